@@ -1,0 +1,1 @@
+"""Postgres: tables, the engine, and one module of queries for each thing that is stored."""

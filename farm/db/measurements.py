@@ -1,0 +1,91 @@
+"""Results: writing them with COPY, and reading them from the view."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from psycopg import sql
+from sqlalchemy import Connection, text
+
+from farm.measurement import MEASUREMENT_COLUMNS, Measurement
+
+_KEYS = ("job_id", "campaign_id", "configuration_id", "device_id", "environment_id")
+_COPY = sql.SQL("COPY measurements ({}) FROM STDIN").format(
+    sql.SQL(", ").join(map(sql.Identifier, (*_KEYS, *MEASUREMENT_COLUMNS)))
+)
+_ENVIRONMENT = text(
+    "INSERT INTO environments (id, content) VALUES (:id, CAST(:content AS jsonb)) ON CONFLICT DO NOTHING"
+)
+
+
+def cursor_of(connection: Connection) -> Any:
+    """A psycopg cursor inside SQLAlchemy's transaction, for COPY."""
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    return driver.cursor()
+
+
+def insert(
+    connection: Connection, rows: Iterable[tuple[int | None, int | None, uuid.UUID, int, Measurement]]
+) -> None:
+    """Appends rows of (job id, campaign id, configuration id, device id, measurement)."""
+    listed = list(rows)
+    if not listed:
+        return
+    environments: dict[str, uuid.UUID] = {}
+    with_environment = []
+    for *keys, row in listed:
+        content = json.dumps(row.environment, sort_keys=True)
+        if content not in environments:
+            environments[content] = uuid.UUID(bytes=hashlib.sha256(content.encode()).digest()[:16])
+        with_environment.append((*keys, environments[content], row))
+    connection.execute(_ENVIRONMENT, [{"id": i, "content": content} for content, i in environments.items()])
+    with cursor_of(connection) as cursor, cursor.copy(_COPY) as copy:
+        for *keys, row in with_environment:
+            copy.write_row([*keys, *_column_values(row)])
+
+
+def _column_values(row: Measurement) -> Iterator[Any]:
+    for name in MEASUREMENT_COLUMNS:
+        value = getattr(row, name)
+        yield json.dumps(value) if isinstance(value, dict) else value
+
+
+RESULT_COLUMNS: Sequence[str] = (
+    "campaign", "device_type", "host", "device_uuid", "family", "parameters", "m", "n", "k", "ab", "cd", "acc", "layout",
+    "alpha", "beta", "runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms", "runtime_rse", "samples",
+    "stop_reason", "l2", "tflops", "intensity", "power_w", "energy_mj", "gflops_per_w", "power_source", "idle_power_w",
+    "power_limit_w", "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "throttle_reasons", "verify_error",
+    "distribution", "seed", "source", "clock_policy", "kernel_hash", "cost_s", "measured_at", "measurement_id",
+    "configuration_id", "environment", "details",
+)  # fmt: skip
+"""What `farm results` exports, in order: columns of v_measurements."""
+
+
+def read(
+    connection: Connection,
+    *,
+    campaign: str | None = None,
+    device_type: str | None = None,
+    family: str | None = None,
+    order_by: str = "measurement_id",
+    limit: int | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of v_measurements as dictionaries of `RESULT_COLUMNS`. `order_by` is one of them, `-` for descending."""
+    column = order_by.removeprefix("-")
+    if column not in RESULT_COLUMNS:
+        raise ValueError(f"no column {column}")
+    direction = "DESC" if order_by.startswith("-") else "ASC"
+    statement = text(f"""
+        SELECT {", ".join(RESULT_COLUMNS)} FROM v_measurements
+        WHERE (CAST(:campaign AS text) IS NULL OR campaign = :campaign)
+          AND (CAST(:device_type AS text) IS NULL OR device_type = :device_type)
+          AND (CAST(:family AS text) IS NULL OR family = :family)
+        ORDER BY {column} {direction} NULLS LAST LIMIT :limit
+    """)
+    parameters = {"campaign": campaign, "device_type": device_type, "family": family, "limit": limit}
+    return [dict(row) for row in connection.execute(statement, parameters).mappings()]

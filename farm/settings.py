@@ -1,0 +1,67 @@
+"""The one place that reads environment variables."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _default_home() -> Path:
+    """`.farm` of this folder or of the nearest one above that has it, as git finds `.git`."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / ".farm").is_dir():
+            return folder / ".farm"
+    return here / ".farm"
+
+
+class Settings(BaseSettings):
+    """Where the services are, and how the farm behaves. Unset URLs mean: the embedded services of this machine."""
+
+    model_config = SettingsConfigDict(env_prefix="FARM_", extra="ignore", frozen=True)
+
+    home: Path = Field(default_factory=_default_home, description="folder of the embedded services and their data")
+    database_url: SecretStr | None = Field(default=None, description="postgresql://user:password@host:5432/farm")
+    broker_url: SecretStr | None = Field(default=None, description="redis://:password@host:6379/0")
+    mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
+    # Which devices farm-worker serves: auto, or a list of cpu, cuda, GPU UUIDs, recorded:<file>.
+    devices: str = Field(default="auto", description="devices a worker serves: auto, cpu, cuda, recorded:FILE, a UUID")
+    log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR")
+    log_json: bool = Field(default=False, description="one JSON object per log line")
+    # Dispatch. Times are seconds.
+    lease_seconds: float = Field(default=60.0, gt=0, description="a lease not renewed for this long has passed")
+    batch_seconds: float = Field(default=2.0, gt=0, description="device time that one batch aims at")
+    batch_max_jobs: int = Field(default=500, ge=1, description="jobs in one batch at the most")
+    outstanding_batches: int = Field(default=2, ge=1, description="batches kept ready or running per live device")
+    heartbeat_seconds: float = Field(default=2.0, gt=0, description="how often a worker says that it lives")
+    silent_after_seconds: float = Field(default=15.0, gt=0, description="a device not heard of for this long is silent")
+    resend_after_seconds: float = Field(default=15.0, gt=0, description="an unclaimed batch is sent again after this")
+    max_configurations: int = Field(default=20_000_000, ge=1, description="configurations in one campaign at the most")
+
+    @property
+    def embedded_database(self) -> bool:
+        return self.database_url is None
+
+    @property
+    def embedded_broker(self) -> bool:
+        return self.broker_url is None
+
+    @property
+    def tracking_uri(self) -> str:
+        """MLflow's tracking and registry URI: the variable, or a SQLite store in the farm's home."""
+        return self.mlflow_tracking_uri or f"sqlite:///{self.home.absolute() / 'mlflow.db'}"
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process, read once from its environment."""
+    return Settings()
+
+
+def environment_for_children(**urls: str) -> dict[str, str]:
+    """This process's environment with the given variables set, for processes that the farm starts."""
+    return {**os.environ, **urls}

@@ -1,0 +1,1 @@
+"""Alembic revisions of the farm's database. `farm db upgrade` applies them."""
