@@ -6,6 +6,8 @@ late changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from celery import Celery
 
 MEASURE_BATCH = "workers.measure_batch"
@@ -51,3 +53,9 @@ def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
         task_default_queue="farm",
     )
     return app
+
+
+def consume(app: Celery, *, pool: str, queues: Sequence[str], name: str) -> None:
+    """Runs a Celery worker on those queues, one task at a time, until it is told to stop."""
+    chatter = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+    app.worker_main(["worker", "-P", pool, "-c", "1", "-Q", ",".join(queues), "-n", name, "-l", "WARNING", *chatter])

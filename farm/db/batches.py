@@ -89,9 +89,11 @@ def next_work(connection: Connection, *, device_type: str | None, device_uuid: s
 
 
 _FORM = text("""
-WITH taken AS (
+WITH active AS (   -- locked, so that a cancellation either sees the batch or prevents it
+    SELECT id FROM campaigns WHERE id = :campaign_id AND state = 'active' FOR SHARE
+), taken AS (
     SELECT id FROM jobs
-    WHERE campaign_id = :campaign_id AND pool_id = :pool_id AND state = 'pending' AND solo = :solo
+    WHERE campaign_id = (SELECT id FROM active) AND pool_id = :pool_id AND state = 'pending' AND solo = :solo
     ORDER BY configuration_id LIMIT :jobs FOR UPDATE SKIP LOCKED
 ), batch AS (
     INSERT INTO batches (campaign_id, queue, jobs)
@@ -135,12 +137,12 @@ def seconds_per_job(connection: Connection, *, campaign_id: int, queue: str) -> 
     return found
 
 
-_OUTSTANDING = text("SELECT queue, count(*) FROM batches WHERE state IN ('queued', 'leased') GROUP BY queue")
+_OUTSTANDING = text("SELECT queue, count(*) AS n FROM batches WHERE state IN ('queued', 'leased') GROUP BY queue")
 
 
 def outstanding(connection: Connection) -> dict[str, int]:
     """Batches that are queued or leased, by queue."""
-    return {queue: count for queue, count in connection.execute(_OUTSTANDING)}
+    return {row.queue: row.n for row in connection.execute(_OUTSTANDING)}
 
 
 _UNSENT = text("""
@@ -207,7 +209,7 @@ def claim(connection: Connection, batch_id: int, *, device_id: int, lease_second
         return None
     token, campaign_id, rules = row
     jobs = tuple(
-        ClaimedJob(job["job_id"], Configuration.from_columns(job))
+        ClaimedJob(job["job_id"], Configuration.from_columns(dict(job)))
         for job in connection.execute(_CLAIM_JOBS, {"batch_id": batch_id}).mappings()
     )
     return Lease(batch_id, token, campaign_id, device_id, MeasuringRules.model_validate(rules), jobs)

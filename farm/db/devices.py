@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from farm.devices import DeviceIdentity
+from farm.devices import Backend, DeviceIdentity, DeviceTraits
 
 _HOST = text("""
 INSERT INTO hosts (name, facts) VALUES (:name, CAST(:facts AS jsonb))
@@ -88,3 +88,19 @@ ORDER BY h.name, d.uuid
 def overview(connection: Connection, *, silent_after: float) -> Sequence[dict[str, Any]]:
     """Every device with its host, whether it lives, and what it does."""
     return [dict(row) for row in connection.execute(_LIST, {"silent_after": silent_after}).mappings()]
+
+
+_IDENTITY = text("SELECT uuid, type, name, backend, traits, facts FROM devices WHERE id = :device_id")
+
+
+def identity(connection: Connection, device_id: int) -> DeviceIdentity:
+    """The device as its host announced it."""
+    row = connection.execute(_IDENTITY, {"device_id": device_id}).one()
+    return DeviceIdentity(
+        uuid=row.uuid,
+        type=row.type,
+        name=row.name,
+        backend=Backend(row.backend),
+        traits=DeviceTraits.from_json(row.traits),
+        facts=row.facts,
+    )

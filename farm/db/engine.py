@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from farm.errors import DatabaseUnreachable
+from farm.errors import BadServiceUrl, DatabaseUnreachable
 
 
 def make_engine(url: str, *, application: str, pool_size: int = 5) -> Engine:
@@ -45,3 +45,13 @@ def quick_commit(connection: Connection) -> Iterator[None]:
 def libpq_url(url: str) -> str:
     """The same URL for programs that do not know SQLAlchemy's `+psycopg`."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def sqlalchemy_url(url: str) -> str:
+    """Names the driver in a Postgres URL as people write it. Raises `BadServiceUrl` for anything else."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("postgres", "postgresql", "postgresql+psycopg") or not rest:
+        raise BadServiceUrl(
+            variable="FARM_DATABASE_URL", url=f"{scheme}://…", why="write postgresql://user:password@host:5432/database"
+        )
+    return f"postgresql+psycopg://{rest}"

@@ -29,24 +29,17 @@ def cursor_of(connection: Connection) -> Any:
     return driver.cursor()
 
 
-def insert(
-    connection: Connection, rows: Iterable[tuple[int | None, int | None, uuid.UUID, int, Measurement]]
-) -> None:
+def insert(connection: Connection, rows: Iterable[tuple[int | None, int | None, uuid.UUID, int, Measurement]]) -> None:
     """Appends rows of (job id, campaign id, configuration id, device id, measurement)."""
     listed = list(rows)
     if not listed:
         return
-    environments: dict[str, uuid.UUID] = {}
-    with_environment = []
-    for *keys, row in listed:
-        content = json.dumps(row.environment, sort_keys=True)
-        if content not in environments:
-            environments[content] = uuid.UUID(bytes=hashlib.sha256(content.encode()).digest()[:16])
-        with_environment.append((*keys, environments[content], row))
-    connection.execute(_ENVIRONMENT, [{"id": i, "content": content} for content, i in environments.items()])
+    contents = [json.dumps(row[-1].environment, sort_keys=True) for row in listed]
+    ids = {content: uuid.UUID(bytes=hashlib.sha256(content.encode()).digest()[:16]) for content in set(contents)}
+    connection.execute(_ENVIRONMENT, [{"id": i, "content": content} for content, i in sorted(ids.items())])
     with cursor_of(connection) as cursor, cursor.copy(_COPY) as copy:
-        for *keys, row in with_environment:
-            copy.write_row([*keys, *_column_values(row)])
+        for (job_id, campaign_id, configuration_id, device_id, row), content in zip(listed, contents, strict=True):
+            copy.write_row([job_id, campaign_id, configuration_id, device_id, ids[content], *_column_values(row)])
 
 
 def _column_values(row: Measurement) -> Iterator[Any]:
@@ -69,7 +62,7 @@ RESULT_COLUMNS: Sequence[str] = (
 def read(
     connection: Connection,
     *,
-    campaign: str | None = None,
+    campaign_id: int | None = None,
     device_type: str | None = None,
     family: str | None = None,
     order_by: str = "measurement_id",
@@ -82,10 +75,10 @@ def read(
     direction = "DESC" if order_by.startswith("-") else "ASC"
     statement = text(f"""
         SELECT {", ".join(RESULT_COLUMNS)} FROM v_measurements
-        WHERE (CAST(:campaign AS text) IS NULL OR campaign = :campaign)
+        WHERE (CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id)
           AND (CAST(:device_type AS text) IS NULL OR device_type = :device_type)
           AND (CAST(:family AS text) IS NULL OR family = :family)
         ORDER BY {column} {direction} NULLS LAST LIMIT :limit
     """)
-    parameters = {"campaign": campaign, "device_type": device_type, "family": family, "limit": limit}
+    parameters = {"campaign_id": campaign_id, "device_type": device_type, "family": family, "limit": limit}
     return [dict(row) for row in connection.execute(statement, parameters).mappings()]

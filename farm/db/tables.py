@@ -213,6 +213,10 @@ class Job(Base):
     __table_args__ = (
         _one_of("state", JobState),
         UniqueConstraint("campaign_id", "configuration_id", "pool_id"),
+        # The target `any` is one job, though its pool widens when the farm gets a new type of device.
+        Index(
+            "uq_jobs_any_device", "campaign_id", "configuration_id", unique=True, postgresql_where=text("any_device")
+        ),
         # Configuration ids are hashes, so taking them in order takes configurations in a fixed shuffled order.
         Index(
             "ix_jobs_pending",
@@ -230,6 +234,7 @@ class Job(Base):
     campaign_id: Mapped[int] = mapped_column(ForeignKey("campaigns.id"))
     configuration_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("configurations.id"))
     pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))
+    any_device: Mapped[bool] = mapped_column(server_default=text("false"))
     state: Mapped[str] = mapped_column(server_default=JobState.PENDING)
     # The batch it is in now; none while it waits or once it is final.
     batch_id: Mapped[int | None] = mapped_column(ForeignKey("batches.id"))

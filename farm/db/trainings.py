@@ -57,11 +57,11 @@ def read(connection: Connection, training_id: int) -> dict[str, Any]:
 
 _TRAINABLE = text("""
 SELECT DISTINCT device_type FROM v_measurements
-WHERE (CAST(:campaign AS text) IS NULL OR campaign = :campaign) AND (:any_source OR source = 'measured')
+WHERE (CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id) AND (:any_source OR source = 'measured')
 ORDER BY device_type
 """)
 
 
-def trainable_types(connection: Connection, *, campaign: str | None, any_source: bool) -> list[str]:
+def trainable_types(connection: Connection, *, campaign_id: int | None, any_source: bool) -> list[str]:
     """The device types that have measurements, of one campaign or of all."""
-    return list(connection.execute(_TRAINABLE, {"campaign": campaign, "any_source": any_source}).scalars())
+    return list(connection.execute(_TRAINABLE, {"campaign_id": campaign_id, "any_source": any_source}).scalars())

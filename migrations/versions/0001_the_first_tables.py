@@ -19,6 +19,7 @@ CREATE VIEW v_measurements AS
 SELECT
     r.id AS measurement_id,
     r.job_id,
+    r.campaign_id,
     g.name AS campaign,
     r.configuration_id,
     d.type AS device_type,
@@ -259,6 +260,7 @@ def upgrade() -> None:
         sa.Column("campaign_id", sa.BigInteger(), nullable=False),
         sa.Column("configuration_id", sa.Uuid(), nullable=False),
         sa.Column("pool_id", sa.BigInteger(), nullable=False),
+        sa.Column("any_device", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("state", sa.Text(), server_default="pending", nullable=False),
         sa.Column("batch_id", sa.BigInteger(), nullable=True),
         sa.Column("attempts", sa.SmallInteger(), server_default="0", nullable=False),
@@ -277,6 +279,13 @@ def upgrade() -> None:
         sa.UniqueConstraint(
             "campaign_id", "configuration_id", "pool_id", name=op.f("uq_jobs_campaign_id_configuration_id_pool_id")
         ),
+    )
+    op.create_index(
+        "uq_jobs_any_device",
+        "jobs",
+        ["campaign_id", "configuration_id"],
+        unique=True,
+        postgresql_where=sa.text("any_device"),
     )
     op.create_index(
         "ix_jobs_batch_id", "jobs", ["batch_id"], unique=False, postgresql_where=sa.text("batch_id IS NOT NULL")
@@ -362,6 +371,7 @@ def downgrade() -> None:
     op.drop_index("ix_measurements_configuration_id", table_name="measurements")
     op.drop_index("ix_measurements_campaign_id", table_name="measurements")
     op.drop_table("measurements")
+    op.drop_index("uq_jobs_any_device", table_name="jobs", postgresql_where=sa.text("any_device"))
     op.drop_index("ix_jobs_pending", table_name="jobs", postgresql_where=sa.text("state = 'pending'"))
     op.drop_index("ix_jobs_campaign_id_state", table_name="jobs")
     op.drop_index("ix_jobs_batch_id", table_name="jobs", postgresql_where=sa.text("batch_id IS NOT NULL"))

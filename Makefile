@@ -1,0 +1,67 @@
+# make run    set up, then measure the quickstart campaign, train, and report
+# make test   set up, then run every test
+# make lint   set up, then hold the code to its standards
+#
+# Nothing but Python 3.11 or 3.12 is needed. PYTHON=/path/to/python chooses one; EXTRA=cuda13 (or cuda12) adds the GPU.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := run
+.PHONY: run setup test lint format lock clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRA ?=
+STAMP := $(VENV)/.ready$(if $(EXTRA),-$(EXTRA))
+CAMPAIGN ?= examples/campaigns/quickstart.yaml
+
+run: $(STAMP)
+	@$(BIN)/farm run $(CAMPAIGN)
+
+setup: $(STAMP)
+
+# The locked versions, by hash; then the farm itself, editable. uv does it in seconds and comes by hash as well.
+$(STAMP): pyproject.toml requirements/all.txt requirements/uv.txt $(if $(EXTRA),requirements/$(EXTRA).txt)
+	@python=$$(PYTHON="$(PYTHON)" ./requirements/find-python)
+	if [ ! -x $(BIN)/python ] || ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'; then
+	  echo "setting up $(VENV) with $$($$python --version)" >&2
+	  rm -rf $(VENV)
+	  $$python -m venv $(VENV)
+	fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements/uv.txt requirements/$(or $(EXTRA),all).txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	rm -f $(VENV)/.ready*
+	touch $@
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	home=$$(mktemp -d)
+	trap 'rm -rf "$$home"' EXIT
+	FARM_HOME=$$home $(BIN)/farm db upgrade
+	FARM_HOME=$$home $(BIN)/farm db check
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Resolves pyproject.toml anew. The universal lock serves Python 3.11 and 3.12.
+lock: $(STAMP)
+	@compile="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header $(UPGRADE)"
+	echo 'uv' | $$compile - -o requirements/uv.txt
+	$$compile pyproject.toml --extra embedded --extra trainer --extra dev -o requirements/all.txt
+	$$compile pyproject.toml -o requirements/worker.txt -c requirements/all.txt
+	for cuda in cuda12 cuda13; do
+	  $$compile pyproject.toml --extra embedded --extra trainer --extra dev --extra $$cuda -o requirements/$$cuda.txt -c requirements/all.txt
+	done
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,156 @@
+"""A checked campaign: what is to be measured, in a normal form, and its configurations one after another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from farm.campaign.blocks import KernelBlock, ProblemBlock, largest_factors
+from farm.campaign.expressions import PROBLEM_NAMES, Constraint, compile_all
+from farm.campaign.targets import Target
+from farm.errors import CampaignFileError
+from farm.gemm import Problem
+from farm.kernels import Configuration, Kernel
+from farm.measurement import MeasuringRules
+
+_KERNELS_KEPT = 10_000
+"""Up to this many kernels of a block are built once and shared by all problems; more are built as they come."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Campaign:
+    """A sweep as its file asks for it. Equal wishes are equal campaigns, however the files are written."""
+
+    name: str
+    owner: str
+    targets: tuple[Target, ...]
+    problems: tuple[ProblemBlock, ...]
+    kernels: tuple[KernelBlock, ...]
+    constraints: tuple[Constraint, ...] = ()
+    rules: MeasuringRules = field(default_factory=MeasuringRules)
+    priority: int = 0
+    description: str = ""
+    # The file it was read from; None where it comes from a stored document.
+    path: Path | None = field(default=None, compare=False)
+
+    @property
+    def where(self) -> str:
+        """What error messages call it: its file, or its name where it has none."""
+        return str(self.path) if self.path else f"campaign {self.name}"
+
+    @property
+    def size(self) -> int:
+        """Configurations before constraints, and before those that two blocks share are counted once."""
+        return sum(map(len, self.problems)) * sum(map(len, self.kernels))
+
+    def factors(self) -> str:
+        """The longest axes, for people: `problems[0].m 4,096, tiled.tile 32`."""
+        return largest_factors([b.factors() for b in self.problems], [(b.family, b.factors()) for b in self.kernels])
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """All of it as JSON data in normal form, which is itself a campaign file. See `from_document`."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "owner": self.owner,
+            "priority": self.priority,
+            "targets": [target.to_document() for target in self.targets],
+            "problems": [block.to_document() for block in self.problems],
+            "kernels": [block.to_document() for block in self.kernels],
+            "constraints": [constraint.text for constraint in self.constraints],
+            "measure": self.rules.model_dump(mode="json"),
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, in hex, of what is asked for; description and priority are not part of that."""
+        asked = {name: value for name, value in self.document.items() if name not in ("description", "priority")}
+        return hashlib.sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Campaign:
+        """The campaign of a stored `document`. Raises `CampaignFileError` where this version cannot read it."""
+        from farm.campaign.loading import from_document  # loading makes campaigns, so it imports this module
+
+        return from_document(document)
+
+    def configurations(self) -> Iterator[Configuration]:
+        """Every configuration that the constraints keep: lazily, in an order that depends on the campaign alone.
+
+        Raises:
+            CampaignFileError: a constraint cannot be computed for a configuration, as in a division by zero.
+        """
+        of_problem = [c for c in self.constraints if c.of_problem]
+        keeps_problem = _Filter(of_problem, PROBLEM_NAMES, self.where)
+        streams = [_KernelStream(block, self) for block in self.kernels]
+        constrained = bool(self.constraints)
+        for block in self.problems:
+            for problem in block:
+                # Computing flops and bytes costs more than all the rest; without constraints nobody asks for them.
+                values = _values_of(problem) if constrained else ()
+                if of_problem and not keeps_problem(values):
+                    continue
+                for stream in streams:
+                    for kernel in stream.kept_for(values):
+                        yield Configuration(problem, kernel)
+
+
+class _KernelStream:
+    """The kernels of one block that the constraints keep, for one problem after another."""
+
+    def __init__(self, block: KernelBlock, campaign: Campaign) -> None:
+        applying = [c for c in campaign.constraints if not c.of_problem and c.applies_to(block.family)]
+        arguments = (*PROBLEM_NAMES, "family", *(name for name, _ in block.axes))
+        self._keeps = _Filter(applying, arguments, campaign.where) if applying else None
+        self._kernels = tuple(block) if len(block) <= _KERNELS_KEPT else block
+
+    def kept_for(self, problem_values: tuple[Any, ...]) -> Iterator[Kernel] | Sequence[Kernel]:
+        keeps = self._keeps
+        if keeps is None:
+            return iter(self._kernels)
+        return (
+            kernel
+            for kernel in self._kernels
+            if keeps((*problem_values, kernel.family, *(value for _, value in kernel.parameters)))
+        )
+
+
+class _Filter:
+    """Whether all of some constraints hold for a tuple of values; one that cannot be computed is named."""
+
+    def __init__(self, constraints: Sequence[Constraint], arguments: tuple[str, ...], where: str) -> None:
+        self._constraints = constraints
+        self._arguments = arguments
+        self._where = where
+        self._holds: Callable[..., bool] = compile_all(constraints, arguments)
+
+    def __call__(self, values: tuple[Any, ...]) -> bool:
+        try:
+            return self._holds(*values)
+        except ArithmeticError:
+            raise self._cannot_compute(values) from None
+
+    def _cannot_compute(self, values: tuple[Any, ...]) -> CampaignFileError:
+        given = dict(zip(self._arguments, values, strict=True))
+        for constraint in self._constraints:
+            try:
+                compile_all([constraint], self._arguments)(*values)
+            except ArithmeticError as error:
+                named = ", ".join(f"{name}={given[name]}" for name in self._arguments if name in constraint.names)
+                return CampaignFileError(
+                    problems=f"{self._where}:{constraint.line}: constraints: {constraint.text!r} cannot be computed "
+                    f"with {named}: {error}; put a condition before it that excludes this (… and …)"
+                )
+        raise AssertionError("no constraint fails alone, so none can have failed with the others")
+
+
+def _values_of(problem: Problem) -> tuple[Any, ...]:
+    """A problem's values under `PROBLEM_NAMES`, in their order."""
+    s, t, flops, size = problem.shape, problem.types, problem.flops, problem.bytes
+    return (s.m, s.n, s.k, problem.alpha, problem.beta, flops, size, flops / size, problem.layout, t.ab, t.cd, t.acc)

@@ -1,0 +1,185 @@
+"""From a campaign file or a stored document to a checked campaign in normal form."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from farm.campaign import expressions
+from farm.campaign.axes import Axis, AxisPart
+from farm.campaign.blocks import KernelBlock, ProblemBlock, ShapeList, ShapeProduct, largest_factors
+from farm.campaign.campaign import Campaign
+from farm.campaign.messages import add_findings, field_path
+from farm.campaign.reading import FileProblems, Located, read
+from farm.campaign.schema import AxesFields, CampaignFields, KernelFields, ProblemFields, ShapesFields
+from farm.campaign.targets import Target
+from farm.errors import CampaignTooLarge
+from farm.kernels import FAMILIES
+from farm.measurement import TimingRules
+
+
+def load(path: Path, *, limit: int) -> Campaign:
+    """Reads and checks a campaign file. Nothing is expanded before its size is known.
+
+    Raises:
+        CampaignFileError: everything that is wrong with the file, one line each.
+        CampaignTooLarge: it asks for more than `limit` configurations before constraints.
+    """
+    file = read(path)
+    fields = _checked(file)
+    _refuse_too_large(fields, path, limit)
+    return _built(fields, file, path)
+
+
+def from_document(document: Mapping[str, Any]) -> Campaign:
+    """The campaign of a stored document. Raises `CampaignFileError` where this version cannot read it."""
+    file = Located(dict(document), {}, FileProblems(f"campaign {document.get('name', 'without a name')}"))
+    return _built(_checked(file), file, None)
+
+
+def _checked(file: Located) -> CampaignFields:
+    _check_constraints_apply(file)
+    _check_sample_limits(file)
+    try:
+        fields = CampaignFields.model_validate(file.data)
+    except ValidationError as error:
+        add_findings(error, file)
+        raise file.problems.as_error() from None
+    file.problems.raise_if_any()
+    return fields
+
+
+def _check_constraints_apply(file: Located) -> None:
+    """A constraint on a parameter that no kernel here has would never apply: a mistake.
+
+    Looks at the data as written, so that this is reported together with what validation finds.
+    """
+    blocks, constraints = file.data.get("kernels"), file.data.get("constraints")
+    blocks = blocks if isinstance(blocks, list) else [blocks]
+    families = [str(block.get("family")) for block in blocks if isinstance(block, dict)]
+    if len(families) < len(blocks) or not FAMILIES.keys() >= set(families):
+        return  # a kernel is not even named right: what it has is not known
+    for i, written in enumerate(constraints if isinstance(constraints, list) else [constraints]):
+        try:
+            constraint = expressions.parse(written)
+        except expressions.Refused:
+            continue
+        if any(constraint.applies_to(family) for family in families):
+            continue
+        names, kernels = ", ".join(sorted(constraint.parameters)), ", ".join(dict.fromkeys(families))
+        which = "that" if len(constraint.parameters) == 1 else "all of them"
+        location = file.written(("constraints", i))
+        file.problems.add(
+            file.line_of(location),
+            f"{field_path(location)}: it names {names}, and no kernel of this campaign ({kernels}) has {which}; "
+            "remove it, or add the kernels it is for",
+        )
+
+
+def _check_sample_limits(file: Located) -> None:
+    measure = file.data.get("measure")
+    timing = measure.get("timing") if isinstance(measure, dict) else None
+    if not isinstance(timing, dict):
+        return
+    least = timing.get("min_samples", TimingRules().min_samples)
+    most = timing.get("max_samples", TimingRules().max_samples)
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        name = "min_samples" if "min_samples" in timing else "max_samples"
+        file.problems.add(
+            file.line_of(("measure", "timing", name)),
+            f"measure.timing.{name}: min_samples is {least} and max_samples {most}; the least cannot be more than the most",
+        )
+
+
+def _refuse_too_large(fields: CampaignFields, path: Path, limit: int) -> None:
+    """Multiplies the lengths of the axes as written, without expanding one."""
+    problems = [_lengths(block) for block in fields.problems]
+    kernels = [(b.family, {name: sum(p.count for p in parts) for name, parts in _axes(b)}) for b in fields.kernels]
+    count = sum(math.prod(b.values()) for b in problems) * sum(math.prod(b.values()) for _, b in kernels)
+    if count > limit:
+        raise CampaignTooLarge(path=path, count=count, limit=limit, factors=largest_factors(problems, kernels))
+
+
+def _lengths(block: ProblemFields) -> dict[str, int]:
+    if isinstance(block, AxesFields):
+        lengths = {name: sum(p.count for p in parts) for name, parts in zip("mnk", _extents(block), strict=True)}
+    else:
+        assert isinstance(block, ShapesFields)
+        lengths = {"shapes": sum(map(len, block.shapes))}
+    return lengths | {
+        "types": len(set(block.types)),
+        "layouts": len(set(block.layouts)),
+        "alpha": len(set(block.alpha)),
+        "beta": len(set(block.beta)),
+    }
+
+
+def _extents(block: AxesFields) -> tuple[list[AxisPart], list[AxisPart], list[AxisPart]]:
+    return block.m, block.n, block.k
+
+
+def _axes(block: KernelFields) -> list[tuple[str, list[AxisPart]]]:
+    return [(name, getattr(block, name)) for name in sorted(type(block).model_fields) if name != "family"]
+
+
+def _built(fields: CampaignFields, file: Located, path: Path | None) -> Campaign:
+    """Brings every list into its normal order without repetitions, so that notation leaves no trace."""
+    targets = {
+        str(t): Target(t.kind, t.value, file.line_of(file.written(("targets", i))))
+        for i, t in enumerate(fields.targets)
+    }
+    constraints = {
+        c.text: expressions.Constraint(c.text, c.names, file.line_of(file.written(("constraints", i))))
+        for i, c in enumerate(fields.constraints)
+    }
+    problems = {_sort_key(block): block for block in map(_problem_block, fields.problems)}
+    kernels = {_sort_key(block): block for block in map(_kernel_block, fields.kernels)}
+    return Campaign(
+        name=fields.name,
+        description=fields.description,
+        owner=fields.owner or _login_name(),
+        priority=fields.priority,
+        targets=tuple(target for _, target in sorted(targets.items())),
+        problems=tuple(block for _, block in sorted(problems.items())),
+        kernels=tuple(block for _, block in sorted(kernels.items())),
+        constraints=tuple(constraint for _, constraint in sorted(constraints.items())),
+        rules=fields.measure,
+        path=path,
+    )
+
+
+def _sort_key(block: ProblemBlock | KernelBlock) -> str:
+    return json.dumps(block.to_document(), sort_keys=True)
+
+
+def _problem_block(block: ProblemFields) -> ProblemBlock:
+    shapes: ShapeList | ShapeProduct
+    if isinstance(block, AxesFields):
+        shapes = ShapeProduct(*map(Axis.of, _extents(block)))
+    else:
+        assert isinstance(block, ShapesFields)
+        shapes = ShapeList(tuple(sorted({shape for entry in block.shapes for shape in entry})))
+    return ProblemBlock(
+        shapes=shapes,
+        types=tuple(sorted(set(block.types), key=str)),
+        layouts=tuple(sorted(set(block.layouts))),
+        alpha=tuple(sorted(set(block.alpha))),
+        beta=tuple(sorted(set(block.beta))),
+    )
+
+
+def _kernel_block(block: KernelFields) -> KernelBlock:
+    return KernelBlock(block.family, tuple((name, Axis.of(parts)) for name, parts in _axes(block)))
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a login name: no variable, no entry in /etc/passwd
+        return "unknown"

@@ -1,0 +1,130 @@
+"""From pydantic's findings to lines that say file, line, field, what is wrong and what would be right."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from farm.campaign.axes import shown
+from farm.campaign.reading import Located, Location
+from farm.campaign.schema import MODEL_OF_ITEM, AxesFields, CampaignFields, ShapesFields
+from farm.campaign.words import did_you_mean
+
+
+def add_findings(error: ValidationError, file: Located) -> None:
+    """Adds one line to the file's problems for each finding of a validation of `CampaignFields`."""
+    for detail in error.errors(include_url=False):
+        location = file.written(detail["loc"])
+        text = _text_of(detail, location, file)
+        file.problems.add(file.line_of(location), f"{field_path(location)}: {text}" if location else text)
+
+
+def field_path(location: Location) -> str:
+    """A location as people write it: `problems[0].m`."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).lstrip(".")
+
+
+def _text_of(detail: ErrorDetails, location: Location, file: Located) -> str:
+    kind, given, bounds = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown_field(location, file)
+    if kind == "missing":
+        return _missing_field(location, file)
+    if kind == "value_error":
+        return str(bounds["error"])
+    if kind == "too_short":
+        return "the list is empty; give one value at least, or remove the field"
+    field = _field_at(location, file)
+    right = _what_is_right(field)
+    if given is None:
+        return f"it has no value; write {right}, or remove the field"
+    if kind in ("greater_than", "greater_than_equal"):
+        return f"{shown(given)} is too small; write {right}"
+    if kind in ("less_than", "less_than_equal"):
+        return f"{shown(given)} is too large; write {right}"
+    if kind == "literal_error":
+        return f"{shown(given)} is not known here; write {right}"
+    if kind == "int_from_float":
+        return f"{shown(given)} is not a whole number; write {right}"
+    if kind.startswith("model"):
+        return f"{shown(given)} is not a mapping; {_fields_of(location, file)}"
+    return f"{shown(given)} does not fit here; write {right}"
+
+
+def _unknown_field(location: Location, file: Located) -> str:
+    name, model = str(location[-1]), _model_at(location[:-1], file)
+    if model is ShapesFields and name in ("m", "n", "k"):
+        return f"a block of problems has shapes, or m, n and k, not both; remove shapes or {name}"
+    if model is AxesFields and name == "shapes":
+        return "a block of problems has shapes, or m, n and k, not both"
+    return f"there is no such field here; {did_you_mean(name, model.model_fields, what='the fields are')}"
+
+
+def _missing_field(location: Location, file: Located) -> str:
+    if location and location[-1] == "shapes":
+        return "it is missing; give shapes (shapes: [512x512x512]), or the axes m, n and k"
+    examples = {
+        "name": "name: my-sweep",
+        "problems": "problems: [{shapes: [512x512x512], types: f32}]",
+        "kernels": "kernels: [{family: tiled, tile: [8, 16, 32]}]",
+        "types": "types: f32",
+        "family": "family: tiled",
+    }
+    name = str(location[-1])
+    return f"it is missing; write for example {examples.get(name, f'{name}: 512..8192 x2')}"
+
+
+def _fields_of(location: Location, file: Located) -> str:
+    return f"its fields are {', '.join(_model_at(location, file).model_fields)}"
+
+
+def _model_at(location: Location, file: Located) -> type[BaseModel]:
+    """The model whose fields stand at a location."""
+    if location and location[0] in MODEL_OF_ITEM:
+        item = file.data[str(location[0])]
+        if isinstance(item, list):
+            if len(location) == 1:
+                return CampaignFields
+            item = item[int(location[1])]
+        return MODEL_OF_ITEM[str(location[0])](item)
+    model: type[BaseModel] = CampaignFields
+    for step in location:
+        annotation = model.model_fields[str(step)].annotation if step in model.model_fields else None
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return model
+
+
+def _field_at(location: Location, file: Located) -> FieldInfo | None:
+    names = [(i, step) for i, step in enumerate(location) if isinstance(step, str)]
+    if not names:
+        return None
+    position, name = names[-1]
+    return _model_at(location[:position], file).model_fields.get(name)
+
+
+def _what_is_right(field: FieldInfo | None) -> str:
+    """`a number above 0 and up to 600 (time budget …)`, from the field's own type, bounds and description."""
+    if field is None:
+        return "a value of the documented form"
+    words = {"gt": "above {:,}", "ge": "from {:,}", "lt": "below {:,}", "le": "up to {:,}"}
+    limits = [
+        text.format(getattr(bound, name)) for bound in field.metadata for name, text in words.items() if hasattr(bound, name)
+    ]
+    text = f"{_noun(field.annotation)} {' and '.join(limits)}".strip().replace("and up to", "up to")
+    return f"{text} ({field.description})" if field.description else text
+
+
+def _noun(annotation: Any) -> str:
+    if typing.get_origin(annotation) is typing.Literal:
+        return " or ".join(str(value) for value in typing.get_args(annotation))
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " or ".join(_noun(a) for a in typing.get_args(annotation) if a is not type(None))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"a mapping of {', '.join(annotation.model_fields)}"
+    return {int: "a whole number", float: "a number", str: "text"}.get(annotation, "a value")

@@ -1,0 +1,253 @@
+"""Which jobs a campaign makes on the devices there are: targets become pools, configurations become jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from farm.campaign.campaign import Campaign
+from farm.campaign.summary import PlanSummary, summarise
+from farm.campaign.targets import Target, TargetKind
+from farm.devices import DeviceKind, DeviceTraits
+from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
+from farm.kernels import FAMILIES, Configuration
+
+RECORDED_PREFIX = "recorded-"
+"""How the types of devices begin that answer from recordings; see `farm.devices.device_type_of`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDevice:
+    """A device that the farm has seen, as far as planning needs it."""
+
+    uuid: str
+    type: str
+    host: str
+    traits: DeviceTraits
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PoolSpec:
+    """The devices that may take a job: every device of some types, or one device."""
+
+    # type:nvidia-h200 | any:cpu-amd-epyc,nvidia-h200 | device:GPU-…
+    name: str
+    device_types: tuple[str, ...] | None
+    device_uuid: str | None
+
+    @classmethod
+    def of_types(cls, types: Sequence[str]) -> PoolSpec:
+        names = tuple(sorted(set(types)))
+        return cls(f"{'type' if len(names) == 1 else 'any'}:{','.join(names)}", names, None)
+
+    @classmethod
+    def of_device(cls, uuid: str) -> PoolSpec:
+        return cls(f"device:{uuid}", None, uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """A configuration for a pool. With a reason, it is known beforehand that no device of the pool can run it."""
+
+    configuration: Configuration
+    pool: PoolSpec
+    invalid_reason: str | None
+    # For the target `any`: measured once, however the set of known types (and so the pool) grows later.
+    any_device: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """One pool that a target always means. `traits` are the different ones of its devices; none: nothing is known."""
+
+    pool: PoolSpec
+    # None: the device has not been seen, and its name does not say.
+    kind: DeviceKind | None
+    traits: tuple[DeviceTraits, ...]
+
+    def job(self, configuration: Configuration) -> PlannedJob | None:
+        family = FAMILIES[configuration.kernel.family]
+        if self.kind is not None and family.kind is not self.kind:
+            return None
+        reason = why_invalid_on_all(configuration, self.traits) if self.traits else family.unmeasurable
+        return PlannedJob(configuration, self.pool, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyDevice:
+    """The target `any`: each configuration goes to the types on which it is valid."""
+
+    # The different traits of each type's devices, by type.
+    types: dict[str, tuple[DeviceTraits, ...]]
+    _pools: dict[tuple[str, ...], PoolSpec] = field(default_factory=dict, compare=False)
+
+    def job(self, configuration: Configuration) -> PlannedJob | None:
+        kind = FAMILIES[configuration.kernel.family].kind
+        of_kind, valid, first_reason = [], [], None
+        for name, traits in self.types.items():
+            if traits[0].kind is not kind:
+                continue
+            of_kind.append(name)
+            reason = why_invalid_on_all(configuration, traits)
+            if reason is None:
+                valid.append(name)
+            else:
+                first_reason = first_reason or reason
+        if not of_kind:
+            return None
+        names = tuple(valid or of_kind)
+        pool = self._pools.get(names)
+        if pool is None:
+            pool = self._pools.setdefault(names, PoolSpec.of_types(names))
+        return PlannedJob(configuration, pool, None if valid else first_reason, any_device=True)
+
+
+def why_invalid_on_all(configuration: Configuration, traits: Sequence[DeviceTraits]) -> str | None:
+    """None where one of these devices can run it, else why the first cannot."""
+    first: str | None = None
+    for device in traits:
+        reason = configuration.why_invalid(device)
+        if reason is None:
+            return None
+        first = first or reason
+    return first
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a campaign makes of the devices there are."""
+
+    campaign: Campaign
+    # By pool name, or `any`.
+    destinations: dict[str, Destination | AnyDevice]
+
+    def jobs(self) -> Iterator[PlannedJob]:
+        """Every job, lazily, in the order of the configurations. Two blocks that share a configuration yield it twice.
+
+        Raises:
+            NothingToMeasure: at the end, if there was no job.
+        """
+        return self.jobs_of(self.campaign.configurations())
+
+    def jobs_of(self, configurations: Iterable[Configuration]) -> Iterator[PlannedJob]:
+        """The jobs of these configurations: for each, one for each pool that the targets mean."""
+        some = False
+        for configuration in configurations:
+            seen = set()
+            for destination in self.destinations.values():
+                job = destination.job(configuration)
+                if job is not None and job.pool.name not in seen:
+                    seen.add(job.pool.name)
+                    some = True
+                    yield job
+        if not some:
+            raise NothingToMeasure(path=self.campaign.where, why=self._why_nothing())
+
+    def summary(self) -> PlanSummary:
+        """Counts, reasons and an upper estimate of the time. Runs through the plan once."""
+        return summarise(self)
+
+    def targets_without(self, kind: DeviceKind) -> list[str]:
+        """The pools (or `any`) on whose devices no family of that kind runs."""
+        return [name for name, destination in self.destinations.items() if kind not in _kinds(destination)]
+
+    def _why_nothing(self) -> str:
+        if next(self.campaign.configurations(), None) is None:
+            texts = "; ".join(c.text for c in self.campaign.constraints)
+            return f"its constraints ({texts}) leave none of {self.campaign.size:,} configurations"
+        return "none of the configurations that its constraints leave runs on the devices of its targets"
+
+
+def plan(campaign: Campaign, devices: Sequence[KnownDevice], *, allow_missing: bool) -> Plan:
+    """Resolves the targets of a campaign against the devices that the farm has seen.
+
+    Args:
+        allow_missing: accept the targets `type` and `device` though no such device has been seen yet; their jobs
+            then wait for one.
+
+    Raises:
+        NoSuchTarget: a target that no device matches.
+        NothingToMeasure: no kernel of the campaign runs on a device of its targets.
+    """
+    destinations: dict[str, Destination | AnyDevice] = {}
+    for target in campaign.targets:
+        for destination in _resolved(target, devices, campaign, allow_missing):
+            name = destination.pool.name if isinstance(destination, Destination) else "any"
+            destinations.setdefault(name, destination)
+    families = sorted({block.family for block in campaign.kernels})
+    if not any(_applies(family, destination) for family in families for destination in destinations.values()):
+        needs = " and ".join(f"{family} runs on {FAMILIES[family].kind} devices" for family in families)
+        kinds = sorted({kind for destination in destinations.values() for kind in _kinds(destination)})
+        raise NothingToMeasure(path=campaign.where, why=f"{needs}, its targets are {' and '.join(kinds)} devices")
+    return Plan(campaign, destinations)
+
+
+def _kinds(destination: Destination | AnyDevice) -> set[DeviceKind]:
+    if isinstance(destination, AnyDevice):
+        return {traits[0].kind for traits in destination.types.values()}
+    return set(DeviceKind) if destination.kind is None else {destination.kind}
+
+
+def _applies(family: str, destination: Destination | AnyDevice) -> bool:
+    return FAMILIES[family].kind in _kinds(destination)
+
+
+def _resolved(
+    target: Target, devices: Sequence[KnownDevice], campaign: Campaign, allow_missing: bool
+) -> Sequence[Destination | AnyDevice]:
+    matching = [d for d in devices if _matches(target, d)]
+    if not matching:
+        return [_missing(target, devices, campaign, allow_missing)]
+    match target.kind:
+        case TargetKind.ANY:
+            # A recording is no measurement: it answers `any` only where there is nothing that measures.
+            measuring = [d for d in matching if not d.type.startswith(RECORDED_PREFIX)] or matching
+            types = sorted({d.type for d in measuring})
+            return [AnyDevice({name: _traits([d for d in measuring if d.type == name]) for name in types})]
+        case TargetKind.TYPE:
+            return [Destination(PoolSpec.of_types([target.value]), matching[0].traits.kind, _traits(matching))]
+        case TargetKind.EACH | TargetKind.HOST | TargetKind.DEVICE:
+            in_order = sorted(matching, key=lambda d: d.uuid)
+            return [Destination(PoolSpec.of_device(d.uuid), d.traits.kind, (d.traits,)) for d in in_order]
+
+
+def _matches(target: Target, device: KnownDevice) -> bool:
+    match target.kind:
+        case TargetKind.ANY:
+            return True
+        case TargetKind.TYPE | TargetKind.EACH:
+            return device.type == target.value
+        case TargetKind.HOST:
+            return device.host == target.value
+        case TargetKind.DEVICE:
+            return device.uuid == target.value
+
+
+def _traits(devices: Sequence[KnownDevice]) -> tuple[DeviceTraits, ...]:
+    return tuple(dict.fromkeys(d.traits for d in devices))
+
+
+def _missing(target: Target, devices: Sequence[KnownDevice], campaign: Campaign, allow_missing: bool) -> Destination:
+    """The pool of a device that has not been seen yet, where the target names one and it may be missing."""
+    if allow_missing and target.kind is TargetKind.TYPE:
+        return Destination(PoolSpec.of_types([target.value]), _kind_named_by(target.value), ())
+    if allow_missing and target.kind is TargetKind.DEVICE:
+        return Destination(PoolSpec.of_device(target.value), _kind_named_by(target.value), ())
+    needs_devices = target.kind not in (TargetKind.TYPE, TargetKind.DEVICE)
+    error = TargetNeedsDevices if needs_devices else NoSuchTarget
+    raise error(path=campaign.where, line=target.line, target=target, known=_known(devices))
+
+
+def _kind_named_by(name: str) -> DeviceKind | None:
+    """The kind of device that a type (`cpu-amd-epyc`) or UUID (`GPU-…`) is certain to be, if any."""
+    if name.startswith(("cpu-", "recorded-cpu-", "CPU-")):
+        return DeviceKind.CPU
+    return DeviceKind.CUDA if name.startswith(("nvidia-", "recorded-nvidia-", "GPU-", "MIG-")) else None
+
+
+def _known(devices: Sequence[KnownDevice]) -> str:
+    if not devices:
+        return "none, no worker has announced a device yet"
+    types = ", ".join(sorted({d.type for d in devices}))
+    hosts = ", ".join(sorted({d.host for d in devices}))
+    return f"types {types}; hosts {hosts}"

@@ -1,0 +1,241 @@
+"""The fields of a campaign file, as pydantic models: what may stand where, before anything is expanded."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, create_model
+
+from farm.campaign import expressions
+from farm.campaign.axes import AxisPart, parse_part, shown
+from farm.campaign.shape_sets import shape_sets
+from farm.campaign.targets import ANY, Target, TargetKind
+from farm.campaign.words import did_you_mean
+from farm.errors import FarmError
+from farm.gemm import LARGEST_EXTENT, ElementTypes, Layout, Shape
+from farm.kernels import FAMILIES, Parameter
+from farm.measurement import MeasuringRules
+
+T = TypeVar("T")
+
+
+class FileModel(BaseModel):
+    """A mapping of a campaign file: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+def _as_list(written: object) -> object:
+    """One value may stand for a list of one."""
+    return written if isinstance(written, list) else [written]
+
+
+OneOrMore = Annotated[list[T], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+def _parsed(parse: Callable[[Any], T]) -> PlainValidator:
+    """A validator from a parser: what the farm's own errors say becomes the text of the problem."""
+
+    def validate(written: object) -> T:
+        try:
+            return parse(written)
+        except FarmError as error:
+            raise ValueError(str(error)) from None
+
+    return PlainValidator(validate)
+
+
+# --- problems --------------------------------------------------------------------------------------
+
+
+def _axis_value(name: str, smallest: int, largest: int) -> PlainValidator:
+    def parse(written: object) -> AxisPart:
+        return parse_part(written, name=name, smallest=smallest, largest=largest)
+
+    return _parsed(parse)
+
+
+_SHAPE_FORMS = "write [m, n, k], 512x512x1024 or {set: paper-27}"
+
+
+def _shapes_of(written: object) -> tuple[Shape, ...]:
+    if isinstance(written, list):
+        if len(written) != 3 or not all(type(e) is int for e in written):
+            raise ValueError(f"a shape is three whole numbers; {_SHAPE_FORMS}")
+        return (Shape(*written),)
+    if isinstance(written, dict):
+        name = written.get("set")
+        if set(written) != {"set"} or not isinstance(name, str):
+            raise ValueError(f"this is not a shape; {_SHAPE_FORMS}")
+        if name not in shape_sets():
+            raise ValueError(f"there is no shape set {name!r}; {did_you_mean(name, shape_sets())}")
+        return shape_sets()[name].shapes
+    if not isinstance(written, str) or "x" not in written.replace("×", "x"):
+        raise ValueError(f"{shown(written)} is not a shape; {_SHAPE_FORMS}")
+    return (Shape.parse(written),)
+
+
+def _shape_list(written: object) -> object:
+    """A lone shape may stand for a list of one; three numbers are a lone shape."""
+    if isinstance(written, list) and len(written) == 3 and all(isinstance(e, int) for e in written):
+        return [written]
+    return _as_list(written)
+
+
+def _types_of(written: object) -> ElementTypes:
+    if not isinstance(written, str):
+        raise ValueError(f"{shown(written)} is not an element type; write f32, or f16:f16:f32")  # noqa: TRY004
+    return ElementTypes.parse(written)
+
+
+def _layout_of(written: object) -> Layout:
+    return Layout.parse(shown(written) if isinstance(written, (list, dict)) else written)
+
+
+def _scalar_of(written: object) -> float:
+    try:
+        if isinstance(written, (int, float)) and math.isfinite(written):
+            return float(written) + 0.0
+    except OverflowError:
+        pass
+    raise ValueError(f"{shown(written)} is not a finite number; write a number such as 1 or 0.5")
+
+
+class ProblemFields(FileModel):
+    """What every block of problems has, however it gives its shapes."""
+
+    types: OneOrMore[Annotated[ElementTypes, _parsed(_types_of)]]
+    layouts: OneOrMore[Annotated[Layout, _parsed(_layout_of)]] = [Layout.NN]
+    alpha: OneOrMore[Annotated[float, _parsed(_scalar_of)]] = [1.0]
+    beta: OneOrMore[Annotated[float, _parsed(_scalar_of)]] = [0.0]
+
+
+class ShapesFields(ProblemFields):
+    shapes: Annotated[
+        list[Annotated[tuple[Shape, ...], _parsed(_shapes_of)]], BeforeValidator(_shape_list), Field(min_length=1)
+    ]
+
+
+class AxesFields(ProblemFields):
+    m: OneOrMore[Annotated[AxisPart, _axis_value("m", 1, LARGEST_EXTENT)]]
+    n: OneOrMore[Annotated[AxisPart, _axis_value("n", 1, LARGEST_EXTENT)]]
+    k: OneOrMore[Annotated[AxisPart, _axis_value("k", 1, LARGEST_EXTENT)]]
+
+
+def problem_model(written: object) -> type[ProblemFields]:
+    """The model of a block of problems: with the axes m, n and k where it names one, else with shapes."""
+    has_axes = isinstance(written, dict) and "shapes" not in written and {"m", "n", "k"} & written.keys()
+    return AxesFields if has_axes else ShapesFields
+
+
+def _problems_of(written: object) -> ProblemFields:
+    return problem_model(written).model_validate(written)
+
+
+# --- kernels ---------------------------------------------------------------------------------------
+
+
+class KernelFields(FileModel):
+    family: str
+
+
+@cache
+def _kernel_models() -> dict[str, type[KernelFields]]:
+    models = {}
+    for family in FAMILIES.values():
+        fields: dict[str, Any] = {p.name: (_axis_type(p), _default(p)) for p in family.parameters}
+        models[family.name] = create_model(f"{family.name.capitalize()}Fields", __base__=KernelFields, **fields)
+    return models
+
+
+def _axis_type(parameter: Parameter) -> Any:
+    value = _axis_value(parameter.name, parameter.smallest, parameter.largest)
+    return OneOrMore[Annotated[AxisPart, value]]
+
+
+def _default(parameter: Parameter) -> Any:
+    return Field(default_factory=lambda: [AxisPart((parameter.default,))], description=parameter.meaning)
+
+
+def kernel_model(written: object) -> type[KernelFields]:
+    """The model of a block of kernels, by its family; without a known family, one that has the family alone."""
+    family = written.get("family") if isinstance(written, dict) else None
+    return _kernel_models().get(family, KernelFields) if isinstance(family, str) else KernelFields
+
+
+def _kernel_of(written: object) -> KernelFields:
+    if isinstance(written, dict):
+        if "family" not in written:
+            return KernelFields.model_validate({})  # without it, nobody can say which other fields are right
+        family = written["family"]
+        if not isinstance(family, str) or family not in FAMILIES:
+            raise ValueError(f"there is no kernel family {shown(family)}; {did_you_mean(str(family), FAMILIES)}")
+    return kernel_model(written).model_validate(written)
+
+
+# --- the rest --------------------------------------------------------------------------------------
+
+
+def _target_of(written: object) -> Target:
+    forms = "write any, {type: nvidia-h200}, {each: nvidia-h200}, {host: gpu01} or {device: GPU-…}"
+    if written == "any":
+        return ANY
+    if isinstance(written, dict) and len(written) == 1:
+        ((kind, value),) = written.items()
+        if kind in TargetKind.__members__.values() and kind != TargetKind.ANY:
+            if isinstance(value, str) and value.strip():
+                return Target(TargetKind(kind), value.strip())
+            raise ValueError(f"{kind} names nothing; {forms}")
+    what = f"{{{', '.join(written)}}}" if isinstance(written, dict) else shown(written)
+    raise ValueError(f"{what} is not a target; {forms}")
+
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
+
+def _name_of(written: object) -> str:
+    text = str(written) if isinstance(written, (str, int)) else ""
+    if _NAME.fullmatch(text):
+        return text
+    better = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:100]
+    raise ValueError(
+        f"{shown(written)} cannot name a campaign; use up to 100 lower-case letters, digits, - _ ."
+        + (f", as in {better}" if better else "")
+    )
+
+
+def _owner_of(written: object) -> str:
+    text = str(written).strip() if isinstance(written, (str, int)) else ""
+    if 0 < len(text) <= 100 and text.isprintable():
+        return text
+    raise ValueError(f"{shown(written)} cannot be an owner; write a name of up to 100 characters")
+
+
+def _description_of(written: object) -> str:
+    if isinstance(written, (str, int, float)):
+        return str(written).strip()
+    raise ValueError("a description is text; write it after the colon, or remove the field")
+
+
+class CampaignFields(FileModel):
+    """A whole campaign file."""
+
+    name: Annotated[str, _parsed(_name_of)]
+    description: Annotated[str, _parsed(_description_of)] = ""
+    owner: Annotated[str | None, _parsed(_owner_of)] = None
+    priority: int = Field(default=0, ge=-100, le=100, description="higher goes first")
+    targets: OneOrMore[Annotated[Target, _parsed(_target_of)]] = [ANY]
+    problems: OneOrMore[Annotated[ProblemFields, _parsed(_problems_of)]]
+    kernels: OneOrMore[Annotated[KernelFields, _parsed(_kernel_of)]]
+    constraints: Annotated[
+        list[Annotated[expressions.Constraint, _parsed(expressions.parse)]], BeforeValidator(_as_list)
+    ] = []
+    measure: MeasuringRules = MeasuringRules()
+
+
+MODEL_OF_ITEM: dict[str, Callable[[object], type[BaseModel]]] = {"problems": problem_model, "kernels": kernel_model}
+"""For the fields whose items are mappings of several kinds: the model of one item."""

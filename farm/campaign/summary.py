@@ -1,0 +1,172 @@
+"""What a plan comes to: jobs by family and pool, what is invalid and why, and how long the rest may take."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from farm.devices import DeviceKind
+from farm.gemm import Problem
+from farm.kernels import FAMILIES, Configuration, Kernel
+from farm.measurement import MeasuringRules
+
+if TYPE_CHECKING:
+    from farm.campaign.plan import Plan, PlannedJob
+
+MOST_REASONS = 10
+
+# How slow a device may be: figures that nearly every machine surpasses, since the estimate is to be an upper one.
+_CPU_FLOPS_PER_THREAD = 5e9
+_CUDA_LIBRARY_FLOPS = 5e12
+_TILED_FLOPS_PER_THREAD = 2e9
+"""The tiled kernel is limited by how many threads a block has: tile² of them, of which 32 x 32 reach about 2 TFLOP/s."""
+_CHECKING_FLOPS = 5e9
+_CHECKING_SHARE = 1 / 16
+"""Verification sums columns in groups of 32 and computes in a type of twice the width."""
+_FILLING_BYTES_PER_S = 0.5e9
+_OVERHEAD_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCount:
+    """The jobs of one kernel family for one pool, and how many of them are known to be invalid."""
+
+    family: str
+    pool: str
+    jobs: int
+    invalid: int
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidGroup:
+    """Invalid jobs whose reasons differ in numbers alone."""
+
+    # With … in place of the numbers that differ.
+    reason: str
+    count: int
+    # The canonical form of the first such configuration, and the reason in its own words.
+    example: str
+    example_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """Configurations that make no job for a target, because their family runs on another kind of device."""
+
+    family: str
+    target: str
+    configurations: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """The figures of a plan. A configuration that two blocks share counts twice here, and is measured once."""
+
+    configurations: int
+    excluded_by_constraints: int
+    jobs: int
+    counts: tuple[PlanCount, ...]
+    # The most frequent first; at most `MOST_REASONS`, and the number of jobs whose reason is in none of them.
+    invalid: tuple[InvalidGroup, ...]
+    invalid_for_other_reasons: int
+    not_applicable: tuple[NotApplicable, ...]
+    # Upper estimates of device time by pool, in seconds; the devices of a pool share it.
+    estimated_seconds: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarise(plan: Plan) -> PlanSummary:
+    """Runs through the plan once. Raises `NothingToMeasure` where it makes no job."""
+    families: Counter[str] = Counter()
+    jobs: Counter[tuple[str, str]] = Counter()
+    invalid: Counter[tuple[str, str]] = Counter()
+    groups = _Reasons()
+    seconds: dict[str, float] = {}
+    for job in _counting(plan, families):
+        key = (job.configuration.kernel.family, job.pool.name)
+        jobs[key] += 1
+        seconds.setdefault(job.pool.name, 0.0)
+        if job.invalid_reason is None:
+            seconds[job.pool.name] += upper_seconds(job.configuration, plan.campaign.rules)
+        else:
+            invalid[key] += 1
+            groups.add(job.invalid_reason, job.configuration)
+    shown, others = groups.most_frequent(MOST_REASONS)
+    return PlanSummary(
+        configurations=families.total(),
+        excluded_by_constraints=plan.campaign.size - families.total(),
+        jobs=jobs.total(),
+        counts=tuple(PlanCount(*key, jobs[key], invalid[key]) for key in sorted(jobs)),
+        invalid=shown,
+        invalid_for_other_reasons=others,
+        not_applicable=tuple(
+            NotApplicable(family, name, count)
+            for family, count in sorted(families.items())
+            for name in plan.targets_without(FAMILIES[family].kind)
+        ),
+        estimated_seconds=dict(sorted(seconds.items())),
+    )
+
+
+def _counting(plan: Plan, families: Counter[str]) -> Iterator[PlannedJob]:
+    """The jobs of the plan, while the configurations that they come from are counted by family."""
+
+    def counted() -> Iterator[Configuration]:
+        for configuration in plan.campaign.configurations():
+            families[configuration.kernel.family] += 1
+            yield configuration
+
+    return plan.jobs_of(counted())
+
+
+_STANDALONE_NUMBER = re.compile(r"(?<![\w.])\d[\d,.]*(?!\w)")
+
+
+class _Reasons:
+    """Reasons grouped by their text without its numbers: the many sizes of too large a tile are one reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, tuple[str, str]] = {}
+        self._differ: set[str] = set()
+
+    def add(self, reason: str, configuration: Configuration) -> None:
+        pattern = _STANDALONE_NUMBER.sub("…", reason)
+        self._counts[pattern] += 1
+        first, _ = self._first.setdefault(pattern, (reason, configuration.canonical))
+        if first != reason:
+            self._differ.add(pattern)
+
+    def most_frequent(self, most: int) -> tuple[tuple[InvalidGroup, ...], int]:
+        groups = []
+        for pattern, count in self._counts.most_common(most):
+            reason, example = self._first[pattern]
+            groups.append(InvalidGroup(pattern if pattern in self._differ else reason, count, example, reason))
+        return tuple(groups), self._counts.total() - sum(group.count for group in groups)
+
+
+def upper_seconds(configuration: Configuration, rules: MeasuringRules) -> float:
+    """Device time that measuring a configuration should not exceed, in seconds: an estimate from its size alone."""
+    problem, timing = configuration.problem, rules.timing
+    run_s = problem.flops / _slow_flops(configuration.kernel)
+    timing_s = max(timing.warmup_seconds, run_s) + max(timing.max_seconds, timing.min_samples * run_s)
+    measures_power = rules.power != "none" and FAMILIES[configuration.kernel.family].kind is DeviceKind.CUDA
+    power_s = max(rules.power_seconds, run_s) if measures_power else 0.0
+    return min(_OVERHEAD_S + _checking_s(problem) + timing_s + power_s, rules.job_seconds)
+
+
+def _slow_flops(kernel: Kernel) -> float:
+    parameters = dict(kernel.parameters)
+    if kernel.family == "blas":
+        return _CPU_FLOPS_PER_THREAD * parameters["threads"]
+    return _TILED_FLOPS_PER_THREAD * parameters["tile"] ** 2 if kernel.family == "tiled" else _CUDA_LIBRARY_FLOPS
+
+
+def _checking_s(problem: Problem) -> float:
+    """Filling the operands and verifying the result."""
+    return problem.operand_bytes / _FILLING_BYTES_PER_S + problem.flops * _CHECKING_SHARE / _CHECKING_FLOPS

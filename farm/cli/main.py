@@ -1,0 +1,88 @@
+"""`farm`: the commands put together, and how errors leave."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+from sqlalchemy.exc import OperationalError
+
+import farm
+from farm.cli import campaigns, database, devices, models, results, run, services
+from farm.cli.output import remarks
+from farm.errors import FarmError
+from farm.settings import settings
+
+app = typer.Typer(
+    name="farm",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Measure matrix multiplications on every GPU you have, and learn to predict their time, power and energy.",
+    epilog="Exit codes: 2 bad input, 3 a service cannot be used, 4 no such thing, 5 wrong database revision, "
+    "6 jobs ended dead, 130 interrupted.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gemm-farm {farm.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+_MEASURE, _LEARN, _OPERATE = "Measure", "Learn", "Operate"
+app.command(rich_help_panel=_MEASURE)(run.run)
+app.command(rich_help_panel=_MEASURE)(campaigns.submit)
+app.command(rich_help_panel=_MEASURE)(campaigns.status)
+app.command(rich_help_panel=_MEASURE)(campaigns.watch)
+app.command(rich_help_panel=_MEASURE)(campaigns.cancel)
+app.command(rich_help_panel=_MEASURE)(results.results)
+app.command(rich_help_panel=_LEARN)(models.train)
+app.add_typer(models.app, name="models", rich_help_panel=_LEARN)
+app.command(rich_help_panel=_LEARN)(models.predict)
+app.command(rich_help_panel=_OPERATE)(devices.devices)
+app.command(rich_help_panel=_OPERATE)(services.up)
+app.command(rich_help_panel=_OPERATE)(services.down)
+app.command(rich_help_panel=_OPERATE)(services.doctor)
+app.add_typer(database.app, name="db", rich_help_panel=_OPERATE)
+
+
+def main() -> None:
+    """Runs the command line. A user's mistake ends with one message and its exit code, never with a traceback."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    try:
+        app(standalone_mode=True)
+    except FarmError as error:
+        _say(str(error))
+        sys.exit(error.exit_code)
+    except OperationalError as error:
+        _say(f"The database stopped answering: {str(error.orig).strip().splitlines()[0]}")
+        sys.exit(3)
+    except KeyboardInterrupt:
+        _say("Interrupted. What was submitted is kept and goes on with the next farm run or farm up.")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    except Exception as error:
+        if settings().log_level.upper() == "DEBUG":
+            traceback.print_exc()
+        _say(f"This is a defect of the farm: {type(error).__name__}: {error}. FARM_LOG_LEVEL=DEBUG shows where.")
+        sys.exit(1)
+
+
+def _say(message: str) -> None:
+    remarks.print(f"[bold red]error:[/] {message.replace('[', chr(92) + '[')}", soft_wrap=True)

@@ -1,0 +1,183 @@
+"""`farm train`, `farm models`, `farm predict`: learning, the registry, and what it says of a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from farm import registry
+from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.cli.session import running, session
+from farm.cli.training import train_types
+from farm.db import campaigns, trainings
+from farm.errors import BadInput, FarmError, NoSuchModel
+from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.kernels import Configuration, Kernel
+from farm.services.stack import TRAINER
+from farm.settings import settings
+
+app = typer.Typer(help="The registered models.", invoke_without_command=True)
+
+
+def train(
+    device_types: Annotated[
+        list[str] | None, typer.Argument(help="Device types; all with measurements if none.")
+    ] = None,
+    campaign: Annotated[str | None, typer.Option("--campaign", "-c", help="The types of this campaign.")] = None,
+    any_source: Annotated[
+        bool, typer.Option("--any-source", help="Learn from recorded and imported rows too; the model says so.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a model per device type, evaluate it on shapes held out, and register it as champion."""
+    with session(broker=True) as opened:
+        with opened.engine.connect() as connection:
+            campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
+            known = trainings.trainable_types(connection, campaign_id=campaign_id, any_source=any_source)
+        wanted = device_types or known
+        unknown = sorted(set(wanted) - set(known))
+        if unknown or not wanted:
+            what = f"{', '.join(unknown)}: no measurements" if unknown else "There are no measurements to learn from"
+            raise BadInput(detail=f"{what}. Measured: {', '.join(known) or 'nothing yet'}. Run a campaign first.")
+        with running(opened, [TRAINER]) as check:
+            outcomes = train_types(opened, wanted, any_source=any_source, check=check)
+    failed = {kind: o["error"] for kind, o in outcomes.items() if o["error"] is not None}
+    if as_json:
+        emit_json(outcomes)
+    else:
+        print_outcomes(outcomes)
+    if len(failed) == len(outcomes):
+        raise FarmError(detail="no model could be trained")
+
+
+def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
+    """What each training came to: the model's errors on shapes held out."""
+    rows = []
+    for kind, training in outcomes.items():
+        if training["error"] is not None:
+            remarks.print(f"{kind}: {training['error']}")
+            continue
+        outcome = training["outcome"]
+        for target, m in outcome["metrics"]["unseen_shapes"].items():
+            rows.append(
+                (f"{outcome['model_name']} v{outcome['version']}", target, outcome["rows"], outcome["shapes"], m["r2"],
+                 m["median_error_pct"], m["mean_error_pct"], m["p90_error_pct"])
+            )  # fmt: skip
+    if rows:
+        columns = ["model", "target", "rows", "shapes", "R²", "median error %", "mean %", "90th percentile %"]
+        console.print(table("error on shapes held out", columns, rows, right=columns[2:]))
+
+
+@app.callback()
+def _list(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the registered models; `farm models pull NAME` fetches one."""
+    if context.invoked_subcommand is not None:
+        return
+    found = registry.list_models(settings().tracking_uri)
+    if as_json:
+        emit_json([model.to_json() for model in found])
+        return
+    if not found:
+        console.print("The registry has no models yet. Train one: farm train")
+        return
+    rows = [
+        (
+            m.name,
+            m.version,
+            ", ".join(m.aliases),
+            m.rows,
+            m.shapes,
+            m.median_error_pct,
+            f"{m.created_at:%Y-%m-%d %H:%M}",
+        )
+        for m in found
+    ]
+    columns = ["model", "version", "aliases", "rows", "shapes", "median error % (unseen shapes)", "created (UTC)"]
+    console.print(table(None, columns, rows, right=["version", *columns[3:6]]))
+
+
+@app.command()
+def pull(
+    name: Annotated[str, typer.Argument(help="A model or a device type: gemm-forest-nvidia-h200 or nvidia-h200.")],
+    to: Annotated[Path, typer.Option("--to", help="Folder to put the model in.", show_default="./NAME")] = Path(),
+    version: Annotated[str, typer.Option("--version", help="A version number or an alias.")] = "champion",
+    as_json: JsonOption = False,
+) -> None:
+    """Download a model: mlflow.pyfunc.load_model(FOLDER) loads it where the farm is not installed."""
+    model = registry.model_info(settings().tracking_uri, name, version)
+    folder = registry.download(
+        settings().tracking_uri, model.name, model.version, to=to if to.name else Path(model.name)
+    )
+    if as_json:
+        emit_json({**model.to_json(), "folder": str(folder)})
+    else:
+        console.print(f"{model.name} version {model.version} is in {folder}")
+
+
+def predict(
+    configurations: Annotated[
+        list[str] | None,
+        typer.Argument(help='As the farm writes them: "tiled(tile=16) 512x512x512 f32"; several are taken.'),
+    ] = None,
+    shape: Annotated[str | None, typer.Option("--shape", help="m x n x k, as in 512x512x1024.")] = None,
+    types: Annotated[str, typer.Option("--dtype", help="Element types, with --shape.")] = "f32",
+    layout: Annotated[str, typer.Option("--layout", help="nn, nt, tn or tt, with --shape.")] = "nn",
+    family: Annotated[str | None, typer.Option("--family", help="Kernel family, with --shape.")] = None,
+    parameter: Annotated[
+        list[str] | None, typer.Option("--param", "-p", help="A kernel parameter, as in tile=16.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="CSV or Parquet with columns m, n, k, ab, family, tile …")
+    ] = None,
+    device_type: Annotated[
+        str | None, typer.Option("--type", "-t", help="Device type; may be left out where there is one model.")
+    ] = None,
+    version: Annotated[str, typer.Option("--version", help="A version number or an alias.")] = "champion",
+    as_json: JsonOption = False,
+) -> None:
+    """Predict time, power, energy and TFLOP/s with the registered model of a device type."""
+    asked = [Configuration.parse(text) for text in configurations or []]
+    if shape is not None:
+        problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout))
+        asked.append(Configuration(problem, Kernel.of(family or "tiled", **_parameters(parameter or []))))
+    if not asked and file is None:
+        raise BadInput(detail='Nothing to predict: give "tiled(tile=16) 512x512x512 f32", --shape or --file.')
+    uri = settings().tracking_uri
+    info = registry.model_info(uri, device_type or _only_model(uri), version)
+    model = registry.pull(uri, info.name, version)
+    predicted = [p.to_json() for p in registry.predict(model, asked)] if asked else []
+    if file is not None:
+        predicted += registry.predict_table(model, registry.read_configurations(file)).to_dict("records")
+    if as_json:
+        emit_json({"model": info.name, "version": info.version, "predictions": predicted})
+        return
+    lines = [(_named(p), p["runtime_ms"], p["tflops"], p["power_w"], p["energy_mj"]) for p in predicted]
+    columns = ["configuration", "runtime ms", "TFLOP/s", "power W", "mJ"]
+    console.print(table(f"{info.name} v{info.version}", columns, lines, right=columns[1:]))
+
+
+def _named(prediction: dict[str, Any]) -> str:
+    if "configuration" in prediction:
+        return str(prediction["configuration"])
+    return f"{prediction['family']} {prediction['m']:g}x{prediction['n']:g}x{prediction['k']:g} {prediction['ab']}"
+
+
+def _only_model(uri: str) -> str:
+    found = sorted({model.name for model in registry.list_models(uri)})
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NoSuchModel(name="model yet", known="none")
+    raise BadInput(detail=f"Which one? --type takes a device type. The registry has: {', '.join(found)}")
+
+
+def _parameters(pairs: list[str]) -> dict[str, int]:
+    parameters = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if not value.strip().isdigit():
+            raise BadInput(detail=f"--param {pair}: write it as name=whole number, as in tile=16")
+        parameters[name.strip()] = int(value)
+    return parameters

@@ -1,0 +1,75 @@
+"""One way to say things: data on stdout, progress and remarks on stderr, JSON where it is asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+remarks = Console(stderr=True, highlight=False)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+
+
+def emit_json(data: Any) -> None:
+    """Prints data as one JSON document; times in ISO 8601, anything else unknown as text."""
+    sys.stdout.write(json.dumps(data, indent=2, default=_as_text) + "\n")
+
+
+def _as_text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def table(
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = ()
+) -> Table:
+    """A table whose `right` columns hold numbers. Units belong in the column names."""
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    numbers = set(right)
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(_cell(value) for value in row))
+    return made
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value).replace("[", r"\[")
+
+
+def kernel_text(row: Mapping[str, Any]) -> str:
+    """`tiled(tile=16)` from the columns family and parameters."""
+    parameters = ",".join(f"{name}={value}" for name, value in sorted(row["parameters"].items()))
+    return f"{row['family']}({parameters})"
+
+
+def types_text(row: Mapping[str, Any]) -> str:
+    """`f32`, or `f16:f16:f32` where input, output and accumulator differ."""
+    kinds = [row["ab"], row["cd"], row["acc"]]
+    return kinds[0] if len(set(kinds)) == 1 else ":".join(kinds)
+
+
+def seconds_text(seconds: float) -> str:
+    """`45 s`, `3 min 20 s`, `2 h 05 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,154 @@
+"""`farm run`: the whole loop on one machine, from a campaign file to a prediction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from farm import registry
+from farm.campaign import load
+from farm.cli.campaigns import CampaignIncomplete, FileArgument, store
+from farm.cli.models import print_outcomes
+from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, seconds_text, table, types_text
+from farm.cli.progress import follow
+from farm.cli.session import Session, running, session
+from farm.cli.training import train_types
+from farm.db import devices, trainings
+from farm.errors import NoWorkers
+from farm.kernels import Configuration
+from farm.report.summary import largest_measured, summarise
+from farm.settings import settings
+
+DEVICE_SECONDS = 60.0
+"""How long the workers may take to announce a device."""
+
+
+def run(
+    file: FileArgument,
+    train: Annotated[bool, typer.Option("--train/--no-train", help="Train and register models at the end.")] = True,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing-targets", help="Wait for targets that no device has yet.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a campaign here, train, register, pull the champion back, and report.
+
+    Starts what is not up and stops what it started. Interrupted, it goes on where it was when it is run again;
+    what is measured stays measured.
+    """
+    began = time.monotonic()
+    campaign = load(file, limit=settings().max_configurations)
+    with session(broker=True) as opened, running(opened) as check:
+        _wait_for_devices(opened, check)
+        stored = store(opened, campaign, allow_missing=allow_missing)
+        if not stored.new:
+            remarks.print(f"{campaign.name} is known: what is measured already is not measured again.")
+        counts = follow(opened, stored.campaign_id, campaign.name, check=check)
+        measured_s = time.monotonic() - began
+        outcomes: dict[str, dict[str, Any]] = {}
+        if train and counts["done"]:
+            outcomes = _train(opened, stored.campaign_id, check)
+        with opened.engine.connect() as connection:
+            report = summarise(connection, stored.campaign_id)
+        report |= {
+            "campaign": campaign.name,
+            "digest": campaign.digest,
+            "trainings": outcomes,
+            "predictions": [
+                p
+                for kind, o in outcomes.items()
+                if o["error"] is None and (p := _against(opened, stored.campaign_id, kind))
+            ],
+            "measured_s": measured_s,
+        }
+    report["total_s"] = time.monotonic() - began
+    if as_json:
+        emit_json(report)
+    else:
+        _print(report)
+    if counts["dead"]:
+        raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=campaign.name)
+
+
+def _wait_for_devices(opened: Session, check: Callable[[], None]) -> None:
+    """Until a worker has announced its device: targets are resolved against what is there."""
+    began = time.monotonic()
+    with remarks.status("starting workers"):
+        while time.monotonic() - began < DEVICE_SECONDS:
+            check()
+            with opened.engine.connect() as connection:
+                if devices.live(connection, silent_after=opened.settings.silent_after_seconds):
+                    return
+            time.sleep(0.1)
+    raise NoWorkers(detail=f"No device was announced within {DEVICE_SECONDS:.0f} s.")
+
+
+def _train(opened: Session, campaign_id: int, check: Callable[[], None]) -> dict[str, dict[str, Any]]:
+    with opened.engine.connect() as connection:
+        kinds = trainings.trainable_types(connection, campaign_id=campaign_id, any_source=False)
+    if not kinds:
+        remarks.print("No model is trained: the rows are recorded, not measured (farm train --any-source does).")
+        return {}
+    return train_types(opened, kinds, any_source=False, check=check)
+
+
+def _against(opened: Session, campaign_id: int, device_type: str) -> dict[str, Any] | None:
+    """The champion, pulled from the registry, asked for the largest problem that was measured."""
+    with opened.engine.connect() as connection:
+        row = largest_measured(connection, campaign_id, device_type)
+    if row is None:
+        return None
+    configuration = Configuration.from_columns(row)
+    model = registry.pull(opened.urls.tracking_uri, registry.model_name(device_type), "champion")
+    prediction = registry.predict(model, [configuration])[0]
+    return {
+        "device_type": device_type,
+        "configuration": configuration.canonical,
+        "predicted_ms": prediction.runtime_ms,
+        "measured_ms": row["runtime_ms"],
+        "error_pct": 100 * abs(prediction.runtime_ms / row["runtime_ms"] - 1),
+    }
+
+
+def _print(report: dict[str, Any]) -> None:
+    counts = report["counts"]
+    console.print()
+    console.rule(f"[bold]{report['campaign']}[/]", align="left")
+    left = ", ".join(f"{counts[s]:,} {s}" for s in ("invalid", "dead", "cancelled") if counts[s])
+    console.print(f"{counts['done']:,} configurations measured{'; ' + left if left else ''}.")
+    on = [
+        (d["device_type"], d["device_name"], d["host"], d["source"], d["rows"], d["shapes"], d["median_rse_pct"],
+         seconds_text(d["device_s"]))
+        for d in report["devices"]
+    ]  # fmt: skip
+    columns = ["device type", "name", "host", "source", "rows", "shapes", "median ±%", "device time"]
+    console.print(table("measured on", columns, on, right=columns[4:]))
+    for kind, ends in report["ranked"].items():
+        rows = [
+            (end, kernel_text(r), f"{r['m']}x{r['n']}x{r['k']}", types_text(r), r["layout"], r["runtime_ms"],
+             r["tflops"], r["power_w"], r["energy_mj"])
+            for end in ("best", "worst") for r in ends[end]
+        ]  # fmt: skip
+        names = ["", "kernel", "m x n x k", "types", "layout", "runtime ms", "TFLOP/s", "power W", "mJ"]
+        console.print(table(f"{kind}: best and worst by TFLOP/s", names, rows, right=names[5:]))
+    if report["trainings"]:
+        print_outcomes(report["trainings"])
+    for p in report["predictions"]:
+        console.print(
+            f"The champion for {p['device_type']}, pulled from the registry, says {p['predicted_ms']:.4g} ms for\n"
+            f"  {p['configuration']}\nand {p['measured_ms']:.4g} ms were measured: {p['error_pct']:.1f}% off "
+            "(a problem it was trained on; the table above is for shapes it never saw)."
+        )
+    name = report["campaign"]
+    console.print(
+        f"\nMeasured in {seconds_text(report['measured_s'])}, {seconds_text(report['total_s'])} in all. Next:"
+    )
+    console.print(f"  farm results --campaign {name} --sort -tflops     every measurement, fastest first")
+    console.print(f"  farm results --campaign {name} -o {name}.csv      all columns, for a spreadsheet or pandas")
+    for p in report["predictions"][:1]:
+        console.print(f'  farm predict "{p["configuration"].split(" nn ")[0]}"')
+    console.print("  farm models                                       the registry")
+    console.print("  farm up                                           keep the farm running; then farm submit FILE")

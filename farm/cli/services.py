@@ -1,0 +1,70 @@
+"""`farm up`, `farm down`, `farm doctor`: the farm of this machine as a whole."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.services import background
+from farm.services.doctor import State, examine
+from farm.settings import settings
+
+SERVICE_IS_BROKEN = 3
+"""The exit code of `farm.errors` for a service that cannot be used."""
+
+
+def up(
+    workers: Annotated[bool, typer.Option("--workers/--no-workers", help="Measure on this machine's devices.")] = True,
+    trainer: Annotated[bool, typer.Option("--trainer/--no-trainer", help="Train models on this machine.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Start the farm in the background: services, coordinator, workers and trainer. They run until farm down."""
+    absent = [name for name in ("mlflow", "sklearn") if importlib.util.find_spec(name) is None]
+    if trainer and absent:
+        remarks.print("No trainer: it needs MLflow and scikit-learn (pip install 'gemm-farm\\[trainer]').")
+        trainer = False
+    with remarks.status("starting the farm"):
+        stack, started = background.start_in_background(settings(), workers=workers, trainer=trainer)
+    if as_json:
+        emit_json({"started": started, **asdict(stack)})
+        return
+    console.print("The farm is up." if started else f"The farm is up already (process {stack.pid}).")
+    rows = [
+        (name, p["state"], p["pid"] and str(p["pid"]), p["restarts"], p["log"]) for name, p in stack.programs.items()
+    ]
+    console.print(table(None, ["program", "state", "process", "restarts", "log"], rows, right=["restarts"]))
+    console.print(table(None, ["service", "where"], list(stack.urls.items())))
+    remarks.print("Next: farm submit FILE, farm status. farm down stops it.")
+
+
+def down(as_json: JsonOption = False) -> None:
+    """Stop what farm up started, and services that a killed command left running. Data stay."""
+    with remarks.status("stopping the farm"):
+        done = background.stop_in_background(settings())
+    if as_json:
+        emit_json(asdict(done))
+        return
+    console.print(f"Stopped: {', '.join(done.stopped)}." if done.stopped else "Nothing was running.")
+    if done.still_used:
+        console.print(f"Still used by another command, and goes on until that ends: {', '.join(done.still_used)}.")
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Check everything that the farm depends on, and name the fix of what is wrong. Changes nothing."""
+    with remarks.status("looking"):
+        checks = examine(settings())
+    if as_json:
+        emit_json([asdict(check) for check in checks])
+    else:
+        colours = {State.OK: "green", State.WARNING: "yellow", State.MISSING: "red"}
+        made = table(None, ["check", "state", "what", "fix"], [])
+        for check in checks:
+            cells: list[Any] = [check.check, f"[{colours[check.state]}]{check.state}[/]"]
+            made.add_row(*cells, *(text.replace("[", r"\[") for text in (check.what, check.fix)))
+        console.print(made)
+    if any(check.state is State.MISSING for check in checks):
+        raise typer.Exit(SERVICE_IS_BROKEN)

@@ -1,0 +1,53 @@
+"""What every command needs: the services, the database at the right revision, and the campaign it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from farm.db import migrate
+from farm.db.engine import make_engine
+from farm.services import ServiceUrls, services
+from farm.services.background import prepare_database, running_stack
+from farm.services.stack import Program, Stack, programs
+from farm.settings import Settings, settings
+
+
+@dataclass(frozen=True)
+class Session:
+    settings: Settings
+    urls: ServiceUrls
+    engine: Engine
+
+
+@contextmanager
+def session(*, broker: bool = False) -> Iterator[Session]:
+    """The services of this farm, started where they are embedded and do not run.
+
+    The embedded database belongs to this version and is brought to its revision. One that FARM_DATABASE_URL names
+    is left as it is: raises `WrongRevision` where it is at another.
+    """
+    current = settings()
+    with services(current, broker=broker) as urls:
+        engine = make_engine(urls.database_url, application="farm")
+        try:
+            if migrate.current(engine) != migrate.head():
+                prepare_database(current, urls)
+            yield Session(current, urls, engine)
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def running(opened: Session, wanted: Sequence[Program] = programs()) -> Iterator[Callable[[], None]]:
+    """The programs of this machine inside the block: those that `farm up` runs, the others started and stopped here.
+
+    Yields a check that raises `ProgramEnded` where one that was started here has died.
+    """
+    up = running_stack(opened.settings)
+    there = set() if up is None or up.state != "ready" else set(up.programs)
+    with Stack(opened.urls, opened.settings.home, programs=[p for p in wanted if p.name not in there]) as stack:
+        yield stack.check

@@ -1,0 +1,51 @@
+"""Asking the trainer for models and waiting for what it says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from farm.broker import TRAIN, TRAIN_QUEUE, make_app
+from farm.cli.output import remarks
+from farm.cli.session import Session
+from farm.db import trainings
+from farm.db.tables import TrainingState
+from farm.errors import NoWorkers
+
+ANSWER_SECONDS = 60.0
+"""How long a trainer may take to begin."""
+
+
+def train_types(
+    opened: Session, device_types: Sequence[str], *, any_source: bool, check: Callable[[], None]
+) -> dict[str, dict[str, Any]]:
+    """Trains a model for each device type and returns each training as stored: state, outcome, error.
+
+    Raises `NoWorkers` where no trainer begins; `check` is called while waiting and may raise too.
+    """
+    assert opened.urls.broker_url is not None
+    with opened.engine.begin() as connection:
+        asked = {kind: trainings.request(connection, device_type=kind, any_source=any_source) for kind in device_types}
+    with make_app(opened.urls.broker_url) as app:
+        for training_id in asked.values():
+            app.send_task(TRAIN, args=(training_id,), queue=TRAIN_QUEUE)
+    outcomes: dict[str, dict[str, Any]] = {}
+    with remarks.status("training") as status:
+        for kind, training_id in asked.items():
+            status.update(f"training a model for {kind}")
+            outcomes[kind] = _wait(opened, training_id, check)
+    return outcomes
+
+
+def _wait(opened: Session, training_id: int, check: Callable[[], None]) -> dict[str, Any]:
+    began = time.monotonic()
+    while True:
+        check()
+        with opened.engine.connect() as connection:
+            training = trainings.read(connection, training_id)
+        if training["state"] in (TrainingState.DONE, TrainingState.FAILED):
+            return training
+        if training["state"] == TrainingState.REQUESTED and time.monotonic() - began > ANSWER_SECONDS:
+            raise NoWorkers(detail=f"No trainer took the request within {ANSWER_SECONDS:.0f} s.")
+        time.sleep(0.2)

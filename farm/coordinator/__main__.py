@@ -1,0 +1,37 @@
+"""`python -m farm.coordinator`: leads until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+from farm.broker import make_app
+from farm.coordinator.loop import run
+from farm.db.engine import make_engine
+from farm.db.migrate import require_head
+from farm.errors import FarmError
+from farm.logs import set_up_logging
+from farm.services import services
+from farm.settings import settings
+
+
+def main() -> int:
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    set_up_logging(settings(), "coordinator")
+    try:
+        with services(settings(), broker=True) as urls:
+            assert urls.broker_url is not None
+            engine = make_engine(urls.database_url, application="farm coordinator")
+            require_head(engine)
+            run(engine, make_app(urls.broker_url), settings(), stop)
+    except FarmError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Logging of the farm's processes: lines for people, or one JSON object per line, with the ids a line is about."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from farm.settings import Settings
+
+_PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def _ids(record: logging.LogRecord) -> dict[str, object]:
+    """What the caller gave as `extra`: campaign_id, batch_id, job_id, device …"""
+    return {key: value for key, value in vars(record).items() if key not in _PLAIN and not key.startswith("_")}
+
+
+class _Human(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        ids = " ".join(f"{key}={value}" for key, value in _ids(record).items() if key != "data")
+        return f"{line} {ids}" if ids else line
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_ids(record),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def set_up_logging(settings: Settings, program: str) -> None:
+    """Sends this process's log to stderr in the chosen form. Libraries speak from WARNING on."""
+    handler = logging.StreamHandler(sys.stderr)
+    human = _Human(f"%(asctime)s %(levelname)-7s {program}: %(message)s", datefmt="%H:%M:%S")
+    handler.setFormatter(_Json() if settings.log_json else human)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for name in ("farm", "workers", "trainer"):
+        logging.getLogger(name).setLevel(settings.log_level.upper())

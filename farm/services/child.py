@@ -1,0 +1,131 @@
+"""A guardian that runs one program and leaves nothing of it behind. It is a script of its own: it imports only Python.
+
+    python -I -S child.py GRACE_SECONDS COMMAND…
+
+Its standard input is the lifeline: the end of the process that started it closes it, however that process ends. On
+that, or on SIGTERM, the program gets SIGTERM, and after the grace time SIGKILL. Whatever the program itself started
+and left behind becomes the guardian's (PR_SET_CHILD_SUBREAPER) and is ended in the same way. The exit code is the
+program's, or 128 and the number of the signal that ended it. Other files that it inherits stay open until it ends,
+so that a lock on one of them outlives a parent that is killed.
+
+A pipe, not PR_SET_PDEATHSIG, watches the parent: that signal also comes when only the thread that forked ends. The
+guardian has one thread, so it does use the signal for its own program, against its own sudden end.
+"""
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import select
+import signal
+import sys
+import time
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+STRAGGLERS_GRACE_S = 5.0
+CANNOT_EXECUTE = 127  # as in a shell
+
+
+def prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def launch(command: list[str]) -> int:
+    """Starts the program in a session of its own, so that signals meant for it do not reach the guardian."""
+    guardian = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != guardian:
+            os._exit(CANNOT_EXECUTE)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.closerange(3, 256)  # above all the lock that says that this program runs: it is the guardian's to hold
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+        sys.stderr.flush()
+    os._exit(CANNOT_EXECUTE)
+
+
+def collect(statuses: dict[int, int]) -> bool:
+    """Collects every child that has ended. False where there are no children left."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+        statuses[pid] = os.waitstatus_to_exitcode(status)
+
+
+def children() -> list[int]:
+    """Our children now, adopted ones included."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
+            if int(parent) == os.getpid():
+                found.append(int(stat.parent.name))
+    return found
+
+
+def kill(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def end_stragglers(statuses: dict[int, int]) -> None:
+    """Ends what the program left behind: first asked, then killed."""
+    end, asked = time.monotonic() + STRAGGLERS_GRACE_S, set[int]()
+    while collect(statuses):
+        late = time.monotonic() > end
+        for pid in children():
+            if late:
+                kill(pid, signal.SIGKILL)
+            elif pid not in asked:
+                kill(pid, signal.SIGTERM)
+                asked.add(pid)
+        time.sleep(0.02)
+
+
+def main(grace_s: float, command: list[str]) -> int:
+    wake, woken = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    asked_to_end: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: asked_to_end.append(number))
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that it wakes the loop
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+    program, statuses = launch(command), dict[int, int]()
+    lifeline, deadline = [0], None
+    while collect(statuses) and program not in statuses:
+        if asked_to_end and deadline is None:
+            kill(program, signal.SIGTERM)
+            deadline = time.monotonic() + grace_s
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if timeout == 0.0:
+            kill(program, signal.SIGKILL)
+            timeout = 1.0
+        ready = select.select([wake, *lifeline], [], [], timeout)[0]
+        if wake in ready:
+            os.read(wake, 4096)
+        if 0 in ready and not os.read(0, 4096):
+            lifeline = []
+            asked_to_end.append(0)
+    end_stragglers(statuses)
+    code = statuses[program]
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))

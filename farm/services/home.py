@@ -1,0 +1,134 @@
+"""The farm's home: the folder (`.farm`) with the embedded services' data, logs, sockets, locks and passwords."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farm.errors import HomeUnusable
+from farm.services.processes import User
+from farm.settings import Settings
+
+SOCKET_PATH_LIMIT = 107
+"""Bytes in the path of a Unix socket on Linux: `sun_path` has 108, one of them for the closing zero."""
+
+SHORT_FOLDERS = Path("/tmp")
+"""Where sockets go whose own folder has too long a path. Not TMPDIR: it may differ between two users of a home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A farm's home. `open` makes what is missing; without it nothing is touched."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, settings: Settings) -> Home:
+        """The home that the settings name. Links are followed, so that one folder has one name."""
+        return cls(settings.home.resolve())
+
+    @classmethod
+    def open(cls, settings: Settings) -> Home:
+        """The home, made where it is missing. Raises `HomeUnusable` where it cannot be written."""
+        home = cls.of(settings)
+        try:
+            home.path.mkdir(parents=True, exist_ok=True)
+            home.logs.mkdir(exist_ok=True)
+            home.run.mkdir(mode=0o700, exist_ok=True)
+            if not (ignore := home.path / ".gitignore").exists():
+                ignore.write_text("*\n")
+            home.passwords()
+        except OSError as error:
+            why = f"{error.filename or home.path}: {error.strerror}"
+            raise HomeUnusable(home=home.path, why=why) from None
+        return home
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def run(self) -> Path:
+        """Locks, and notes on what runs."""
+        return self.path / "run"
+
+    @property
+    def state_file(self) -> Path:
+        """What `farm up` runs; there while it does."""
+        return self.path / "stack.json"
+
+    @property
+    def key(self) -> str:
+        """A short name for this home that is the same in every process."""
+        return hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
+
+    def log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
+
+    def passwords(self) -> dict[str, str]:
+        """The passwords of the embedded services, made once and readable by the home's owner only."""
+        file = self.path / "secrets.json"
+        with self.locked("secrets"):
+            if (known := read_json(file)) is not None:
+                return {name: str(value) for name, value in known.items()}
+            made = {"postgres": secrets.token_urlsafe(24), "redis": secrets.token_urlsafe(24)}
+            write_json(file, made, mode=0o600)
+            return made
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Waits for the lock of that name and holds it. The kernel frees it when its holder dies."""
+        with (self.run / f"{name}.lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def short_folder(self, folder: Path, socket: str, owner: User | None) -> Path:
+        """`folder`, or a private one with a short path where a socket of that name would have too long a path there."""
+        if len(os.fsencode(folder / socket)) <= SOCKET_PATH_LIMIT:
+            return folder
+        return SHORT_FOLDERS / f"gemm-farm-{owner.uid if owner else os.getuid()}-{self.key}"
+
+    def make_private(self, folder: Path, owner: User | None) -> None:
+        """Makes a folder that only `owner` (None: ourselves) can enter, or checks one that is there.
+
+        Others can write to `/tmp`, so a folder found there is trusted only if it is exactly that.
+        """
+        uid, gid = (owner.uid, owner.gid) if owner else (os.getuid(), os.getgid())
+        try:
+            folder.mkdir(mode=0o700)
+            if owner is not None:
+                os.chown(folder, uid, gid)
+        except FileExistsError:
+            found = folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
+                why = f"{folder} is there already and is not a folder of user {uid} that nobody else can enter"
+                raise HomeUnusable(home=self.path, why=why) from None
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """A JSON object from a file; None where there is no such file, or it holds anything else."""
+    try:
+        found = json.loads(file.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def write_json(file: Path, content: dict[str, Any], *, mode: int = 0o644) -> None:
+    """Writes a JSON object so that a reader finds the old or the new content, never a part."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "w") as out:
+        json.dump(content, out, indent=2)
+        out.flush()
+        os.fsync(out.fileno())
+    draft.replace(file)

@@ -1,0 +1,158 @@
+"""Processes that outlive the command that started them: starting, recognising and ending them.
+
+A process number alone says little: after a crash or a reboot it may belong to another program. A process is
+recognised by its number with the time it started, or by the folder it works in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+LOG_LIMIT_BYTES = 20 * 1024 * 1024
+"""A log larger than this is set aside, as `<name>.log.1`, when its process is started the next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """An account of this machine that a service runs under."""
+
+    name: str
+    uid: int
+    gid: int
+
+    def as_popen_arguments(self) -> dict[str, Any]:
+        """What `subprocess` takes to become this user, with none of the caller's groups."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": []}
+
+
+def become(user: User | None) -> dict[str, Any]:
+    """Arguments of `subprocess` that run as `user`, or as ourselves where it is None."""
+    return user.as_popen_arguments() if user else {}
+
+
+@cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def start_stamp(pid: int) -> str | None:
+    """When a live process started: the boot, and clock ticks since. None where there is no such process.
+
+    A zombie counts as ended: who should collect it may be a container's first process that never does.
+    """
+    try:
+        # The name in parentheses may hold anything, so fields are counted from behind it (proc_pid_stat(5)).
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    state, start_ticks = fields[0], fields[19]
+    return None if state in "ZX" else f"{_boot()}:{start_ticks}"
+
+
+def is_alive(pid: int, stamp: str | None = None) -> bool:
+    """Whether the process lives and, where a stamp is given, is still the one that had it."""
+    found = start_stamp(pid)
+    return found is not None and stamp in (None, found)
+
+
+def works_in(pid: int, folder: Path, *names: str) -> bool:
+    """Whether a live process of one of those program names has `folder` as its working directory."""
+    if not is_alive(pid):
+        return False
+    try:
+        process = psutil.Process(pid)
+        return process.name() in names and process.cwd() == str(folder)
+    except psutil.Error:
+        return False
+
+
+def all_working_in(folder: Path, *names: str) -> list[int]:
+    """The live processes of those program names whose working directory is `folder`."""
+    return [pid for pid in psutil.pids() if works_in(pid, folder, *names)]
+
+
+def start_detached(
+    command: Sequence[str], *, log: Path, environment: Mapping[str, str], user: User | None = None, folder: Path
+) -> int:
+    """Starts a command in a session of its own, no child of ours, with its output appended to `log`.
+
+    Ctrl-C in the terminal does not reach it, and it needs nobody to collect it. Returns its process number.
+    """
+    with log.open("ab") as output:
+        launched = subprocess.run(
+            ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            env=dict(environment),
+            cwd=folder,
+            start_new_session=True,
+            umask=0o077,
+            check=True,
+            **become(user),
+        )
+    return int(launched.stdout)
+
+
+def wait_gone(pids: Sequence[int], timeout_s: float) -> bool:
+    """Whether all of the processes ended in time."""
+    end = time.monotonic() + timeout_s
+    while any(is_alive(pid) for pid in pids):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def end_with(pids: Sequence[int], steps: Sequence[tuple[signal.Signals, float]]) -> bool:
+    """Sends one signal after another, each with seconds to act on it, until all have ended. False: some live on."""
+    for number, seconds in steps:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if wait_gone(pids, seconds):
+            return True
+    return not any(is_alive(pid) for pid in pids)
+
+
+def end_tree(pid: int) -> None:
+    """Kills a process and all that it started, at once."""
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(family, timeout=5)
+
+
+def trim_log(log: Path) -> None:
+    """Sets a log aside that has grown past the limit, so that logs do not fill a disk."""
+    if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
+        log.replace(log.with_suffix(".log.1"))
+
+
+def last_lines(log: Path, *, since: int = 0, lines: int = 1) -> str:
+    """The last non-empty lines that a log gained after the byte offset `since`; a note where there are none."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(since if since <= size else 0, size - 8192))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        text = ""
+    found = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join(found[-lines:]) or "it said nothing"

@@ -1,0 +1,211 @@
+"""The processes of one machine beside its services: the coordinator, the workers and the trainer."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from farm.errors import ProgramEnded
+from farm.services import child
+from farm.services.embedded import ServiceUrls
+from farm.services.home import Home
+from farm.services.processes import end_tree, last_lines, trim_log
+from farm.settings import Settings, environment_for_children
+
+GRACE_S = 40.0
+"""What a program has to finish after it is asked to end. The workers take up to 30 s, to end the batches in hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process of the stack."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+COORDINATOR = Program("coordinator", (sys.executable, "-m", "farm.coordinator"))
+WORKERS = Program("workers", (sys.executable, "-m", "workers.main"))
+TRAINER = Program("trainer", (sys.executable, "-m", "trainer.main"))
+
+
+KNOWN = {program.name: program for program in (COORDINATOR, TRAINER, WORKERS)}
+"""The programs of a machine, in the order in which they start."""
+
+
+def programs(*, workers: bool = True, trainer: bool = True) -> tuple[Program, ...]:
+    """The known programs, with or without those."""
+    without = {*(() if workers else (WORKERS,)), *(() if trainer else (TRAINER,))}
+    return tuple(program for program in KNOWN.values() if program not in without)
+
+
+class _Running:
+    """A program under its guardian (see `farm.services.child`)."""
+
+    def __init__(self, program: Program, log: Path, environment: dict[str, str], grace_s: float, lock: IO[str]) -> None:
+        self.log, self.lock, self._grace_s = log, lock, grace_s
+        trim_log(log)
+        self.log_start = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as output:
+            self._guardian = subprocess.Popen(
+                [sys.executable, "-I", "-S", child.__file__, str(grace_s), *program.command],
+                stdin=subprocess.PIPE,  # the lifeline
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+                # If we are killed, the lock stays until the guardian has ended the program.
+                pass_fds=(lock.fileno(),),
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._guardian.pid
+
+    def exit_code(self) -> int | None:
+        return self._guardian.poll()
+
+    def stop(self) -> None:
+        """Asks it to end and waits; past its grace time everything of it is killed."""
+        self._guardian.terminate()
+        try:
+            self._guardian.wait(self._grace_s + child.STRAGGLERS_GRACE_S + 5.0)
+        except subprocess.TimeoutExpired:
+            end_tree(self._guardian.pid)
+            self._guardian.wait()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._guardian.stdin is not None:
+            self._guardian.stdin.close()
+
+
+class Stack:
+    """Starts programs as children, watches them, and stops them, workers first and the coordinator last.
+
+    They do not feel a Ctrl-C in the terminal, so that the caller decides when they end; and they end with the caller,
+    even one that is killed. Their output goes to `logs/<name>.log` of the home.
+
+    A home runs each program once. One that another process runs (`farm up`, another `farm run`) is left to that, and
+    is taken over by `check` or `take_over` when that process stops it.
+    """
+
+    def __init__(
+        self,
+        urls: ServiceUrls,
+        home: Path,
+        *,
+        programs: Sequence[Program] = programs(),
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self._home = Home(home.resolve())
+        self._programs = {program.name: program for program in programs}
+        self._grace_s = grace_s
+        self._running: dict[str, _Running] = {}  # in the order in which they started
+        self._environment = environment_for_children(
+            FARM_HOME=str(self._home.path),
+            FARM_DATABASE_URL=urls.database_url,
+            MLFLOW_TRACKING_URI=urls.tracking_uri,
+            **({"FARM_BROKER_URL": urls.broker_url} if urls.broker_url else {}),
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @classmethod
+    def attach_or_start(cls, settings: Settings, urls: ServiceUrls, programs: Iterable[str] = tuple(KNOWN)) -> Self:
+        """A stack of the known programs of those names: of each, the one that runs already, or our own."""
+        wanted = set(programs)
+        return cls(urls, settings.home, programs=[p for p in KNOWN.values() if p.name in wanted])
+
+    def start(self) -> None:
+        """Starts every program that runs neither here nor in another process of this home."""
+        self._home.logs.mkdir(parents=True, exist_ok=True)
+        self._home.run.mkdir(mode=0o700, exist_ok=True)
+        self.take_over()
+
+    def take_over(self) -> list[str]:
+        """Starts the programs that another process ran and no longer runs. Returns their names."""
+        return [name for name in self.elsewhere() if self._try_start(name)]
+
+    def restart(self, name: str) -> None:
+        """Starts a program of ours again that has ended."""
+        running = self._running.pop(name)
+        running.stop()
+        self._launch(name, running.lock)
+
+    def _try_start(self, name: str) -> bool:
+        lock = (self._home.run / f"{name}.up.lock").open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            return False
+        self._launch(name, lock)
+        return True
+
+    def _launch(self, name: str, lock: IO[str]) -> None:
+        try:
+            self._running[name] = _Running(
+                self._programs[name], self._home.log(name), self._environment, self._grace_s, lock
+            )
+        except BaseException:
+            lock.close()
+            raise
+
+    def stop(self) -> None:
+        """Stops all, the last started first, each with its grace time. Nothing of them is left afterwards."""
+        while self._running:
+            _, running = self._running.popitem()
+            running.stop()
+            running.lock.close()
+
+    def check(self) -> None:
+        """Raises `ProgramEnded` (an `EmbeddedServiceFailed`) with its last words, where a program of ours has ended."""
+        self.take_over()
+        for name in self.ended():
+            running = self._running[name]
+            raise ProgramEnded(
+                service=name,
+                how=_how(running.exit_code()),
+                why=last_lines(running.log, since=running.log_start, lines=5),
+                log=running.log,
+            )
+
+    def ended(self) -> list[str]:
+        """The programs of ours that have ended though nobody stopped them."""
+        return [name for name, running in self._running.items() if running.exit_code() is not None]
+
+    def elsewhere(self) -> list[str]:
+        """The programs that are left to another process."""
+        return [name for name in self._programs if name not in self._running]
+
+    def pids(self) -> dict[str, int]:
+        """The process of each program of ours: its guardian, whose child it is."""
+        return {name: running.pid for name, running in self._running.items()}
+
+    def logs(self) -> dict[str, Path]:
+        return {name: self._home.log(name) for name in self._programs}
+
+
+def _how(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code > 128:
+        return f"signal {exit_code - 128}"
+    return f"exit code {exit_code}"

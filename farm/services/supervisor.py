@@ -1,0 +1,178 @@
+"""What `farm up` leaves running: it holds the services and the stack until SIGTERM, and replaces what dies.
+
+    python -m farm.services.supervisor [--no-workers] [--no-trainer]
+
+It says what it does in `stack.json` of the home, and holds the lock `run/stack.up.lock` for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from farm.errors import FarmError
+from farm.logs import set_up_logging
+from farm.services.background import UP_LOCK
+from farm.services.embedded import revive_services, services
+from farm.services.home import Home, write_json
+from farm.services.processes import start_stamp
+from farm.services.stack import Program, Stack, programs
+from farm.services.urls import safe_url
+from farm.settings import Settings, settings
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.5
+SETTLE_S = 1.5
+"""A program that lives this long after its start has read its settings and imported what it needs."""
+LONGEST_PAUSE_S = 60.0
+HEALTHY_AFTER_S = 120.0
+"""A program that ran this long before it ended is started again at once."""
+
+
+@dataclass
+class BackOff:
+    """When a program that ended is started again: after 1, 2, 4 … seconds, at most a minute."""
+
+    restarts: int = 0
+    pause_s: float = 0.0
+    due: float | None = field(default=None)
+
+    def ended(self, now: float, ran_s: float) -> None:
+        """Notes an end, once for each run."""
+        if self.due is None:
+            self.pause_s = 0.0 if ran_s > HEALTHY_AFTER_S else min(max(1.0, self.pause_s * 2), LONGEST_PAUSE_S)
+            self.due = now + self.pause_s
+
+    def is_due(self, now: float) -> bool:
+        return self.due is not None and now >= self.due
+
+    def restarted(self) -> None:
+        self.restarts += 1
+        self.due = None
+
+
+class Supervisor:
+    """Holds the services and the stack of one home. `run` returns when it is told to stop."""
+
+    def __init__(self, farm_settings: Settings, chosen: Sequence[Program]) -> None:
+        self._settings = farm_settings
+        self._home = Home.open(farm_settings)
+        self._programs = chosen
+        self._stop = threading.Event()
+        self._back_off = {program.name: BackOff() for program in chosen}
+        self._started = {program.name: time.monotonic() for program in chosen}
+
+    def stop(self, *_: object) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        """Raises what `services` raises. One that finds another supervisor of this home returns at once."""
+        with self._only_one() as alone:
+            if not alone:
+                logger.info("the farm is up already")
+                return
+            try:
+                self._hold()
+            finally:
+                self._home.state_file.unlink(missing_ok=True)
+
+    def _hold(self) -> None:
+        with (
+            services(self._settings, broker=True) as urls,
+            Stack(urls, self._home.path, programs=self._programs) as stack,
+        ):
+            shown = {"database": safe_url(urls.database_url), "tracking": safe_url(urls.tracking_uri)}
+            shown["broker"] = safe_url(urls.broker_url or "")
+            self._say("starting", stack, shown)
+            self._stop.wait(SETTLE_S)
+            self._say("ready", stack, shown)
+            while not self._stop.wait(LOOK_EVERY_S):
+                if self._look(stack):
+                    self._say("ready", stack, shown)
+            self._say("stopping", stack, shown)
+
+    def _look(self, stack: Stack) -> bool:
+        """Replaces what has died. True where something changed."""
+        try:
+            changed = bool(revived := revive_services(self._settings))
+            for name in revived:
+                logger.warning("%s had ended; it was started again", name)
+        except FarmError as error:
+            logger.error("%s", error)
+            changed = False
+        for name in stack.take_over():
+            self._started[name] = time.monotonic()
+            changed = True
+        for name in stack.ended():
+            back_off, now = self._back_off[name], time.monotonic()
+            if back_off.due is None:
+                back_off.ended(now, ran_s=now - self._started[name])
+                logger.warning("%s ended; it is started again in %.0f s", name, back_off.pause_s)
+                changed = True
+            if back_off.is_due(now):
+                stack.restart(name)
+                back_off.restarted()
+                self._started[name] = time.monotonic()
+                changed = True
+        return changed
+
+    def _say(self, state: str, stack: Stack, urls: dict[str, str]) -> None:
+        ended, elsewhere, pids = stack.ended(), stack.elsewhere(), stack.pids()
+        content = {
+            "state": state,
+            "pid": os.getpid(),
+            "stamp": start_stamp(os.getpid()),
+            "home": str(self._home.path),
+            "urls": urls,
+            "programs": {
+                name: {
+                    "state": "ended" if name in ended else "elsewhere" if name in elsewhere else "running",
+                    "pid": pids.get(name),
+                    "restarts": self._back_off[name].restarts,
+                    "log": str(log),
+                }
+                for name, log in stack.logs().items()
+            },
+        }
+        write_json(self._home.state_file, content)
+
+    @contextmanager
+    def _only_one(self) -> Iterator[bool]:
+        with (self._home.run / UP_LOCK).open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m farm.services.supervisor")
+    parser.add_argument("--no-workers", action="store_true")
+    parser.add_argument("--no-trainer", action="store_true")
+    options = parser.parse_args(arguments)
+    set_up_logging(settings(), "supervisor")
+    try:
+        supervisor = Supervisor(settings(), programs(workers=not options.no_workers, trainer=not options.no_trainer))
+        signal.signal(signal.SIGTERM, supervisor.stop)
+        signal.signal(signal.SIGINT, supervisor.stop)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal it was started from may close
+        supervisor.run()
+    except FarmError as error:
+        logger.error("%s", error)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

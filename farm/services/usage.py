@@ -1,0 +1,122 @@
+"""Who uses an embedded service: the first one in starts it, the last one out stops it.
+
+Two locks of the kernel for each service, which end with the process that holds them, however it ends:
+
+- `<key>.users` is held shared by every process that uses the service;
+- `<key>.lock` is held by the one that starts or stops it, so that two cannot do so at once.
+
+A process that is killed leaves its service running. The next one finds it, uses it, and stops it on leaving.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Protocol
+
+from farm.errors import EmbeddedServiceFailed
+from farm.services.home import Home
+
+
+class EmbeddedService(Protocol):
+    """A server of this machine that lives under the farm's home."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+
+    @property
+    def key(self) -> str:
+        """What its files are called."""
+
+    @property
+    def url(self) -> str: ...
+
+    def running(self) -> bool:
+        """Whether it runs and takes connections."""
+
+    def start(self) -> None:
+        """Starts it, whatever state an earlier end left it in. Raises `EmbeddedServiceFailed`."""
+
+    def stop(self) -> None:
+        """Stops it and waits for its end. Nothing happens where it does not run."""
+
+
+@contextmanager
+def in_use(service: EmbeddedService, home: Home) -> Iterator[None]:
+    """The service runs inside the block, and beyond it only if another process uses it."""
+    with (home.run / f"{service.key}.users").open("a") as users:
+        with home.locked(service.key):
+            alone = _sole(users)
+            fcntl.flock(users, fcntl.LOCK_SH)
+            try:
+                _ensure(service, home, alone=alone)
+            except BaseException:
+                _leave(service, home, users, after_failure=True)
+                raise
+        try:
+            yield
+        finally:
+            with home.locked(service.key):
+                _leave(service, home, users)
+
+
+def revive(service: EmbeddedService, home: Home) -> bool:
+    """For one that uses it: starts the service again if it died. True where that was needed."""
+    if service.running():
+        return False
+    with home.locked(service.key):
+        if service.running():
+            return False
+        service.start()
+        return True
+
+
+def stop_if_unused(service: EmbeddedService, home: Home) -> bool:
+    """Stops a service that runs though nobody uses it: a killed process left it. True where that was so."""
+    if not home.run.is_dir():
+        return False
+    with home.locked(service.key), (home.run / f"{service.key}.users").open("a") as users:
+        if not service.running() or not _sole(users):
+            return False
+        service.stop()
+        return True
+
+
+def _ensure(service: EmbeddedService, home: Home, *, alone: bool) -> None:
+    if service.running():
+        return
+    note = home.run / f"{service.key}.host"
+    here = socket.gethostname()
+    host = note.read_text().strip() if note.exists() else here
+    if not alone and host != here:
+        # A home on a network drive, or shared with a container: a second server on the same files would ruin them.
+        raise EmbeddedServiceFailed(
+            service=service.name,
+            why=f"this home, {home.path}, is in use on {host}. Give each machine its own FARM_HOME, or name "
+            "a server that both reach",
+            log=home.log(service.key),
+        )
+    note.write_text(here)
+    service.start()
+
+
+def _leave(service: EmbeddedService, home: Home, users: IO[str], *, after_failure: bool = False) -> None:
+    fcntl.flock(users, fcntl.LOCK_UN)
+    if not _sole(users):
+        return
+    with contextlib.suppress(EmbeddedServiceFailed) if after_failure else contextlib.nullcontext():
+        service.stop()
+    (home.run / f"{service.key}.host").unlink(missing_ok=True)
+
+
+def _sole(users: IO[str]) -> bool:
+    """Whether nobody else uses the service; the lock is then ours until it is changed or the file is closed."""
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

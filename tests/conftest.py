@@ -1,0 +1,70 @@
+"""Fixtures of every test that needs a service: real Postgres and Redis, from the wheels, in a folder of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url, text
+
+from farm.db.engine import make_engine
+from farm.errors import EmbeddedServiceMissing
+from farm.services import ServiceUrls, services
+from farm.services.binaries import postgres_of_wheel, redis_server
+from farm.services.cluster import remove_cluster
+from farm.services.home import Home
+from farm.settings import Settings
+
+
+def need_embedded_services() -> None:
+    """Skips a test where the wheels are missing, but fails it in continuous integration, where they must be there."""
+    try:
+        postgres_of_wheel()
+        redis_server()
+    except EmbeddedServiceMissing as missing:
+        if os.environ.get("CI", "").lower() in ("1", "true"):
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+
+
+def embedded_settings(home: Path) -> Settings:
+    """Settings of a farm with embedded services in `home`, whatever the environment says."""
+    return Settings.model_construct(
+        **{**Settings().model_dump(), "home": home, "database_url": None, "broker_url": None, "mlflow_tracking_uri": None}
+    )
+
+
+@pytest.fixture(scope="session")
+def farm_services() -> Iterator[ServiceUrls]:
+    """Postgres and Redis for the whole session. The folder is short, and open to the account that Postgres runs as."""
+    need_embedded_services()
+    folder = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
+    folder.chmod(0o755)
+    farm_settings = embedded_settings(folder / ".farm")
+    try:
+        with services(farm_settings, broker=True) as urls:
+            yield urls
+    finally:
+        remove_cluster(Home.of(farm_settings))
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def database_url(farm_services: ServiceUrls) -> Iterator[str]:
+    """An empty database for one test. Connections that the test leaves open are ended."""
+    name = f"test_{uuid.uuid4().hex}"
+    engine = make_engine(farm_services.database_url, application="tests", pool_size=1)
+    outside_transactions = engine.execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        with outside_transactions.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        yield make_url(farm_services.database_url).set(database=name).render_as_string(hide_password=False)
+        with outside_transactions.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    finally:
+        engine.dispose()

@@ -1,0 +1,44 @@
+"""A device, a campaign and a row of results to test with."""
+
+from __future__ import annotations
+
+from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
+from farm.measurement import Measurement
+
+
+def cpu(number: int = 1, *, kind: str = "cpu-test", threads: int = 2) -> DeviceIdentity:
+    return DeviceIdentity(
+        uuid=f"CPU-{number}",
+        type=kind,
+        name=f"Test CPU {number}",
+        backend=Backend.CPU,
+        traits=DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=threads),
+    )
+
+
+def document(**changes: object) -> dict[str, object]:
+    """A small campaign of blas configurations, as a campaign file would be read."""
+    return {
+        "name": "small",
+        "owner": "ann",
+        "targets": "any",
+        "problems": {"m": [64, 128, 256], "n": 64, "k": [32, 64], "types": ["f32"]},
+        "kernels": [{"family": "blas", "threads": [1, 2]}],
+        **changes,
+    }
+
+
+def row(runtime_ms: float = 1.0, **changes: object) -> Measurement:
+    columns: dict[str, object] = {
+        "runtime_ms": runtime_ms,
+        "runtime_q1_ms": runtime_ms,
+        "runtime_q3_ms": runtime_ms,
+        "runtime_min_ms": runtime_ms,
+        "runtime_rse": 0.001,
+        "samples": 10,
+        "stop_reason": "converged",
+        "l2": "cold",
+        "cost_s": 0.01,
+        "environment": {"library": "1.0"},
+    }
+    return Measurement(**(columns | changes))  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""Learning without a registry: a training table becomes a folder of files and the numbers that describe them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from trainer.evaluate import Metrics, evaluate, measured_outputs
+from trainer.folds import HEADLINE
+from trainer.forest import ForestSettings, fit
+from trainer.packaging import save_model
+from trainer.plots import parity_plot
+from trainer.table import configurations, table_hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """What a training table holds."""
+
+    device_type: str
+    # Measurements, different configurations, those with power, and shapes (m, n, k).
+    rows: int
+    configurations: int
+    power_configurations: int
+    shapes: int
+    sources: list[str]
+    table_hash: str
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, device_type: str) -> TableFacts:
+        configured = configurations(table)
+        return cls(
+            device_type=device_type,
+            rows=len(table),
+            configurations=len(configured),
+            power_configurations=int(configured["power_w"].notna().sum()),
+            shapes=len(configured[["m", "n", "k"]].drop_duplicates()),
+            sources=sorted(str(source) for source in table["source"].unique()),
+            table_hash=table_hash(table),
+        )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {
+            "rows": self.rows,
+            "configurations": self.configurations,
+            "power_configurations": self.power_configurations,
+            "shapes": self.shapes,
+        }
+
+
+MetricsByFold = Mapping[str, Mapping[str, Metrics]]
+"""Fold kind -> target -> name -> number; see `trainer.evaluate.metrics`."""
+
+MODEL_FOLDER = "model"
+RUN_FOLDER = "run"
+
+
+def learn(table: pd.DataFrame, facts: TableFacts, settings: ForestSettings, folder: Path) -> MetricsByFold:
+    """Evaluates and fits a model, and writes into `folder`:
+
+    - `run/`: the training table, the held-out predictions of each fold kind, the parity plot;
+    - `model/`: the model as MLflow loads it.
+    """
+    configured = configurations(table)
+    run = folder / RUN_FOLDER
+    (run / "evaluation").mkdir(parents=True)
+    (run / "training").mkdir()
+    metrics: dict[str, dict[str, Metrics]] = {}
+    for kind, predicted, found in evaluate(facts.device_type, configured, settings):
+        metrics[kind] = found
+        beside = configured.join(predicted.add_prefix("predicted_"))
+        beside.to_parquet(run / "evaluation" / f"{kind}.parquet")
+        if kind == HEADLINE:
+            picture = run / "evaluation" / "parity.png"
+            parity_plot(picture, facts.device_type, configured["family"], measured_outputs(configured), predicted)
+    stored = table.assign(parameters=[_json_text(each) for each in table["parameters"]])
+    stored.to_parquet(run / "training" / "table.parquet")
+    described = {"rows": facts.rows, "shapes": facts.shapes, "table_hash": facts.table_hash}
+    save_model(fit(facts.device_type, configured, settings), configured, folder / MODEL_FOLDER, metadata=described)
+    return metrics
+
+
+def _json_text(parameters: Any) -> str:
+    return parameters if isinstance(parameters, str) else json.dumps(parameters, sort_keys=True)

@@ -1,0 +1,55 @@
+"""`farm-trainer`: a Celery worker on the `train` queue."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from celery import signals
+
+from farm.broker import TRAIN_QUEUE, consume, make_app
+from farm.db.engine import make_engine
+from farm.db.migrate import require_head
+from farm.errors import FarmError
+from farm.logs import set_up_logging
+from farm.services import services
+from farm.settings import settings
+
+USAGE = """usage: farm-trainer
+
+Train models for a farm. FARM_DATABASE_URL and FARM_BROKER_URL say where the farm is, MLFLOW_TRACKING_URI where
+models are registered. It takes no arguments; `farm train` asks it for a model.
+"""
+
+
+@signals.setup_logging.connect
+def _logging(**_: Any) -> None:
+    set_up_logging(settings(), "trainer")
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        helped = sys.argv[1] in ("-h", "--help")
+        (sys.stdout if helped else sys.stderr).write(USAGE)
+        sys.exit(0 if helped else 2)
+    set_up_logging(settings(), "trainer")
+    try:
+        with services(settings(), broker=True) as urls:
+            assert urls.broker_url is not None
+            engine = make_engine(urls.database_url, application="farm trainer", pool_size=1)
+            require_head(engine)
+            engine.dispose()
+            os.environ["FARM_DATABASE_URL"], os.environ["MLFLOW_TRACKING_URI"] = urls.database_url, urls.tracking_uri
+            os.environ["FARM_HOME"] = str(settings().home.absolute())
+            settings.cache_clear()
+            # One training at a time, in this very process: it holds no device, and libraries are loaded once.
+            app = make_app(urls.broker_url, include=("trainer.tasks",))
+            consume(app, pool="solo", queues=[TRAIN_QUEUE], name="trainer@%h")
+    except FarmError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

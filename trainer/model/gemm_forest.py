@@ -1,0 +1,62 @@
+"""The entry point that MLflow runs to load a model ("models from code").
+
+It loads the rest of this package from the model's own files, under a name made of their content: models trained by
+different versions of the farm live side by side in one process, and nothing needs to be installed for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+from mlflow.models import set_model
+from mlflow.pyfunc.model import PythonModel, PythonModelContext
+
+
+def _package(folder: Path) -> ModuleType:
+    """The package in `folder`, imported without writing byte code beside the model's files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    name = f"gemm_forest_{digest.hexdigest()[:16]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        if spec is None or spec.loader is None:
+            raise ImportError(f"the model's code is missing: {folder}")
+        package = importlib.util.module_from_spec(spec)
+        wrote_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+        sys.modules[name] = package
+        try:
+            spec.loader.exec_module(package)
+            importlib.import_module(f"{name}.predictor")
+        except BaseException:
+            del sys.modules[name]
+            raise
+        finally:
+            sys.dont_write_bytecode = wrote_bytecode
+    return sys.modules[name]
+
+
+class GemmForest(PythonModel):
+    """Predicts runtime_ms, power_w, energy_mj and tflops from the raw columns of a configuration."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        predictor = _package(Path(context.artifacts["code"])).predictor.Predictor
+        self._predictor = predictor.load(Path(context.artifacts["forest"]))
+
+    def predict(
+        self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> pd.DataFrame:
+        result: pd.DataFrame = self._predictor.predict(model_input)
+        return result
+
+
+set_model(GemmForest())

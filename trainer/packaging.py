@@ -1,0 +1,69 @@
+"""A fitted model as an MLflow model: files that load with MLflow alone, and the interface they declare."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+import trainer.model
+from farm.registry import load_pyfunc, mlflow_warnings_ignored
+from trainer.model.columns import OUTPUTS, REQUIRED, WITH_DEFAULT, Vocabulary
+from trainer.model.predictor import Predictor
+
+_TEXTS = ("ab", "family", "cd", "acc", "layout")
+_NEEDS = ("mlflow", "numpy", "pandas")
+"""What a model's code imports. Trees are stored as arrays, so scikit-learn is not needed to predict."""
+
+
+def save_model(model: Predictor, configured: pd.DataFrame, folder: Path, *, metadata: Mapping[str, Any]) -> None:
+    """Writes the model with its code, signature, example and pinned requirements to a new folder."""
+    with TemporaryDirectory(prefix="gemm-forest-") as staging:
+        code, forest = Path(staging) / "code", Path(staging) / "forest"
+        source = Path(trainer.model.__path__[0])
+        shutil.copytree(source, code, ignore=shutil.ignore_patterns("__pycache__", "gemm_forest.py"))
+        model.save(forest)
+        pyfunc = load_pyfunc()
+        with mlflow_warnings_ignored():
+            pyfunc.save_model(
+                path=str(folder),
+                python_model=str(source / "gemm_forest.py"),
+                artifacts={"code": str(code), "forest": str(forest)},
+                signature=signature(model.vocabulary),
+                input_example=example(configured, model.vocabulary),
+                # Given, not inferred: inference would load the model in another process for several seconds.
+                pip_requirements=[f"{name}=={version(name)}" for name in _NEEDS],
+                metadata={"device_type": model.device_type, **metadata},
+            )
+
+
+def signature(vocabulary: Vocabulary) -> Any:
+    """The columns that a model takes and gives.
+
+    Numbers are declared as Any: MLflow refuses an int64 column where a signature says double, and a float column
+    where it says long, and tables of GEMMs come as either. The model itself checks them, see `Vocabulary.complete`.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types.schema import AnyType
+
+    anything: Any = AnyType()  # type: ignore[no-untyped-call]
+
+    def column(name: str, required: bool) -> Any:
+        return ColSpec(DataType.string if name in _TEXTS else anything, name, required=required)
+
+    optional = (*WITH_DEFAULT, *vocabulary.parameters)
+    inputs = [column(name, True) for name in REQUIRED] + [column(name, False) for name in optional]
+    return ModelSignature(Schema(inputs), Schema([ColSpec(DataType.double, name) for name in OUTPUTS]))
+
+
+def example(configured: pd.DataFrame, vocabulary: Vocabulary) -> pd.DataFrame:
+    """One trained configuration of each family, with the parameters that these families have."""
+    rows = configured.groupby("family", sort=True).head(1)
+    used = [name for name in vocabulary.parameters if rows[name].notna().any()]
+    return rows[[*REQUIRED, *WITH_DEFAULT, *used]].reset_index(drop=True)

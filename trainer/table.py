@@ -1,0 +1,151 @@
+"""The training table: read, checked, named by its content, and reduced to one row per configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+from sqlalchemy import Connection, text
+
+from farm.errors import MissingColumns, TooFewMeasurements
+from farm.gemm import INPUT_TYPES, ElementType, ElementTypes
+from farm.kernels import FAMILIES
+from farm.measurement import Source
+from trainer.model.columns import FamilyKnowledge, Vocabulary
+
+COLUMNS = (
+    *("measurement_id", "campaign", "configuration_id", "device_type", "device_uuid", "device_name", "host", "backend"),
+    *("source", "measured_at", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
+    *("flops", "bytes", "runtime_ms", "runtime_rse", "power_w", "energy_mj", "tflops", "cost_s"),
+)
+"""What the trainer reads of the view `v_measurements`."""
+
+LEARNED_FROM = (
+    *("device_type", "source", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
+    *("runtime_ms", "power_w"),
+)
+"""The columns that decide what a model learns: those it needs, and those that its table's hash covers."""
+
+NEED_CONFIGURATIONS = 12
+NEED_SHAPES = 4
+"""Below these, a model evaluated on held-out shapes would be evaluated on almost nothing."""
+
+
+def read_training_table(connection: Connection, device_type: str, *, any_source: bool = False) -> pd.DataFrame:
+    """The measurements of a device type, oldest first.
+
+    Only rows with source `measured`, unless `any_source`: recorded and imported numbers do not pass for fresh ones.
+    """
+    only = "" if any_source else "AND source = :source"
+    query = text(
+        f"SELECT {', '.join(COLUMNS)} FROM v_measurements WHERE device_type = :device_type {only} ORDER BY measurement_id"
+    )
+    rows = connection.execute(query, {"device_type": device_type, "source": Source.MEASURED.value})
+    table = pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(COLUMNS))
+    table["configuration_id"] = table["configuration_id"].astype(str)
+    numbers = (
+        "alpha",
+        "beta",
+        "flops",
+        "bytes",
+        "runtime_ms",
+        "runtime_rse",
+        "power_w",
+        "energy_mj",
+        "tflops",
+        "cost_s",
+    )
+    return table.astype(dict.fromkeys(numbers, "float64") | dict.fromkeys(("m", "n", "k"), "int64"))
+
+
+def check_training_table(table: pd.DataFrame, device_type: str) -> None:
+    """Raises `MissingColumns`, and `TooFewMeasurements` where a model could not be evaluated on held-out shapes."""
+    missing = [name for name in LEARNED_FROM if name not in table]
+    if missing:
+        raise MissingColumns(path="the training table", missing=", ".join(missing), found=", ".join(table.columns))
+    rows, shapes = len(configurations(table)), len(table[["m", "n", "k"]].drop_duplicates())
+    if rows < NEED_CONFIGURATIONS or shapes < NEED_SHAPES:
+        raise TooFewMeasurements(
+            device_type=device_type,
+            rows=rows,
+            shapes=shapes,
+            need_rows=NEED_CONFIGURATIONS,
+            need_shapes=NEED_SHAPES,
+        )
+
+
+def table_hash(table: pd.DataFrame) -> str:
+    """SHA-256 over what a model learns from the table. The order of rows, ids and times do not matter."""
+    lines = sorted(
+        json.dumps([_plain(value) for value in row], separators=(",", ":"), sort_keys=True)
+        for row in zip(*(table[name] for name in LEARNED_FROM), strict=True)
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A value in the one form that it has in every source: Postgres, Parquet, CSV."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, str):
+        return _plain(json.loads(value)) if value.startswith("{") else value
+    number = float(value) if value is not None and not pd.isna(value) else math.nan
+    return None if math.isnan(number) else number
+
+
+def with_parameter_columns(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with one float64 column for each kernel parameter instead of `parameters` (mappings, or JSON text)."""
+    given = [_mapping(value) for value in table["parameters"]]
+    columns = {name: pd.Series([row.get(name) for row in given], table.index, "float64") for name in parameter_names()}
+    return table.drop(columns=["parameters"]).assign(**columns)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    found = json.loads(value) if isinstance(value, str) else value
+    return found if isinstance(found, Mapping) else {}
+
+
+def parameter_names() -> tuple[str, ...]:
+    """Every kernel parameter that any family of the farm has, in the order of the families."""
+    return tuple(dict.fromkeys(parameter.name for family in FAMILIES.values() for parameter in family.parameters))
+
+
+def configurations(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per configuration, in a fixed order: raw columns, and the medians of runtime_ms and power_w.
+
+    Repeats are collapsed first, so that a configuration weighs the same however often it was measured, and never
+    stands on both sides of a fold.
+    """
+    wide = with_parameter_columns(table)
+    raw = [*("m", "n", "k", "ab", "family", "cd", "acc", "layout", "alpha", "beta"), *parameter_names()]
+    grouped = wide.groupby(raw, dropna=False, sort=True)
+    reduced = grouped[["runtime_ms", "power_w"]].median()
+    return reduced.assign(repeats=grouped.size()).reset_index()
+
+
+def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
+    """What a model trained on these configurations may be asked: see `Vocabulary`."""
+    families = {str(name): _knowledge(str(name), rows) for name, rows in configured.groupby("family")}
+    usual = ((ab, ElementTypes.parse(ab)) for ab in INPUT_TYPES)
+    return Vocabulary(
+        families=families,
+        parameters=parameter_names(),
+        element_bytes={str(element): element.bytes for element in ElementType},
+        usual_output={str(ab): (str(types.cd), str(types.acc)) for ab, types in usual},
+    )
+
+
+def _knowledge(family: str, rows: pd.DataFrame) -> FamilyKnowledge:
+    return FamilyKnowledge(
+        parameters={parameter.name: float(parameter.default) for parameter in FAMILIES[family].parameters},
+        types=_sorted(rows["ab"] + ":" + rows["cd"] + ":" + rows["acc"]),
+        layouts=_sorted(rows["layout"]),
+    )
+
+
+def _sorted(values: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(sorted({str(value) for value in values}))

@@ -1,0 +1,31 @@
+"""What every device can do: be opened in one process, measure configurations there, and be closed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from farm.devices import DeviceIdentity
+from farm.kernels import Configuration
+from farm.measurement import Measurement, MeasuringRules
+
+
+class Device(Protocol):
+    """One device, used by one process and one thread."""
+
+    identity: DeviceIdentity
+
+    def open(self) -> None:
+        """Takes the device for this process: creates its context, reads what needs one.
+
+        A CUDA device imports CuPy here and not before.
+        """
+
+    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
+        """Verifies, times and, where the rules ask for it, measures the power of one configuration.
+
+        Raises `InvalidOnDevice` where it can never run here, `WrongResult` where it computes something else,
+        `MeasurementFailed` where it may work another time, and `DevicePoisoned` where this process must end.
+        """
+
+    def close(self) -> None:
+        """Gives back what `open` took."""

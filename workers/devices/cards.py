@@ -1,0 +1,119 @@
+"""Which CUDA devices this host has, and what can be known of them without creating a context on any."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+
+from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, device_type_of
+from farm.errors import CudaUnavailable
+from workers.measure.nvml import Card, Nvml
+
+KIB = 1024
+
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the most shared memory of one block
+# that opts in. NVML does not tell. Unknown capabilities get what every CUDA device allows, until the device is opened.
+_SHARED_KIB = {
+    (7, 0): 96,
+    (7, 2): 96,
+    (7, 5): 64,
+    (8, 0): 163,
+    (8, 6): 99,
+    (8, 7): 163,
+    (8, 9): 99,
+    (9, 0): 227,
+    (10, 0): 227,
+    (10, 3): 227,
+    (11, 0): 227,
+    (12, 0): 99,
+    (12, 1): 99,
+}
+SHARED_EVERYWHERE = 48 * KIB
+THREADS_PER_BLOCK = 1024
+"""The same on every compute capability so far."""
+
+
+def shared_memory_per_block_bytes(capability: tuple[int, int] | None) -> int:
+    """Bytes of shared memory that one block may take."""
+    known = _SHARED_KIB.get(capability) if capability is not None else None
+    return SHARED_EVERYWHERE if known is None else known * KIB
+
+
+def identity_of(card: Card, driver: str) -> DeviceIdentity:
+    """A card or MIG slice as a device."""
+    capability = card.compute_capability
+    traits = DeviceTraits(
+        kind=DeviceKind.CUDA,
+        memory_bytes=card.memory_bytes,
+        compute_capability=capability,
+        multiprocessors=card.multiprocessors,
+        max_threads_per_block=THREADS_PER_BLOCK,
+        shared_memory_per_block_bytes=shared_memory_per_block_bytes(capability),
+    )
+    return DeviceIdentity(
+        uuid=card.uuid,
+        type=device_type_of(card.name, Backend.CUDA),
+        name=card.name,
+        backend=Backend.CUDA,
+        traits=traits,
+        facts={
+            "driver": driver,
+            "pci_bus_id": card.pci_bus_id,
+            "power_limit_w": card.power_limit_w,
+            "mig_slice": card.is_slice,
+        },
+    )
+
+
+def extra_for(driver: str) -> str:
+    """The extra of this project whose CuPy runs on a driver: CUDA 13 needs 580 or later."""
+    major = driver.split(".", 1)[0]
+    return "cuda13" if not major.isdecimal() or int(major) >= 580 else "cuda12"
+
+
+def require_cupy(driver: str) -> None:
+    """Raises `CudaUnavailable` where CuPy is not installed. Does not import it."""
+    if importlib.util.find_spec("cupy") is None:
+        raise CudaUnavailable(
+            why=f"CuPy is not installed. For driver {driver}: pip install 'gemm-farm[{extra_for(driver)}]'"
+        )
+
+
+def find_cards(environment: Mapping[str, str] | None = None) -> list[DeviceIdentity]:
+    """Every CUDA device that CUDA_VISIBLE_DEVICES leaves to this process. Raises `CudaUnavailable`."""
+    environment = os.environ if environment is None else environment
+    with Nvml() as nvml:
+        driver = nvml.driver
+        cards = _visible(nvml.cards(), environment)
+        found = [identity_of(card, driver) for card in cards]
+    if found:
+        require_cupy(driver)
+    return found
+
+
+def _visible(cards: list[Card], environment: Mapping[str, str]) -> list[Card]:
+    """As CUDA reads CUDA_VISIBLE_DEVICES: UUIDs or their beginnings, or numbers; the first unknown entry ends the list.
+
+    NVML counts by PCI bus, CUDA by speed unless CUDA_DEVICE_ORDER says otherwise, so numbers mean the same card to both
+    only where all cards are of one kind or the order is set.
+    """
+    text = environment.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return cards
+    chosen: list[Card] = []
+    for entry in (part.strip() for part in text.split(",")):
+        if entry.isdecimal():
+            if len({card.name for card in cards}) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+                raise CudaUnavailable(
+                    why=f"CUDA_VISIBLE_DEVICES={text} names cards by number, and this host has cards of several kinds. "
+                    "Name them by UUID (nvidia-smi -L), or set CUDA_DEVICE_ORDER=PCI_BUS_ID."
+                )
+            matching = cards[int(entry) : int(entry) + 1]
+        else:
+            matching = [card for card in cards if entry and card.uuid.lower().startswith(entry.lower())]
+        if len(matching) != 1:
+            break
+        if matching[0] not in chosen:
+            chosen.append(matching[0])
+    return chosen

@@ -1,0 +1,175 @@
+"""The machine's own processor: real GEMMs through NumPy's BLAS, really timed.
+
+What is timed is NumPy's `matmul` into an output that exists already, so a short GEMM includes NumPy's call, about
+half a microsecond. Operands lie as the layout says and are passed as transposed views: BLAS gets the layout.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, device_type_of
+from farm.errors import InvalidOnDevice, MeasurementFailed
+from farm.kernels import Configuration
+from farm.measurement import Measurement, MeasuringRules
+from workers.devices import host
+from workers.measure import rapl
+from workers.measure.operands import HostArena, OperandSet, Rotation, SetLayout, plan_rotation
+from workers.measure.timing import time_samples, warm_up
+from workers.measure.verify import verify
+
+SHORTEST_SAMPLE_MS = 0.2
+"""A sample is a group of GEMMs at least this long: the clock and the loop around it then cost under 0.1%."""
+
+MOST_SETS = 8192
+"""Operand sets at the most: beyond it, making the views would take longer than measuring."""
+
+OPERANDS_SHARE = 0.4
+"""The share of memory that a rotation may take; a single set may take more."""
+
+_HOSTS = uuid.UUID("6f0d3b0e-7a6b-4a53-9d0c-3f2f6c1f5f11")  # the name space of CPU devices
+
+
+def identify() -> DeviceIdentity:
+    """The processor of this host as a device. Reads /proc and /sys only."""
+    name = host.processor_name()
+    traits = DeviceTraits(kind=DeviceKind.CPU, memory_bytes=host.memory_bytes(), threads=host.usable_threads())
+    return DeviceIdentity(
+        uuid=f"CPU-{uuid.uuid5(_HOSTS, f'{host.host_id()} {name}')}",
+        type=device_type_of(name, Backend.CPU),
+        name=name,
+        backend=Backend.CPU,
+        traits=traits,
+        facts={
+            "last_level_cache_bytes": host.last_level_cache_bytes(),
+            "clock_governor": host.clock_governor(),
+            "rapl_packages": len(rapl.packages()),
+        },
+    )
+
+
+class CpuDevice:
+    """Measures the family `blas`."""
+
+    def __init__(self, identity: DeviceIdentity) -> None:
+        self.identity = identity
+
+    def open(self) -> None:
+        self._cache_bytes = host.last_level_cache_bytes()
+        # What a rotation of small problems takes; a larger problem lets it grow.
+        self._arena = HostArena(2 * self._cache_bytes)
+        self._blas = ThreadpoolController().select(user_api="blas")
+        self._counters = rapl.packages()
+        governor = host.clock_governor()
+        self._clock_policy = None if governor is None else f"governor:{governor}"
+        self._environment = self._describe()
+
+    def close(self) -> None:
+        del self._arena
+
+    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
+        start = time.perf_counter()
+        problem = configuration.problem
+        why = configuration.why_invalid(self.identity.traits)
+        if why is not None:
+            raise InvalidOnDevice(why=why)
+        layout = SetLayout.of(problem, HostArena.ALIGNMENT)
+        rotation = plan_rotation(
+            layout.bytes,
+            cache_bytes=self._cache_bytes,
+            memory_bytes=int(self.identity.traits.memory_bytes * OPERANDS_SHARE),
+            most_sets=MOST_SETS,
+        )
+        operands = self._arena.sets(layout, rotation.sets, rules.operands.seed)
+        with self._threads(dict(configuration.kernel.parameters)["threads"]) as threads:
+            try:
+                checked = _run_and_verify(configuration, operands[0], rules.operands.seed)
+            except MemoryError as error:
+                raise MeasurementFailed(why=f"no memory for the verification: {error}") from None
+            gemms = _Gemms(operands)
+            estimate_ms = warm_up(lambda: gemms.sample(1), rules.timing.warmup_seconds)
+            group = max(1, math.ceil(SHORTEST_SAMPLE_MS / estimate_ms))
+            timing = time_samples(lambda: gemms.sample(group), rules.timing)
+            power_w = None
+            if rules.power == "all":
+                power_w = rapl.mean_power_w(self._counters, lambda: gemms.sample(group), rules.power_seconds)
+        return Measurement(
+            runtime_ms=timing.median_ms,
+            runtime_q1_ms=timing.q1_ms,
+            runtime_q3_ms=timing.q3_ms,
+            runtime_min_ms=timing.min_ms,
+            runtime_rse=timing.rse,
+            samples=timing.samples,
+            stop_reason=timing.stop_reason,
+            l2=rotation.l2,
+            power_w=power_w,
+            power_source=None if power_w is None else "rapl",
+            verify_error=checked.error,
+            distribution=rules.operands.distribution,
+            seed=rules.operands.seed,
+            clock_policy=self._clock_policy,
+            cost_s=time.perf_counter() - start,
+            environment=self._environment,
+            details=_details(rotation, threads=threads, gemms_per_sample=group, verified_by=checked.method),
+        )
+
+    @contextmanager
+    def _threads(self, asked: int) -> Iterator[int]:
+        """Runs BLAS with that many threads, and yields how many are in force. Raises `InvalidOnDevice`."""
+        if not self._blas.lib_controllers:
+            raise InvalidOnDevice(why="the number of threads of NumPy's BLAS cannot be set here (threadpoolctl)")
+        with self._blas.limit(limits=asked):
+            in_force = {int(library["num_threads"]) for library in self._blas.info()}
+            if in_force != {asked}:
+                found = " and ".join(str(n) for n in sorted(in_force))
+                raise InvalidOnDevice(why=f"asked for {asked} BLAS threads, but NumPy's BLAS uses {found}")
+            yield asked
+
+    def _describe(self) -> dict[str, Any]:
+        libraries = [
+            " ".join(str(library.get(key)) for key in ("internal_api", "version", "architecture") if library.get(key))
+            for library in self._blas.info()
+        ]
+        return {
+            "blas": ", ".join(libraries),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+            "os": platform.platform(),
+            "clock_governor": host.clock_governor(),
+        }
+
+
+def _run_and_verify(configuration: Configuration, operands: OperandSet, seed: int) -> Any:
+    operands.d.fill(np.nan)
+    np.matmul(operands.a, operands.b, operands.d)
+    return verify(configuration.problem, operands, np, seed=seed)
+
+
+def _details(rotation: Rotation, **more: Any) -> dict[str, Any]:
+    return {"operand_sets": rotation.sets, "footprint_bytes": rotation.footprint_bytes, **more}
+
+
+class _Gemms:
+    """Runs GEMMs one after the other, each on the next operand set."""
+
+    def __init__(self, operands: list[OperandSet]) -> None:
+        self._next = cycle([(o.a, o.b, o.d) for o in operands])
+
+    def sample(self, count: int) -> tuple[float]:
+        """Milliseconds of one GEMM, as the mean of `count`."""
+        matmul = np.matmul
+        group = islice(self._next, count)
+        start = time.perf_counter_ns()
+        for a, b, d in group:
+            matmul(a, b, d)
+        return ((time.perf_counter_ns() - start) / count / 1e6,)

@@ -1,0 +1,178 @@
+"""A device that answers from a recording: for tests, load and demonstrations. Its rows are labelled `recorded`."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farm.devices import Backend, DeviceIdentity, device_type_of
+from farm.errors import BadRecording, FarmError, InvalidOnDevice
+from farm.kernels import Configuration
+from farm.measurement import Measurement, MeasuringRules, Source
+from workers.devices import recording
+from workers.devices.recording import CONFIGURATION_COLUMNS, ID_COLUMN, RESULT_COLUMNS, Provenance
+
+_RECORDINGS = uuid.UUID("0d2b7b0a-52f2-4b0e-8a54-6b7c1f1d7a10")  # the name space of recorded devices
+
+CHECKED_IDS = 256
+"""Ids stored in a file are compared with freshly made ones on this many rows, spread over the file."""
+
+_DEFAULTS: dict[str, Any] = {
+    "runtime_rse": 0.0,
+    "samples": 1,
+    "l2": "cold",
+    "distribution": "uniform",
+    "seed": 0,
+}
+
+
+def identify(path: Path, scale: float) -> DeviceIdentity:
+    """The device of a recording. Raises `BadRecording`, `MissingColumns`."""
+    path = path.absolute()
+    if not path.is_file():
+        raise BadRecording(path=path, why="there is no such file")
+    recording.columns_of(path)
+    origin = Provenance.read(path)
+    return DeviceIdentity(
+        uuid=f"REC-{uuid.uuid5(_RECORDINGS, str(recording.content_id(path)))}",
+        type=device_type_of(origin.device_type, Backend.RECORDED),
+        name=f"recording of {origin.device_name}",
+        backend=Backend.RECORDED,
+        traits=origin.traits,
+        facts={
+            "recording": str(path),
+            "scale": scale,
+            "rows": recording.row_count(path),
+            "recorded_type": origin.device_type,
+            "provenance": origin.provenance,
+        },
+    )
+
+
+class RecordedDevice:
+    """Looks configurations up by their id; `scale` times the recorded cost is slept, at once by default."""
+
+    def __init__(self, identity: DeviceIdentity, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.identity = identity
+        self._path = Path(identity.facts["recording"])
+        self._scale = float(identity.facts.get("scale", 0.0))
+        self._sleep = sleep
+
+    def open(self) -> None:
+        self._rows = _Rows(self._path)
+        self._environment = {
+            "recording": self._path.name,
+            "recorded_type": self.identity.facts.get("recorded_type"),
+            "provenance": self.identity.facts.get("provenance"),
+        }
+
+    def close(self) -> None:
+        del self._rows
+
+    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
+        """The recorded row, whatever the rules: they governed the measurement then. `InvalidOnDevice` without one."""
+        start = time.perf_counter()
+        found = self._rows.find(configuration)
+        if found is None:
+            raise InvalidOnDevice(why=f"not in the recording {self._path.name}: {configuration}")
+        runtime_ms = found["runtime_ms"]
+        if self._scale:
+            self._sleep(self._scale * (found.get("cost_s") or runtime_ms / 1e3))
+        quartiles = {name: runtime_ms for name in ("runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms")}
+        values = {**_DEFAULTS, **quartiles, **found, "stop_reason": "recorded"}
+        return Measurement(
+            **{**values, "cost_s": time.perf_counter() - start},
+            source=Source.RECORDED,
+            environment=self._environment,
+        )
+
+
+class _Rows:
+    """The rows of a recording in columns, found by the 16 bytes of a configuration's id.
+
+    Sorted halves of ids and NumPy columns take about 25 bytes a row beside the values; a dictionary of a million ids
+    would take 200 MB.
+    """
+
+    def __init__(self, path: Path) -> None:
+        present = recording.columns_of(path)
+        wanted = [c for c in RESULT_COLUMNS if c in present]
+        stored = ID_COLUMN in present and not recording.is_csv(path)
+        ids: list[bytes] = []
+        parts: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
+        for batch in recording.batches(path, [*CONFIGURATION_COLUMNS, *([ID_COLUMN] if stored else []), *wanted]):
+            ids.append(_ids_of(batch, path, stored=stored))
+            for name in wanted:
+                parts[name].append(_values_of(batch.column(name), name))
+        keys = np.frombuffer(b"".join(ids), dtype=">u8").astype(np.uint64).reshape(-1, 2)
+        self._order = np.argsort(keys[:, 0], kind="stable").astype(np.uint32)
+        # Two arrays, each of one piece: searching a column of a table would copy it every time.
+        self._high, self._low = (np.ascontiguousarray(keys[self._order, half]) for half in (0, 1))
+        self._columns = {n: np.concatenate(found) for n, found in parts.items() if any(p.strides[0] for p in found)}
+        runtime = self._columns.get("runtime_ms", np.empty(0))
+        if not len(runtime):
+            raise BadRecording(path=path, why="it has no rows")
+        if not (np.isfinite(runtime) & (runtime > 0)).all():
+            raise BadRecording(path=path, why="a runtime_ms is missing, or not above 0")
+
+    def find(self, configuration: Configuration) -> dict[str, Any] | None:
+        """The recorded values of a configuration, without those that are missing; the last row wins."""
+        high, low = (np.uint64(half) for half in divmod(configuration.id.int, 2**64))
+        first = int(np.searchsorted(self._high, high, "left"))
+        last = int(np.searchsorted(self._high, high, "right"))
+        for position in range(last - 1, first - 1, -1):
+            if self._low[position] == low:
+                row = int(self._order[position])
+                values = ((name, _plain(name, column[row])) for name, column in self._columns.items())
+                return {name: value for name, value in values if value is not None}
+        return None
+
+
+def _values_of(column: Any, name: str) -> NDArray[Any]:
+    """A column as numbers (missing ones NaN), or as objects for text: equal texts are one object.
+
+    A column without any value takes no memory: its stride is 0.
+    """
+    if column.null_count == len(column):
+        return np.broadcast_to(np.array(np.nan), len(column))
+    kind = recording.type_of_result(name)
+    if kind == "string":
+        encoded = column.cast(kind).dictionary_encode()
+        words = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
+        codes: NDArray[Any] = words[encoded.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)]
+        return codes
+    return np.asarray(column.cast("float64").to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A Python value of the column's type; None for what is missing."""
+    if value is None or isinstance(value, str):
+        return value
+    if np.isnan(value):  # also in a text column, where a whole batch had none
+        return None
+    return int(value) if name in recording.INTEGER_COLUMNS else float(value)
+
+
+def _ids_of(batch: Any, path: Path, *, stored: bool) -> bytes:
+    """The ids of a batch's rows, from the file where it has them and they are this version's, otherwise made."""
+    given = batch.column(ID_COLUMN).to_pylist() if stored else None
+    step = max(1, batch.num_rows // CHECKED_IDS)
+    names = batch.select(list(CONFIGURATION_COLUMNS))
+    if given is not None and None not in given:
+        sample = names.take(list(range(0, batch.num_rows, step))).to_pylist()
+        if [_id(row, path) for row in sample] == given[::step]:
+            return b"".join(given)
+    return b"".join(_id(row, path) for row in names.to_pylist())
+
+
+def _id(row: dict[str, Any], path: Path) -> bytes:
+    try:
+        return recording.configuration_of(row).id.bytes
+    except (FarmError, ValueError, TypeError) as error:
+        raise BadRecording(path=path, why=f"a row is not a configuration: {error}") from None

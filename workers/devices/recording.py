@@ -1,0 +1,213 @@
+"""Recordings: files of earlier measurements that a `recorded` device answers from.
+
+A recording is a Parquet file, or a CSV file with a sidecar of the same name and `.json` added. Each row is a
+configuration (the columns of `CONFIGURATION_COLUMNS`; `parameters` is a JSON object) and what was measured: `runtime_ms`
+must be there, any other column of `farm.measurement.Measurement` may be. Where the rows come from is said in the
+Parquet metadata under the key `gemm-farm`, or in the sidecar: a JSON object of the fields of `Provenance`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from farm.devices import DeviceTraits
+from farm.errors import BadRecording, FarmError, MissingColumns
+from farm.kernels import Configuration
+from farm.measurement import MEASUREMENT_COLUMNS
+
+METADATA_KEY = b"gemm-farm"
+
+CONFIGURATION_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters")
+
+ID_COLUMN = "configuration_id"
+"""Optional: the 16 bytes of the configuration's id, which spares a reader hashing every row."""
+
+_CONFIGURATION_TYPES = [
+    *((name, pa.int64()) for name in ("m", "n", "k")),
+    *((name, pa.string()) for name in ("ab", "cd", "acc", "layout")),
+    *((name, pa.float64()) for name in ("alpha", "beta")),
+    *((name, pa.string()) for name in ("family", "parameters")),
+    (ID_COLUMN, pa.binary(16)),
+]
+
+INTEGER_COLUMNS = {"samples", "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "seed"}
+TEXT_COLUMNS = {"stop_reason", "l2", "power_source", "throttle_reasons", "distribution", "clock_policy", "kernel_hash"}
+RESULT_COLUMNS = tuple(c for c in MEASUREMENT_COLUMNS if c not in ("source", "details"))
+"""The measurement columns that a recording may hold."""
+
+BATCH_ROWS = 65_536
+
+
+def type_of_result(column: str) -> pa.DataType:
+    """The Arrow type of a measurement column."""
+    return pa.int64() if column in INTEGER_COLUMNS else pa.string() if column in TEXT_COLUMNS else pa.float64()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the rows of a recording come from."""
+
+    # Normalised type and product name of the device that was measured, as in `farm.devices.DeviceIdentity`.
+    device_type: str
+    device_name: str
+    traits: DeviceTraits
+    # Who measured it, when and how: free text.
+    provenance: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "traits": self.traits.to_json()}
+
+    @classmethod
+    def read(cls, path: Path) -> Provenance:
+        """The provenance of a recording. Raises `BadRecording`."""
+        text = _metadata(path)
+        try:
+            data = json.loads(text)
+            return cls(
+                device_type=str(data["device_type"]),
+                device_name=str(data["device_name"]),
+                traits=DeviceTraits.from_json(data["traits"]),
+                provenance=str(data["provenance"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadRecording(path=path, why=f"its provenance cannot be read: {error!r}") from None
+
+
+def is_csv(path: Path) -> bool:
+    return path.suffix.lower() == ".csv"
+
+
+def sidecar_of(path: Path) -> Path:
+    """The file that holds the provenance of a CSV recording."""
+    return path.with_name(path.name + ".json")
+
+
+def _metadata(path: Path) -> str:
+    if is_csv(path):
+        try:
+            return sidecar_of(path).read_text()
+        except (OSError, UnicodeDecodeError):
+            raise BadRecording(path=path, why=f"its provenance, {sidecar_of(path).name}, cannot be read") from None
+    with _readable(path):
+        found = (pq.read_schema(path).metadata or {}).get(METADATA_KEY)
+    if found is None:
+        raise BadRecording(path=path, why="its metadata has no key gemm-farm, so it does not say where it comes from")
+    return bytes(found).decode(errors="replace")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turns what Arrow and the operating system raise into `BadRecording`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise BadRecording(path=path, why="there is no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        raise BadRecording(path=path, why=str(error).splitlines()[0]) from None
+
+
+def content_id(path: Path) -> uuid.UUID:
+    """The first 128 bits of the SHA-256 of the file (and of a CSV's sidecar): the same copy is the same recording."""
+    digest = hashlib.sha256()
+    with _readable(path):
+        for file in (path, sidecar_of(path)) if is_csv(path) else (path,):
+            with file.open("rb") as stream:
+                while block := stream.read(2**20):
+                    digest.update(block)
+    return uuid.UUID(bytes=digest.digest()[:16])
+
+
+def columns_of(path: Path) -> list[str]:
+    """The columns of a recording, checked. Raises `BadRecording`, `MissingColumns`."""
+    with _readable(path):
+        if is_csv(path):
+            with pa_csv.open_csv(path) as reader:
+                found = list(reader.schema.names)
+        else:
+            found = list(pq.read_schema(path).names)
+    missing = [c for c in (*CONFIGURATION_COLUMNS, "runtime_ms") if c not in found]
+    if missing:
+        raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(found))
+    return found
+
+
+def row_count(path: Path) -> int | None:
+    """Rows, where that can be said without reading them (Parquet)."""
+    if is_csv(path):
+        return None
+    with _readable(path):
+        return int(pq.read_metadata(path).num_rows)
+
+
+def batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows, some ten thousand at a time: a recording may have a million."""
+    with _readable(path):
+        if not is_csv(path):
+            with pq.ParquetFile(path) as file:
+                yield from file.iter_batches(BATCH_ROWS, columns=columns)
+            return
+        types = {name: kind for name, kind in _CONFIGURATION_TYPES if name != ID_COLUMN}
+        types |= {name: type_of_result(name) for name in columns if name in RESULT_COLUMNS}
+        options = pa_csv.ConvertOptions(column_types=types, include_columns=columns, strings_can_be_null=True)
+        with pa_csv.open_csv(path, convert_options=options) as reader:
+            yield from reader
+
+
+def configuration_of(row: Mapping[str, Any]) -> Configuration:
+    """The configuration of a row, whose `parameters` are JSON text. Raises `FarmError`, `ValueError`, `TypeError`."""
+    return Configuration.from_columns({**row, "parameters": json.loads(row["parameters"])})
+
+
+def write_recording(path: Path, rows: Iterable[Mapping[str, Any]], provenance: Provenance) -> int:
+    """Writes a recording, Parquet or by its suffix CSV, and returns the number of rows.
+
+    A row holds `configuration` (a `Configuration`), `runtime_ms`, and any other of `RESULT_COLUMNS`. Rows are taken as
+    they come and written in groups, so that a million of them need little memory.
+    """
+    metadata = json.dumps(provenance.to_json(), indent=2)
+    fields = [*_CONFIGURATION_TYPES, *((name, type_of_result(name)) for name in RESULT_COLUMNS)]
+    if is_csv(path):
+        fields = [field for field in fields if field[0] != ID_COLUMN]
+        sidecar_of(path).write_text(metadata + "\n")
+    schema = pa.schema(fields, metadata=None if is_csv(path) else {METADATA_KEY: metadata.encode()})
+    opened = pa_csv.CSVWriter(path, schema) if is_csv(path) else pq.ParquetWriter(path, schema, compression="zstd")
+    count, waiting = 0, list[dict[str, Any]]()
+    with opened as writer:
+        for row in rows:
+            waiting.append(_as_columns(row))
+            count += 1
+            if len(waiting) == BATCH_ROWS:
+                writer.write_table(pa.Table.from_pylist(waiting, schema))
+                waiting.clear()
+        if waiting:
+            writer.write_table(pa.Table.from_pylist(waiting, schema))
+    return count
+
+
+def _as_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    configuration = row["configuration"]
+    if not isinstance(configuration, Configuration):
+        raise TypeError(f"a row's configuration is a Configuration, not {type(configuration).__name__}")
+    unknown = set(row) - {"configuration", *RESULT_COLUMNS}
+    if unknown:
+        raise FarmError(detail=f"a recording has no columns {', '.join(sorted(unknown))}")
+    p, kernel = configuration.problem, configuration.kernel
+    return {
+        **{"m": p.shape.m, "n": p.shape.n, "k": p.shape.k},
+        **{"ab": str(p.types.ab), "cd": str(p.types.cd), "acc": str(p.types.acc), "layout": str(p.layout)},
+        **{"alpha": p.alpha, "beta": p.beta, "family": kernel.family},
+        "parameters": json.dumps(dict(kernel.parameters)),
+        ID_COLUMN: configuration.id.bytes,
+        **{name: row.get(name) for name in RESULT_COLUMNS},
+    }

@@ -1,0 +1,1 @@
+"""CUDA C++ sources and what is needed to compile and launch them."""

@@ -1,0 +1,54 @@
+// The classic tiled GEMM: one thread for each element of a TILE x TILE block of D, two tiles in shared memory.
+//
+//   D[m,n] = alpha * A[m,k] * B[k,n] + beta * C[m,n]
+//
+// Compiled with -DTILE=1..32, -DELEMENT=float|double, -DA_TRANSPOSED=0|1, -DB_TRANSPOSED=0|1. A and B lie row-major as
+// written, or transposed ([k,m], [n,k]); C and D lie row-major. C is not read where beta is 0.
+
+// A transposed operand is read along its rows in memory and stored across the shared tile; the extra column keeps the
+// threads of a warp off the same bank.
+#define A_PAD (A_TRANSPOSED ? 1 : 0)
+#define B_PAD (B_TRANSPOSED ? 1 : 0)
+
+typedef long long index_t;  // m*k and the like pass 2^31
+
+extern "C" __global__ void __launch_bounds__(TILE* TILE)
+    tiled_gemm(const ELEMENT* __restrict__ a, const ELEMENT* __restrict__ b, const ELEMENT* __restrict__ c,
+               ELEMENT* __restrict__ d, index_t m, index_t n, index_t k, ELEMENT alpha, ELEMENT beta) {
+    __shared__ ELEMENT a_tile[TILE][TILE + A_PAD];
+    __shared__ ELEMENT b_tile[TILE][TILE + B_PAD];
+    const int x = threadIdx.x, y = threadIdx.y;
+    const index_t column_0 = (index_t)blockIdx.x * TILE;
+    const index_t column = column_0 + x;
+
+    // A grid has 65535 blocks along y at the most; where the rows need more, a block walks on.
+    for (index_t row_0 = (index_t)blockIdx.y * TILE; row_0 < m; row_0 += (index_t)gridDim.y * TILE) {
+        const index_t row = row_0 + y;
+        ELEMENT sum = 0;
+        for (index_t k_0 = 0; k_0 < k; k_0 += TILE) {
+#if A_TRANSPOSED
+            a_tile[x][y] = (row_0 + x < m && k_0 + y < k) ? a[(k_0 + y) * m + row_0 + x] : ELEMENT(0);
+#else
+            a_tile[y][x] = (row < m && k_0 + x < k) ? a[row * k + k_0 + x] : ELEMENT(0);
+#endif
+#if B_TRANSPOSED
+            b_tile[x][y] = (column_0 + y < n && k_0 + x < k) ? b[(column_0 + y) * k + k_0 + x] : ELEMENT(0);
+#else
+            b_tile[y][x] = (column < n && k_0 + y < k) ? b[(k_0 + y) * n + column] : ELEMENT(0);
+#endif
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < TILE; ++i) {
+                sum += a_tile[y][i] * b_tile[i][x];
+            }
+            __syncthreads();
+        }
+        if (row < m && column < n) {
+            ELEMENT value = alpha * sum;
+            if (beta != ELEMENT(0)) {
+                value += beta * c[row * n + column];
+            }
+            d[row * n + column] = value;
+        }
+    }
+}

@@ -1,0 +1,1 @@
+"""How a GEMM is measured: operands, timing, verification, power. Nothing here knows a particular device."""

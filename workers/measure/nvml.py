@@ -1,0 +1,232 @@
+"""The one place that talks to NVML: which cards there are, and what they say of themselves while they work.
+
+Cards are found by UUID, never by index: CUDA and NVML number them differently. What a card does not support is None,
+and is asked only once. `pynvml` is imported when a session opens and not before.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from farm.errors import CudaUnavailable, DevicePoisoned, MeasurementFailed
+
+# Return codes of nvml.h.
+_NOT_HERE = {2, 3, 4, 13, 21}  # invalid argument (a MIG slice), not supported, no permission, no such function, no data
+_GONE = {15, 16}  # lost, or in need of a reset
+_NO_MORE = {2, 6}  # invalid argument, not found: what the index of a MIG slice gives where there is none
+
+CLOCK_EVENTS = {
+    0x2: "applications_clocks",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+    0x100: "display_clock",
+}
+"""nvmlClocksEventReason bits, but for idle (0x1), which says only that nothing ran."""
+
+APPLICATION_CLOCKS_EVENT = 0x2
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def event_names(bits: int) -> str:
+    """The clock-event reasons in a mask, with commas; `none` where there are none."""
+    return ",".join(name for bit, name in CLOCK_EVENTS.items() if bits & bit) or "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """One look at a card. None: it does not say."""
+
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    clock_events: int | None = None  # bits of CLOCK_EVENTS
+
+
+class Nvml:
+    """A session with the driver. Raises `CudaUnavailable` where there is no driver or no `pynvml`."""
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+        except ImportError:
+            raise CudaUnavailable(
+                why="nvidia-ml-py is not installed. pip install 'gemm-farm[cuda13]', or cuda12 for drivers before 580."
+            ) from None
+        self.library: Any = pynvml
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise CudaUnavailable(
+                why=f"NVIDIA's driver does not answer: {error}. nvidia-smi on this host should list the cards."
+            ) from None
+
+    def __enter__(self) -> Nvml:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.library.nvmlShutdown()
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """Calls an NVML function by name. None where it is not supported.
+
+        Raises `DevicePoisoned` for a card that is lost, `MeasurementFailed` for any other error.
+        """
+        call = getattr(self.library, function, None)
+        if call is None:
+            return None
+        try:
+            return call(*arguments)
+        except self.library.NVMLError as error:
+            code = int(getattr(error, "value", -1))
+            if code in _NOT_HERE:
+                return None
+            if code in _GONE:
+                raise DevicePoisoned(why=f"{function}: {error}") from None
+            raise MeasurementFailed(why=f"{function}: {error}") from None
+
+    @property
+    def driver(self) -> str:
+        """The version of the driver, as in 580.159.04."""
+        return _text(self.ask("nvmlSystemGetDriverVersion"))
+
+    def cards(self) -> list[Card]:
+        """Every card in the driver's order; one with MIG on as its slices."""
+        found: list[Card] = []
+        for index in range(int(self.ask("nvmlDeviceGetCount") or 0)):
+            handle = self.ask("nvmlDeviceGetHandleByIndex", index)
+            if handle is None:  # another user's card, in a container
+                continue
+            mode = self.ask("nvmlDeviceGetMigMode", handle)
+            if mode is not None and mode[0] == 1:
+                found += self._slices(handle)
+            else:
+                found.append(Card(self, handle, parent=None))
+        return found
+
+    def _slices(self, parent: Any) -> list[Card]:
+        found = []
+        for index in range(int(self.ask("nvmlDeviceGetMaxMigDeviceCount", parent) or 0)):
+            try:
+                handle = self.library.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
+            except self.library.NVMLError as error:
+                if int(getattr(error, "value", -1)) in _NO_MORE:
+                    continue
+                raise MeasurementFailed(why=f"nvmlDeviceGetMigDeviceHandleByIndex: {error}") from None
+            found.append(Card(self, handle, parent=parent))
+        return found
+
+    def card(self, uuid: str) -> Card:
+        """The card or slice of that UUID. Raises `CudaUnavailable`."""
+        for card in self.cards():
+            if card.uuid == uuid:
+                return card
+        raise CudaUnavailable(why=f"the driver does not know the card {uuid} any more.")
+
+
+class Card:
+    """A card or a MIG slice. Clocks, temperature and limits are those of the whole card."""
+
+    def __init__(self, nvml: Nvml, handle: Any, parent: Any | None) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._whole = handle if parent is None else parent
+        self._silent: set[str] = set()
+        self.is_slice = parent is not None
+        self.uuid = _text(nvml.ask("nvmlDeviceGetUUID", handle))
+        self.name = _text(nvml.ask("nvmlDeviceGetName", handle))
+
+    def _ask(self, function: str, *arguments: Any, whole: bool = True) -> Any:
+        """As `Nvml.ask`, but what was not supported once is not asked again: some calls take milliseconds."""
+        key = f"{function}{arguments}"
+        if key in self._silent:
+            return None
+        answer = self._nvml.ask(function, self._whole if whole else self._handle, *arguments)
+        if answer is None:
+            self._silent.add(key)
+        return answer
+
+    @property
+    def memory_bytes(self) -> int:
+        info = self._ask("nvmlDeviceGetMemoryInfo", whole=False)
+        return 0 if info is None else int(info.total)
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        found = self._ask("nvmlDeviceGetCudaComputeCapability")
+        return None if found is None else (int(found[0]), int(found[1]))
+
+    @property
+    def multiprocessors(self) -> int | None:
+        """NVML tells it of a MIG slice only."""
+        found = self._ask("nvmlDeviceGetAttributes", whole=False) if self.is_slice else None
+        return None if found is None else int(found.multiprocessorCount)
+
+    @property
+    def pci_bus_id(self) -> str | None:
+        """As in 0000:0b:00.0, the form CUDA uses, in lower case."""
+        info = self._ask("nvmlDeviceGetPciInfo")
+        return None if info is None else re.sub(r"^[0-9a-f]{4}(?=[0-9a-f]{4}:)", "", _text(info.busId).lower())
+
+    @property
+    def power_limit_w(self) -> float | None:
+        found = self._ask("nvmlDeviceGetEnforcedPowerLimit")
+        return None if found is None else found / 1e3
+
+    @property
+    def power_now_w(self) -> float | None:
+        """The driver's moving average over about a second: right for a card at rest, never for a measurement."""
+        found = None if self.is_slice else self._ask("nvmlDeviceGetPowerUsage")
+        return None if found is None else found / 1e3
+
+    def total_energy_mj(self) -> int | None:
+        """Millijoules since the driver was loaded; steps about every 100 ms. None for a slice: it cannot be shared out."""
+        found = None if self.is_slice else self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        return None if found is None else int(found)
+
+    def power_samples(self, since_us: int) -> list[tuple[int, float]]:
+        """The driver's ring of power samples after a time: (microseconds of the wall clock, watts)."""
+        if self.is_slice:
+            return []
+        kind = getattr(self._nvml.library, "NVML_TOTAL_POWER_SAMPLES", 0)
+        # No sample since then is "not found": it must not silence the next call, so `_ask` is not used.
+        try:
+            found = self._nvml.ask("nvmlDeviceGetSamples", self._handle, kind, since_us)
+        except MeasurementFailed:
+            return []
+        return [] if found is None else [(int(s.timeStamp), s.sampleValue.uiVal / 1e3) for s in found[1]]
+
+    def telemetry(self) -> Telemetry:
+        library = self._nvml.library
+        clocks = [
+            self._ask("nvmlDeviceGetClockInfo", getattr(library, name, number))
+            for name, number in (("NVML_CLOCK_SM", 1), ("NVML_CLOCK_MEM", 2))
+        ]
+        events = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if events is None:  # the name before driver 535
+            events = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return Telemetry(
+            sm_clock_mhz=clocks[0],
+            memory_clock_mhz=clocks[1],
+            temperature_c=self._ask("nvmlDeviceGetTemperature", getattr(library, "NVML_TEMPERATURE_GPU", 0)),
+            clock_events=events,
+        )
+
+    @property
+    def application_clock_mhz(self) -> int | None:
+        """The SM clock that a user set for applications; None where it is the default, or the card has none."""
+        clock = getattr(self._nvml.library, "NVML_CLOCK_SM", 1)
+        chosen = self._ask("nvmlDeviceGetApplicationsClock", clock)
+        default = self._ask("nvmlDeviceGetDefaultApplicationsClock", clock)
+        return None if chosen is None or chosen == default else int(chosen)

@@ -1,0 +1,117 @@
+"""Timing kernels on a GPU: CUDA graphs replayed between events, so that the kernel is timed and not its launch.
+
+A launch from Python takes several microseconds, as long as a short kernel runs; inside a captured graph it takes one.
+CuPy's module is given, never imported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+SHORTEST_REPLAY_MS = 1.0
+"""A sample is one replay at least this long: the gap between two graphs, some microseconds, is then under 1%."""
+
+BATCH_MS = 20.0
+"""Replays are queued one behind the other for about this long, then read together: the card does not run dry."""
+
+MOST_IN_BATCH = 64
+QUEUED_MS = 50.0
+"""Work kept in each of two places before the card while its power is read; a reading takes some milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPlan:
+    """How launches are cut into graphs. Replayed in turn, the graphs walk over all operand sets again and again."""
+
+    graphs: int
+    launches: int  # in each graph
+
+
+def plan_replays(sets: int, estimate_ms: float) -> ReplayPlan:
+    """One graph that walks over all sets, often enough to last 1 ms; for a longer kernel, a graph for each set.
+
+    A single graph over the sets of a kernel that takes seconds would be one sample of many seconds.
+    """
+    if estimate_ms >= SHORTEST_REPLAY_MS:
+        return ReplayPlan(graphs=sets, launches=1)
+    rounds = max(1, math.ceil(SHORTEST_REPLAY_MS / (estimate_ms * sets)))
+    return ReplayPlan(graphs=1, launches=rounds * sets)
+
+
+def estimate_ms(cp: Any, stream: Any, launch: Callable[[int], None], sets: int) -> float:
+    """The shortest of up to five single launches that together take 20 ms at the most (or of one)."""
+    seen: list[float] = []
+    for index in range(5):
+        before = stream.record()
+        launch(index % sets)
+        after = stream.record()
+        after.synchronize()
+        seen.append(float(cp.cuda.get_elapsed_time(before, after)))
+        if sum(seen) >= BATCH_MS:
+            break
+    return max(min(seen), 1e-3)  # events resolve about half a microsecond
+
+
+class Replays:
+    """The captured graphs of one configuration on one stream."""
+
+    def __init__(self, cp: Any, stream: Any, launch: Callable[[int], None], sets: int, plan: ReplayPlan) -> None:
+        """`launch(index)` launches the kernel on operand set `index`, on the current stream."""
+        self._cp = cp
+        self._stream = stream
+        self.launches = plan.launches
+        graphs = []
+        for first in range(plan.graphs):
+            stream.begin_capture()
+            try:
+                for step in range(plan.launches):
+                    launch((first + step) % sets)
+            finally:
+                graph = stream.end_capture()
+            graphs.append(graph)
+        self._graphs = cycle(graphs)
+        self._pending: deque[Any] = deque()
+
+    def _replay(self) -> None:
+        next(self._graphs).launch(self._stream)
+
+    def sample(self, replays: int = 1, meanwhile: Callable[[], None] | None = None) -> list[float]:
+        """Milliseconds per launch of each of some replays in a row. `meanwhile` is called while they run.
+
+        Where there are several, one more runs ahead of them, so that none of them waits for its launch.
+        """
+        if replays > 1:
+            self._replay()
+        events = [self._stream.record()]
+        for _ in range(replays):
+            self._replay()
+            events.append(self._stream.record())
+        if meanwhile is not None:
+            meanwhile()
+        events[-1].synchronize()
+        elapsed = self._cp.cuda.get_elapsed_time
+        return [elapsed(a, b) / self.launches for a, b in zip(events, events[1:], strict=False)]
+
+    def keep_busy(self, gemm_ms: float) -> None:
+        """Queues replays until two lots of some 50 ms lie before the card; returns at once."""
+        while self._pending and self._pending[0].done:
+            self._pending.popleft()
+        while len(self._pending) < 2:
+            for _ in range(math.ceil(QUEUED_MS / (gemm_ms * self.launches))):
+                self._replay()
+            self._pending.append(self._stream.record())
+
+    def drain(self) -> None:
+        """Waits for all that was queued."""
+        self._stream.synchronize()
+        self._pending.clear()
+
+
+def replays_in_batch(replay_ms: float) -> int:
+    """How many replays to queue before reading their times."""
+    return max(1, min(MOST_IN_BATCH, round(BATCH_MS / replay_ms)))

@@ -1,0 +1,190 @@
+"""When is a time known well enough? Sampling until a stopping rule says so.
+
+The rules are small objects after those of nvbench: a target precision, noise that has settled, a time budget, and a
+cap on samples. The clock and the sampler are given, so that nothing here needs a device.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from farm.errors import MeasurementFailed
+from farm.measurement import TimingRules
+
+Clock = Callable[[], float]
+"""Seconds that never go backwards."""
+
+Sampler = Callable[[], Sequence[float]]
+"""Runs the GEMM some times and returns one or more samples: milliseconds per GEMM."""
+
+
+class Spread:
+    """Mean and variance of samples as they come, by Welford's recurrence: one addition is a handful of operations."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self._squares = 0.0
+
+    def add(self, sample: float) -> None:
+        self.count += 1
+        step = sample - self.mean
+        self.mean += step / self.count
+        self._squares += step * (sample - self.mean)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the samples over their mean; infinite before there are two."""
+        if self.count < 2:
+            return math.inf
+        return math.sqrt(self._squares / (self.count - 1)) / self.mean
+
+    @property
+    def relative_standard_error(self) -> float:
+        """Standard error of the mean over the mean; infinite before there are two samples."""
+        return self.noise / math.sqrt(self.count) if self.count else math.inf
+
+
+class StoppingRule(Protocol):
+    """Says when enough is enough. Asked once after every sample."""
+
+    reason: str
+
+    def reached(self, spread: Spread) -> bool: ...
+
+
+class TargetPrecision:
+    """The relative standard error of the mean is at the target."""
+
+    reason = "converged"
+
+    def __init__(self, target: float) -> None:
+        self._target = target
+
+    def reached(self, spread: Spread) -> bool:
+        return spread.relative_standard_error <= self._target
+
+
+class NoiseSettled:
+    """The noise has stayed within 5% of itself for a window of samples: more of them would say the same.
+
+    Without it a device that is noisy by nature spends its whole budget on every configuration. nvbench's rule, with
+    a shorter window (it keeps 512), since a sample here is already a group of GEMMs.
+    """
+
+    reason = "settled"
+    WINDOW = 128
+    TOLERANCE = 0.05
+
+    def __init__(self) -> None:
+        self._noise: deque[float] = deque(maxlen=self.WINDOW)
+
+    def reached(self, spread: Spread) -> bool:
+        self._noise.append(spread.noise)
+        if len(self._noise) < self.WINDOW or spread.count % 16:  # the window is costly to look through each time
+            return False
+        return max(self._noise) - min(self._noise) <= self.TOLERANCE * spread.noise
+
+
+class TimeBudget:
+    """The time for this configuration is used up."""
+
+    reason = "budget"
+
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        self._clock = clock
+        self._end = clock() + seconds
+
+    def reached(self, _: Spread) -> bool:
+        return self._clock() >= self._end
+
+
+class SampleCap:
+    """There are as many samples as a row may rest on."""
+
+    reason = "max_samples"
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def reached(self, spread: Spread) -> bool:
+        return spread.count >= self._most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """The distribution of the time of one GEMM, in milliseconds."""
+
+    median_ms: float
+    q1_ms: float
+    q3_ms: float
+    min_ms: float
+    # Standard error of the mean over the mean.
+    rse: float
+    samples: int
+    stop_reason: str  # converged | settled | budget | max_samples
+
+
+def stopping_rules(rules: TimingRules, clock: Clock) -> list[StoppingRule]:
+    """The rules of a campaign's `timing` section; the budget starts now."""
+    return [
+        TargetPrecision(rules.target_rse),
+        NoiseSettled(),
+        SampleCap(rules.max_samples),
+        TimeBudget(rules.max_seconds, clock),
+    ]
+
+
+def warm_up(sample: Sampler, seconds: float, clock: Clock = time.perf_counter) -> float:
+    """Runs for at least `seconds`, and on until two samples agree within 10%, up to five times as long.
+
+    Returns the median of what it saw, in milliseconds per GEMM: an estimate to size groups by.
+    """
+    start = clock()
+    seen: list[float] = []
+    while True:
+        seen.extend(sample())
+        elapsed = clock() - start
+        stable = len(seen) > 1 and abs(seen[-1] - seen[-2]) <= 0.1 * seen[-2]
+        if elapsed >= seconds and (stable or elapsed >= 5 * seconds):
+            return statistics.median(seen)
+
+
+def time_samples(sample: Sampler, rules: TimingRules, clock: Clock = time.perf_counter) -> Timing:
+    """Samples until a rule is reached, but never fewer than `rules.min_samples`.
+
+    Raises `MeasurementFailed` where the clock did not move during a sample.
+    """
+    stops = stopping_rules(rules, clock)
+    spread, samples = Spread(), list[float]()
+    while True:
+        for time_ms in sample():
+            if not (math.isfinite(time_ms) and time_ms > 0):
+                raise MeasurementFailed(why=f"a sample took {time_ms} ms: the clock cannot resolve it")
+            spread.add(time_ms)
+            samples.append(time_ms)
+            # All rules are asked, in order: each keeps its own history.
+            reached = [stop.reason for stop in stops if stop.reached(spread)]
+            if reached and spread.count >= rules.min_samples:
+                return _summary(samples, spread, reached[0])
+
+
+def _summary(samples: list[float], spread: Spread, reason: str) -> Timing:
+    q1, median, q3 = np.percentile(samples, [25, 50, 75])
+    return Timing(
+        median_ms=float(median),
+        q1_ms=float(q1),
+        q3_ms=float(q3),
+        min_ms=min(samples),
+        rse=spread.relative_standard_error,
+        samples=len(samples),
+        stop_reason=reason,
+    )

@@ -1,0 +1,209 @@
+"""Is the result right? Checked once per configuration, outside the timing, against higher precision.
+
+Three checks, of which the last two share the work by size:
+
+1. *Every element was written*: the output was filled with NaN before the kernel ran, and none may be left.
+2. *Small problems*: every element is compared with the same product in a wider type (float64 for float32, the
+   platform's long double for float64).
+3. *Large problems*: every element takes part in one check. The columns of each row are added up in groups of 32 with
+   random signs, and each sum is compared with the same sum of A·B, which costs 1/32 of the product: A·(B·X), after
+   Freivalds. A single wrong element shows in full in its group's sum, whatever the signs; a group that is off is
+   computed exactly, so that the element is named. Besides, the corners and a seeded choice of rows and columns are
+   compared exactly as in 2. What can hide: an error below sqrt(32) times the bound of an element outside that choice,
+   or several errors in one group that cancel under random signs.
+
+The bound of an element's error is 8·sqrt(k + 16) times the unit round-off, as a share of the root mean square of an
+element of the result. Rounding errors of a sum of k terms grow as sqrt(k) with high probability (Higham and Mary,
+"A new approach to probabilistic rounding error analysis", 2019); a sum of uniform numbers has errors of about
+0.4·sqrt(k) units, the largest of 10^8 elements lies six standard deviations out, and 16 leaves room for the few
+roundings of alpha and beta where k is 1.
+
+The same code runs on NumPy and CuPy arrays: `xp` is the module that the arrays come from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farm.errors import ElementNotWritten, WrongResult
+from farm.gemm import ElementType, Problem
+from workers.measure.operands import NUMPY_TYPES, OperandSet
+
+SAFETY = 8.0
+ROUNDINGS_OF_SCALARS = 16
+GROUP = 32
+"""Columns in one signed sum."""
+
+SAMPLED = 8
+"""Rows, and columns, of the exact comparison of a large problem."""
+
+SUSPECTS = 32
+"""Groups that are computed exactly where their sums are off."""
+
+# Multiplications up to which every element is compared: some milliseconds. Long double has no BLAS.
+_EVERY_ELEMENT = {ElementType.F32: 2**24, ElementType.F64: 2**20}
+# Elements of a temporary in float64: 128 MiB.
+_BLOCK = 2**24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What was checked, and the largest error seen, as a share of the result's scale."""
+
+    error: float
+    bound: float
+    method: str  # elements | groups
+
+
+def result_scale(problem: Problem) -> float:
+    """Root mean square of an element of the result for operands uniform on [-1, 1]; never 0.
+
+    An element of A·B is a sum of k products of variance 1/9, an element of C has variance 1/3.
+    """
+    return math.sqrt(problem.alpha**2 * problem.shape.k / 9 + problem.beta**2 / 3) or 1.0
+
+
+def error_bound(problem: Problem) -> float:
+    """The largest error that an element may have, as a share of `result_scale`."""
+    unit = float(np.finfo(NUMPY_TYPES[problem.types.acc]).eps) / 2
+    return SAFETY * math.sqrt(problem.shape.k + ROUNDINGS_OF_SCALARS) * unit
+
+
+def verify(problem: Problem, operands: OperandSet, xp: Any = np, *, seed: int = 0) -> Verification:
+    """Checks `operands.d` = alpha·a·b + beta·c; `d` was all NaN before the kernel ran.
+
+    Raises `ElementNotWritten` or `WrongResult`, with the first or the worst element.
+    """
+    check = _Check(problem, operands, xp, seed)
+    check.every_element_written()
+    s = problem.shape
+    if s.m * s.n * s.k <= _EVERY_ELEMENT[problem.types.ab]:
+        return Verification(error=check.exactly(range(s.m), range(s.n)), bound=check.bound, method="elements")
+    error = max(check.groups(), check.exactly(check.choice(s.m), check.choice(s.n)))
+    return Verification(error=error, bound=check.bound, method="groups")
+
+
+def _blocks(start: int, stop: int, size: int) -> Iterator[slice]:
+    size = max(1, size)
+    for first in range(start, stop, size):
+        yield slice(first, min(first + size, stop))
+
+
+def _length(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+class _Check:
+    def __init__(self, problem: Problem, operands: OperandSet, xp: Any, seed: int) -> None:
+        self.problem = problem
+        self.operands = operands
+        self.xp = xp
+        self.random = np.random.default_rng(seed)
+        self.scale = result_scale(problem)
+        self.bound = error_bound(problem)
+        # For float32 a float64 reference has no error to speak of; for float64 it has as much as the result.
+        self.reference_is_wider = problem.types.ab is ElementType.F32
+
+    def every_element_written(self) -> None:
+        d = self.operands.d
+        rows, columns = d.shape
+        for part in _blocks(0, rows, _BLOCK // columns):
+            missing = self.xp.isnan(d[part])
+            if bool(missing.any()):
+                row, column = divmod(int(missing.argmax()), columns)
+                raise ElementNotWritten(row=part.start + row, column=column, error=math.nan, bound=self.bound)
+
+    def choice(self, extent: int) -> list[int]:
+        """First and last, and some between: the edges are where a guard goes wrong."""
+        inner = self.random.integers(0, extent, SAMPLED - 2).tolist()
+        return sorted({0, extent - 1, *inner})
+
+    def exactly(self, rows: Any, columns: Any) -> float:
+        """Compares d[rows, columns] with a wider product and returns the largest error. Raises `WrongResult`."""
+        rows, columns = list(rows), list(columns)
+        whole = len(rows) == self.problem.shape.m and len(columns) == self.problem.shape.n
+        o, p = self.operands, self.problem
+        a = o.a if whole else o.a[rows]
+        b = o.b if whole else o.b[:, columns]
+        c, d = (x if x is None or whole else x[rows][:, columns] for x in (o.c, o.d))
+        if self.reference_is_wider:
+            xp, wide = self.xp, np.dtype(np.float64)
+        else:  # long double exists on the host only
+            xp, wide = np, np.dtype(np.longdouble)
+            a, b, c, d = (None if x is None else _on_host(x) for x in (a, b, c, d))
+        expected = p.alpha * (a.astype(wide) @ b.astype(wide))
+        if c is not None:
+            expected += p.beta * c.astype(wide)
+        error = xp.abs(d.astype(wide) - expected)
+        error = xp.where(xp.isfinite(error), error, math.inf) / self.scale
+        row, column = divmod(int(error.argmax()), len(columns))
+        worst = float(error[row, column])
+        if worst > self.bound:
+            raise WrongResult(row=rows[row], column=columns[column], error=worst, bound=self.bound)
+        return worst
+
+    def groups(self) -> float:
+        """Compares signed sums of 32 columns and returns the largest error per element. Raises `WrongResult`."""
+        s = self.problem.shape
+        signs = self.random.choice(np.array([-1.0, 1.0]), s.n)
+        allowed = self.bound * math.sqrt(min(GROUP, s.n)) * (1 if self.reference_is_wider else 2)
+        largest = 0.0
+        for rows in _blocks(0, s.m, _BLOCK):
+            width = max(GROUP, _BLOCK * GROUP // _length(rows) // GROUP * GROUP)
+            for columns in _blocks(0, s.n, min(width, _BLOCK // GROUP * GROUP)):
+                off = self._difference(rows, columns, self.xp.asarray(signs[columns]))
+                largest = max(largest, float(off.max()))
+                if largest > allowed:
+                    self._look_into(off, rows, columns, allowed)
+        return largest / math.sqrt(min(GROUP, s.n))
+
+    def _difference(self, rows: slice, columns: slice, signs: Any) -> Any:
+        """|signed sums of d - signed sums of alpha·a·b + beta·c| / scale for a block: [rows, groups of columns]."""
+        o, p, xp = self.operands, self.problem, self.xp
+        sums = xp.zeros((_length(rows), -(-_length(columns) // GROUP)))
+        for inner in _blocks(0, p.shape.k, _BLOCK // _length(columns)):
+            right = _group_sums(o.b[inner, columns], signs, xp)
+            for part in _blocks(rows.start, rows.stop, _BLOCK // _length(inner)):
+                here = slice(part.start - rows.start, part.stop - rows.start)
+                sums[here] += o.a[part, inner].astype(np.float64) @ right
+        sums *= p.alpha
+        for part in _blocks(rows.start, rows.stop, _BLOCK // _length(columns)):
+            here = slice(part.start - rows.start, part.stop - rows.start)
+            if o.c is not None:
+                sums[here] += p.beta * _group_sums(o.c[part, columns], signs, xp)
+            sums[here] -= _group_sums(o.d[part, columns], signs, xp)
+        off = xp.abs(sums)
+        return xp.where(xp.isfinite(off), off, math.inf) / self.scale
+
+    def _look_into(self, off: Any, rows: slice, columns: slice, allowed: float) -> None:
+        """Computes the groups that are furthest off exactly, which names the element or clears the group."""
+        values = _on_host(off)
+        worst_first = np.argsort(values, axis=None)[::-1][:SUSPECTS]
+        for row, group in zip(*np.unravel_index(worst_first, values.shape), strict=True):
+            if values[row, group] <= allowed:
+                return
+            first = columns.start + int(group) * GROUP
+            self.exactly([rows.start + int(row)], range(first, min(first + GROUP, columns.stop)))
+
+
+def _group_sums(matrix: Any, signs: Any, xp: Any) -> Any:
+    """[rows, columns] -> [rows, groups]: sums of 32 neighbouring columns, each with its sign; the last may be short."""
+    # Row-major whatever the operand's layout, or reshaping would copy once more.
+    signed = matrix.astype(np.float64, order="C")
+    signed *= signs
+    rows, columns = signed.shape
+    whole = columns // GROUP * GROUP
+    sums = [signed[:, :whole].reshape(rows, -1, GROUP).sum(axis=2)] if whole else []
+    if whole < columns:
+        sums.append(signed[:, whole:].sum(axis=1, keepdims=True))
+    return sums[0] if len(sums) == 1 else xp.concatenate(sums, axis=1)
+
+
+def _on_host(array: Any) -> Any:
+    """The array as NumPy's: CuPy's arrays have `get`."""
+    return array.get() if hasattr(array, "get") else np.asarray(array)
