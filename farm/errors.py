@@ -172,6 +172,10 @@ class MeasurementFailed(FarmError):
     """The measurement failed: {why}"""
 
 
+class DeviceOutOfMemory(MeasurementFailed):
+    """The device is out of memory: {why}"""
+
+
 class DevicePoisoned(MeasurementFailed):
     """The device's context is unusable and the process must be replaced: {why}"""
 

@@ -76,7 +76,7 @@ def _same_types(*allowed: ElementType) -> Rule:
 def _plain_product(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
     if problem.alpha == 1 and problem.beta == 0:
         return None
-    return "NumPy's matmul computes A·B alone: alpha must be 1 and beta 0"
+    return "computes A·B alone (it is NumPy's matmul): alpha must be 1 and beta 0"
 
 
 def _threads_exist(_: Problem, parameters: Mapping[str, int], device: DeviceTraits) -> Reason:

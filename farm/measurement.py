@@ -64,7 +64,7 @@ class Measurement:
     runtime_min_ms: float
     runtime_rse: float  # relative standard error of the mean
     samples: int
-    stop_reason: str  # converged | budget | max_samples
+    stop_reason: str  # converged | settled | budget | max_samples | recorded
     l2: str  # cold: operands rotated over at least twice the last-level cache; warm
     # Power: mean over a window in which nothing but this kernel ran.
     power_w: float | None = None

@@ -22,7 +22,7 @@ def _default_home() -> Path:
 class Settings(BaseSettings):
     """Where the services are, and how the farm behaves. Unset URLs mean: the embedded services of this machine."""
 
-    model_config = SettingsConfigDict(env_prefix="FARM_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="FARM_", env_ignore_empty=True, extra="ignore", frozen=True)
 
     home: Path = Field(default_factory=_default_home, description="folder of the embedded services and their data")
     database_url: SecretStr | None = Field(default=None, description="postgresql://user:password@host:5432/farm")

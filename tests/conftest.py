@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import uuid
@@ -10,33 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from homes import embedded_settings, need_embedded_services
 from sqlalchemy import make_url, text
 
 from farm.db.engine import make_engine
-from farm.errors import EmbeddedServiceMissing
 from farm.services import ServiceUrls, services
-from farm.services.binaries import postgres_of_wheel, redis_server
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
-from farm.settings import Settings
-
-
-def need_embedded_services() -> None:
-    """Skips a test where the wheels are missing, but fails it in continuous integration, where they must be there."""
-    try:
-        postgres_of_wheel()
-        redis_server()
-    except EmbeddedServiceMissing as missing:
-        if os.environ.get("CI", "").lower() in ("1", "true"):
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
-
-
-def embedded_settings(home: Path) -> Settings:
-    """Settings of a farm with embedded services in `home`, whatever the environment says."""
-    return Settings.model_construct(
-        **{**Settings().model_dump(), "home": home, "database_url": None, "broker_url": None, "mlflow_tracking_uri": None}
-    )
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ _PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _PANELS = {"runtime_ms": ("runtime", "ms"), "power_w": ("power", "W")}
 _BAND = 1.2
+_NARROW = 100
 
 
 def parity_plot(
@@ -57,6 +58,8 @@ def _panel(axes: Any, target: str, families: pd.Series, measured: pd.Series, pre
         line, line / _BAND, line * _BAND, color="grey", alpha=0.15, linewidth=0, label="within a factor 1.2"
     )
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+    if high / low < _NARROW:
+        _plain_ticks(axes)
     axes.set_xlabel(f"measured {quantity} ({unit})")
     axes.set_ylabel(f"predicted {quantity} ({unit})")
     found = metrics(measured, predicted)
@@ -66,3 +69,13 @@ def _panel(axes: Any, target: str, families: pd.Series, measured: pd.Series, pre
         )
     axes.legend(loc="upper left", fontsize=8, frameon=False)
     axes.grid(visible=True, which="major", alpha=0.3)
+
+
+def _plain_ticks(axes: Any) -> None:
+    """30, 50, 100 instead of powers of ten, of which a narrow range holds one at most."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))

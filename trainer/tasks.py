@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
 from functools import cache
 
 from celery import shared_task
@@ -51,5 +50,5 @@ def train(training_id: int) -> None:
             trainings.finish(connection, training_id, error=why)
         return
     with engine().begin() as connection:
-        trainings.finish(connection, training_id, outcome=asdict(outcome))
+        trainings.finish(connection, training_id, outcome=outcome.to_json())
     log.info("registered %s version %s", outcome.model_name, outcome.version, extra={"training_id": training_id})

@@ -13,7 +13,7 @@ import threading
 from functools import cache
 from typing import Any
 
-import psutil
+from billiard.process import active_children
 from celery import shared_task, signals
 from celery.exceptions import WorkerLostError
 from sqlalchemy import Engine
@@ -104,8 +104,8 @@ def _start_beating(**_: Any) -> None:
 @signals.worker_shutting_down.connect
 def _leave(**_: Any) -> None:
     _stopping.set()
-    for child in psutil.Process().children():
-        child.send_signal(STOP_SIGNAL)
+    for child in active_children():
+        os.kill(child.pid, STOP_SIGNAL)
     with engine().begin() as connection:
         devices.leave(connection, device_id())
 

@@ -69,8 +69,12 @@ class Campaign:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hex, of what is asked for; description and priority are not part of that."""
+        """SHA-256, in hex, of what is asked for; description and priority are not part of that.
+
+        Measuring rules count where they differ from their defaults, so that a later version may add rules.
+        """
         asked = {name: value for name, value in self.document.items() if name not in ("description", "priority")}
+        asked["measure"] = self.rules.model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @classmethod

@@ -114,7 +114,10 @@ def _what_is_right(field: FieldInfo | None) -> str:
         return "a value of the documented form"
     words = {"gt": "above {:,}", "ge": "from {:,}", "lt": "below {:,}", "le": "up to {:,}"}
     limits = [
-        text.format(getattr(bound, name)) for bound in field.metadata for name, text in words.items() if hasattr(bound, name)
+        text.format(getattr(bound, name))
+        for bound in field.metadata
+        for name, text in words.items()
+        if hasattr(bound, name)
     ]
     text = f"{_noun(field.annotation)} {' and '.join(limits)}".strip().replace("and up to", "up to")
     return f"{text} ({field.description})" if field.description else text

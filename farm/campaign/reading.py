@@ -31,7 +31,8 @@ class FileProblems:
     found: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, line: int, text: str) -> None:
-        self.found.append((line, text))
+        # What the file says is part of the text: its line breaks and escape codes are not for the terminal.
+        self.found.append((line, "".join(c if c.isprintable() else " " for c in text)))
 
     def as_error(self) -> CampaignFileError:
         """One line for each problem, in the order of the file."""

@@ -60,11 +60,12 @@ def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
             remarks.print(f"{kind}: {training['error']}")
             continue
         outcome = training["outcome"]
-        for target, m in outcome["metrics"]["unseen_shapes"].items():
-            rows.append(
-                (f"{outcome['model_name']} v{outcome['version']}", target, outcome["rows"], outcome["shapes"], m["r2"],
-                 m["median_error_pct"], m["mean_error_pct"], m["p90_error_pct"])
-            )  # fmt: skip
+        name = f"{outcome['model_name']} v{outcome['version']}"
+        rows += [
+            (name, target, outcome["rows"], outcome["shapes"], m.get("r2"), m["median_error_pct"], m["mean_error_pct"],
+             m["p90_error_pct"])
+            for target in registry.OUTPUTS if (m := outcome["metrics"]["unseen_shapes"].get(target))
+        ]  # fmt: skip
     if rows:
         columns = ["model", "target", "rows", "shapes", "R²", "median error %", "mean %", "90th percentile %"]
         console.print(table("error on shapes held out", columns, rows, right=columns[2:]))
@@ -149,7 +150,8 @@ def predict(
     model = registry.pull(uri, info.name, version)
     predicted = [p.to_json() for p in registry.predict(model, asked)] if asked else []
     if file is not None:
-        predicted += registry.predict_table(model, registry.read_configurations(file)).to_dict("records")
+        table_of_file = registry.predict_table(model, registry.read_configurations(file), path=str(file))
+        predicted += registry.records(table_of_file)
     if as_json:
         emit_json({"model": info.name, "version": info.version, "predictions": predicted})
         return

@@ -13,7 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+# Piped into a file or a program, tables are as wide as they need: nothing is folded to a terminal that is not there.
+console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
 remarks = Console(stderr=True, highlight=False)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]

@@ -20,6 +20,7 @@ from farm.db import devices, trainings
 from farm.errors import NoWorkers
 from farm.kernels import Configuration
 from farm.report.summary import largest_measured, summarise
+from farm.services.stack import programs
 from farm.settings import settings
 
 DEVICE_SECONDS = 60.0
@@ -41,7 +42,7 @@ def run(
     """
     began = time.monotonic()
     campaign = load(file, limit=settings().max_configurations)
-    with session(broker=True) as opened, running(opened) as check:
+    with session(broker=True) as opened, running(opened, programs(trainer=train)) as check:
         _wait_for_devices(opened, check)
         stored = store(opened, campaign, allow_missing=allow_missing)
         if not stored.new:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.services import background
+from farm.services.background import RunningStack
 from farm.services.doctor import State, examine
 from farm.settings import settings
 
@@ -29,15 +31,27 @@ def up(
         trainer = False
     with remarks.status("starting the farm"):
         stack, started = background.start_in_background(settings(), workers=workers, trainer=trainer)
+    ended = {name: program["log"] for name, program in stack.programs.items() if program["state"] == "ended"}
     if as_json:
         emit_json({"started": started, **asdict(stack)})
-        return
+    else:
+        _show(stack, started=started)
+    for name, log in ended.items():
+        remarks.print(f"[yellow]{name} ended, and is started again and again.[/] {log} says why.", soft_wrap=True)
+    if ended:
+        raise typer.Exit(SERVICE_IS_BROKEN)
+
+
+def _show(stack: RunningStack, *, started: bool) -> None:
     console.print("The farm is up." if started else f"The farm is up already (process {stack.pid}).")
     rows = [
-        (name, p["state"], p["pid"] and str(p["pid"]), p["restarts"], p["log"]) for name, p in stack.programs.items()
+        (name, p["state"], str(p["pid"] or "–"), p["restarts"], Path(p["log"]).name)
+        for name, p in stack.programs.items()
     ]
     console.print(table(None, ["program", "state", "process", "restarts", "log"], rows, right=["restarts"]))
-    console.print(table(None, ["service", "where"], list(stack.urls.items())))
+    for name, url in stack.urls.items():
+        console.print(f"{name:<9} {url}", soft_wrap=True)
+    console.print(f"{'logs':<9} {stack.home / 'logs'}", soft_wrap=True)
     remarks.print("Next: farm submit FILE, farm status. farm down stops it.")
 
 

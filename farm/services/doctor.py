@@ -167,9 +167,14 @@ def check_libraries(_: Settings) -> Check:
     absent = [name for name in ("mlflow", "sklearn") if importlib.util.find_spec(name) is None]
     if absent:
         return Check("models", State.WARNING, f"not installed: {', '.join(absent)}; this machine cannot train", install)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Check(
+            "models", State.WARNING, "importing MLflow and scikit-learn takes over two minutes", "use a local disk"
+        )
     if done.returncode != 0:
         said = done.stderr.strip().splitlines() or ["import failed"]
         return Check("models", State.WARNING, said[-1], f"install again: {install}")

@@ -110,6 +110,7 @@ class EmbeddedPostgres:
             environment=_ENVIRONMENT,
             user=cluster.user,
             folder=cluster.base,
+            private=True,
         )
         self._wait_ready(pid, since=since)
 

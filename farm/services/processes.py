@@ -83,11 +83,18 @@ def all_working_in(folder: Path, *names: str) -> list[int]:
 
 
 def start_detached(
-    command: Sequence[str], *, log: Path, environment: Mapping[str, str], user: User | None = None, folder: Path
+    command: Sequence[str],
+    *,
+    log: Path,
+    environment: Mapping[str, str],
+    folder: Path,
+    user: User | None = None,
+    private: bool = False,
 ) -> int:
     """Starts a command in a session of its own, no child of ours, with its output appended to `log`.
 
-    Ctrl-C in the terminal does not reach it, and it needs nobody to collect it. Returns its process number.
+    Ctrl-C in the terminal does not reach it, and it needs nobody to collect it. With `private`, only its user can
+    read the files that it makes. Returns its process number.
     """
     with log.open("ab") as output:
         launched = subprocess.run(
@@ -98,7 +105,7 @@ def start_detached(
             env=dict(environment),
             cwd=folder,
             start_new_session=True,
-            umask=0o077,
+            umask=0o077 if private else -1,
             check=True,
             **become(user),
         )

@@ -100,8 +100,12 @@ def _ensure(service: EmbeddedService, home: Home, *, alone: bool) -> None:
             "a server that both reach",
             log=home.log(service.key),
         )
-    note.write_text(here)
-    service.start()
+    try:
+        note.write_text(here)
+        service.start()
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}"
+        raise EmbeddedServiceFailed(service=service.name, why=why, log=home.log(service.key)) from error
 
 
 def _leave(service: EmbeddedService, home: Home, users: IO[str], *, after_failure: bool = False) -> None:

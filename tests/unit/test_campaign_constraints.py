@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -78,7 +79,7 @@ def test_an_expression_means_what_it_says(text, expected):
         ("", "is not an expression"),
         ("m in n", "write in (128, 256)"),
         ("max(m) > 1", "max takes two numbers or more"),
-        ("max(*(1, 2)) > 1", "not allowed"),
+        ("max(m, *(1, 2)) > 1", "not allowed here"),
         ("9**9**9 > m", "9**387420489 is too large"),
         ("(" * 150 + "m" + ")" * 150 + " > 1" + " " * 1000, "longer than 1000 characters"),
         ("(" * 300 + "m" + ")" * 300 + " > 1", "m"),
@@ -114,12 +115,9 @@ def test_no_text_makes_the_checker_itself_fail(text):
         constraint = parse(text)
     except Refused:
         return
-    try:
-        assert compile_all([constraint], (*NAMES, *sorted(constraint.parameters - {"tile"})))(
-            *VALUES, *[1] * len(constraint.parameters - {"tile"})
-        ) in (True, False)
-    except ArithmeticError:
-        pass
+    others = sorted(constraint.parameters - {"tile"})
+    with contextlib.suppress(ArithmeticError):
+        assert compile_all([constraint], (*NAMES, *others))(*VALUES, *[1] * len(others)) in (True, False)
 
 
 def test_a_constraint_that_cannot_be_computed_names_its_line_and_the_values(tmp_path):
@@ -134,7 +132,9 @@ def test_a_constraint_that_cannot_be_computed_names_its_line_and_the_values(tmp_
     )
     configurations = campaign.configurations()
     next(configurations)
-    with pytest.raises(CampaignFileError, match=r"'m / \(n - 512\) < 3' cannot be computed with m=512, n=512: division"):
+    with pytest.raises(
+        CampaignFileError, match=r"'m / \(n - 512\) < 3' cannot be computed with m=512, n=512: division"
+    ):
         next(configurations)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from farm.campaign import Campaign, TargetKind, load
+from farm.campaign.schema import AxesFields, CampaignFields
 from farm.errors import CampaignFileError, CampaignTooLarge
 from farm.gemm import Layout, Shape
+from farm.measurement import MeasuringRules
 
 GOOD = """\
 name: sweep
@@ -68,7 +73,7 @@ targets:
   - {host: gpu01}
   - {device: GPU-1}
 problems:
-  - shapes: [[512, 512, 1024], 64x64x64, {set: paper-27}]
+  - shapes: [[512, 512, 1025], 64x64x64, {set: paper-27}]
     types: [f32, f16:f16:f32]
     layouts: [nn, TN]
     alpha: 2
@@ -93,7 +98,7 @@ measure:
     assert listed.alpha == (2.0,)
     assert listed.beta == (0.0, 0.5)
     product = next(b for b in campaign.problems if Layout.TN not in b.layouts)
-    assert list(product.shapes)[0] == Shape(1, 512, 16)
+    assert next(iter(product.shapes)) == Shape(1, 512, 16)
     assert product.factors() == {"m": 7, "n": 1, "k": 3, "types": 1, "layouts": 1, "alpha": 1, "beta": 1}
     assert campaign.rules.timing.target_rse == 0.01
     assert campaign.rules.timing.min_samples == 5
@@ -264,7 +269,9 @@ def test_a_number_too_long_for_python_is_a_problem_and_no_crash(problems_of):
 
 def test_no_message_is_in_the_words_of_a_library(problems_of):
     text = "\n".join(
-        problems_of("name: [1]\nproblems: {shapes: 3, types: {a: 1}, layouts: [[x]], alpha: yes}\nkernels: tiled\nmeasure: []\n")
+        problems_of(
+            "name: [1]\nproblems: {shapes: 3, types: {a: 1}, layouts: [[x]], alpha: yes}\nkernels: tiled\nmeasure: []\n"
+        )
     )
     for word in ("Input should", "valid", "pydantic", "dictionary", "None", "Extra"):
         assert word not in text
@@ -274,7 +281,9 @@ def test_no_message_is_in_the_words_of_a_library(problems_of):
 def test_an_axis_product_of_a_million_millions_is_refused_at_once(write, axes):
     path = write(f"name: x\nproblems: {{{axes}, types: f32}}\nkernels: {{family: tiled}}\n")
     began = time.perf_counter()
-    with pytest.raises(CampaignTooLarge, match=r"The largest factors: problems\[0\]\.m [\d,]+, problems\[0\]\.n [\d,]+"):
+    with pytest.raises(
+        CampaignTooLarge, match=r"The largest factors: problems\[0\]\.m [\d,]+, problems\[0\]\.n [\d,]+"
+    ):
         load(path, limit=20_000_000)
     assert time.perf_counter() - began < 1
 
@@ -284,3 +293,51 @@ def test_the_limit_itself_is_allowed(write):
     assert load(path, limit=32).size == 32
     with pytest.raises(CampaignTooLarge, match="asks for 32 configurations; one campaign may hold 31"):
         load(path, limit=31)
+
+
+FIELD_NAMES = [*CampaignFields.model_fields, *AxesFields.model_fields, *MeasuringRules.model_fields]
+FIELD_NAMES += ["shapes", "set", "family", "tile", "threads", "min_samples", "max_samples", "type", "each"]
+scalars = st.one_of(
+    st.none(),
+    st.integers(-5, 5000),
+    st.floats(),
+    st.sampled_from(["f32", "nn", "tiled", "blas", "any", "8x8x8", "1..8 x2", "1..9", "m > 1", "tile > k", "paper-27"]),
+    st.text(max_size=8),
+)
+anything = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(FIELD_NAMES) | st.text(max_size=5), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(FIELD_NAMES), anything))
+def test_whatever_stands_in_a_file_is_a_campaign_or_a_list_of_problems(document):
+    complete = {"name": "x", "problems": {"shapes": "8x8x8", "types": "f32"}, "kernels": {"family": "tiled"}}
+    for data in (document, complete | document):
+        with contextlib.suppress(CampaignFileError):
+            assert Campaign.from_document(data).size > 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_damaged_file_is_a_campaign_or_a_list_of_problems(tmp_path_factory, data):
+    at = data.draw(st.integers(0, len(GOOD)))
+    damaged = GOOD[:at] + data.draw(st.text(max_size=4)) + GOOD[at + data.draw(st.integers(0, 3)) :]
+    path = tmp_path_factory.getbasetemp() / "damaged.yaml"
+    path.write_text(damaged, newline="")
+    problems = ""
+    try:
+        assert load(path, limit=10**9).size > 0
+    except CampaignFileError as error:
+        problems = str(error)
+    assert all(line.startswith(f"{path}:") for line in problems.splitlines())
+
+
+def test_what_a_file_says_cannot_break_the_lines_of_the_message(problems_of):
+    (found,) = problems_of(GOOD + '"a\\nb\\e[31m": 1\n')
+    assert found.startswith("8: a b [31m: there is no such field here")

@@ -23,7 +23,8 @@ def test_every_way_to_write_postgres_becomes_the_form_of_sqlalchemy(scheme: str)
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite:///farm.db", "mysql://root:hunter22@h/farm", "postgresql", "", "postgresql://ann:hunter22@h:port/farm"]
+    "url",
+    ["sqlite:///farm.db", "mysql://root:hunter22@h/farm", "postgresql", "", "postgresql://ann:hunter22@h:port/farm"],
 )
 def test_what_is_not_a_postgres_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(BadServiceUrl) as refused:
@@ -65,9 +66,10 @@ def test_what_celery_could_not_use_is_refused_with_the_right_form(url: str, hint
     assert "hunter22" not in str(refused.value)
 
 
-@given(password=passwords, user=st.sampled_from(["", "ann"]), host=st.sampled_from(["h:1", "[::1]:6379", "", "a@b"]))
+@given(password=passwords, user=st.sampled_from(["", "ann"]), host=st.sampled_from(["h:1", "[::1]:6379", ""]))
 def test_a_safe_url_shows_everything_but_the_password(password: str, user: str, host: str) -> None:
-    assert urls.safe_url(f"redis://{user}:{password}@{host}/0?x=1") == f"redis://{user}:***@{host.split('@')[-1]}/0?x=1"
+    assert urls.safe_url(f"redis://{user}:{password}@{host}/0?x=1") == f"redis://{user}:***@{host}/0?x=1"
+    assert urls.safe_url(f"redis://{user}:{password}@unescaped@{host}/0") == f"redis://{user}:***@{host}/0"
     assert urls.safe_url(f"unix:///s.sock?db=0&password={password}#x") == "unix:///s.sock?db=0&password=***#x"
 
 

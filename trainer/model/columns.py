@@ -98,7 +98,8 @@ class Vocabulary:
 
     def _parameter(self, frame: pd.DataFrame, families: pd.Series, name: str) -> pd.Series:
         given = _number(frame, name)
-        default = families.map({f: known.parameters.get(name, np.nan) for f, known in self.families.items()})
+        defaults = {family: known.parameters.get(name, np.nan) for family, known in self.families.items()}
+        default = families.map(defaults).astype("float64")
         idle = given.notna() & default.isna()
         if idle.any():
             row, family = _first(idle), families[idle].iloc[0]
@@ -106,7 +107,7 @@ class Vocabulary:
             raise ValueError(
                 f"row {row}: {family} has no parameter {name}, yet the row says {given[idle].iloc[0]:g}; it has: {has}"
             )
-        return given.fillna(default.astype("float64"))
+        return given.fillna(default)
 
     def _check_known(self, frame: pd.DataFrame) -> None:
         strange = ~self.known(frame)
@@ -136,7 +137,9 @@ def _number(frame: pd.DataFrame, name: str) -> pd.Series:
     values = pd.to_numeric(frame[name], errors="coerce").astype("float64")
     bad = (values.isna() & frame[name].notna()) | np.isinf(values)
     if bad.any():
-        raise ValueError(f"row {_first(bad)}: {name} is {frame[name][bad].iloc[0]!r}; it must be a finite number")
+        value = frame[name][bad].iloc[0]
+        shown = repr(value) if isinstance(value, str) else value
+        raise ValueError(f"row {_first(bad)}: {name} is {shown}; it must be a finite number")
     return values
 
 

@@ -19,8 +19,8 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 
-def _package(folder: Path) -> ModuleType:
-    """The package in `folder`, imported without writing byte code beside the model's files."""
+def _predictor_module(folder: Path) -> ModuleType:
+    """The module `predictor` of the package in `folder`, which is imported under a name made of its content."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -32,25 +32,17 @@ def _package(folder: Path) -> ModuleType:
         if spec is None or spec.loader is None:
             raise ImportError(f"the model's code is missing: {folder}")
         package = importlib.util.module_from_spec(spec)
-        wrote_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+        spec.loader.exec_module(package)
         sys.modules[name] = package
-        try:
-            spec.loader.exec_module(package)
-            importlib.import_module(f"{name}.predictor")
-        except BaseException:
-            del sys.modules[name]
-            raise
-        finally:
-            sys.dont_write_bytecode = wrote_bytecode
-    return sys.modules[name]
+    return importlib.import_module(f"{name}.predictor")
 
 
 class GemmForest(PythonModel):
     """Predicts runtime_ms, power_w, energy_mj and tflops from the raw columns of a configuration."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        predictor = _package(Path(context.artifacts["code"])).predictor.Predictor
-        self._predictor = predictor.load(Path(context.artifacts["forest"]))
+        code = _predictor_module(Path(context.artifacts["code"]))
+        self._predictor = code.Predictor.load(Path(context.artifacts["forest"]))
 
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None

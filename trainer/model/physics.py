@@ -22,8 +22,8 @@ def flops(frame: pd.DataFrame) -> pd.Series:
 
 def compulsory_bytes(frame: pd.DataFrame, element_bytes: Mapping[str, int]) -> pd.Series:
     """Bytes of each row with A and B read once, D written once, and C read once where beta is not 0."""
-    inputs = (frame["m"] * frame["k"] + frame["k"] * frame["n"]) * frame["ab"].map(element_bytes)
-    outputs = frame["m"] * frame["n"] * frame["cd"].map(element_bytes)
+    inputs = (frame["m"] * frame["k"] + frame["k"] * frame["n"]) * frame["ab"].map(element_bytes).astype("float64")
+    outputs = frame["m"] * frame["n"] * frame["cd"].map(element_bytes).astype("float64")
     return inputs + outputs * np.where(frame["beta"] == 0, 1.0, 2.0)
 
 

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from farm.devices import DeviceIdentity
-from farm.errors import CudaUnavailable, InvalidOnDevice, MeasurementFailed
+from farm.errors import CudaUnavailable, DeviceOutOfMemory, InvalidOnDevice, MeasurementFailed
 from farm.gemm import ElementType
 from farm.kernels import MEMORY_SHARE, Configuration
 from farm.measurement import Measurement, MeasuringRules
 from workers.devices.cards import require_cupy
+from workers.devices.cuda_arena import DeviceArena
 from workers.devices.cuda_errors import cuda_errors
 from workers.kernels.tiled import FILL_ENTRY, TILED_ENTRY, TiledKernel, fill_options, source
 from workers.measure.nvml import Card, Nvml
@@ -41,50 +42,6 @@ ROTATION_SHARE = 0.8
 
 LOOK_SECONDS = 0.1
 """Between two looks at clocks and temperature while timing."""
-
-
-class DeviceArena:
-    """The operands of a card: a buffer of uniform numbers and one for results, for each element type."""
-
-    def __init__(self, cp: Any, fill: Callable[[Any, ElementType, int], None], smallest_bytes: int) -> None:
-        self._cp = cp
-        self._fill = fill
-        self._smallest_bytes = smallest_bytes
-        self._inputs: dict[ElementType, tuple[int, Any]] = {}  # with the seed
-        self._outputs: dict[ElementType, Any] = {}
-
-    @property
-    def bytes(self) -> int:
-        return sum(int(x.nbytes) for x in (*(held for _, held in self._inputs.values()), *self._outputs.values()))
-
-    def clear(self) -> None:
-        """Gives all memory back to the driver, CuPy's pool included."""
-        self._inputs.clear()
-        self._outputs.clear()
-        self._cp.get_default_memory_pool().free_all_blocks()
-
-    def buffers(self, layout: SetLayout, count: int, seed: int) -> tuple[Any, Any]:
-        """Inputs and outputs with room for that many sets: flat arrays."""
-        ab, cd = layout.problem.types.ab, layout.problem.types.cd
-        inputs, outputs = self._inputs.get(ab), self._outputs.get(cd)
-        if inputs is None or inputs[0] != seed or inputs[1].size < layout.inputs * count:
-            inputs = None
-            self._inputs.pop(ab, None)
-        if outputs is None or outputs.size < layout.outputs * count:
-            outputs = None
-            self._outputs.pop(cd, None)
-        if inputs is None or outputs is None:  # what was dropped goes back first: the larger one may need its place
-            self._cp.get_default_memory_pool().free_all_blocks()
-        if inputs is None:
-            numbers = self._empty(ab, layout.inputs * count, self._smallest_bytes)
-            self._fill(numbers, ab, seed)
-            inputs = self._inputs[ab] = (seed, numbers)
-        if outputs is None:
-            outputs = self._outputs[cd] = self._empty(cd, layout.outputs * count, self._smallest_bytes // 4)
-        return inputs[1], outputs
-
-    def _empty(self, kind: ElementType, count: int, smallest_bytes: int) -> Any:
-        return self._cp.empty(max(count, smallest_bytes // kind.bytes), NUMPY_TYPES[kind])
 
 
 @dataclass(slots=True)
@@ -252,9 +209,8 @@ class CudaDevice:
         try:
             with cuda_errors(), self._stream:
                 return self._measure(configuration, rules, start)
-        except MeasurementFailed as error:
-            if "out of memory" in str(error):  # the next job finds the card as it was at first
-                self._arena.clear()
+        except DeviceOutOfMemory:  # the next job finds the card as it was at first
+            self._arena.clear()
             raise
 
     def _measure(self, configuration: Configuration, rules: MeasuringRules, start: float) -> Measurement:
@@ -295,7 +251,7 @@ class CudaDevice:
             verify_error=checked.error,
             distribution=rules.operands.distribution,
             seed=rules.operands.seed,
-            clock_policy=log.clock_policy(self._card.application_clock_mhz),
+            clock_policy=log.clock_policy(*self._card.application_clocks_mhz),
             kernel_hash=launch.hash,
             cost_s=time.perf_counter() - start,
             environment=self._environment,

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from farm.errors import DevicePoisoned, FarmError, MeasurementFailed
+from farm.errors import DeviceOutOfMemory, DevicePoisoned, FarmError, MeasurementFailed
 
 # After these every call in the process fails (CUDA calls them sticky), or the card itself is in doubt. The names are
 # those of cudaError_t and CUresult, without prefix, underscores and case.
 _STICKY = frozenset(
-    """
-    illegaladdress launchfailure launchfailed launchtimeout hardwarestackerror illegalinstruction misalignedaddress
-    invalidaddressspace invalidpc assert eccuncorrectable contained tensormemoryleak devicesunavailable
-    deviceunavailable devicelost nodevice deinitialized cudartunloading contextisdestroyed nvlinkuncorrectable
-    externaldevice systemdriverfailure unknown
-    """.split()
+    {
+        *("illegaladdress", "launchfailure", "launchfailed", "launchtimeout", "hardwarestackerror", "assert"),
+        *("illegalinstruction", "misalignedaddress", "invalidaddressspace", "invalidpc", "contained"),
+        *("eccuncorrectable", "nvlinkuncorrectable", "tensormemoryleak", "externaldevice", "systemdriverfailure"),
+        *("devicesunavailable", "deviceunavailable", "devicelost", "nodevice", "unknown"),
+        *("deinitialized", "cudartunloading", "contextisdestroyed"),
+    }
 )
 
 
@@ -37,13 +38,13 @@ def translate(error: BaseException) -> FarmError | None:
     names = _ancestors(error)
     message = next(iter(str(error).splitlines()), type(error).__name__)
     if "OutOfMemoryError" in names:
-        return MeasurementFailed(why=f"the device is out of memory: {message}")
+        return DeviceOutOfMemory(why=message)
     if names & {"CUDARuntimeError", "CUDADriverError"}:
         name = cuda_name(error)
         if name in _STICKY:
             return DevicePoisoned(why=message)
         if name in {"memoryallocation", "outofmemory"}:
-            return MeasurementFailed(why=f"the device is out of memory: {message}")
+            return DeviceOutOfMemory(why=message)
         return MeasurementFailed(why=message)
     if names & {"CompileException", "NVRTCError"}:
         return MeasurementFailed(why=f"the kernel does not compile: {message}")

@@ -84,7 +84,7 @@ class RecordedDevice:
         runtime_ms = found["runtime_ms"]
         if self._scale:
             self._sleep(self._scale * (found.get("cost_s") or runtime_ms / 1e3))
-        quartiles = {name: runtime_ms for name in ("runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms")}
+        quartiles = dict.fromkeys(("runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms"), runtime_ms)
         values = {**_DEFAULTS, **quartiles, **found, "stop_reason": "recorded"}
         return Measurement(
             **{**values, "cost_s": time.perf_counter() - start},

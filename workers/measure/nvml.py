@@ -224,9 +224,10 @@ class Card:
         )
 
     @property
-    def application_clock_mhz(self) -> int | None:
-        """The SM clock that a user set for applications; None where it is the default, or the card has none."""
+    def application_clocks_mhz(self) -> tuple[int | None, int | None]:
+        """The SM clock set for applications, and the one that is set by default; None where the card has none."""
         clock = getattr(self._nvml.library, "NVML_CLOCK_SM", 1)
-        chosen = self._ask("nvmlDeviceGetApplicationsClock", clock)
-        default = self._ask("nvmlDeviceGetDefaultApplicationsClock", clock)
-        return None if chosen is None or chosen == default else int(chosen)
+        return (
+            self._ask("nvmlDeviceGetApplicationsClock", clock),
+            self._ask("nvmlDeviceGetDefaultApplicationsClock", clock),
+        )

@@ -17,7 +17,7 @@ from farm.gemm import ElementType, Problem
 
 Array = NDArray[Any]
 
-NUMPY_TYPES = {ElementType.F32: np.float32, ElementType.F64: np.float64}
+NUMPY_TYPES: dict[ElementType, Any] = {ElementType.F32: np.float32, ElementType.F64: np.float64}
 """The element types that NumPy computes with honestly."""
 
 CACHE_FACTOR = 2

@@ -90,12 +90,17 @@ class TelemetryLog:
             "throttle_reasons": None if events is None else event_names(events),
         }
 
-    def clock_policy(self, application_clock_mhz: int | None) -> str:
-        """`locked:<MHz>` where a user set the clock, as far as a card lets it be seen, otherwise `default`."""
-        if application_clock_mhz is not None:
-            return f"locked:{application_clock_mhz}"
+    def clock_policy(self, application_mhz: int | None, default_mhz: int | None) -> str:
+        """`locked:<MHz>` where a user set the clock, as far as a card lets it be seen, otherwise `default`.
+
+        NVML does not tell of locked clocks as such: they show as a clock that is held below the default one by the
+        applications-clocks reason.
+        """
+        if application_mhz is not None and application_mhz != default_mhz:
+            return f"locked:{application_mhz}"
         clock = self._median("sm_clock_mhz")
-        if clock is not None and (self.clock_events or 0) & APPLICATION_CLOCKS_EVENT:
+        held = (self.clock_events or 0) & APPLICATION_CLOCKS_EVENT
+        if held and clock is not None and (default_mhz is None or clock < default_mhz):
             return f"locked:{clock}"
         return "default"
 
@@ -147,6 +152,7 @@ def measure_power(
     *,
     clock: Callable[[], float] = time.perf_counter,
     wall: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> PowerReading | None:
     """Reads the meter for `seconds`, while `keep_busy` puts work before the card whenever it is called.
 
@@ -171,7 +177,7 @@ def measure_power(
             log.add(meter.telemetry())
             looked = elapsed
         if not counting:
-            time.sleep(0.001)
+            sleep(0.001)
     first_us, last_us = (int(1e6 * (wall_start + offset)) for offset in (DROPPED_SECONDS, clock() - start))
     ring = [watts for at_us, watts in meter.power_samples(first_us) if first_us <= at_us <= last_us]
     return combine(steps.mean_power_w(start + DROPPED_SECONDS), ring)

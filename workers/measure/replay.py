@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import Any
 
 SHORTEST_REPLAY_MS = 1.0
@@ -95,7 +95,7 @@ class Replays:
             meanwhile()
         events[-1].synchronize()
         elapsed = self._cp.cuda.get_elapsed_time
-        return [elapsed(a, b) / self.launches for a, b in zip(events, events[1:], strict=False)]
+        return [elapsed(a, b) / self.launches for a, b in pairwise(events)]
 
     def keep_busy(self, gemm_ms: float) -> None:
         """Queues replays until two lots of some 50 ms lie before the card; returns at once."""

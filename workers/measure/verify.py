@@ -79,13 +79,13 @@ def verify(problem: Problem, operands: OperandSet, xp: Any = np, *, seed: int = 
 
     Raises `ElementNotWritten` or `WrongResult`, with the first or the worst element.
     """
-    check = _Check(problem, operands, xp, seed)
-    check.every_element_written()
-    s = problem.shape
-    if s.m * s.n * s.k <= _EVERY_ELEMENT[problem.types.ab]:
-        return Verification(error=check.exactly(range(s.m), range(s.n)), bound=check.bound, method="elements")
-    error = max(check.groups(), check.exactly(check.choice(s.m), check.choice(s.n)))
-    return Verification(error=error, bound=check.bound, method="groups")
+    check, s = _Check(problem, operands, xp, seed), problem.shape
+    with np.errstate(invalid="ignore", over="ignore"):  # infinities in a wrong result are found, not warned of
+        check.every_element_written()
+        if s.m * s.n * s.k <= _EVERY_ELEMENT[problem.types.ab]:
+            return Verification(error=check.exactly(range(s.m), range(s.n)), bound=check.bound, method="elements")
+        error = max(check.groups(), check.exactly(check.choice(s.m), check.choice(s.n)))
+        return Verification(error=error, bound=check.bound, method="groups")
 
 
 def _blocks(start: int, stop: int, size: int) -> Iterator[slice]:
@@ -128,13 +128,14 @@ class _Check:
         rows, columns = list(rows), list(columns)
         whole = len(rows) == self.problem.shape.m and len(columns) == self.problem.shape.n
         o, p = self.operands, self.problem
-        a = o.a if whole else o.a[rows]
-        b = o.b if whole else o.b[:, columns]
-        c, d = (x if x is None or whole else x[rows][:, columns] for x in (o.c, o.d))
-        if self.reference_is_wider:
-            xp, wide = self.xp, np.dtype(np.float64)
-        else:  # long double exists on the host only
-            xp, wide = np, np.dtype(np.longdouble)
+        a: Any = o.a if whole else o.a[rows]
+        b: Any = o.b if whole else o.b[:, columns]
+        c: Any = o.c if o.c is None or whole else o.c[rows][:, columns]
+        d: Any = o.d if whole else o.d[rows][:, columns]
+        xp: Any = self.xp
+        wide: Any = np.float64
+        if not self.reference_is_wider:  # long double exists on the host only
+            xp, wide = np, np.longdouble
             a, b, c, d = (None if x is None else _on_host(x) for x in (a, b, c, d))
         expected = p.alpha * (a.astype(wide) @ b.astype(wide))
         if c is not None:

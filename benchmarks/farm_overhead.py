@@ -1,0 +1,244 @@
+"""What the farm itself costs: jobs per second from submitted file to landed row, and where the time goes.
+
+    python benchmarks/farm_overhead.py [--jobs 10000 100000] [--repetitions 3]
+
+Devices are `recorded`: they answer at once from a file that is made for the purpose, so that what is left is the
+farm. Two things are measured for each size. `jobs_per_second`: the real programs (coordinator, a worker with its
+child process, Postgres, Redis), from reading the campaign file to its last landed row. The split: the same functions
+called one after another in this process, each stage timed, which shows what a job costs where nothing overlaps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from common import markdown, write
+from sqlalchemy import Engine, text
+
+from farm.broker import MEASURE_BATCH, make_app
+from farm.campaign import KnownDevice, load, plan
+from farm.coordinator.dispatch import form_batches
+from farm.db import batches, campaigns, devices, migrate
+from farm.db.engine import make_engine, quick_commit
+from farm.devices import DeviceKind, DeviceTraits
+from farm.services import ServiceUrls, services
+from farm.services.stack import COORDINATOR, WORKERS, Stack
+from farm.settings import settings
+from workers.devices import discover, open_device
+from workers.devices.recording import Provenance, write_recording
+
+STAGES = ("expand", "store", "form", "send", "claim", "mark", "measure", "land")
+
+
+def campaign_text(jobs: int) -> str:
+    """A campaign of exactly that many configurations: shapes times 10 tiles."""
+    return (
+        f"name: overhead-{jobs}\ntargets: any\n"
+        f"problems: {{m: 1..{jobs // 1000}, n: 1..100, k: 64, types: f32}}\n"
+        "kernels: [{family: tiled, tile: 4..13}]\n"
+    )
+
+
+def record(campaign_file: Path, recording: Path) -> None:
+    """A recording that answers the whole campaign. Its times are made up, and its provenance says so."""
+    campaign = load(campaign_file, limit=10**7)
+    traits = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**36)
+    rows = ({"configuration": c, "runtime_ms": 1e-3 + c.problem.flops * 1e-9} for c in campaign.configurations())
+    write_recording(
+        recording,
+        rows,
+        Provenance(device_type="overhead", device_name="Overhead", traits=traits, provenance="made up for load"),
+    )
+
+
+@contextmanager
+def farm_home(recording: Path) -> Iterator[tuple[ServiceUrls, Engine]]:
+    """A farm of its own with an empty database."""
+    folder = Path(tempfile.mkdtemp(prefix="farm-bench-"))
+    folder.chmod(0o755)
+    os.environ |= {
+        "FARM_HOME": str(folder / ".farm"),
+        "FARM_DEVICES": f"recorded:{recording}",
+        "FARM_LOG_LEVEL": "WARNING",
+    }
+    settings.cache_clear()
+    with services(settings(), broker=True) as urls:
+        engine = make_engine(urls.database_url, application="overhead")
+        migrate.upgrade(engine)
+        yield urls, engine
+        engine.dispose()
+
+
+def submit(engine: Engine, file: Path, clock: dict[str, float]) -> int:
+    """Reads, expands and stores the campaign; expansion is timed by running through it once more."""
+    campaign = load(file, limit=10**7)
+    with engine.connect() as connection:
+        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+    planned = plan(campaign, known, allow_missing=False)
+    began = time.perf_counter()
+    for job in planned.jobs():
+        _ = job.configuration.id
+    clock["expand"] = time.perf_counter() - began
+    began = time.perf_counter()
+    with engine.begin() as connection:
+        stored = campaigns.store(connection, campaign, planned.jobs())
+    clock["store"] = time.perf_counter() - began - clock["expand"]
+    return stored.campaign_id
+
+
+def announce(engine: Engine) -> tuple[int, Any]:
+    identity = discover(settings().devices)[0]
+    with engine.begin() as connection:
+        device_id = devices.register(connection, host="bench", host_facts={}, device=identity)
+    device = open_device(identity)
+    device.open()
+    return device_id, device
+
+
+def split(file: Path, recording: Path) -> dict[str, float]:
+    """Seconds of each stage, one after another in this process."""
+    clock: dict[str, float] = defaultdict(float)
+
+    def timed(stage: str, work: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        result = work()
+        clock[stage] += time.perf_counter() - began
+        return result
+
+    with farm_home(recording) as (urls, engine):
+        assert urls.broker_url is not None
+        device_id, device = announce(engine)
+        campaign_id = submit(engine, file, clock)
+        app = make_app(urls.broker_url)
+        identity = device.identity
+        while True:
+            with engine.begin() as connection:
+                devices.heartbeat(connection, device_id)
+            with engine.begin() as connection:
+                timed("form", lambda c=connection: form_batches(c, settings()))
+            with engine.begin() as connection:
+                waiting = batches.unsent(connection, resend_after=1e9)
+            if not waiting:
+                break
+            for batch_id, _ in waiting:
+                timed("send", lambda i=batch_id: app.send_task(MEASURE_BATCH, args=(i,), queue="nobody"))
+                with engine.begin() as connection:
+                    batches.mark_sent(connection, [batch_id])
+
+                def claim(i: int = batch_id) -> Any:
+                    with engine.begin() as c:
+                        return batches.claim(c, i, device_id=device_id, lease_seconds=60)
+
+                lease = timed("claim", claim)
+                rows = []
+                for job in lease.jobs:
+
+                    def mark(j: Any = job, held: Any = lease) -> None:
+                        with engine.begin() as c, quick_commit(c):
+                            batches.mark(c, held, j, lease_seconds=60)
+
+                    timed("mark", mark)
+                    rows.append(
+                        (job, timed("measure", lambda j=job, r=lease.rules: device.measure(j.configuration, r)))
+                    )
+
+                def land(held: Any = lease, landed: Any = rows) -> None:
+                    with engine.begin() as c:
+                        batches.land(c, held, landed, {})
+
+                timed("land", land)
+        with engine.connect() as connection:
+            counts = campaigns.counts(connection, campaign_id)
+        assert counts["done"] == sum(counts.values()), counts
+        assert identity.backend == "recorded"
+    return dict(clock)
+
+
+def end_to_end(file: Path, recording: Path, jobs: int) -> dict[str, float]:
+    """Jobs per second with the real programs, and how much memory each took."""
+    with farm_home(recording) as (urls, engine), Stack(urls, settings().home, programs=[COORDINATOR, WORKERS]) as stack:
+        live = False
+        while not live:
+            stack.check()
+            time.sleep(0.05)
+            with engine.connect() as connection:
+                live = bool(devices.live(connection, silent_after=60))
+        time.sleep(5)  # the worker's processes are up before the clock starts
+        peak: dict[str, float] = {}
+        stop = threading.Event()
+        sampler = threading.Thread(target=_sample_memory, args=(stack, peak, stop))
+        sampler.start()
+        began = time.perf_counter()
+        campaign_id = submit(engine, file, {})
+        submitted = time.perf_counter() - began
+        counts: dict[str, int] = {}
+        while not counts or counts["done"] < jobs:
+            stack.check()
+            time.sleep(0.1)
+            with engine.connect() as connection:
+                counts = campaigns.counts(connection, campaign_id)
+        seconds = time.perf_counter() - began
+        stop.set()
+        sampler.join()
+        with engine.connect() as connection:
+            landed = connection.execute(text("SELECT count(*) FROM measurements")).scalar_one()
+        assert landed == jobs, landed
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"jobs_per_second": jobs / seconds, "submit_s": submitted, "total_s": seconds, "submit_rss_mb": own, **peak}
+
+
+def _sample_memory(stack: Stack, peak: dict[str, float], stop: threading.Event) -> None:
+    while not stop.wait(0.5):
+        for name, pid in stack.pids().items():
+            try:
+                family = psutil.Process(pid).children(recursive=True)
+                total = sum(p.memory_info().rss for p in family) / 2**20
+            except psutil.NoSuchProcess:
+                continue
+            peak[f"{name}_rss_mb"] = max(peak.get(f"{name}_rss_mb", 0.0), total)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[10_000, 100_000], help="sizes, multiples of 1000")
+    parser.add_argument("--repetitions", type=int, default=3)
+    asked = parser.parse_args()
+    sizes = {}
+    for jobs in asked.jobs:
+        with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as folder:
+            Path(folder).chmod(0o755)
+            file, recording = Path(folder) / "campaign.yaml", Path(folder) / "recording.parquet"
+            file.write_text(campaign_text(jobs))
+            record(file, recording)
+            whole = [end_to_end(file, recording, jobs) for _ in range(asked.repetitions)]
+            parts = [split(file, recording) for _ in range(asked.repetitions)]
+        sizes[str(jobs)] = {
+            **{key: round(statistics.median(run[key] for run in whole), 3) for key in whole[0]},
+            "split_us_per_job": {
+                stage: round(statistics.median(run[stage] for run in parts) / jobs * 1e6, 2) for stage in STAGES
+            },
+        }
+    columns = ["jobs", "jobs/s", "submit s", "total s", "submit MB", "coordinator MB", "workers MB"]
+    keys = ["jobs_per_second", "submit_s", "total_s", "submit_rss_mb", "coordinator_rss_mb", "workers_rss_mb"]
+    table = markdown(columns, [[int(jobs), *(figures[k] for k in keys)] for jobs, figures in sizes.items()])
+    table += "\n\nMicroseconds per job, stage by stage in one process:\n\n"
+    table += markdown(
+        ["jobs", *STAGES], [[int(jobs), *figures["split_us_per_job"].values()] for jobs, figures in sizes.items()]
+    )
+    write("farm_overhead", {"sizes": sizes}, table, repetitions=asked.repetitions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""MLflow, quietly: importing it, reaching a registry, and what it means when that fails."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from farm.errors import MlflowMissing, RegistryUnreachable
+
+CONNECT_SECONDS = 5.0
+"""How long a registry server may take to accept a connection."""
+
+_QUIET = {
+    # No usage reports to anybody.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+_LOG_LEVELS = {
+    "mlflow": logging.WARNING,
+    # It warns where a model is saved in an environment that has no pip, as uv makes them.
+    "mlflow.utils.environment": logging.ERROR,
+    "alembic": logging.WARNING,
+}
+
+
+def load_mlflow() -> Any:
+    """MLflow without usage telemetry, progress bars and informational lines. Raises `MlflowMissing`."""
+    for variable, value in _QUIET.items():
+        os.environ.setdefault(variable, value)
+    try:
+        import mlflow
+    except ModuleNotFoundError:
+        raise MlflowMissing from None
+    for name, level in _LOG_LEVELS.items():
+        logger = logging.getLogger(name)
+        logger.setLevel(max(logger.level, level))
+    return mlflow
+
+
+@contextmanager
+def mlflow_warnings_ignored() -> Iterator[None]:
+    """Around calls in which MLflow warns about itself: its type hints, and what SQLAlchemy 2.1 and pandas 3 deprecate.
+
+    Nobody who reads such a warning here could mend it.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def load_pyfunc() -> Any:
+    """The module `mlflow.pyfunc`. Raises `MlflowMissing`."""
+    load_mlflow()
+    with mlflow_warnings_ignored():
+        return importlib.import_module("mlflow.pyfunc")
+
+
+@contextmanager
+def registry_client(uri: str) -> Iterator[Any]:
+    """An `MlflowClient` on that tracking and registry URI. What goes wrong inside is a `RegistryUnreachable`."""
+    _check_answers(uri)
+    mlflow = load_mlflow()
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with mlflow_warnings_ignored():
+            client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
+        yield client
+    except (mlflow.MlflowException, SQLAlchemyError, OSError) as error:
+        raise RegistryUnreachable(url=_without_password(uri), why=first_line(error)) from error
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    return Path(urlsplit(uri).path.removeprefix("/")) if uri.startswith("sqlite:") else None
+
+
+def has_been_used(uri: str) -> bool:
+    """False for a local store that nothing was written to yet: reading it would create it, at the cost of seconds."""
+    file = _sqlite_file(uri)
+    return file is None or file.exists()
+
+
+def _check_answers(uri: str) -> None:
+    """A server that is not there is found out here in `CONNECT_SECONDS`; MLflow itself retries for minutes."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https"):
+        return
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise RegistryUnreachable(url=_without_password(uri), why=first_line(error)) from None
+
+
+def _without_password(uri: str) -> str:
+    parts = urlsplit(uri)
+    if "@" not in parts.netloc:
+        return uri
+    return parts._replace(netloc="***@" + parts.netloc.rsplit("@", 1)[1]).geturl()
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

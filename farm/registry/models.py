@@ -1,0 +1,160 @@
+"""Which models there are, and fetching one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from farm.errors import BadInput, NoSuchModel
+from farm.registry.client import first_line, has_been_used, load_pyfunc, registry_client
+
+PREFIX = "gemm-forest-"
+CHAMPION = "champion"
+"""The alias of the version that other programs pull."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """One registered model version, as its tags describe it. Numbers that a version has no tag for are None."""
+
+    name: str
+    version: str
+    device_type: str
+    aliases: tuple[str, ...]
+    created_at: datetime
+    run_id: str | None
+    # Of the training table: measurements, different configurations, and shapes (m, n, k).
+    rows: int | None
+    configurations: int | None
+    shapes: int | None
+    sources: str | None
+    table_hash: str | None
+    # Of the runtime, on shapes held out of training.
+    median_error_pct: float | None
+    mean_error_pct: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "created_at": self.created_at.isoformat()}
+
+
+def model_name(device_type: str) -> str:
+    """The registered name of a device type's model; a name that already has that form stays as it is."""
+    return device_type if device_type.startswith(PREFIX) else PREFIX + device_type
+
+
+def list_models(uri: str) -> list[ModelInfo]:
+    """Every version of every model of the farm, by name and newest first."""
+    if not has_been_used(uri):
+        return []
+    with registry_client(uri) as client:
+        found = [
+            _info(version, aliases)
+            for name, aliases in _models(client).items()
+            for version in _pages(client.search_model_versions, filter_string=f"name = '{name}'")
+        ]
+    return sorted(found, key=lambda model: (model.name, -int(model.version)))
+
+
+def model_info(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> ModelInfo:
+    """One version of a model, given by name or device type. Raises `NoSuchModel`, naming those there are."""
+    name, wanted = model_name(name), str(alias_or_version)
+    models = list_models(uri)
+    for model in models:
+        if model.name == name and wanted in (model.version, *model.aliases):
+            return model
+    same = [model for model in models if model.name == name]
+    if same:
+        known = ", ".join(" = ".join([f"version {model.version}", *model.aliases]) for model in same)
+        raise NoSuchModel(name=f"{name} with the version or alias {wanted}", known=known)
+    known = ", ".join(dict.fromkeys(model.name for model in models)) or "none"
+    raise NoSuchModel(name=f"model {name}", known=known)
+
+
+def pull(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> Any:
+    """The loaded model (an `mlflow.pyfunc.PyFuncModel`). Raises `NoSuchModel`."""
+    model = model_info(uri, name, alias_or_version)
+    with registry_client(uri) as client:
+        return load_pyfunc().load_model(_fetch(client, uri, model, None))
+
+
+def download(uri: str, name: str, alias_or_version: str | int = CHAMPION, *, to: Path) -> Path:
+    """Puts a model's files into the folder `to` and returns it; `mlflow.pyfunc.load_model(to)` loads them.
+
+    Raises `NoSuchModel`, and `BadInput` where the folder has something in it.
+    """
+    model = model_info(uri, name, alias_or_version)
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise BadInput(detail=f"{to} exists and is not an empty folder. Name another, or remove it.")
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".download-", dir=to.parent) as staging:
+            with registry_client(uri) as client:
+                complete = _fetch(client, uri, model, Path(staging))
+            # MLflow makes a folder of its own inside; moved at once, so that a broken download leaves nothing.
+            Path(complete).replace(to)
+    except OSError as error:
+        raise BadInput(detail=f"{to} cannot be written: {first_line(error)}") from None
+    return to
+
+
+def _models(client: Any) -> dict[str, dict[str, list[str]]]:
+    """Name -> version -> its aliases, of the farm's models."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for model in _pages(client.search_registered_models, filter_string=f"name LIKE '{PREFIX}%'"):
+        versions = found.setdefault(model.name, {})
+        for alias, version in model.aliases.items():
+            versions.setdefault(str(version), []).append(alias)
+    return found
+
+
+def _pages(search: Any, **arguments: Any) -> Iterator[Any]:
+    token = None
+    while True:
+        page = search(page_token=token, **arguments)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _info(version: Any, aliases: dict[str, list[str]]) -> ModelInfo:
+    tags = version.tags
+
+    def number(tag: str) -> float | None:
+        return float(tags[tag]) if tag in tags else None
+
+    def whole(tag: str) -> int | None:
+        return int(tags[tag]) if tag in tags else None
+
+    return ModelInfo(
+        name=version.name,
+        version=str(version.version),
+        device_type=tags.get("device_type", version.name.removeprefix(PREFIX)),
+        aliases=tuple(sorted(aliases.get(str(version.version), ()))),
+        created_at=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC),
+        run_id=version.run_id or None,
+        rows=whole("rows"),
+        configurations=whole("configurations"),
+        shapes=whole("shapes"),
+        sources=tags.get("sources"),
+        table_hash=tags.get("table_hash"),
+        median_error_pct=number("runtime_median_error_pct"),
+        mean_error_pct=number("runtime_mean_error_pct"),
+    )
+
+
+def _fetch(client: Any, uri: str, model: ModelInfo, to: Path | None) -> str:
+    """A local path of the model's files: the registry's own where it is a local folder and `to` is None.
+
+    Through the version's source and not `models:/…`, which MLflow resolves with the process's global registry.
+    """
+    from mlflow import artifacts
+
+    source = client.get_model_version_download_uri(model.name, model.version)
+    destination = None if to is None else str(to)
+    folder: str = artifacts.download_artifacts(artifact_uri=source, dst_path=destination, tracking_uri=uri)
+    return folder

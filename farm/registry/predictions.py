@@ -1,0 +1,121 @@
+"""Asking a pulled model, about configurations or about a table of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.errors import BadInput, MissingColumns, NotPredictable
+from farm.kernels import Configuration
+from farm.registry.client import first_line, load_mlflow
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
+"""The columns that a model predicts. Energy is per GEMM; power and energy are NaN where power was never measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a model says of one configuration. Power and energy are None where the model has not learned power."""
+
+    configuration: str
+    runtime_ms: float
+    power_w: float | None
+    energy_mj: float | None
+    tflops: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def predict(model: Any, configurations: Sequence[Configuration]) -> list[Prediction]:
+    """What a pulled model says of each configuration. Raises `NotPredictable`, naming what the model knows."""
+    if not configurations:
+        return []
+    import pandas as pd
+
+    outputs = _ask(model, pd.DataFrame.from_records([_raw_columns(each) for each in configurations]))
+    return [
+        Prediction(configuration=each.canonical, **{name: _or_none(value) for name, value in row.items()})  # type: ignore[arg-type]
+        for each, row in zip(configurations, outputs.to_dict("records"), strict=True)
+    ]
+
+
+def predict_table(model: Any, table: pd.DataFrame, *, path: str = "the table") -> pd.DataFrame:
+    """The raw columns of `table` that the model reads, and beside them the columns of `OUTPUTS`.
+
+    Kernel parameters may be columns of their own, or one column `parameters` of JSON text as in exported results.
+    Raises `MissingColumns`, and `NotPredictable` for values that the model has not learned.
+    """
+    schema = model.metadata.get_input_schema()
+    wide = _spread_parameters(table, path)
+    missing = [name for name in schema.required_input_names() if name not in wide]
+    if missing:
+        raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(map(str, table.columns)))
+    raw = wide[[name for name in schema.input_names() if name in wide]].dropna(axis="columns", how="all")
+    return raw.join(_ask(model, raw))
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table as mappings fit for JSON: gaps are None, never NaN."""
+    import pandas as pd
+
+    rows = table.to_dict("records")
+    return [{str(name): None if pd.isna(value) else value for name, value in row.items()} for row in rows]
+
+
+def read_configurations(path: Path) -> pd.DataFrame:
+    """A CSV or Parquet file of configurations. Raises `BadInput`."""
+    import pandas as pd
+
+    try:
+        if path.suffix.lower() == ".csv":
+            return pd.read_csv(path)
+        if path.suffix.lower() == ".parquet":
+            return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise BadInput(detail=f"{path} cannot be read: {first_line(error)}") from None
+    raise BadInput(detail=f"{path} is neither .csv nor .parquet.")
+
+
+def _raw_columns(configuration: Configuration) -> dict[str, Any]:
+    problem, kernel = configuration.problem, configuration.kernel
+    shape, types = problem.shape, problem.types
+    return {
+        **{"m": shape.m, "n": shape.n, "k": shape.k},
+        **{"ab": str(types.ab), "cd": str(types.cd), "acc": str(types.acc), "layout": str(problem.layout)},
+        **{"alpha": problem.alpha, "beta": problem.beta, "family": kernel.family},
+        **dict(kernel.parameters),
+    }
+
+
+def _ask(model: Any, raw: pd.DataFrame) -> pd.DataFrame:
+    mlflow = load_mlflow()
+    try:
+        outputs: pd.DataFrame = model.predict(raw)
+    except (ValueError, mlflow.MlflowException) as error:
+        raise NotPredictable(why=first_line(error)) from error
+    return outputs[list(OUTPUTS)]
+
+
+def _spread_parameters(table: pd.DataFrame, path: str) -> pd.DataFrame:
+    if "parameters" not in table:
+        return table
+    import pandas as pd
+
+    try:
+        given = [json.loads(value) if isinstance(value, str) else dict(value) for value in table["parameters"]]
+    except (ValueError, TypeError) as error:
+        raise BadInput(detail=f"{path}: the column parameters holds something that is not JSON: {error}") from None
+    columns = pd.DataFrame.from_records(given, index=table.index)
+    return table.drop(columns=["parameters", *(name for name in columns if name in table)]).join(columns)
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

@@ -1,0 +1,203 @@
+"""What only a card can show: the kernels compute, the graphs replay, the power is read. Skipped without CuPy and a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.errors import ElementNotWritten, FarmError, InvalidOnDevice, WrongResult
+from farm.gemm import ElementType, Layout
+from farm.kernels import Configuration
+from farm.measurement import MeasuringRules, TimingRules
+from workers.devices import cards, open_device
+from workers.devices.cuda import CudaDevice
+from workers.kernels import tiled
+from workers.kernels.tiled import TILED_ENTRY, TiledKernel
+from workers.measure.operands import NUMPY_TYPES
+from workers.measure.verify import error_bound, result_scale
+
+QUICK = MeasuringRules(timing=TimingRules(min_samples=5, max_seconds=0.05, warmup_seconds=0.005))
+
+
+def _why_not() -> str | None:
+    """Why there is no card to test on. Neither imports CuPy nor creates a context."""
+    try:
+        return None if cards.find_cards() else "the driver shows no card"
+    except FarmError as error:
+        return str(error)
+
+
+WHY_NOT = _why_not()
+pytestmark = [
+    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
+    # CuPy warns of parts of CUDA that it looks for at import; they are not what is tested.
+    pytest.mark.filterwarnings("default"),
+]
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CudaDevice]:
+    opened = open_device(cards.find_cards()[0])
+    assert isinstance(opened, CudaDevice)
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def computed(configuration: Configuration, *, grid: tuple[int, int] | None = None) -> tuple[Any, Any]:
+    """The kernel's result and NumPy's in a wider type, from operands of this test's own."""
+    import cupy
+
+    p, launch = configuration.problem, TiledKernel.of(configuration)
+    s, dtype = p.shape, NUMPY_TYPES[p.types.ab]
+    random = np.random.default_rng(1)
+    a, b, c = (random.uniform(-1, 1, extents).astype(dtype) for extents in ((s.m, s.k), (s.k, s.n), (s.m, s.n)))
+    stored = [
+        cupy.asarray(np.ascontiguousarray(x.T if transposed else x))
+        for x, transposed in ((a, p.layout.a_transposed), (b, p.layout.b_transposed))
+    ]
+    d = cupy.full((s.m, s.n), np.nan, dtype)
+    kernel = cupy.RawModule(code=launch.code, options=launch.options).get_function(TILED_ENTRY)
+    # A kernel must not read C where beta is 0: it is given none.
+    c_given = cupy.asarray(c) if p.beta else np.uint64(0)
+    arguments = (*stored, c_given, d, s.m, s.n, s.k, dtype(p.alpha), dtype(p.beta))
+    kernel(grid or launch.grid(s), launch.block, arguments)
+    wide = np.float64 if p.types.ab is ElementType.F32 else np.longdouble
+    expected = p.alpha * (a.astype(wide) @ b.astype(wide)) + (p.beta * c.astype(wide) if p.beta else 0)
+    return d.get(), expected
+
+
+def assert_right(configuration: Configuration, **more: Any) -> None:
+    found, expected = computed(configuration, **more)
+    error = np.abs(found - expected).max() / result_scale(configuration.problem)
+    assert error <= error_bound(configuration.problem)  # False for NaN, which is an element not written
+
+
+@pytest.mark.parametrize("types", ["f32", "f64"])
+@pytest.mark.parametrize("tile", range(1, 33))
+def test_every_tile_computes_odd_sizes(device: CudaDevice, tile: int, types: str) -> None:
+    assert_right(Configuration.parse(f"tiled(tile={tile}) 67x53x41 {types}"))
+    assert_right(Configuration.parse(f"tiled(tile={tile}) {2 * tile}x{tile}x{3 * tile} {types} tt"))
+
+
+@pytest.mark.parametrize("types", ["f32", "f64"])
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("tile", [1, 7, 16, 31, 32])
+@pytest.mark.parametrize("scalars", ["alpha=1 beta=0", "alpha=-2.5 beta=0", "alpha=0.5 beta=1.5", "alpha=0 beta=1"])
+def test_layouts_and_scalars(device: CudaDevice, scalars: str, tile: int, layout: str, types: str) -> None:
+    assert_right(Configuration.parse(f"tiled(tile={tile}) 45x101x33 {types} {layout} {scalars}"))
+
+
+@pytest.mark.parametrize("shape", ["1x1x1", "1x1x5000", "1x3000x1", "3000x1x1", "7x4096x3", "4096x7x3", "3x5x10000"])
+@pytest.mark.parametrize("tile", [1, 16, 32])
+@pytest.mark.parametrize("types", ["f32", "f64"])
+def test_thin_shapes(device: CudaDevice, types: str, tile: int, shape: str) -> None:
+    assert_right(Configuration.parse(f"tiled(tile={tile}) {shape} {types} nt"))
+
+
+def test_more_rows_than_a_grid_has_blocks(device: CudaDevice) -> None:
+    assert_right(Configuration.parse("tiled(tile=1) 200001x2x3 f32"))
+    assert_right(Configuration.parse("tiled(tile=5) 203x17x19 f64 tn beta=2"), grid=(4, 3))
+
+
+@pytest.mark.parametrize("types", ["f32", "f64"])
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_measurement_is_verified_and_complete(device: CudaDevice, layout: str, types: str) -> None:
+    configuration = Configuration.parse(f"tiled(tile=16) 500x301x403 {types} {layout} alpha=2 beta=0.5")
+    row = device.measure(configuration, QUICK)
+    assert 0 < row.runtime_min_ms <= row.runtime_q1_ms <= row.runtime_ms <= row.runtime_q3_ms < 10
+    assert row.l2 == "cold"
+    assert row.verify_error is not None
+    assert row.verify_error <= error_bound(configuration.problem)
+    assert row.details["verified_by"] == "groups"
+    assert row.details["registers"] > 0
+    assert 0 < row.details["occupancy"] <= 1
+    assert row.sm_clock_mhz
+    assert row.environment["cupy"]
+
+
+def test_small_problems_are_measured_too(device: CudaDevice) -> None:
+    for text in ("tiled(tile=32) 1x1x1 f32", "tiled(tile=4) 17x16x15 f64 tt"):
+        row = device.measure(Configuration.parse(text), QUICK)
+        assert 0 < row.runtime_ms < 0.1
+        assert row.l2 == "warm"  # too small for a rotation to leave the cache, and it says so
+
+
+def test_larger_tiles_are_faster_until_they_are_not(device: CudaDevice) -> None:
+    times = {
+        tile: device.measure(Configuration.parse(f"tiled(tile={tile}) 1024x1024x1024 f32"), QUICK).runtime_ms
+        for tile in (1, 4, 16)
+    }
+    assert times[1] > 2 * times[4] > 4 * times[16]
+
+
+@pytest.mark.parametrize("size", [64, 512])
+def test_a_wrong_kernel_is_caught(device: CudaDevice, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tiled.source("tiled.cu")
+    sabotages = {
+        WrongResult: ("for (int i = 0; i < TILE; ++i)", "for (int i = (row == 5 && column == 9); i < TILE; ++i)"),
+        ElementNotWritten: (
+            "if (row < m && column < n) {",
+            "if (row < m && column < n && row + column != m + n - 2) {",
+        ),
+    }
+    # Another tile for each: a compiled kernel is kept by its options.
+    for tile, (error, (right, wrong)) in zip((13, 14), sabotages.items(), strict=True):
+        assert source.count(right) == 1
+        device._kernels.clear()
+        broken = source.replace(right, wrong)
+        monkeypatch.setattr(tiled, "source", lambda _, text=broken: text)
+        with pytest.raises(error):
+            device.measure(Configuration.parse(f"tiled(tile={tile}) {size}x{size}x{size} f32"), QUICK)
+    device._kernels.clear()
+
+
+def test_power_of_a_cube(device: CudaDevice) -> None:
+    rules = MeasuringRules(power="all", power_seconds=1.0)
+    configuration = Configuration.parse("tiled(tile=16) 1024x1024x1024 f32")
+    row = device.measure(configuration, rules)
+    assert row.runtime_rse < 0.05
+    if row.power_w is None:
+        pytest.skip("this card reports no power")
+    assert row.power_source in {"nvml-counter+samples", "nvml-counter", "nvml-samples"}
+    assert row.power_limit_w is None or 10 < row.power_w < 1.2 * row.power_limit_w
+    assert row.idle_power_w is None or row.power_w > row.idle_power_w
+    assert row.temperature_c is not None
+    assert row.throttle_reasons is not None
+    again = device.measure(configuration, rules)
+    assert again.power_w == pytest.approx(row.power_w, rel=0.1)
+    assert again.runtime_ms == pytest.approx(row.runtime_ms, rel=0.1)
+
+
+def test_operands_are_uniform_and_do_not_depend_on_length(device: CudaDevice) -> None:
+    import cupy
+
+    for kind in (ElementType.F32, ElementType.F64):
+        short, long, other = (cupy.empty(size, NUMPY_TYPES[kind]) for size in (1000, 10**6, 1000))
+        for numbers, seed in ((short, 3), (long, 3), (other, 4)):
+            device._fill_uniform(numbers, kind, seed)
+        assert bool((short == long[:1000]).all())
+        assert not bool((short == other).any())
+        assert -1 <= float(long.min()) < -0.999
+        assert 0.999 < float(long.max()) <= 1
+        assert abs(float(long.mean())) < 0.005
+        assert float(long.var()) == pytest.approx(1 / 3, rel=0.01)
+
+
+def test_what_does_not_fit_is_invalid(device: CudaDevice) -> None:
+    extent = int((device.identity.traits.memory_bytes / 4) ** 0.5)
+    with pytest.raises(InvalidOnDevice, match="bytes"):
+        device.measure(Configuration.parse(f"tiled(tile=16) {extent}x{extent}x{extent} f32"), QUICK)
+
+
+def test_opening_reads_what_nvml_does_not_tell(device: CudaDevice) -> None:
+    traits = device.identity.traits
+    assert traits.multiprocessors
+    assert traits.l2_bytes
+    # The table that is used before a device is opened must not promise more than the device has.
+    promised = cards.shared_memory_per_block_bytes(traits.compute_capability)
+    assert traits.shared_memory_per_block_bytes is not None
+    assert promised <= traits.shared_memory_per_block_bytes

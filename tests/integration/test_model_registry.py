@@ -1,0 +1,286 @@
+"""A model's whole way: trained, registered, pulled, and loaded where nothing of the farm is installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
+
+import numpy as np
+import pandas as pd
+import pytest
+from samples import cpu, document, row
+from sqlalchemy import Engine, text
+
+from farm import registry
+from farm.campaign import Campaign
+from farm.db import measurements
+from farm.db.campaigns import Stored
+from farm.devices import DeviceIdentity
+from farm.errors import BadInput, MissingColumns, NoSuchModel, NotPredictable, RegistryUnreachable, TooFewMeasurements
+from farm.kernels import Configuration
+from farm.measurement import Source
+from tests.training_tables import DEVICE_TYPE, tiled_table
+from trainer.forest import ForestSettings
+from trainer.registry import TrainingOutcome, train_and_register
+from trainer.table import read_training_table, table_hash
+
+TABLE = tiled_table((256, 512, 1024))
+SMALL = ForestSettings(trees=20)
+CONFIGURATIONS = [Configuration.parse(f"tiled(tile={tile}) 512x512x512 f32") for tile in (8, 32)]
+
+
+def train(uri: str, table: pd.DataFrame = TABLE, device_type: str = DEVICE_TYPE, **changes: object) -> TrainingOutcome:
+    arguments: dict[str, object] = {"tracking_uri": uri, "code_version": "1.0", "settings": SMALL, **changes}
+    return train_and_register(table, device_type, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    home = tmp_path_factory.mktemp("home")
+    uri = f"sqlite:///{home / 'mlflow.db'}"
+    return SimpleNamespace(home=home, uri=uri, outcome=train(uri, campaign="first"))
+
+
+@pytest.fixture(scope="module")
+def model(trained: SimpleNamespace) -> object:
+    return registry.pull(trained.uri, DEVICE_TYPE)
+
+
+def test_a_training_says_what_it_came_to(trained: SimpleNamespace) -> None:
+    outcome = trained.outcome
+    assert (outcome.rows, outcome.configurations, outcome.shapes, outcome.sources) == (81, 81, 27, ["measured"])
+    assert (outcome.model_name, outcome.version, outcome.alias) == ("gemm-forest-test-device", "1", "champion")
+    assert outcome.table_hash == table_hash(TABLE)
+    assert set(outcome.metrics) == {"unseen_shapes", "random_rows"}
+    assert json.loads(json.dumps(outcome.to_json(), allow_nan=False)) == outcome.to_json()
+
+
+def test_the_registry_lists_what_was_trained(trained: SimpleNamespace) -> None:
+    (info,) = [model for model in registry.list_models(trained.uri) if model.device_type == DEVICE_TYPE]
+    outcome = trained.outcome
+    assert (info.name, info.version, info.aliases) == (outcome.model_name, "1", ("champion",))
+    assert (info.device_type, info.rows, info.shapes, info.run_id) == (DEVICE_TYPE, 81, 27, outcome.run_id)
+    runtime = outcome.metrics["unseen_shapes"]["runtime_ms"]
+    assert info.median_error_pct == pytest.approx(runtime["median_error_pct"], rel=1e-4)
+    assert registry.model_info(trained.uri, DEVICE_TYPE) == registry.model_info(trained.uri, info.name, 1) == info
+
+
+def test_a_run_holds_its_parameters_table_and_pictures(trained: SimpleNamespace, tmp_path: Path) -> None:
+    with registry.registry_client(trained.uri) as client:
+        run = client.get_run(trained.outcome.run_id)
+        files = Path(client.download_artifacts(run.info.run_id, "", str(tmp_path)))
+    assert run.info.status == "FINISHED"
+    assert run.data.params["trees"] == "20"
+    assert run.data.tags["campaign"] == "first"
+    assert run.inputs.dataset_inputs[0].dataset.digest == trained.outcome.table_hash[:36]
+    assert table_hash(pd.read_parquet(files / "training" / "table.parquet")) == trained.outcome.table_hash
+    assert (files / "evaluation" / "parity.png").read_bytes().startswith(b"\x89PNG")
+    assert len(pd.read_parquet(files / "evaluation" / "unseen_shapes.parquet")) == 81
+
+
+def test_everything_lies_beside_the_database_and_nothing_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: SimpleNamespace
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    train(trained.uri, device_type="another")
+    registry.predict(registry.pull(trained.uri, DEVICE_TYPE), CONFIGURATIONS)
+    assert list(here.iterdir()) == []
+    assert {path.name for path in trained.home.iterdir()} == {"mlflow.db", "mlartifacts"}
+
+
+def test_equal_tables_and_code_are_not_trained_again(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    first = train(uri)
+    again = train(uri, TABLE.sample(frac=1, random_state=1))
+    assert (first.reused, again.reused) == (False, True)
+    assert (again.version, again.run_id, again.metrics) == (first.version, first.run_id, first.metrics)
+
+    more = train(uri, tiled_table((256, 512, 768)))
+    newer_code = train(uri, tiled_table((256, 512, 768)), code_version="1.1")
+    assert [more.version, newer_code.version] == ["2", "3"]
+    assert [(m.version, m.aliases) for m in registry.list_models(uri)] == [("3", ("champion",)), ("2", ()), ("1", ())]
+
+
+def test_predictions_name_their_configuration_and_are_consistent(model: object) -> None:
+    predictions = registry.predict(model, CONFIGURATIONS)
+    assert [p.configuration for p in predictions] == [c.canonical for c in CONFIGURATIONS]
+    assert predictions[1].runtime_ms < predictions[0].runtime_ms
+    for p in predictions:
+        assert p.power_w is not None
+        assert p.energy_mj == pytest.approx(p.power_w * p.runtime_ms)
+        assert p.tflops == pytest.approx(2 * 512**3 / p.runtime_ms / 1e9)
+    assert registry.predict(model, []) == []
+
+
+def test_a_table_is_predicted_with_parameters_as_columns_or_as_in_exported_results(model: object) -> None:
+    raw = {"m": [256, 512], "n": 512, "k": 512, "ab": "f32", "family": "tiled", "cd": None, "note": "kept out"}
+    columns = registry.predict_table(model, pd.DataFrame({**raw, "tile": [8, 32]}))
+    exported = registry.predict_table(model, pd.DataFrame({**raw, "parameters": ['{"tile": 8}', '{"tile": 32}']}))
+    assert list(columns) == ["m", "n", "k", "ab", "family", "tile", *registry.OUTPUTS]
+    pd.testing.assert_frame_equal(columns, exported)
+
+
+def test_a_table_without_a_needed_column_is_refused_by_name(model: object) -> None:
+    with pytest.raises(MissingColumns, match=r"asked.csv lacks the columns ab, family. It has: m, n, k"):
+        registry.predict_table(model, pd.DataFrame({"m": [1], "n": [1], "k": [1]}), path="asked.csv")
+
+
+def test_what_the_model_has_not_learned_is_refused_with_what_it_knows(model: object) -> None:
+    with pytest.raises(NotPredictable, match="family is 'blas', which the model has not seen; it knows tiled"):
+        registry.predict(model, [Configuration.parse("blas(threads=1) 64x64x64 f32")])
+
+
+def test_gaps_become_none_in_records() -> None:
+    assert registry.records(pd.DataFrame({"power_w": [np.nan, 1.5]})) == [{"power_w": None}, {"power_w": 1.5}]
+
+
+@pytest.mark.parametrize(("name", "content"), [("asked.txt", "m"), ("absent.csv", None), ("bad.parquet", "m,n")])
+def test_a_file_that_is_no_table_is_bad_input(tmp_path: Path, name: str, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(BadInput, match=name):
+        registry.read_configurations(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "message"),
+    [
+        ("nowhere", "champion", "no model gemm-forest-nowhere. Known: .*gemm-forest-test-device"),
+        (DEVICE_TYPE, "challenger", "version or alias challenger. Known: version 1 = champion"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused_with_those_that_are(
+    trained: SimpleNamespace, name: str, version: str, message: str
+) -> None:
+    with pytest.raises(NoSuchModel, match=message):
+        registry.pull(trained.uri, name, version)
+
+
+def test_a_registry_that_nobody_wrote_to_has_no_models_and_is_not_created_by_asking(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert registry.list_models(uri) == []
+    with pytest.raises(NoSuchModel, match="Known: none"):
+        registry.pull(uri, DEVICE_TYPE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_not_there_is_said_to_be_unreachable_without_its_password() -> None:
+    with pytest.raises(RegistryUnreachable, match=r"http://\*\*\*@127.0.0.1:9 does not answer") as found:
+        registry.list_models("http://ann:secret@127.0.0.1:9")
+    assert "secret" not in str(found.value)
+
+
+def test_a_file_that_is_no_database_is_said_to_be_unreachable(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("this is not a database, however long it is " * 40)
+    with pytest.raises(RegistryUnreachable, match="file is not a database"):
+        registry.list_models(f"sqlite:///{tmp_path / 'mlflow.db'}")
+
+
+def test_a_downloaded_model_is_a_folder_that_is_not_overwritten(trained: SimpleNamespace, tmp_path: Path) -> None:
+    folder = registry.download(trained.uri, DEVICE_TYPE, to=tmp_path / "here" / "model")
+    assert (folder / "MLmodel").is_file()
+    with pytest.raises(BadInput, match="not an empty folder"):
+        registry.download(trained.uri, DEVICE_TYPE, to=folder)
+
+
+_ELSEWHERE = """
+    import sys
+
+    class NotInstalled:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in ("farm", "trainer", "workers", "skops"):
+                raise ModuleNotFoundError(name)
+
+    sys.meta_path.insert(0, NotInstalled())
+    import mlflow, pandas as pd
+
+    model = mlflow.pyfunc.load_model(sys.argv[1])
+    rows = pd.DataFrame([{"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled", "tile": tile} for tile in (8, 32)])
+    print(model.predict(rows).to_json(orient="records", double_precision=15))
+"""
+
+
+@pytest.mark.parametrize("downloaded", [False, True], ids=["from the registry", "from a folder"])
+def test_a_model_loads_where_nothing_of_the_farm_is_installed(
+    trained: SimpleNamespace, model: object, tmp_path: Path, downloaded: bool
+) -> None:
+    where = f"models:/{trained.outcome.model_name}@champion"
+    if downloaded:
+        where = str(registry.download(trained.uri, DEVICE_TYPE, to=tmp_path / "model"))
+    found = subprocess.run(
+        [sys.executable, "-I", "-c", textwrap.dedent(_ELSEWHERE), where],
+        cwd=tmp_path,
+        env={"MLFLOW_TRACKING_URI": trained.uri, "MLFLOW_DISABLE_TELEMETRY": "true", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    here = [p.to_json() for p in registry.predict(model, CONFIGURATIONS)]
+    for elsewhere, same in zip(json.loads(found.stdout), here, strict=True):
+        assert elsewhere == pytest.approx({name: same[name] for name in registry.OUTPUTS}, rel=1e-12)
+
+
+def test_models_made_by_different_code_live_in_one_process(trained: SimpleNamespace, tmp_path: Path) -> None:
+    folders = [registry.download(trained.uri, DEVICE_TYPE, to=tmp_path / name) for name in ("now", "later")]
+    code = folders[1] / "artifacts" / "code" / "predictor.py"
+    changed = code.read_text().replace("np.exp(found[RUNTIME])", "2 * np.exp(found[RUNTIME])")
+    assert changed != code.read_text()
+    code.write_text(changed)
+    now, later = (registry.load_pyfunc().load_model(str(folder)) for folder in folders)
+    for model, factor in ((later, 2), (now, 1)):
+        reference = registry.predict(registry.pull(trained.uri, DEVICE_TYPE), CONFIGURATIONS)[0]
+        assert registry.predict(model, CONFIGURATIONS)[0].runtime_ms == pytest.approx(factor * reference.runtime_ms)
+
+
+# --- the training table in Postgres ----------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]) -> Engine:
+    """Twelve configurations on one device: each measured, and the first one imported as well."""
+    device_id = announce(cpu())
+    stored = submit(Campaign.from_document(document()))
+    with engine.begin() as connection:
+        ids = connection.execute(text("SELECT id FROM configurations ORDER BY id")).scalars().all()
+        rows = [(None, stored.campaign_id, UUID(str(i)), device_id, row(float(at + 1))) for at, i in enumerate(ids)]
+        imported = row(99.0, source=Source.IMPORTED, power_w=42.0)
+        measurements.insert(connection, [*rows, (None, None, UUID(str(ids[0])), device_id, imported)])
+    return engine
+
+
+def test_the_training_table_holds_measured_rows_only_unless_asked(measured: Engine) -> None:
+    with measured.connect() as connection:
+        fresh = read_training_table(connection, "cpu-test")
+        everything = read_training_table(connection, "cpu-test", any_source=True)
+        nothing = read_training_table(connection, "another")
+    assert list(fresh["runtime_ms"]) == [float(n) for n in range(1, 13)]
+    assert fresh["power_w"].isna().all()
+    assert set(fresh["source"]) == {"measured"}
+    assert list(everything["source"]) == ["measured"] * 12 + ["imported"]
+    assert fresh["parameters"][0].keys() == {"threads"}
+    assert (fresh["campaign"] == "small").all()
+    assert nothing.empty
+
+
+def test_rows_from_postgres_train_a_model(measured: Engine, tmp_path: Path) -> None:
+    with measured.connect() as connection:
+        table = read_training_table(connection, "cpu-test")
+        nothing = read_training_table(connection, "another")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    outcome = train_and_register(table, "cpu-test", tracking_uri=uri, code_version="1.0", settings=SMALL)
+    assert (outcome.rows, outcome.shapes, outcome.power_configurations) == (12, 6, 0)
+    (prediction,) = registry.predict(
+        registry.pull(uri, "cpu-test"), [Configuration.parse("blas(threads=1) 64x64x64 f32")]
+    )
+    assert prediction.power_w is None
+    with pytest.raises(TooFewMeasurements, match="another has 0 measured configurations"):
+        train_and_register(nothing, "another", tracking_uri=uri, code_version="1.0")

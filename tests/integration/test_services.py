@@ -1,0 +1,588 @@
+"""The embedded Postgres and Redis: started once, shared, stopped by the last one out, whatever ends in between."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from homes import (
+    ask,
+    embedded_settings,
+    environment,
+    eventually,
+    holder,
+    let_go,
+    need_embedded_services,
+    processes_under,
+    urls_of,
+)
+from pydantic import SecretStr
+
+from farm.errors import (
+    BrokerUnreachable,
+    DatabaseUnreachable,
+    EmbeddedServiceFailed,
+    EmbeddedServiceMissing,
+    HomeUnusable,
+    OtherPostgresVersion,
+)
+from farm.services import binaries, cluster, services
+from farm.services.embedded import revive_services, stop_unused_services
+from farm.services.home import Home
+from farm.services.processes import User, become, is_alive
+from farm.services.urls import redis_client_url
+from farm.settings import Settings
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="what only concerns root")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short folder that every account can enter. At the end nothing may run in it."""
+    need_embedded_services()
+    made = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
+    made.chmod(0o755)
+    try:
+        yield made
+        assert processes_under(made) == []
+    finally:
+        for home in made.rglob("run"):
+            cluster.remove_cluster(Home(home.parent))
+        shutil.rmtree(made)
+
+
+@pytest.fixture
+def home(folder: Path) -> Path:
+    return folder / ".farm"
+
+
+def postmaster(home: Path) -> psutil.Process:
+    place = cluster.find_cluster(Home(home))
+    assert place is not None
+    return psutil.Process(int((place.data / "postmaster.pid").read_text().splitlines()[0]))
+
+
+def redis_process(home: Path) -> psutil.Process:
+    return psutil.Process(int((home / "redis" / "redis.pid").read_text()))
+
+
+def kill(process: psutil.Process) -> None:
+    """Kills a process that is not our child, and waits until it is gone."""
+    process.kill()
+    eventually(lambda: not is_alive(process.pid))
+
+
+def redis_client(url: str) -> redis.Redis:
+    return redis.Redis.from_url(redis_client_url(url), decode_responses=True)
+
+
+# --- one process -----------------------------------------------------------------------------------
+
+
+def test_they_serve_inside_the_block_and_leave_nothing_running(home: Path) -> None:
+    with services(embedded_settings(home), broker=True) as urls:
+        assert ask(urls.database_url, "SELECT current_user, current_database()") == ("farm", "farm")
+        assert urls.broker_url is not None
+        with redis_client(urls.broker_url) as client:
+            assert client.ping()
+            assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+            assert client.config_get("save") == {"save": ""}
+        assert urls.tracking_uri == f"sqlite:///{home}/mlflow.db"
+        assert len(processes_under(home)) > 1
+    assert processes_under(home) == []
+    assert [p for p in home.rglob("*") if p.is_socket() or p.name.endswith(".pid")] == []
+
+
+def test_nothing_listens_on_the_network_and_only_the_password_opens_the_database(home: Path) -> None:
+    with services(embedded_settings(home), broker=True) as urls:
+        family = [postmaster(home), *postmaster(home).children(), redis_process(home)]
+        assert [c for p in family for c in p.net_connections("inet")] == []
+        password = Home(home).passwords()["postgres"]
+        with (
+            pytest.raises(DatabaseUnreachable, match="password authentication failed") as refused,
+            services(_with_urls(home, urls.database_url.replace(password, "guess"))),
+        ):
+            pass
+        assert "guess" not in str(refused.value)
+        no_superuser = urls.database_url.replace("//farm:", "//postgres:")
+        with (
+            pytest.raises(DatabaseUnreachable, match=r"no pg_hba\.conf entry"),
+            services(_with_urls(home, no_superuser)),
+        ):
+            pass
+    assert (home / "secrets.json").stat().st_mode & 0o777 == 0o600
+    assert ask_nothing_shows(home, password)
+
+
+def ask_nothing_shows(home: Path, password: str) -> bool:
+    """Whether the password is in none of the logs."""
+    return not any(password in log.read_text() for log in (home / "logs").iterdir())
+
+
+def test_data_and_passwords_stay_from_one_start_to_the_next(home: Path) -> None:
+    with services(embedded_settings(home)) as urls:
+        ask(urls.database_url, "CREATE TABLE kept AS SELECT 42 AS answer")
+    with services(embedded_settings(home)) as again:
+        assert ask(again.database_url, "SELECT answer FROM kept") == (42,)
+        assert again == urls
+
+
+def test_without_a_broker_only_postgres_starts(home: Path) -> None:
+    with services(embedded_settings(home)) as urls:
+        assert urls.broker_url is None
+        assert not (home / "redis").exists()
+
+
+def test_passwords_are_not_in_what_is_printed(home: Path) -> None:
+    with services(embedded_settings(home), broker=True) as urls:
+        shown = repr(urls)
+    assert not any(password in shown for password in Home(home).passwords().values())
+
+
+def test_a_lost_file_of_passwords_is_made_anew_and_the_data_stay(home: Path) -> None:
+    with services(embedded_settings(home)) as urls:
+        ask(urls.database_url, "CREATE TABLE kept AS SELECT 42 AS answer")
+    (home / "secrets.json").unlink()
+    with services(embedded_settings(home)) as again:
+        assert again.database_url != urls.database_url
+        assert ask(again.database_url, "SELECT answer FROM kept") == (42,)
+
+
+def test_paths_that_are_long_or_odd_work_too(folder: Path) -> None:
+    home = (
+        folder / "a folder with 'quotes' \"and\" $more, which is much longer than the path of a socket may be" / ".farm"
+    )
+    home.parent.mkdir()
+    with services(embedded_settings(home), broker=True) as urls:
+        assert ask(urls.database_url, "SELECT 1") == (1,)
+        assert urls.broker_url is not None
+        with redis_client(urls.broker_url) as client:
+            assert client.ping()
+        socket_folder = cluster.find_cluster(Home(home)).sockets  # type: ignore[union-attr]
+        assert len(str(socket_folder)) < 60
+        assert socket_folder.stat().st_mode & 0o077 == 0
+    (Home(home).short_folder(Path("/" + "x" * 200), "s", None)).rmdir()
+
+
+def test_an_initialisation_cut_off_half_way_starts_over(home: Path) -> None:
+    with services(embedded_settings(home)):
+        pass
+    place = cluster.find_cluster(Home(home))
+    assert place is not None
+    shutil.rmtree(place.data / "base")
+    place.data.rename(place.base / "data.new")
+    with services(embedded_settings(home)) as urls:
+        assert ask(urls.database_url, "SELECT 1") == (1,)
+
+
+# --- several processes -----------------------------------------------------------------------------
+
+
+def test_the_last_one_out_stops_them(home: Path) -> None:
+    with holder(home) as other:
+        database_url, _ = urls_of(other)
+        with services(embedded_settings(home), broker=True) as urls:
+            assert urls.database_url == database_url
+            first = postmaster(home)
+        assert ask(database_url, "SELECT 1") == (1,)
+        assert postmaster(home) == first
+        let_go(other)
+    assert processes_under(home) == []
+
+
+def test_three_that_start_at_once_share_one_server(home: Path) -> None:
+    with holder(home) as a, holder(home) as b, holder(home) as c:
+        said = {tuple(urls_of(process)) for process in (a, b, c)}
+        assert len(said) == 1
+        log = (home / "logs" / "postgres.log").read_text()
+        assert log.count("starting PostgreSQL") == 1
+        for process in (a, b, c):
+            let_go(process)
+    assert processes_under(home) == []
+
+
+def test_ctrl_c_does_not_reach_them(home: Path) -> None:
+    with services(embedded_settings(home), broker=True), holder(home) as other:
+        urls_of(other)
+        before = postmaster(home), redis_process(home)
+        groups = {os.getpgid(process.pid) for process in before}
+        assert os.getpgid(other.pid) not in groups
+        assert os.getpgrp() not in groups
+        os.killpg(other.pid, signal.SIGINT)
+        other.wait(30)
+        assert (postmaster(home), redis_process(home)) == before
+
+
+def test_ctrl_c_stops_the_servers_of_a_command_alone(home: Path) -> None:
+    with holder(home) as only:
+        urls_of(only)
+        os.killpg(only.pid, signal.SIGINT)
+        only.wait(30)
+    assert processes_under(home) == []
+
+
+# --- violent ends ----------------------------------------------------------------------------------
+
+
+def test_what_a_killed_command_left_is_used_and_then_stopped(home: Path) -> None:
+    with holder(home) as victim:
+        urls_of(victim)
+        victim.kill()
+        victim.wait()
+    left = postmaster(home), redis_process(home)
+    with services(embedded_settings(home), broker=True) as urls:
+        assert (postmaster(home), redis_process(home)) == left
+        assert ask(urls.database_url, "SELECT 1") == (1,)
+    assert processes_under(home) == []
+
+
+def test_what_a_killed_command_left_can_be_swept_up(home: Path) -> None:
+    with holder(home) as user, holder(home, "database") as victim:
+        urls_of(user)
+        urls_of(victim)
+        assert stop_unused_services(embedded_settings(home)) == []
+        for process in (user, victim):
+            process.kill()
+            process.wait()
+    assert stop_unused_services(embedded_settings(home)) == ["Postgres", "Redis"]
+    assert processes_under(home) == []
+    assert stop_unused_services(embedded_settings(home)) == []
+
+
+def test_a_killed_server_recovers_with_everything_committed(home: Path) -> None:
+    with holder(home) as user:
+        database_url, _ = urls_of(user)
+        ask(database_url, "CREATE TABLE kept AS SELECT 42 AS answer")
+        for process in (postmaster(home), redis_process(home)):
+            kill(process)
+        with services(embedded_settings(home), broker=True) as urls:
+            assert ask(urls.database_url, "SELECT answer FROM kept") == (42,)
+            assert urls.broker_url is not None
+            with redis_client(urls.broker_url) as client:
+                assert client.ping()
+        let_go(user)
+    assert processes_under(home) == []
+
+
+def test_a_server_that_died_in_use_is_brought_back(home: Path) -> None:
+    settings = embedded_settings(home)
+    with services(settings, broker=True) as urls:
+        assert revive_services(settings) == []
+        kill(redis_process(home))
+        assert revive_services(settings) == ["Redis"]
+        kill(postmaster(home))
+        assert revive_services(settings) == ["Postgres"]
+        assert ask(urls.database_url, "SELECT 1") == (1,)
+        assert revive_services(settings) == []
+
+
+def test_a_note_that_names_a_reused_process_number_is_not_believed(home: Path) -> None:
+    with services(embedded_settings(home), broker=True):
+        notes = {
+            path: path.read_text()
+            for path in (
+                cluster.find_cluster(Home(home)).data / "postmaster.pid",  # type: ignore[union-attr]
+                home / "redis" / "redis.pid",
+            )
+        }
+        old = [str(postmaster(home).pid), str(redis_process(home).pid)]
+    place = cluster.find_cluster(Home(home))
+    assert place is not None
+    with subprocess.Popen(["sleep", "60"], cwd="/", **become(place.user)) as stranger:
+        try:
+            for (path, text), pid in zip(notes.items(), old, strict=True):
+                path.write_text(text.replace(pid, str(stranger.pid), 1))
+                shutil.chown(path, place.user.name) if place.user else None
+            with services(embedded_settings(home), broker=True) as urls:
+                assert ask(urls.database_url, "SELECT 1") == (1,)
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+
+
+# --- where they cannot be had ----------------------------------------------------------------------
+
+
+def test_a_server_that_does_not_start_is_reported_with_its_own_words(home: Path) -> None:
+    with services(embedded_settings(home)):
+        pass
+    place = cluster.find_cluster(Home(home))
+    assert place is not None
+    with (place.data / "postgresql.conf").open("a") as file:
+        file.write("no_such_setting = on\n")
+    with pytest.raises(EmbeddedServiceFailed, match="configuration file") as failed, services(embedded_settings(home)):
+        pass
+    assert str(home / "logs" / "postgres.log") in str(failed.value)
+    assert failed.value.exit_code == 3
+
+
+def test_a_redis_that_does_not_start_is_reported_with_its_own_words(home: Path) -> None:
+    (home / "logs" / "redis.log").mkdir(parents=True)
+    with (
+        pytest.raises(EmbeddedServiceFailed, match="Can't open the log file"),
+        services(embedded_settings(home), broker=True),
+    ):
+        pass
+
+
+def test_a_file_in_the_way_is_named(home: Path) -> None:
+    (home / "redis" / "redis.sock").mkdir(parents=True)
+    (home / "redis").chmod(0o700)
+    with (
+        pytest.raises(EmbeddedServiceFailed, match=r"redis/redis\.sock: Is a directory"),
+        services(embedded_settings(home), broker=True),
+    ):
+        pass
+
+
+def test_data_of_another_major_version_are_left_alone(home: Path) -> None:
+    with services(embedded_settings(home)):
+        pass
+    place = cluster.find_cluster(Home(home))
+    assert place is not None
+    (place.data / "PG_VERSION").write_text("12\n")
+    with pytest.raises(OtherPostgresVersion, match="written by Postgres 12"), services(embedded_settings(home)):
+        pass
+    (place.data / "PG_VERSION").write_text("16\n")
+    with services(embedded_settings(home)) as urls:
+        assert ask(urls.database_url, "SELECT 1") == (1,)
+
+
+def test_missing_wheels_are_named_with_what_brings_them(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binaries, "_package", lambda name: None)
+    monkeypatch.setenv("PATH", str(home))
+    with (
+        pytest.raises(EmbeddedServiceMissing, match=r"gemm-farm\[embedded\].*FARM_DATABASE_URL"),
+        services(embedded_settings(home)),
+    ):
+        pass
+    with pytest.raises(EmbeddedServiceMissing, match="FARM_BROKER_URL"):
+        binaries.redis_server()
+
+
+def test_a_home_that_cannot_be_written_is_a_mistake_of_input(folder: Path) -> None:
+    (folder / "file").write_text("")
+    with (
+        pytest.raises(HomeUnusable, match="FARM_HOME") as refused,
+        services(embedded_settings(folder / "file" / ".farm")),
+    ):
+        pass
+    assert refused.value.exit_code == 2
+
+
+def test_a_home_in_use_on_another_machine_is_not_started_a_second_time(home: Path) -> None:
+    with holder(home, "database") as elsewhere:
+        database_url, _ = urls_of(elsewhere)
+        # What this machine sees of a home on a network drive: locks and notes, but not the processes.
+        kill(postmaster(home))
+        (home / "run" / "postgres.host").write_text("elsewhere")
+        with pytest.raises(EmbeddedServiceFailed, match="in use on elsewhere"), services(embedded_settings(home)):
+            pass
+        elsewhere.kill()
+        elsewhere.wait()
+    with services(embedded_settings(home)) as urls:
+        assert urls.database_url == database_url
+
+
+def _with_urls(home: Path, database: str, broker: str | None = None) -> Settings:
+    named = {"database_url": SecretStr(database), "broker_url": SecretStr(broker) if broker else None}
+    return embedded_settings(home).model_copy(update=named)
+
+
+def test_named_servers_are_used_as_they_are_and_nothing_is_started(home: Path, folder: Path) -> None:
+    with holder(home) as server:
+        database_url, broker_url = urls_of(server)
+        other = folder / "other"
+        plain = database_url.replace("postgresql+psycopg", "postgres")
+        with services(_with_urls(other, plain, broker_url), broker=True) as urls:
+            assert (urls.database_url, urls.broker_url) == (database_url, broker_url)
+        assert not other.exists()
+        assert ask(database_url, "SELECT 1") == (1,)
+        let_go(server)
+
+
+def test_named_servers_that_do_not_answer_are_reported_without_their_passwords(home: Path, unused_port: int) -> None:
+    database = f"postgresql://ann:hunter22@127.0.0.1:{unused_port}/farm"
+    with pytest.raises(DatabaseUnreachable, match=r"ann:\*\*\*@127") as refused, services(_with_urls(home, database)):
+        pass
+    assert "hunter22" not in str(refused.value)
+    assert refused.value.exit_code == 3
+
+    broker = f"redis://:hunter22@127.0.0.1:{unused_port}/0"
+    with holder(home, "database") as server:
+        named = _with_urls(home, urls_of(server)[0], broker)
+        with pytest.raises(BrokerUnreachable, match=r":\*\*\*@127") as refused_too, services(named, broker=True):
+            pass
+        let_go(server)
+    assert "hunter22" not in str(refused_too.value)
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# --- accounts --------------------------------------------------------------------------------------
+
+
+@as_root
+def test_for_root_postgres_runs_as_an_account_without_rights(home: Path) -> None:
+    before = home.parent.stat()
+    with services(embedded_settings(home)):
+        assert postmaster(home).uids().effective != 0
+        assert postmaster(home).cwd().startswith(str(home))
+    assert home.parent.stat().st_mode == before.st_mode
+
+
+@as_root
+def test_a_home_closed_to_that_account_stays_closed_and_its_data_go_elsewhere(folder: Path) -> None:
+    closed = folder / "closed"
+    closed.mkdir(mode=0o700)
+    home = closed / ".farm"
+    try:
+        with services(embedded_settings(home)) as urls:
+            ask(urls.database_url, "CREATE TABLE kept AS SELECT 42 AS answer")
+            place = cluster.find_cluster(Home(home))
+            assert place is not None
+            assert not place.base.is_relative_to(home)
+            assert place.base.stat().st_mode & 0o077 == 0
+        assert closed.stat().st_mode & 0o777 == 0o700
+        with services(embedded_settings(home)) as urls:
+            assert ask(urls.database_url, "SELECT answer FROM kept") == (42,)
+        assert processes_under(place.base) == []
+    finally:
+        cluster.remove_cluster(Home(home))
+    assert not place.base.exists()
+
+
+@as_root
+def test_a_new_home_in_place_of_a_removed_one_starts_empty_and_keeps_the_old_data(folder: Path) -> None:
+    closed = folder / "closed"
+    closed.mkdir(mode=0o700)
+    home = closed / ".farm"
+    with services(embedded_settings(home)) as urls:
+        ask(urls.database_url, "CREATE TABLE kept AS SELECT 42 AS answer")
+    shutil.rmtree(home)
+    with services(embedded_settings(home)) as urls:
+        assert ask(urls.database_url, "SELECT to_regclass('kept')") == (None,)
+    place = cluster.find_cluster(Home(home))
+    assert place is not None
+    aside = list(place.base.parent.glob(f"{place.base.name}-until-*"))
+    assert len(aside) == 1
+    shutil.rmtree(aside[0])
+    cluster.remove_cluster(Home(home))
+
+
+@as_root
+def test_binaries_closed_to_that_account_are_copied_once(folder: Path) -> None:
+    account = cluster.account_for_postgres()
+    assert account is not None
+    closed = folder / "closed"
+    closed.mkdir(mode=0o700)
+    wheel = binaries.postgres_of_wheel().root.parent
+    (closed / wheel.name).symlink_to(wheel)
+    store = folder / "store"
+    store.mkdir()
+    original = binaries.PostgresBinaries(closed / wheel.name / "pginstall")
+    assert original.version(account) is None
+
+    copy = binaries.copied_for(account, original, store)
+    assert copy.version(account) == original.version()
+    made = copy.postgres.stat().st_ino
+    assert binaries.copied_for(account, original, store).postgres.stat().st_ino == made
+    assert [p.name for p in store.iterdir()] == [copy.root.parent.parent.name]
+
+    # A copy that was damaged is made again.
+    copy.postgres.write_bytes(b"")
+    assert binaries.copied_for(account, original, store).version(account) == original.version()
+
+
+AS_ANOTHER = """
+import os, sys
+import psycopg, redis, sqlalchemy.dialects.postgresql.psycopg, encodings.idna
+from homes import ask
+from farm.services import services
+from farm.settings import settings
+os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[1]))
+with services(settings(), broker=True) as urls:
+    print(ask(urls.database_url, "SELECT current_user")[0], os.getuid())
+"""
+
+
+@as_root
+def test_an_ordinary_user_runs_them_as_himself(folder: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    own = folder / "own"
+    own.mkdir()
+    shutil.chown(own, nobody.pw_uid, nobody.pw_gid)
+    # Everything is imported before the rights are given up: the interpreter may lie where this user cannot read.
+    done = subprocess.run(
+        [sys.executable, "-c", AS_ANOTHER, str(nobody.pw_uid), str(nobody.pw_gid)],
+        env=environment(own / ".farm", PYTHONPATH=str(Path(__file__).parent.parent)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout.split(), done.returncode) == (["farm", str(nobody.pw_uid)], 0), done.stderr
+    assert {p.stat().st_uid for p in (own / ".farm").rglob("*")} == {nobody.pw_uid}
+    assert processes_under(own) == []
+
+
+@as_root
+def test_root_in_the_home_of_a_user_runs_postgres_as_that_user(folder: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    home = Home(folder / ".farm")
+    Home.open(embedded_settings(home.path))
+    (home.path / "postgres").mkdir(mode=0o700)
+    shutil.chown(home.path / "postgres", nobody.pw_uid, nobody.pw_gid)
+    with services(embedded_settings(home.path)):
+        assert postmaster(home.path).uids().effective == nobody.pw_uid
+    assert cluster.place_cluster(home).user == User("nobody", nobody.pw_uid, nobody.pw_gid)
+
+
+# --- Celery ----------------------------------------------------------------------------------------
+
+TASKS = """
+import os, pathlib
+from farm.broker import make_app
+app = make_app(os.environ["FARM_BROKER_URL"])
+
+@app.task(name="tests.note")
+def note(path, text):
+    pathlib.Path(path).write_text(text)
+"""
+
+
+def test_celery_publishes_and_consumes_through_the_embedded_redis(folder: Path) -> None:
+    home = folder / "with a space" / ".farm"
+    home.parent.mkdir()
+    (folder / "carried.py").write_text(TASKS)
+    with services(embedded_settings(home), broker=True) as urls:
+        assert urls.broker_url is not None
+        sent = environment(home, FARM_BROKER_URL=urls.broker_url, PYTHONPATH=str(folder))
+        command = ["-A", "carried", "worker", "-P", "solo", "-Q", "work", "-l", "WARNING", "--without-gossip"]
+        with (folder / "worker.log").open("w") as log:
+            worker = subprocess.Popen([sys.executable, "-m", "celery", *command], env=sent, stderr=log, stdout=log)
+        try:
+            from farm.broker import make_app
+
+            with make_app(urls.broker_url) as app:
+                app.send_task("tests.note", args=(str(folder / "answer"), "carried"), queue="work")
+            eventually(lambda: (folder / "answer").exists() and (folder / "answer").read_text() == "carried", 30)
+        finally:
+            worker.terminate()
+            worker.wait(30)

@@ -1,0 +1,63 @@
+"""Training tables to test with: a synthetic device that behaves like physics, and the published RTX 4070 measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+DEVICE_TYPE = "test-device"
+GPPERF = Path(__file__).parents[2] / "shared" / "data" / "gpperf"
+
+_RAW = ["m", "n", "k", "tile"]
+
+
+def tiled_table(
+    sizes: Sequence[int] = (256, 512, 1024, 2048), *, tiles: Sequence[int] = (8, 16, 32), power: bool = True
+) -> pd.DataFrame:
+    """A tiled kernel on a device of 10 TFLOP/s and 500 GB/s whose efficiency depends on tile, padding and size."""
+    table = pd.DataFrame(list(product(sizes, sizes, sizes, tiles)), columns=_RAW)
+    return as_training_table(table.assign(**_physics(table, power=power)))
+
+
+def _physics(table: pd.DataFrame, *, power: bool) -> dict[str, pd.Series]:
+    m, n, k, tile = (table[name] for name in _RAW)
+    work, traffic = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
+    padded = np.ceil(m / tile) * tile * np.ceil(n / tile) * tile / (m * n)
+    efficiency = 0.8 * tile / (tile + 10) / padded
+    runtime_ms = np.maximum(work / (1e10 * efficiency), traffic / 5e8) + 0.004
+    power_w = 60 + 200 * work / runtime_ms / 1e10
+    return {"runtime_ms": runtime_ms, "power_w": power_w if power else power_w * np.nan}
+
+
+def blas_table(sizes: Sequence[int] = (64, 128, 256), *, threads: Sequence[int] = (1, 2)) -> pd.DataFrame:
+    """A CPU at 50 GFLOP/s a thread, without power."""
+    table = pd.DataFrame(list(product(sizes, sizes, sizes, threads)), columns=["m", "n", "k", "threads"])
+    runtime_ms = 2.0 * table["m"] * table["n"] * table["k"] / (5e7 * table["threads"] ** 0.9) + 0.002
+    return as_training_table(table.assign(runtime_ms=runtime_ms, power_w=np.nan), family="blas", parameter="threads")
+
+
+def as_training_table(table: pd.DataFrame, *, family: str = "tiled", parameter: str = "tile") -> pd.DataFrame:
+    """The columns that the trainer learns from, as the database gives them."""
+    parameters = [{parameter: int(value)} for value in table[parameter]]
+    return table.drop(columns=[parameter]).assign(
+        **{"device_type": DEVICE_TYPE, "source": "measured", "family": family, "parameters": parameters},
+        **{"ab": "f32", "cd": "f32", "acc": "f32", "layout": "nn", "alpha": 1.0, "beta": 0.0},
+    )
+
+
+def published_tiled_table() -> pd.DataFrame:
+    """The tiled kernel on an RTX 4070, as its authors measured it (arXiv 2411.16954)."""
+    if not GPPERF.is_dir():
+        pytest.skip(f"the published measurements are not here: {GPPERF}")
+    key = ["M", "N", "K", "Tile Size"]
+    runtimes = pd.read_csv(GPPERF / "rtx4070_tiled_runtime.csv")
+    both = runtimes.merge(pd.read_csv(GPPERF / "rtx4070_tiled_power.csv"), on=key, how="left")
+    names = dict(
+        zip([*key, "Execution Time", "Average Power Usage (W)"], [*_RAW, "runtime_ms", "power_w"], strict=True)
+    )
+    return as_training_table(both.rename(columns=names)).assign(source="imported")

@@ -1,0 +1,251 @@
+"""Targets become pools, and configurations become jobs on the devices that there are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from farm.campaign import Campaign, KnownDevice, PoolSpec, load, plan
+from farm.devices import DeviceKind, DeviceTraits
+from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
+
+CPU = KnownDevice("CPU-1", "cpu-amd-epyc", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=2))
+GPU_TRAITS = DeviceTraits(
+    kind=DeviceKind.CUDA, memory_bytes=2**34, max_threads_per_block=1024, shared_memory_per_block_bytes=100 * 1024
+)
+H200 = KnownDevice("GPU-1", "nvidia-h200", "gpu01", GPU_TRAITS)
+H200_TWIN = KnownDevice("GPU-2", "nvidia-h200", "gpu02", GPU_TRAITS)
+# A card on which a tile of 32 in f64 does not fit.
+SMALL = KnownDevice(
+    "GPU-3", "nvidia-small", "gpu02", dataclasses.replace(GPU_TRAITS, shared_memory_per_block_bytes=12 * 1024)
+)
+RECORDED = KnownDevice("REC-1", "recorded-nvidia-h200", "box", GPU_TRAITS)
+
+
+def campaign_of(**fields) -> Campaign:
+    return Campaign.from_document(
+        {
+            "name": "sweep",
+            "owner": "anna",
+            "problems": {"shapes": ["512x512x512"], "types": "f64"},
+            "kernels": {"family": "tiled", "tile": 16},
+        }
+        | fields
+    )
+
+
+def jobs_of(
+    campaign: Campaign, *devices: KnownDevice, allow_missing: bool = False
+) -> list[tuple[str, str, str | None]]:
+    jobs = plan(campaign, devices, allow_missing=allow_missing).jobs()
+    return [(str(j.configuration.kernel), j.pool.name, j.invalid_reason) for j in jobs]
+
+
+BOTH_FAMILIES = [{"family": "blas", "threads": 1}, {"family": "tiled", "tile": 16}]
+
+
+def test_any_is_once_on_any_type_that_can():
+    assert jobs_of(campaign_of(), H200, SMALL, H200_TWIN, CPU) == [
+        ("tiled(tile=16)", "any:nvidia-h200,nvidia-small", None)
+    ]
+
+
+def test_any_leaves_out_the_types_on_which_it_is_invalid():
+    jobs = jobs_of(campaign_of(kernels={"family": "tiled", "tile": [16, 32]}), H200, SMALL)
+    assert jobs == [
+        ("tiled(tile=16)", "any:nvidia-h200,nvidia-small", None),
+        ("tiled(tile=32)", "type:nvidia-h200", None),
+    ]
+
+
+def test_any_says_why_where_no_type_of_the_right_kind_can():
+    assert jobs_of(campaign_of(kernels={"family": "tiled", "tile": 32}), SMALL, CPU) == [
+        ("tiled(tile=32)", "type:nvidia-small", "tiled needs 16384 bytes of shared memory, the device has 12288")
+    ]
+
+
+def test_each_family_goes_to_its_kind_of_device():
+    assert jobs_of(campaign_of(kernels=BOTH_FAMILIES), CPU, H200) == [
+        ("blas(threads=1)", "type:cpu-amd-epyc", None),
+        ("tiled(tile=16)", "type:nvidia-h200", None),
+    ]
+
+
+def test_a_gpu_type_and_a_cpu_type_may_be_targets_of_one_campaign():
+    targets = [{"type": "nvidia-h200"}, {"type": "cpu-amd-epyc"}]
+    assert jobs_of(campaign_of(kernels=BOTH_FAMILIES, targets=targets), CPU, H200) == [
+        ("blas(threads=1)", "type:cpu-amd-epyc", None),
+        ("tiled(tile=16)", "type:nvidia-h200", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "pools"),
+    [
+        ({"type": "nvidia-h200"}, ["type:nvidia-h200"]),
+        ({"each": "nvidia-h200"}, ["device:GPU-1", "device:GPU-2"]),
+        ({"host": "gpu02"}, ["device:GPU-2", "device:GPU-3"]),
+        ({"device": "GPU-3"}, ["device:GPU-3"]),
+    ],
+)
+def test_what_a_target_means(target, pools):
+    jobs = jobs_of(campaign_of(targets=[target]), SMALL, H200_TWIN, CPU, H200)
+    assert [pool for _, pool, _ in jobs] == pools
+
+
+def test_one_pool_reached_by_two_targets_has_its_job_once():
+    targets = ["any", {"type": "nvidia-h200"}, {"host": "gpu01"}, {"device": "GPU-1"}]
+    jobs = jobs_of(campaign_of(targets=targets), H200)
+    assert sorted(pool for _, pool, _ in jobs) == ["device:GPU-1", "type:nvidia-h200"]
+
+
+def test_a_type_whose_devices_differ_can_what_one_of_them_can():
+    weak = dataclasses.replace(H200_TWIN, traits=SMALL.traits)
+    campaign = campaign_of(kernels={"family": "tiled", "tile": 32}, targets=[{"type": "nvidia-h200"}])
+    assert jobs_of(campaign, weak, H200) == [("tiled(tile=32)", "type:nvidia-h200", None)]
+    on_each = campaign_of(kernels={"family": "tiled", "tile": 32}, targets=[{"each": "nvidia-h200"}])
+    assert [reason is None for _, _, reason in jobs_of(on_each, weak, H200)] == [True, False]
+
+
+def test_an_invalid_job_keeps_its_pool_and_says_why():
+    assert jobs_of(campaign_of(kernels={"family": "blas", "threads": 8}), CPU) == [
+        ("blas(threads=8)", "type:cpu-amd-epyc", "blas needs 8 threads, the device has 2")
+    ]
+
+
+def test_recordings_answer_any_only_where_nothing_measures():
+    assert jobs_of(campaign_of(), RECORDED, H200)[0][1] == "type:nvidia-h200"
+    assert jobs_of(campaign_of(), RECORDED)[0][1] == "type:recorded-nvidia-h200"
+
+
+def test_pools_name_what_they_hold():
+    assert PoolSpec.of_types(["b", "a", "b"]) == PoolSpec("any:a,b", ("a", "b"), None)
+    assert PoolSpec.of_types(["a"]) == PoolSpec("type:a", ("a",), None)
+    assert PoolSpec.of_device("GPU-1") == PoolSpec("device:GPU-1", None, "GPU-1")
+
+
+def test_a_gpu_type_that_nobody_has_is_an_error_with_its_line(tmp_path: Path):
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "name: x\ntargets:\n  - any\n  - {type: nvidia-h100}\n"
+        "problems: {shapes: 8x8x8, types: f32}\nkernels: {family: tiled}\n"
+    )
+    with pytest.raises(NoSuchTarget) as raised:
+        plan(load(path, limit=10), [H200, CPU], allow_missing=False)
+    assert str(raised.value).startswith(
+        f"{path}:4: no device of the farm matches the target {{type: nvidia-h100}}. "
+        "Known: types cpu-amd-epyc, nvidia-h200; hosts box, gpu01."
+    )
+
+
+@pytest.mark.parametrize("target", ["any", {"each": "nvidia-h100"}, {"host": "gpu09"}])
+def test_a_target_that_means_devices_there_are_cannot_wait_for_one(target):
+    with pytest.raises(TargetNeedsDevices, match=r"means devices that are there, and none is\. Known: none, no worker"):
+        plan(campaign_of(targets=[target]), [], allow_missing=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "pool"), [({"type": "nvidia-h100"}, "type:nvidia-h100"), ({"device": "GPU-9"}, "device:GPU-9")]
+)
+def test_a_missing_type_or_device_may_be_waited_for(target, pool):
+    campaign = campaign_of(targets=[target], kernels=[*BOTH_FAMILIES, {"family": "tiled", "tile": 32}])
+    with pytest.raises(NoSuchTarget, match="--allow-missing-targets"):
+        plan(campaign, [CPU], allow_missing=False)
+    # Of a GPU it is known that it does not run a CPU's BLAS, and nothing else.
+    assert jobs_of(campaign, CPU, allow_missing=True) == [
+        ("tiled(tile=16)", pool, None),
+        ("tiled(tile=32)", pool, None),
+    ]
+
+
+def test_a_family_that_cannot_be_measured_yet_is_invalid_even_where_nothing_is_known():
+    campaign = campaign_of(kernels={"family": "cublaslt"}, targets=[{"type": "nvidia-h100"}])
+    (job,) = jobs_of(campaign, allow_missing=True)
+    assert job[2] == "this version of the farm cannot measure cublaslt yet"
+
+
+def test_gpu_kernels_on_a_farm_of_cpus_are_nothing_to_measure():
+    with pytest.raises(NothingToMeasure) as raised:
+        plan(campaign_of(), [CPU], allow_missing=False)
+    assert str(raised.value) == (
+        "campaign sweep asks for nothing that can be measured: tiled runs on cuda devices, its targets are cpu devices."
+    )
+
+
+def test_constraints_that_leave_nothing_are_nothing_to_measure():
+    nothing = plan(campaign_of(constraints=["m > 512"]), [H200], allow_missing=False)
+    with pytest.raises(NothingToMeasure, match=r"its constraints \(m > 512\) leave none of 1 configurations"):
+        list(nothing.jobs())
+    only_other_kind = plan(
+        campaign_of(kernels=BOTH_FAMILIES, constraints=["family == 'tiled'"]), [CPU], allow_missing=False
+    )
+    with pytest.raises(NothingToMeasure, match="runs on the devices of its targets"):
+        list(only_other_kind.jobs())
+
+
+def test_a_summary_agrees_with_the_jobs_it_counts():
+    campaign = campaign_of(
+        problems={"m": "64..1024 x2", "n": 512, "k": [64, 4096], "types": ["f32", "f64", "f16"], "beta": [0, 1]},
+        kernels=[{"family": "tiled", "tile": "1..32"}, {"family": "blas", "threads": [1, 2, 4]}],
+        constraints=["tile <= m / 4", "m < 1024"],
+        targets=["any", {"host": "gpu02"}],
+    )
+    planned = plan(campaign, [CPU, H200, H200_TWIN, SMALL], allow_missing=False)
+    summary, jobs = planned.summary(), list(planned.jobs())
+    assert summary.jobs == len(jobs)
+    assert {(c.family, c.pool): c.jobs for c in summary.counts} == Counter(
+        (j.configuration.kernel.family, j.pool.name) for j in jobs
+    )
+    assert {(c.family, c.pool): c.invalid for c in summary.counts if c.invalid} == Counter(
+        (j.configuration.kernel.family, j.pool.name) for j in jobs if j.invalid_reason
+    )
+    assert sum(g.count for g in summary.invalid) + summary.invalid_for_other_reasons == sum(
+        1 for j in jobs if j.invalid_reason
+    )
+    kept = list(campaign.configurations())
+    assert summary.configurations == len(kept)
+    assert summary.excluded_by_constraints == campaign.size - len(kept)
+    blas = sum(1 for c in kept if c.kernel.family == "blas")
+    assert [(n.family, n.target, n.configurations) for n in summary.not_applicable] == [
+        ("blas", "device:GPU-2", blas), ("blas", "device:GPU-3", blas),
+    ]  # fmt: skip
+
+
+def test_reasons_that_differ_in_numbers_alone_are_one_with_an_example():
+    campaign = campaign_of(
+        kernels={"family": "tiled", "tile": "26..32"}, problems={"shapes": "8x8x8", "types": ["f64", "f16"]}
+    )
+    tile, types = sorted(plan(campaign, [SMALL], allow_missing=False).summary().invalid, key=lambda g: g.count)[::-1]
+    if tile.reason.startswith("tiled computes"):
+        tile, types = types, tile
+    assert (tile.reason, tile.count) == ("tiled needs … bytes of shared memory, the device has …", 5)
+    assert tile.example == "tiled(tile=28) 8x8x8 f64:f64:f64 nn alpha=1 beta=0"
+    assert tile.example_reason == "tiled needs 12544 bytes of shared memory, the device has 12288"
+    assert types.count == 7
+    assert types.reason.endswith("the same for inputs, output and accumulator, not f16:f16:f32")
+
+
+def test_the_estimate_is_the_time_budget_and_grows_with_the_work():
+    def seconds(shape: str, **fields) -> float:
+        campaign = campaign_of(problems={"shapes": shape, "types": "f32"}, **fields)
+        return plan(campaign, [H200], allow_missing=False).summary().estimated_seconds["type:nvidia-h200"]
+
+    rules = {"timing": {"max_seconds": 0.2, "warmup_seconds": 0.1}}
+    small = seconds("64x64x64", measure=rules)
+    assert 0.3 < small < 0.35
+    assert seconds("64x64x64", measure=rules | {"power": "all", "power_seconds": 2}) == pytest.approx(small + 2)
+    assert seconds("8192x8192x8192", measure=rules) > 10
+    assert seconds("32768x32768x32768", measure=rules | {"job_seconds": 60}) == 60
+
+
+def test_invalid_jobs_take_no_time():
+    campaign = campaign_of(kernels={"family": "blas", "threads": 8})
+    assert plan(campaign, [CPU], allow_missing=False).summary().estimated_seconds == {"type:cpu-amd-epyc": 0.0}
+
+
+def test_a_summary_becomes_json():
+    summary = plan(campaign_of(), [H200], allow_missing=False).summary()
+    assert summary.to_json()["counts"] == ({"family": "tiled", "pool": "type:nvidia-h200", "jobs": 1, "invalid": 0},)

@@ -1,0 +1,640 @@
+"""The CUDA device without a GPU: a driver library and a CuPy that answer as the real ones, on this machine's memory.
+
+The fakes launch kernels by computing them with NumPy at the addresses they are given, so pointers, strides and scalars
+are checked as on a card. What only a card can show is in tests/gpu.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from farm.devices import Backend, DeviceKind
+from farm.errors import (
+    CudaUnavailable,
+    DeviceOutOfMemory,
+    DevicePoisoned,
+    ElementNotWritten,
+    InvalidOnDevice,
+    MeasurementFailed,
+    WrongResult,
+)
+from farm.gemm import ElementType, Layout, Shape
+from farm.kernels import Configuration
+from farm.measurement import MeasuringRules, TimingRules
+from workers.devices import cards, discover, open_device
+from workers.devices.cuda import CudaDevice
+from workers.devices.cuda_errors import cuda_name, translate
+from workers.kernels import tiled
+from workers.kernels.tiled import TiledKernel
+from workers.measure.nvml import Nvml
+from workers.measure.replay import plan_replays, replays_in_batch
+
+QUICK = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_seconds=0.05, warmup_seconds=0.0))
+
+
+# --- a driver library ---------------------------------------------------------------------------------
+
+
+class FakeNvmlError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(f"error {value}")
+        self.value = value
+
+
+class FakePynvml(ModuleType):
+    """`pynvml` for a host with one H200, or with what a test puts there."""
+
+    NVMLError = FakeNvmlError
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, NVML_TOTAL_POWER_SAMPLES = 1, 2, 0, 0
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.cards = [
+            {"uuid": "GPU-11111111-aaaa", "name": "NVIDIA H200", "bus": "00000000:0B:00.0", "capability": (9, 0)}
+        ]
+        self.slices: list[dict[str, Any]] = []
+        self.failing: dict[str, int] = {}
+        self.calls: list[str] = []
+        self.sessions = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("nvml"):
+            calls, failing = super().__getattribute__("calls"), super().__getattribute__("failing")
+            found = super().__getattribute__(name)
+
+            def call(*arguments: Any) -> Any:
+                calls.append(name)
+                if name in failing:
+                    raise FakeNvmlError(failing[name])
+                return found(*arguments)
+
+            return call
+        return super().__getattribute__(name)
+
+    def nvmlInit(self) -> None:
+        self.sessions += 1
+
+    def nvmlShutdown(self) -> None:
+        self.sessions -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.159.04"
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:
+        return self.cards[index]
+
+    def nvmlDeviceGetUUID(self, handle: dict[str, Any]) -> str:
+        return str(handle["uuid"])
+
+    def nvmlDeviceGetName(self, handle: dict[str, Any]) -> bytes:
+        return str(handle["name"]).encode()
+
+    def nvmlDeviceGetMemoryInfo(self, handle: dict[str, Any]) -> Any:
+        return SimpleNamespace(total=handle.get("memory", 2**37))
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: dict[str, Any]) -> tuple[int, int]:
+        return tuple(handle["capability"])
+
+    def nvmlDeviceGetPciInfo(self, handle: dict[str, Any]) -> Any:
+        return SimpleNamespace(busId=handle["bus"].encode())
+
+    def nvmlDeviceGetMigMode(self, handle: dict[str, Any]) -> tuple[int, int]:
+        return (1, 1) if self.slices else (0, 0)
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: dict[str, Any]) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: dict[str, Any], index: int) -> dict[str, Any]:
+        if index >= len(self.slices):
+            raise FakeNvmlError(6)
+        return self.slices[index]
+
+    def nvmlDeviceGetAttributes(self, handle: dict[str, Any]) -> Any:
+        return SimpleNamespace(multiprocessorCount=16)
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: dict[str, Any]) -> int:
+        return 700_000
+
+    def nvmlDeviceGetPowerUsage(self, handle: dict[str, Any]) -> int:
+        return 82_000
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: dict[str, Any]) -> int:
+        return int(time.perf_counter() * 10) * 65_000  # 650 W in steps of 100 ms
+
+    def nvmlDeviceGetSamples(self, handle: dict[str, Any], kind: int, since_us: int) -> tuple[int, list[Any]]:
+        now_us = int(1e6 * time.time())
+        times = range(max(since_us, now_us - 2_400_000), now_us, 20_000)
+        return 1, [SimpleNamespace(timeStamp=at, sampleValue=SimpleNamespace(uiVal=650_000)) for at in times]
+
+    def nvmlDeviceGetClockInfo(self, handle: dict[str, Any], clock: int) -> int:
+        return {1: 1980, 2: 3201}[clock]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: dict[str, Any]) -> int:
+        return 0x4
+
+    def nvmlDeviceGetTemperature(self, handle: dict[str, Any], sensor: int) -> int:
+        return 47
+
+    def nvmlDeviceGetApplicationsClock(self, handle: dict[str, Any], clock: int) -> int:
+        return 1980
+
+    def nvmlDeviceGetDefaultApplicationsClock(self, handle: dict[str, Any], clock: int) -> int:
+        return 1980
+
+
+# --- a CuPy -------------------------------------------------------------------------------------------
+
+
+class CUDARuntimeError(RuntimeError):
+    pass
+
+
+class OutOfMemoryError(MemoryError):
+    pass
+
+
+class FakeArray(np.ndarray):
+    """A NumPy array with what CuPy's has besides."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    def get(self) -> Any:
+        return np.asarray(self)
+
+
+def at_address(address: int, count: int, dtype: type) -> Any:
+    kind = {np.float32: ctypes.c_float, np.float64: ctypes.c_double}[dtype]
+    return np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(kind)), (count,))
+
+
+class FakeCupy(ModuleType):
+    """`cupy` over NumPy: kernels run at once, or when the graph that captured them is launched."""
+
+    __version__ = "14.2.0"
+    CARD: ClassVar[dict[str, int]] = {
+        "L2CacheSize": 2**20,
+        "MaxThreadsPerMultiProcessor": 2048,
+        "MultiProcessorCount": 132,
+        "MaxThreadsPerBlock": 1024,
+        "MaxSharedMemoryPerBlockOptin": 227 * 1024,
+    }
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self.gemm: Callable[[Any, Any], Any] = lambda a, b: a @ b
+        self.fault: Exception | None = None
+        self.launches: list[int] = []  # the address of A of every launch
+        self.capturing: list[Callable[[], None]] | None = None
+        self.free = 2**33
+        self.freed = 0
+        names = {f"cudaDevAttr{name}": number for number, name in enumerate(self.CARD)}
+        numbers = dict(enumerate(self.CARD.values()))
+        self.cuda = SimpleNamespace(
+            runtime=SimpleNamespace(
+                **names,
+                deviceGetAttribute=lambda attribute, _: numbers[attribute],
+                getDeviceCount=lambda: 1,
+                deviceGetPCIBusId=lambda _: "0000:0B:00.0",
+                setDevice=lambda _: None,
+                runtimeGetVersion=lambda: 13000,
+                memGetInfo=lambda: (self.free, 2**34),
+            ),
+            driver=SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 2048 // threads),
+            nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
+            Stream=lambda non_blocking: FakeStream(self),
+            get_elapsed_time=lambda a, b: 1e3 * (b.at - a.at),
+        )
+        for name in ("isnan", "isfinite", "where", "abs", "zeros", "asarray", "concatenate"):
+            setattr(self, name, getattr(np, name))
+
+    def empty(self, count: int, dtype: type) -> Any:
+        if self.fault is not None and isinstance(self.fault, OutOfMemoryError):
+            raise self.fault
+        return np.full(count, -77, dtype).view(FakeArray)
+
+    def get_default_memory_pool(self) -> Any:
+        def free_all_blocks() -> None:
+            self.freed += 1
+
+        return SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=free_all_blocks)
+
+    def RawModule(self, *, code: str, options: tuple[str, ...]) -> Any:
+        defines = dict(o.removeprefix("-D").split("=") for o in options if o.startswith("-D"))
+        return SimpleNamespace(get_function=lambda name: FakeKernel(self, name, defines))
+
+
+class FakeKernel:
+    num_regs, shared_size_bytes, local_size_bytes = 40, 2048, 0
+    kernel = SimpleNamespace(ptr=1)
+
+    def __init__(self, cupy: FakeCupy, name: str, defines: dict[str, str]) -> None:
+        self.cupy, self.name, self.defines = cupy, name, defines
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+        def run() -> None:
+            getattr(self, self.name)(grid, block, *arguments)
+
+        if self.cupy.capturing is not None:
+            self.cupy.capturing.append(run)
+        else:
+            run()
+
+    def fill_uniform(self, _: Any, __: Any, numbers: Any, count: Any, seed: Any) -> None:
+        assert int(count) == numbers.size
+        numbers[:] = np.random.default_rng(int(seed)).uniform(-1, 1, numbers.size)
+
+    def tiled_gemm(
+        self, grid: Any, block: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any
+    ) -> None:
+        dtype = {"float": np.float32, "double": np.float64}[self.defines["ELEMENT"]]
+        tile = int(self.defines["TILE"])
+        assert type(alpha) is type(beta) is dtype
+        assert block == (tile, tile)
+        assert grid == (-(-n // tile), -(-m // tile))
+        self.cupy.launches.append(a)
+        if self.cupy.fault is not None:
+            raise self.cupy.fault
+        a_stored, b_stored = at_address(a, m * k, dtype), at_address(b, k * n, dtype)
+        left = a_stored.reshape(k, m).T if self.defines["A_TRANSPOSED"] == "1" else a_stored.reshape(m, k)
+        right = b_stored.reshape(n, k).T if self.defines["B_TRANSPOSED"] == "1" else b_stored.reshape(k, n)
+        result = alpha * self.cupy.gemm(left, right)
+        if beta:
+            result = result + beta * at_address(c, m * n, dtype).reshape(m, n)
+        at_address(d, m * n, dtype).reshape(m, n)[: result.shape[0]] = result
+
+
+class FakeStream:
+    def __init__(self, cupy: FakeCupy) -> None:
+        self.cupy = cupy
+
+    def __enter__(self) -> FakeStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def record(self) -> Any:
+        assert self.cupy.capturing is None
+        return SimpleNamespace(at=time.perf_counter(), done=True, synchronize=lambda: None)
+
+    def synchronize(self) -> None:
+        return None
+
+    def begin_capture(self) -> None:
+        self.cupy.capturing = []
+
+    def end_capture(self) -> Any:
+        captured, self.cupy.capturing = self.cupy.capturing, None
+        assert captured
+
+        def launch(stream: FakeStream) -> None:
+            assert stream is self
+            for run in captured:
+                run()
+
+        return SimpleNamespace(launch=launch)
+
+
+@pytest.fixture
+def pynvml(monkeypatch: pytest.MonkeyPatch) -> FakePynvml:
+    fake = FakePynvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    return fake
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
+    fake = FakeCupy()
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: fake if name == "cupy" else find(name))
+    # `open` sets it for the process; the patch takes it back afterwards.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-11111111-aaaa")
+    return fake
+
+
+@pytest.fixture
+def device(pynvml: FakePynvml, cupy: FakeCupy) -> Iterator[CudaDevice]:
+    (identity,) = discover("cuda")
+    opened = open_device(identity)
+    assert isinstance(opened, CudaDevice)
+    opened.open()
+    yield opened
+    opened.close()
+    assert pynvml.sessions == 0
+
+
+# --- which devices there are --------------------------------------------------------------------------
+
+
+def test_a_card_is_known_without_opening_it(pynvml: FakePynvml, cupy: FakeCupy) -> None:
+    (identity,) = discover("auto")
+    assert (identity.uuid, identity.type, identity.backend) == ("GPU-11111111-aaaa", "nvidia-h200", Backend.CUDA)
+    assert identity.traits.kind is DeviceKind.CUDA
+    assert identity.traits.compute_capability == (9, 0)
+    assert identity.traits.shared_memory_per_block_bytes == 227 * 1024
+    assert identity.traits.memory_bytes == 2**37
+    assert identity.facts == {
+        "driver": "580.159.04",
+        "pci_bus_id": "0000:0b:00.0",
+        "power_limit_w": 700.0,
+        "mig_slice": False,
+    }
+    assert pynvml.sessions == 0
+
+
+def test_mig_slices_are_devices_of_their_own(pynvml: FakePynvml, cupy: FakeCupy) -> None:
+    pynvml.slices = [
+        {"uuid": f"MIG-{n}", "name": "NVIDIA H200 MIG 1g.18gb", "memory": 2**34, "capability": (9, 0)} for n in range(2)
+    ]
+    del cupy  # installed, not imported
+    found = cards.find_cards({})
+    assert [i.uuid for i in found] == ["MIG-0", "MIG-1"]
+    assert found[0].type == "nvidia-h200-mig-1g-18gb"
+    assert (found[0].traits.memory_bytes, found[0].traits.multiprocessors) == (2**34, 16)
+    with Nvml() as nvml:  # the card's power cannot be shared out between its slices
+        assert nvml.card("MIG-1").total_energy_mj() is None
+        assert nvml.card("MIG-1").power_samples(0) == []
+        assert nvml.card("MIG-1").telemetry().sm_clock_mhz == 1980
+
+
+@pytest.mark.parametrize(
+    ("visible", "order", "found"),
+    [
+        (None, None, ["GPU-a1", "GPU-b2", "GPU-b3"]),
+        ("", None, []),
+        ("-1", None, []),
+        ("GPU-b3,GPU-a1", None, ["GPU-b3", "GPU-a1"]),
+        ("GPU-b", None, []),  # the beginning of two
+        ("GPU-a", None, ["GPU-a1"]),
+        ("GPU-a1,GPU-zz,GPU-b2", None, ["GPU-a1"]),  # CUDA stops at the first unknown one
+        ("2,0", "PCI_BUS_ID", ["GPU-b3", "GPU-a1"]),
+    ],
+)
+def test_cuda_visible_devices_is_respected(
+    pynvml: FakePynvml, cupy: FakeCupy, visible: str | None, order: str | None, found: list[str]
+) -> None:
+    pynvml.cards = [
+        {"uuid": uuid, "name": name, "bus": "00000000:0B:00.0", "capability": (8, 9)}
+        for uuid, name in (("GPU-a1", "NVIDIA L4"), ("GPU-b2", "NVIDIA L40S"), ("GPU-b3", "NVIDIA L40S"))
+    ]
+    environment = {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": order}
+    seen = cards.find_cards({name: value for name, value in environment.items() if value is not None})
+    assert [identity.uuid for identity in seen] == found
+
+
+def test_numbers_for_cards_of_several_kinds_are_refused(pynvml: FakePynvml, cupy: FakeCupy) -> None:
+    pynvml.cards.append({**pynvml.cards[0], "uuid": "GPU-2", "name": "NVIDIA L4"})
+    with pytest.raises(CudaUnavailable, match="by UUID"):
+        cards.find_cards({"CUDA_VISIBLE_DEVICES": "1"})
+
+
+def test_a_missing_cupy_names_the_extra(pynvml: FakePynvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "cupy" else find(name))
+    with pytest.raises(CudaUnavailable, match=r"gemm-farm\[cuda13\]"):
+        discover("cuda")
+    assert cards.extra_for("550.54.15") == "cuda12"
+    assert [identity.backend for identity in discover("auto")] == [Backend.CPU]
+
+
+def test_a_missing_driver_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(CudaUnavailable, match=r"gemm-farm\[cuda13\]"):
+        discover("cuda")
+    assert [identity.backend for identity in discover("auto")] == [Backend.CPU]
+
+
+def test_a_missing_driver_says_so(pynvml: FakePynvml) -> None:
+    pynvml.failing["nvmlInit"] = 9
+    with pytest.raises(CudaUnavailable, match="driver does not answer"):
+        discover("cuda")
+    assert [identity.backend for identity in discover("auto")] == [Backend.CPU]
+
+
+def test_a_host_without_cards_has_no_cuda(pynvml: FakePynvml) -> None:
+    pynvml.cards = []
+    with pytest.raises(CudaUnavailable, match="no card"):
+        discover("cuda")
+    assert [identity.backend for identity in discover("auto")] == [Backend.CPU]
+
+
+def test_what_a_card_does_not_support_is_none_and_asked_once(pynvml: FakePynvml) -> None:
+    pynvml.failing = {"nvmlDeviceGetTotalEnergyConsumption": 3, "nvmlDeviceGetTemperature": 3}
+    with Nvml() as nvml:
+        card = nvml.card("GPU-11111111-aaaa")
+        for _ in range(3):
+            assert card.total_energy_mj() is None
+            assert card.telemetry().temperature_c is None
+    assert pynvml.calls.count("nvmlDeviceGetTotalEnergyConsumption") == 1
+
+
+def test_a_lost_card_poisons_and_other_errors_fail(pynvml: FakePynvml) -> None:
+    with Nvml() as nvml:
+        card = nvml.card("GPU-11111111-aaaa")
+        pynvml.failing["nvmlDeviceGetClockInfo"] = 15
+        with pytest.raises(DevicePoisoned):
+            card.telemetry()
+        pynvml.failing["nvmlDeviceGetClockInfo"] = 999
+        with pytest.raises(MeasurementFailed, match="nvmlDeviceGetClockInfo"):
+            card.telemetry()
+
+
+# --- measuring ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("types", ["f32", "f64"])
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("scalars", ["alpha=1 beta=0", "alpha=-1.5 beta=0.5"])
+def test_types_layouts_and_scalars_reach_the_kernel(device: CudaDevice, types: str, layout: str, scalars: str) -> None:
+    row = device.measure(Configuration.parse(f"tiled(tile=7) 33x45x21 {types} {layout} {scalars}"), QUICK)
+    assert row.runtime_ms > 0
+    assert row.verify_error is not None
+    assert row.verify_error < 1e-5
+
+
+def test_a_row_says_how_it_was_measured(device: CudaDevice, cupy: FakeCupy) -> None:
+    configuration = Configuration.parse("tiled(tile=16) 96x80x64 f32")
+    row = device.measure(configuration, QUICK)
+    set_bytes = 4 * (96 * 64 + 64 * 80 + 96 * 80)
+    sets = -(-2 * 2**20 // set_bytes)
+    assert row.l2 == "cold"
+    assert row.details["operand_sets"] == sets
+    assert row.details["footprint_bytes"] == sets * set_bytes >= 2 * 2**20
+    assert row.details["blocks_per_multiprocessor"] == 8
+    assert row.details["occupancy"] == 1.0
+    assert row.details["waves"] == pytest.approx(5 * 6 / (8 * 132))
+    assert row.details["registers"] == 40
+    assert len(set(cupy.launches)) == sets  # the graphs walk over all of them
+    assert row.kernel_hash == TiledKernel.of(configuration).hash
+    assert row.environment["driver"] == "580.159.04"
+    assert (row.environment["cuda_runtime"], row.environment["nvrtc"]) == ("13.0", "13.0")
+    assert (row.idle_power_w, row.power_limit_w) == (82.0, 700.0)
+    assert (row.sm_clock_mhz, row.memory_clock_mhz, row.temperature_c) == (1980, 3201, 47)
+    assert (row.throttle_reasons, row.clock_policy) == ("sw_power_cap", "default")
+    assert (row.power_w, row.power_source) == (None, None)
+
+
+def test_opening_fills_in_what_needs_a_context(device: CudaDevice) -> None:
+    assert device.identity.traits.multiprocessors == 132
+    assert device.identity.traits.l2_bytes == 2**20
+
+
+def test_power_comes_from_counter_and_samples(device: CudaDevice) -> None:
+    rules = QUICK.model_copy(update={"power": "all", "power_seconds": 0.8})
+    row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), rules)
+    assert row.power_source == "nvml-counter+samples"
+    assert row.power_w == pytest.approx(650, rel=0.1)
+    assert row.details["power_samples_w"] == 650.0
+
+
+def test_a_card_without_power_readings_has_none(device: CudaDevice, pynvml: FakePynvml) -> None:
+    pynvml.failing = {"nvmlDeviceGetTotalEnergyConsumption": 3, "nvmlDeviceGetSamples": 3}
+    rules = QUICK.model_copy(update={"power": "all"})
+    row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), rules)
+    assert (row.power_w, row.power_source) == (None, None)
+
+
+def test_a_wrong_kernel_gives_no_row(device: CudaDevice, cupy: FakeCupy) -> None:
+    configuration = Configuration.parse("tiled(tile=16) 64x64x64 f32")
+    cupy.gemm = lambda a, b: a @ b.T
+    with pytest.raises(WrongResult):
+        device.measure(configuration, QUICK)
+    cupy.gemm = lambda a, b: (a @ b)[:-1]
+    with pytest.raises(ElementNotWritten, match=r"\(63, 0\)"):
+        device.measure(configuration, QUICK)
+
+
+def test_what_cannot_run_here_is_invalid(device: CudaDevice, cupy: FakeCupy) -> None:
+    for text in ("blas(threads=1) 8x8x8 f32", "tiled(tile=8) 8x8x8 f16", "cutlass() 8x8x8 f16"):
+        with pytest.raises(InvalidOnDevice):
+            device.measure(Configuration.parse(text), QUICK)
+    with pytest.raises(InvalidOnDevice, match=r"17,\d{3},\d{3},\d{3} bytes"):
+        device.measure(Configuration.parse("tiled(tile=8) 38000x38000x38000 f32"), QUICK)
+
+
+def test_a_full_card_fails_the_job_and_may_be_tried_again(device: CudaDevice, cupy: FakeCupy) -> None:
+    cupy.free = 2**10
+    with pytest.raises(MeasurementFailed, match="others leave"):
+        device.measure(Configuration.parse("tiled(tile=8) 64x64x64 f32"), QUICK)
+    cupy.free = 2**33
+    device.measure(Configuration.parse("tiled(tile=8) 64x64x64 f32"), QUICK)
+
+
+def test_running_out_of_memory_frees_what_was_held(device: CudaDevice, cupy: FakeCupy) -> None:
+    configuration = Configuration.parse("tiled(tile=8) 64x64x64 f32")
+    cupy.fault = OutOfMemoryError("Out of memory allocating 1,024 bytes")
+    before = cupy.freed
+    with pytest.raises(DeviceOutOfMemory):
+        device.measure(configuration, QUICK)
+    assert cupy.freed > before
+    cupy.fault = None
+    assert device.measure(configuration, QUICK).runtime_ms > 0
+
+
+def test_a_kernel_that_breaks_the_context_poisons_the_device(device: CudaDevice, cupy: FakeCupy) -> None:
+    cupy.fault = CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+    with pytest.raises(DevicePoisoned, match="illegal memory access"):
+        device.measure(Configuration.parse("tiled(tile=8) 64x64x64 f32"), QUICK)
+    cupy.fault = None
+
+
+@pytest.mark.parametrize(("count", "bus"), [(2, "0000:0B:00.0"), (1, "0000:0C:00.0")])
+def test_a_process_where_cuda_started_on_another_card_is_refused(
+    pynvml: FakePynvml, cupy: FakeCupy, count: int, bus: str
+) -> None:
+    cupy.cuda.runtime.getDeviceCount = lambda: count
+    cupy.cuda.runtime.deviceGetPCIBusId = lambda _: bus
+    device = open_device(discover("cuda")[0])
+    with pytest.raises(CudaUnavailable, match="started"):
+        device.open()
+
+
+# --- errors, kernels, plans ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cudaErrorIllegalAddress: an illegal memory access was encountered",
+        "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
+        "cudaErrorLaunchFailure: unspecified launch failure",
+        "CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
+        "cudaErrorECCUncorrectable: uncorrectable ECC error encountered",
+        "CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address",
+    ],
+)
+def test_errors_that_stick_poison_the_device(message: str) -> None:
+    assert isinstance(translate(CUDARuntimeError(message)), DevicePoisoned)
+
+
+def test_other_errors_of_cuda_fail_the_job_only() -> None:
+    class CompileException(Exception):
+        pass
+
+    refused = translate(CUDARuntimeError("cudaErrorInvalidValue: invalid argument"))
+    full = translate(CUDARuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"))
+    broken = translate(CompileException("x.cu(3): error: expected a ;\nmore"))
+    assert type(refused) is MeasurementFailed
+    assert type(full) is DeviceOutOfMemory
+    assert type(broken) is MeasurementFailed
+    assert str(broken).endswith("x.cu(3): error: expected a ;")
+    assert translate(ValueError("a defect")) is None
+    assert cuda_name(RuntimeError("cudaErrorIllegalAddress: x")) == "illegaladdress"
+
+
+def test_each_compilation_has_a_hash_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [
+        TiledKernel(tile, element, a, b)
+        for tile, element, a, b in itertools.product(range(1, 33), tiled.CUDA_TYPES, (False, True), (False, True))
+    ]
+    hashes = {kernel.hash for kernel in kernels}
+    assert len(hashes) == len(kernels)
+    text = tiled.source("tiled.cu")
+    monkeypatch.setattr(tiled, "source", lambda _: text + " ")
+    assert kernels[0].hash not in hashes
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "grid"),
+    [
+        (Shape(1, 1, 1), 32, (1, 1)),
+        (Shape(33, 64, 7), 32, (2, 2)),
+        (Shape(65_536, 2, 1), 1, (2, 65_535)),
+        (Shape(2**31 - 1, 1, 1), 1, (1, 65_535)),
+        (Shape(1, 2**31 - 1, 1), 1, (2**31 - 1, 1)),
+    ],
+)
+def test_grids_stay_within_the_limits_of_cuda(shape: Shape, tile: int, grid: tuple[int, int]) -> None:
+    assert TiledKernel(tile, ElementType.F32, False, False).grid(shape) == grid
+
+
+@pytest.mark.parametrize(
+    ("sets", "estimate_ms", "graphs", "launches"),
+    [(10, 0.01, 1, 100), (3, 0.4, 1, 3), (2048, 0.003, 1, 2048), (7, 0.05, 1, 21), (3, 1.0, 3, 1), (2, 450.0, 2, 1)],
+)
+def test_graphs_walk_over_all_sets_and_stay_short(sets: int, estimate_ms: float, graphs: int, launches: int) -> None:
+    plan = plan_replays(sets, estimate_ms)
+    assert (plan.graphs, plan.launches) == (graphs, launches)
+    assert plan.graphs * plan.launches % sets == 0
+
+
+def test_batches_of_replays_last_some_twenty_milliseconds() -> None:
+    assert [replays_in_batch(t) for t in (0.05, 1.0, 6.0, 450.0)] == [64, 20, 3, 1]

@@ -1,0 +1,92 @@
+"""Operand sets: where they lie, how many there are, and what is in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.gemm import ElementTypes, Layout, Problem, Shape
+from workers.measure.operands import HostArena, SetLayout, plan_rotation
+
+MIB = 2**20
+
+
+def problem(shape: Shape, types: str = "f32", layout: str = "nn", beta: float = 0.0) -> Problem:
+    return Problem(shape, ElementTypes.parse(types), Layout(layout), 1.0, beta)
+
+
+def test_a_rotation_covers_the_cache_twice() -> None:
+    rotation = plan_rotation(3 * MIB, cache_bytes=32 * MIB, memory_bytes=2**34, most_sets=1000)
+    assert (rotation.sets, rotation.footprint_bytes, rotation.l2) == (22, 66 * MIB, "cold")
+
+
+def test_large_problems_still_take_turns_with_a_second_set() -> None:
+    assert plan_rotation(500 * MIB, cache_bytes=32 * MIB, memory_bytes=2**34, most_sets=1000).sets == 2
+
+
+def test_a_set_that_fits_once_is_measured_alone() -> None:
+    rotation = plan_rotation(500 * MIB, cache_bytes=32 * MIB, memory_bytes=400 * MIB, most_sets=1000)
+    assert (rotation.sets, rotation.l2) == (1, "cold")
+
+
+def test_tiny_problems_that_stay_in_the_cache_say_so() -> None:
+    rotation = plan_rotation(192, cache_bytes=32 * MIB, memory_bytes=2**34, most_sets=1000)
+    assert (rotation.sets, rotation.l2) == (1000, "warm")
+
+
+@given(
+    set_bytes=st.integers(12, 2**36),
+    cache_bytes=st.integers(2**20, 2**30),
+    memory_bytes=st.integers(2**20, 2**38),
+)
+def test_a_rotation_is_called_cold_exactly_when_it_is(set_bytes: int, cache_bytes: int, memory_bytes: int) -> None:
+    rotation = plan_rotation(set_bytes, cache_bytes=cache_bytes, memory_bytes=memory_bytes, most_sets=2048)
+    assert 1 <= rotation.sets <= 2048
+    assert rotation.footprint_bytes == rotation.sets * set_bytes
+    assert rotation.cold == (rotation.footprint_bytes >= 2 * cache_bytes)
+    assert rotation.sets == 1 or rotation.footprint_bytes <= memory_bytes
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_operands_have_the_layout_and_lie_apart(layout: Layout, beta: float) -> None:
+    given_problem = problem(Shape(5, 7, 3), "f64", layout, beta)
+    sets = HostArena(2**12).sets(SetLayout.of(given_problem, 64), 3, seed=1)
+    operands = [x for s in sets for x in (s.a, s.b, s.c, s.d) if x is not None]
+    for number, one in enumerate(operands):
+        assert one.base is not None
+        assert not any(np.shares_memory(one, other) for other in operands[number + 1 :])
+    first = sets[0]
+    assert (first.a.shape, first.b.shape, first.d.shape) == ((5, 3), (3, 7), (5, 7))
+    assert first.a.flags.f_contiguous == layout.a_transposed
+    assert first.b.flags.f_contiguous == layout.b_transposed
+    assert (first.c is not None) == bool(beta)
+
+
+def test_the_same_seed_gives_the_same_numbers_also_after_growing() -> None:
+    small, large = problem(Shape(8, 8, 8)), problem(Shape(200, 200, 200))
+    arena = HostArena(2**10)
+    before = arena.sets(SetLayout.of(small, 64), 1, seed=7)[0].a.copy()
+    arena.sets(SetLayout.of(large, 64), 2, seed=7)
+    after = arena.sets(SetLayout.of(small, 64), 1, seed=7)[0].a
+    other = arena.sets(SetLayout.of(small, 64), 1, seed=8)[0].a
+    assert np.array_equal(before, after)
+    assert not np.array_equal(before, other)
+
+
+def test_operands_are_uniform_on_minus_one_to_one() -> None:
+    numbers = HostArena(2**10).sets(SetLayout.of(problem(Shape(400, 4, 400)), 64), 1, seed=0)[0].a
+    assert -1 <= numbers.min() < -0.99
+    assert 0.99 < numbers.max() <= 1
+    assert abs(float(numbers.mean())) < 0.01
+    assert float(numbers.var()) == pytest.approx(1 / 3, rel=0.02)
+
+
+def test_buffers_are_kept_between_problems() -> None:
+    arena = HostArena(2**20)
+    layout = SetLayout.of(problem(Shape(16, 16, 16)), 64)
+    first, again = arena.sets(layout, 4, 0), arena.sets(layout, 2, 0)
+    assert np.shares_memory(first[0].a, again[0].a)
+    assert np.shares_memory(first[0].d, again[0].d)

@@ -1,0 +1,191 @@
+"""What a fitted model computes from raw columns, and what it refuses."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.ensemble import RandomForestRegressor
+
+import trainer.model
+from farm.gemm import ElementTypes, Layout, Problem, Shape
+from tests.training_tables import blas_table, tiled_table
+from trainer.forest import ForestSettings, as_arrays, fit
+from trainer.model.columns import OUTPUTS, Vocabulary
+from trainer.model.physics import compulsory_bytes, flops
+from trainer.model.predictor import Predictor
+from trainer.table import configurations, vocabulary_of
+
+SMALL = ForestSettings(trees=20)
+CONFIGURED = configurations(tiled_table())
+MODEL = fit("test-device", CONFIGURED, SMALL)
+
+
+def ask(**columns: object) -> pd.DataFrame:
+    raw = {"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled", "tile": 16} | columns
+    return MODEL.predict(pd.DataFrame([raw]))
+
+
+def test_energy_and_rate_never_contradict_time_and_power() -> None:
+    found = MODEL.predict(CONFIGURED)
+    np.testing.assert_allclose(found["energy_mj"], found["power_w"] * found["runtime_ms"])
+    np.testing.assert_allclose(found["tflops"] * found["runtime_ms"] * 1e9, flops(CONFIGURED))
+
+
+def test_predictions_of_trained_rows_are_close_to_what_was_measured() -> None:
+    found = MODEL.predict(CONFIGURED)
+    for target in ("runtime_ms", "power_w"):
+        assert np.median(np.abs(found[target] / CONFIGURED[target] - 1)) < 0.05
+
+
+def test_the_same_table_gives_the_same_model() -> None:
+    again = fit("test-device", CONFIGURED, SMALL)
+    pd.testing.assert_frame_equal(again.predict(CONFIGURED), MODEL.predict(CONFIGURED), check_exact=True)
+
+
+def test_columns_that_are_left_out_take_the_defaults_of_the_farm() -> None:
+    in_full = {"cd": "f32", "acc": "f32", "layout": "nn", "alpha": 1.0, "beta": 0.0, "threads": None}
+    pd.testing.assert_frame_equal(ask(), ask(**in_full))
+
+
+def test_a_parameter_that_is_left_out_takes_the_default_of_its_family() -> None:
+    without = MODEL.predict(pd.DataFrame([{"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled"}]))
+    pd.testing.assert_frame_equal(without, ask(tile=16))
+
+
+def test_whole_numbers_and_floats_are_the_same_input() -> None:
+    pd.testing.assert_frame_equal(ask(m=512, tile=16), ask(m=512.0, tile=16.0))
+
+
+def test_the_callers_index_is_kept() -> None:
+    frame = pd.DataFrame({"m": [64, 65], "n": 64, "k": 64, "ab": "f32", "family": "tiled"}, index=["x", "y"])
+    assert list(MODEL.predict(frame).index) == ["x", "y"]
+
+
+def test_an_empty_table_gives_an_empty_prediction() -> None:
+    found = MODEL.predict(CONFIGURED.head(0))
+    assert list(found) == list(OUTPUTS)
+    assert found.empty
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"family": "cutlass"}, "family is 'cutlass', which the model has not seen; it knows tiled"),
+        ({"ab": "f16"}, "trained on tiled with types f32:f32:f32 and layouts nn, not on f16:f16:f32 nn"),
+        ({"ab": "f31"}, "ab is 'f31', which the model has not seen"),
+        ({"layout": "tn"}, "trained on tiled with types f32:f32:f32 and layouts nn, not on f32:f32:f32 tn"),
+        ({"m": 1.5}, "row 0: m is 1.5; it must be a whole number from 1"),
+        ({"k": 0}, "row 0: k is 0; it must be a whole number from 1"),
+        ({"n": None}, "row 0: n is None; it must be a whole number from 1"),
+        ({"tile": "big"}, "row 0: tile is 'big'; it must be a finite number"),
+        ({"beta": np.inf}, "row 0: beta is inf; it must be a finite number"),
+        ({"threads": 2}, "tiled has no parameter threads, yet the row says 2; it has: tile"),
+        ({"family": None}, "row 0: family is missing"),
+    ],
+)
+def test_a_row_that_the_model_cannot_know_is_refused_by_name(columns: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ask(**columns)
+
+
+def test_missing_columns_are_named() -> None:
+    with pytest.raises(ValueError, match="the columns k, family are missing"):
+        MODEL.predict(pd.DataFrame({"m": [1], "n": [1], "ab": ["f32"]}))
+
+
+def test_a_model_without_power_predicts_none() -> None:
+    model = fit("test-device", configurations(tiled_table((256, 512), power=False)), SMALL)
+    found = model.predict(CONFIGURED)
+    assert found[["power_w", "energy_mj"]].isna().all(axis=None)
+    assert found[["runtime_ms", "tflops"]].notna().all(axis=None)
+
+
+def test_power_is_learned_from_the_rows_that_have_it() -> None:
+    some = CONFIGURED.copy()
+    some.loc[some.index[::2], "power_w"] = np.nan
+    model = fit("test-device", some, SMALL)
+    assert set(model.forests) == {("runtime",), ("power",)}
+    found = model.predict(some)
+    assert np.median(np.abs(found["power_w"] / CONFIGURED["power_w"] - 1)) < 0.1
+
+
+def test_families_with_different_parameters_share_a_model() -> None:
+    both = pd.concat([tiled_table((256, 512)), blas_table()], ignore_index=True)
+    model = fit("test-device", configurations(both), SMALL)
+    rows = pd.DataFrame(
+        {
+            "m": 256,
+            "n": 256,
+            "k": 256,
+            "ab": "f32",
+            "family": ["tiled", "blas"],
+            "tile": [8, None],
+            "threads": [None, 2],
+        }
+    )
+    found = model.predict(rows)
+    assert (found["runtime_ms"] > 0).all()
+    assert found["runtime_ms"].nunique() == 2
+
+
+def test_a_stored_model_predicts_what_the_fitted_one_does(tmp_path: Path) -> None:
+    MODEL.save(tmp_path)
+    pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(CONFIGURED), MODEL.predict(CONFIGURED))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 500_000
+
+
+def test_the_arrays_of_a_forest_predict_what_scikit_learn_does() -> None:
+    random = np.random.default_rng(1)
+    x = random.normal(size=(3000, 4)).astype("float32")
+    y = np.column_stack([x[:, 0] * x[:, 1], np.abs(x[:, 2])])
+    forest = RandomForestRegressor(n_estimators=50, random_state=0).fit(x[:300], y[:300])
+    arrays = as_arrays(forest, np.zeros(2), np.ones(2))
+    np.testing.assert_allclose(arrays.predict(x), forest.predict(x), rtol=1e-5, atol=1e-6)
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 20_000)] * 3),
+    types=st.sampled_from(["f64", "f32", "f16", "f8e4m3", "i8", "f16:f32:f32"]),
+    beta=st.sampled_from([0.0, 0.5]),
+)
+@settings(max_examples=50, deadline=None)
+def test_work_and_traffic_are_those_of_the_domain(shape: tuple[int, int, int], types: str, beta: float) -> None:
+    problem = Problem(Shape(*shape), ElementTypes.parse(types), Layout.NN, 1.0, beta)
+    known = problem.types
+    row = pd.DataFrame(
+        [dict(zip("mnk", map(float, shape), strict=True)) | {"ab": known.ab, "cd": known.cd, "beta": beta}]
+    )
+    assert flops(row)[0] == problem.flops
+    assert compulsory_bytes(row, vocabulary_of(CONFIGURED).element_bytes)[0] == problem.bytes
+
+
+def test_no_trained_row_is_faster_than_its_roofline() -> None:
+    complete = MODEL.vocabulary.complete(CONFIGURED)
+    reference = MODEL.roofline.time_ms(complete, MODEL.vocabulary.element_bytes)
+    assert (reference <= CONFIGURED["runtime_ms"] * (1 + 1e-12)).all()
+
+
+def test_time_grows_with_work_beyond_the_largest_trained_shape() -> None:
+    largest, beyond = ask(m=2048, n=2048, k=2048), ask(m=16384, n=16384, k=16384)
+    assert beyond["runtime_ms"][0] / largest["runtime_ms"][0] == pytest.approx(512, rel=0.1)
+
+
+def test_a_vocabulary_survives_json() -> None:
+    assert Vocabulary.from_json(MODEL.vocabulary.to_json()) == MODEL.vocabulary
+
+
+def test_the_code_that_ships_with_a_model_needs_only_numpy_pandas_and_mlflow() -> None:
+    allowed = {"__future__", "collections", "dataclasses", "hashlib", "importlib", "json", "pathlib", "sys", "types"}
+    for path in Path(trainer.model.__path__[0]).glob("*.py"):
+        more = {"mlflow"} if path.name == "gemm_forest.py" else set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [str(node.module)]
+            assert {n.split(".")[0] for n in names} <= allowed | more | {"typing", "numpy", "pandas"}, path

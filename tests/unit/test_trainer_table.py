@@ -1,0 +1,79 @@
+"""The training table: what its hash covers, how repeats collapse, and when there is too little of it."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.errors import MissingColumns, TooFewMeasurements
+from tests.training_tables import tiled_table
+from trainer.table import check_training_table, configurations, parameter_names, table_hash
+
+TABLE = tiled_table((64, 96), tiles=(8, 16))
+
+
+@given(order=st.permutations(range(len(TABLE))))
+@settings(max_examples=20, deadline=None)
+def test_the_hash_does_not_depend_on_the_order_of_rows(order: list[int]) -> None:
+    assert table_hash(TABLE.iloc[order]) == table_hash(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("runtime_ms", 9.0), ("power_w", None), ("m", 65), ("parameters", {"tile": 9})]
+)
+def test_the_hash_changes_with_whatever_a_model_learns_from(column: str, value: object) -> None:
+    changed = TABLE.copy()
+    changed.at[0, column] = value
+    assert table_hash(changed) != table_hash(TABLE)
+
+
+def test_the_hash_is_the_same_whether_parameters_are_mappings_or_json() -> None:
+    as_text = TABLE.assign(parameters=[json.dumps(each) for each in TABLE["parameters"]])
+    assert table_hash(as_text) == table_hash(TABLE)
+
+
+def test_a_row_measured_twice_counts_in_the_hash() -> None:
+    assert table_hash(pd.concat([TABLE, TABLE.head(1)])) != table_hash(TABLE)
+
+
+def test_repeats_collapse_to_their_median() -> None:
+    one = TABLE.head(1)
+    repeats = pd.concat([one.assign(runtime_ms=t, power_w=p) for t, p in ((1.0, 50.0), (2.0, None), (9.0, 70.0))])
+    row = configurations(repeats).squeeze()
+    assert (row["runtime_ms"], row["power_w"], row["repeats"]) == (2.0, 60.0, 3)
+
+
+def test_each_kernel_parameter_becomes_a_column_that_is_empty_where_it_does_not_apply() -> None:
+    configured = configurations(TABLE)
+    assert set(parameter_names()) <= set(configured)
+    assert sorted(configured["tile"].unique()) == [8.0, 16.0]
+    assert configured["threads"].isna().all()
+
+
+def test_configurations_come_in_the_same_order_however_the_table_is_ordered() -> None:
+    pd.testing.assert_frame_equal(configurations(TABLE.sample(frac=1, random_state=1)), configurations(TABLE))
+
+
+def test_too_few_configurations_are_refused_with_what_is_needed() -> None:
+    with pytest.raises(TooFewMeasurements, match="test-device has 3 measured configurations over 2 shapes"):
+        check_training_table(TABLE.head(3), "test-device")
+
+
+def test_too_few_shapes_are_refused_however_many_rows_there_are() -> None:
+    one_shape = tiled_table((64,), tiles=tuple(range(1, 33)))
+    with pytest.raises(TooFewMeasurements, match="32 measured configurations over 1 shapes"):
+        check_training_table(one_shape, "test-device")
+
+
+def test_repeats_of_few_configurations_are_still_too_few() -> None:
+    with pytest.raises(TooFewMeasurements):
+        check_training_table(pd.concat([TABLE.head(6)] * 10), "test-device")
+
+
+def test_a_table_without_a_needed_column_is_refused_by_name() -> None:
+    with pytest.raises(MissingColumns, match="lacks the columns layout, runtime_ms"):
+        check_training_table(TABLE.drop(columns=["runtime_ms", "layout"]), "test-device")
