@@ -8,6 +8,7 @@ import traceback
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from sqlalchemy.exc import OperationalError
 
 import farm
@@ -85,4 +86,4 @@ def main() -> None:
 
 
 def _say(message: str) -> None:
-    remarks.print(f"[bold red]error:[/] {message.replace('[', chr(92) + '[')}", soft_wrap=True)
+    remarks.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from farm import registry
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
@@ -57,7 +58,7 @@ def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
     rows = []
     for kind, training in outcomes.items():
         if training["error"] is not None:
-            remarks.print(f"{kind}: {training['error']}")
+            remarks.print(f"{kind}: {escape(training['error'])}")
             continue
         outcome = training["outcome"]
         name = f"{outcome['model_name']} v{outcome['version']}"

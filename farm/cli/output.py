@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 # Piped into a file or a program, tables are as wide as they need: nothing is folded to a terminal that is not there.
@@ -51,7 +52,7 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return str(value).replace("[", r"\[")
+    return escape(str(value))
 
 
 def kernel_text(row: Mapping[str, Any]) -> str:

@@ -57,8 +57,9 @@ def folder() -> Iterator[Path]:
         yield made
         assert processes_under(made) == []
     finally:
-        for home in made.rglob("run"):
-            cluster.remove_cluster(Home(home.parent))
+        for run in made.rglob("run"):
+            stop_unused_services(embedded_settings(run.parent))
+            cluster.remove_cluster(Home(run.parent))
         shutil.rmtree(made)
 
 

@@ -31,9 +31,10 @@ from farm.cli.main import app
 from farm.db import migrate
 from farm.db.engine import make_engine
 from farm.errors import EmbeddedServiceFailed, WrongRevision
-from farm.services import ServiceUrls, prepare_database, services
+from farm.services import ServiceUrls, doctor, prepare_database, services
 from farm.services.background import RunningStack, running_stack, start_in_background, stop_in_background
 from farm.services.cluster import remove_cluster
+from farm.services.doctor import Check, State
 from farm.services.home import Home
 from farm.services.processes import is_alive
 from farm.settings import Settings, settings
@@ -204,6 +205,12 @@ def test_up_without_workers_and_trainer_runs_a_coordinator(home: Path) -> None:
     assert run("down")["stopped"] == ["coordinator", "supervisor", "Postgres", "Redis"]
 
 
+@pytest.fixture
+def libraries_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out the one check that takes seconds, for tests of the others."""
+    monkeypatch.setattr(doctor, "check_libraries", lambda _: Check("models", State.OK, "known"))
+
+
 def checks(*words: str) -> tuple[int, dict[str, dict[str, str]]]:
     code, out = farm("doctor", "--json", *words)
     return code, {check["check"]: check for check in json.loads(out)}
@@ -214,9 +221,11 @@ def test_doctor_finds_a_new_machine_well_and_touches_nothing(home: Path) -> None
     assert (code, {name: c for name, c in found.items() if c["state"] == "missing"}) == (0, {})
     assert found["database"]["what"].startswith("embedded Postgres 16.")
     assert "data to be made" in found["database"]["what"]
+    assert "scikit-learn" in found["models"]["what"]
     assert not home.exists()
 
 
+@pytest.mark.usefixtures("libraries_known")
 def test_doctor_looks_into_what_runs(home: Path, farm_settings: Settings) -> None:
     with services(farm_settings, broker=True) as urls:
         code, found = checks()
@@ -231,6 +240,7 @@ def test_doctor_looks_into_what_runs(home: Path, farm_settings: Settings) -> Non
     assert "does not run now" in out
 
 
+@pytest.mark.usefixtures("libraries_known")
 def test_doctor_names_the_fix_of_what_is_broken(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARM_DATABASE_URL", "postgresql://ann:hunter22@127.0.0.1:1/farm")
     monkeypatch.setenv("FARM_BROKER_URL", "redis://:hunter22@127.0.0.1:1/0")
@@ -249,6 +259,7 @@ def test_doctor_names_the_fix_of_what_is_broken(home: Path, monkeypatch: pytest.
     assert "hunter22" not in json.dumps(found)
 
 
+@pytest.mark.usefixtures("libraries_known")
 def test_doctor_looks_at_named_servers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with holder(home) as server:
         assert server.stdout is not None

@@ -539,12 +539,13 @@ def test_a_full_card_fails_the_job_and_may_be_tried_again(device: CudaDevice, cu
 
 
 def test_running_out_of_memory_frees_what_was_held(device: CudaDevice, cupy: FakeCupy) -> None:
+    device.measure(Configuration.parse("tiled(tile=8) 64x64x64 f64"), QUICK)
+    assert device._arena.bytes > 0
     configuration = Configuration.parse("tiled(tile=8) 64x64x64 f32")
     cupy.fault = OutOfMemoryError("Out of memory allocating 1,024 bytes")
-    before = cupy.freed
     with pytest.raises(DeviceOutOfMemory):
         device.measure(configuration, QUICK)
-    assert cupy.freed > before
+    assert device._arena.bytes == 0
     cupy.fault = None
     assert device.measure(configuration, QUICK).runtime_ms > 0
 

@@ -21,7 +21,7 @@ class FakeCard:
         self.watts = watts
         self.counts = counts
         self.samples = samples
-        self.now = 50.0
+        self.now = 50.04
         self.idle = True
 
     def clock(self) -> float:
@@ -74,9 +74,11 @@ def test_both_sources_find_a_steady_power() -> None:
 
 
 def test_what_the_card_drew_before_is_dropped() -> None:
-    reading, _ = read(FakeCard(lambda at: 130.0 if at < 50.08 else 500.0))
+    # The counter's first step comes at 50.10, and the next holds what was drawn before 50.13.
+    reading, _ = read(FakeCard(lambda at: 130.0 if at < 50.13 else 500.0))
     assert reading is not None
-    assert reading.power_w == pytest.approx(500, rel=0.03)
+    assert reading.counter_w == pytest.approx(500, rel=0.02)
+    assert reading.samples_w == 500
 
 
 def test_a_card_without_a_counter_answers_from_its_samples() -> None:
@@ -101,6 +103,14 @@ def test_sources_that_disagree_flag_the_row() -> None:
     reading = combine(500.0, [400.0, 410.0, 405.0])
     assert reading is not None
     assert reading.details()["power_sources_disagree"] is True
+
+
+def test_only_the_steps_of_a_counter_count() -> None:
+    steps = EnergySteps()
+    for tick in range(100):  # 100 W, in steps of 100 ms, read every 10 ms
+        steps.add(tick / 100, tick // 10 * 10_000)
+    assert steps.mean_power_w(0.0) == pytest.approx(100)
+    assert steps.mean_power_w(0.25) == pytest.approx(100)
 
 
 def test_steps_too_close_together_say_nothing() -> None:

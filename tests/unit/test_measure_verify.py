@@ -53,7 +53,8 @@ def test_a_right_result_passes_with_room_to_spare(shape: Shape, layout: str, typ
 def test_alpha_and_beta_take_part(alpha: float, beta: float, shape: Shape, types: str) -> None:
     given_problem = problem(shape, types, "nt", alpha, beta)
     operands = computed(given_problem)
-    verify(given_problem, operands)
+    checked = verify(given_problem, operands)
+    assert checked.error < checked.bound / 2
     if alpha or beta:
         operands.d[:] *= 1.01
         with pytest.raises(WrongResult):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -10,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.errors import MissingColumns, TooFewMeasurements
+from farm.gemm import INPUT_TYPES
+from farm.kernels import FAMILIES
 from tests.training_tables import tiled_table
-from trainer.table import check_training_table, configurations, parameter_names, table_hash
+from trainer.model.columns import OUTPUTS
+from trainer.table import check_training_table, configurations, parameter_names, table_hash, vocabulary_of
 
 TABLE = tiled_table((64, 96), tiles=(8, 16))
 
@@ -77,3 +82,11 @@ def test_repeats_of_few_configurations_are_still_too_few() -> None:
 def test_a_table_without_a_needed_column_is_refused_by_name() -> None:
     with pytest.raises(MissingColumns, match="lacks the columns layout, runtime_ms"):
         check_training_table(TABLE.drop(columns=["runtime_ms", "layout"]), "test-device")
+
+
+def test_the_documentation_names_every_column_of_the_models_interface() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    interface = page.split("## What goes in")[1].split("## How it is made")[0]
+    named = set(re.findall(r"`(\w+)`", interface))
+    assert {*vocabulary_of(configurations(TABLE)).raw_columns, *OUTPUTS} <= named
+    assert {str(element) for element in INPUT_TYPES} | set(FAMILIES) <= named

@@ -34,7 +34,7 @@ def packages(root: Path = POWERCAP) -> list[Package]:
     found = []
     for zone in sorted(root.glob("intel-rapl:*")):
         try:
-            if zone.name.count(":") == 1 and (zone / "name").read_text().startswith("package"):
+            if (zone / "name").read_text().startswith("package"):
                 package = Package(zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()))
                 package.read()
                 found.append(package)

@@ -1,0 +1,244 @@
+"""The whole loop as a user runs it: real processes, real services, a campaign from file to prediction."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+CAMPAIGN = """
+name: whole-loop
+owner: ann
+targets: any
+problems:
+  m: [64, 128, 192]
+  n: [64, 160]
+  k: [64, 256]
+  types: [f32]
+kernels:
+  - {family: blas, threads: 1}
+  - {family: tiled, tile: 16}       # does not apply to a CPU
+measure:
+  timing: {max_seconds: 0.03, min_samples: 3, warmup_seconds: 0.001}
+"""
+
+
+@dataclass(frozen=True)
+class Farm:
+    """A farm home of its own, and the command line on it."""
+
+    folder: Path
+
+    def __call__(self, *arguments: str, code: int = 0, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "farm", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == code, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FARM_", "MLFLOW_"))}
+        return {**kept, "FARM_HOME": str(self.folder / ".farm"), "FARM_DEVICES": "cpu"}
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json").stdout)
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that runs for this home."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and str(self.folder) in " ".join(
+                    (*process.cmdline(), process.environ().get("FARM_HOME", ""))
+                ):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+@pytest.fixture(scope="module")
+def farm() -> Iterator[Farm]:
+    folder = Path(tempfile.mkdtemp(prefix="farm-run-", dir="/tmp"))
+    folder.chmod(0o755)
+    (folder / "campaign.yaml").write_text(CAMPAIGN)
+    yield Farm(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def report(farm: Farm) -> Any:
+    return farm.json("run", "campaign.yaml")
+
+
+def test_a_campaign_is_measured_learned_and_predicted(farm: Farm, report: Any) -> None:
+    assert report["counts"]["done"] == 12
+    assert sum(report["counts"].values()) == 12
+    (device,) = report["devices"]
+    assert device["source"] == "measured"
+    assert device["shapes"] == 12
+    (prediction,) = report["predictions"]
+    assert prediction["predicted_ms"] > 0
+    (training,) = report["trainings"].values()
+    assert training["outcome"]["metrics"]["unseen_shapes"]["runtime_ms"]["rows"] == 12
+
+
+def test_nothing_is_left_running(farm: Farm, report: Any) -> None:
+    assert farm.processes() == []
+
+
+def test_the_rows_say_how_they_were_measured(farm: Farm, report: Any) -> None:
+    for row in farm.json("results", "--campaign", "whole-loop"):
+        assert row["runtime_min_ms"] <= row["runtime_q1_ms"] <= row["runtime_ms"] <= row["runtime_q3_ms"]
+        assert row["tflops"] == pytest.approx(2 * row["m"] * row["n"] * row["k"] / row["runtime_ms"] / 1e9)
+        assert row["verify_error"] is not None
+        assert row["samples"] >= 3
+        assert row["power_w"] is None
+        assert row["energy_mj"] is None
+        assert "numpy" in row["environment"]
+
+
+def test_every_export_holds_the_same_rows(farm: Farm, report: Any) -> None:
+    farm("results", "-o", "rows.csv")
+    farm("results", "-o", "rows.parquet")
+    farm("results", "-o", "rows.json")
+    with (farm.folder / "rows.csv").open() as file:
+        from_csv = [float(row["runtime_ms"]) for row in csv.DictReader(file)]
+    from_parquet = pq.read_table(farm.folder / "rows.parquet").column("runtime_ms").to_pylist()
+    from_json = [row["runtime_ms"] for row in json.loads((farm.folder / "rows.json").read_text())]
+    assert len(from_csv) == 12
+    assert from_csv == from_parquet == from_json
+
+
+def test_running_it_again_measures_nothing_again_and_keeps_the_champion(farm: Farm, report: Any) -> None:
+    before = farm.json("results")
+    again = farm.json("run", "campaign.yaml")
+    assert farm.json("results") == before
+    (training,) = again["trainings"].values()
+    assert training["outcome"]["reused"] is True
+
+
+def test_the_registry_lists_the_model_and_predict_uses_it(farm: Farm, report: Any) -> None:
+    (model,) = farm.json("models")
+    assert model["aliases"] == ["champion"]
+    assert model["shapes"] == 12
+    answer = farm.json("predict", "blas(threads=1) 100x100x100 f32")
+    assert answer["predictions"][0]["runtime_ms"] > 0
+    assert answer["predictions"][0]["power_w"] is None
+    farm("results", "-o", "again.csv")
+    assert len(farm.json("predict", "--file", "again.csv")["predictions"]) == 12
+
+
+def test_the_pulled_model_loads_where_only_mlflow_and_scikit_learn_are_installed(farm: Farm, report: Any) -> None:
+    farm("models", "pull", report["devices"][0]["device_type"], "--to", "pulled")
+    python = _environment_with(farm.folder / "fresh", "mlflow", "scikit-learn")
+    program = (
+        "import mlflow, pandas as pd, importlib.util as u\n"
+        "assert not any(u.find_spec(name) for name in ('farm', 'workers', 'trainer', 'celery'))\n"
+        "model = mlflow.pyfunc.load_model('pulled')\n"
+        "rows = pd.DataFrame([{'m': 64, 'n': 64, 'k': 64, 'ab': 'f32', 'family': 'blas', 'threads': 1}])\n"
+        "print(float(model.predict(rows)['runtime_ms'].iloc[0]))\n"
+    )
+    environment = {k: v for k, v in farm.environment.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(python), "-c", program], cwd=farm.folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    ours = farm.json("predict", "blas(threads=1) 64x64x64 f32")["predictions"][0]["runtime_ms"]
+    assert float(done.stdout) == pytest.approx(ours)
+
+
+def _environment_with(folder: Path, *distributions: str) -> Path:
+    """A fresh virtual environment with these and all that they require, and nothing else; returns its Python.
+
+    The files are linked from the environment of the tests, so that nothing is downloaded.
+    """
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+    wanted, seen = list(distributions), set()
+    while wanted:
+        name = canonicalize_name(wanted.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        distribution = metadata.distribution(name)
+        root = Path(str(distribution.locate_file("")))
+        for top in {Path(file).parts[0] for file in distribution.files or () if ".." not in Path(file).parts}:
+            if top != "__pycache__" and not (site / top).exists():
+                (site / top).symlink_to(root / top)
+        for text in distribution.requires or ():
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                wanted.append(requirement.name)
+    assert "gemm-farm" not in seen
+    return python
+
+
+def test_an_interrupted_run_keeps_what_it_measured_and_goes_on(farm: Farm) -> None:
+    many = CAMPAIGN.replace("whole-loop", "interrupted").replace("[64, 128, 192]", "64..512 +8")
+    (farm.folder / "many.yaml").write_text(many)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "farm", "run", "--no-train", "many.yaml"],
+        cwd=farm.folder,
+        env=farm.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _wait_until(lambda: _done(farm, "interrupted") > 3)
+    process.send_signal(2)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert farm.processes() == []
+    before = _done(farm, "interrupted")
+    counts = farm.json("run", "--no-train", "many.yaml")["counts"]
+    assert 3 < before < counts["done"] == sum(counts.values())
+    assert counts["dead"] == 0
+
+
+def _done(farm: Farm, campaign: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-m", "farm", "status", campaign, "--json"],
+        cwd=farm.folder,
+        env=farm.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return int(json.loads(done.stdout)["counts"]["done"]) if done.returncode == 0 else 0
+
+
+def _wait_until(condition: Any, seconds: float = 60) -> None:
+    import time
+
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.2)
