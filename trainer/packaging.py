@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,7 +37,7 @@ def save_model(model: Predictor, configured: pd.DataFrame, folder: Path, *, meta
                 signature=signature(model.vocabulary),
                 input_example=example(configured, model.vocabulary),
                 # Given, not inferred: inference would load the model in another process for several seconds.
-                pip_requirements=[f"{name}=={version(name)}" for name in _NEEDS],
+                pip_requirements=[f"{name}=={import_module(name).__version__}" for name in _NEEDS],
                 metadata={"device_type": model.device_type, **metadata},
             )
 

@@ -68,8 +68,8 @@ def submit(
         )
         return
     waiting = sum(counts[state] for state in OPEN_JOB_STATES)
-    verb = "submitted" if stored.new else "is already known; it"
-    console.print(f"{campaign.name} {verb} has {sum(counts.values()):,} jobs: {_counts_text(counts)}")
+    known = "is submitted" if stored.new else "is known already"
+    console.print(f"{campaign.name} {known}: {sum(counts.values()):,} jobs, of which {_counts_text(counts)}.")
     if waiting and not live:
         remarks.print("No worker is up: start one with [bold]farm up[/], or run it all with [bold]farm run FILE[/].")
     elif waiting:
@@ -153,7 +153,7 @@ def watch(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     if as_json:
         emit_json({"campaign": found["name"], "counts": counts})
     else:
-        console.print(f"{found['name']}: {_counts_text(counts)}")
+        console.print(f"{found['name']}: {_counts_text(counts)}.")
     if counts["dead"]:
         raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=found["name"])
 

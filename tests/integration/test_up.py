@@ -27,7 +27,7 @@ from homes import (
 )
 from typer.testing import CliRunner
 
-from farm.cli.main import app
+from farm.cli.app import app
 from farm.db import migrate
 from farm.db.engine import make_engine
 from farm.errors import EmbeddedServiceFailed, WrongRevision
@@ -184,7 +184,7 @@ def test_down_with_nothing_running_says_so_and_makes_no_home(home: Path) -> None
 
 
 def test_up_without_workers_and_trainer_runs_a_coordinator(home: Path) -> None:
-    command = [sys.executable, "-c", "from farm.cli.main import main; main()"]
+    command = [sys.executable, "-c", "from farm.cli import main; main()"]
 
     def run(*words: str) -> Any:
         done = subprocess.run(

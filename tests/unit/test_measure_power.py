@@ -81,6 +81,12 @@ def test_what_the_card_drew_before_is_dropped() -> None:
     assert reading.samples_w == 500
 
 
+def test_samples_from_after_the_window_are_left_out() -> None:
+    reading, _ = read(FakeCard(lambda at: 500.0 if at < 51.1 else 90.0, counts=False))
+    assert reading is not None
+    assert reading.samples_w == 500
+
+
 def test_a_card_without_a_counter_answers_from_its_samples() -> None:
     reading, _ = read(FakeCard(lambda _: 200.0, counts=False))
     assert reading is not None

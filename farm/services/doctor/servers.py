@@ -1,25 +1,13 @@
-"""What `farm doctor` looks at: everything the farm depends on, whether it is well, and what would mend it.
-
-A check starts no service and changes nothing.
-"""
+"""What Postgres, the broker, the model registry and the running stack are asked."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import platform
 import re
-import resource
-import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from sqlalchemy import Engine, text
@@ -31,6 +19,7 @@ from farm.services import urls
 from farm.services.background import running_stack
 from farm.services.binaries import output_of, postgres_of_wheel, redis_server
 from farm.services.cluster import find_cluster
+from farm.services.doctor.check import Check, State
 from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
 from farm.services.redis import EmbeddedRedis, why_broker_does_not_answer
@@ -39,74 +28,6 @@ from farm.settings import Settings
 SMALLEST_POSTGRES = 15
 CLOCK_WARNING_S = 5.0
 """Leases use the database's clock alone, but logs of two hosts that differ by more cannot be read together."""
-DISK_NEEDED_BYTES, DISK_WARNING_BYTES = 512 * 2**20, 5 * 2**30
-"""An empty cluster takes 40 MB and its log of changes up to 1 GB; a million measurements take about 0.5 GB."""
-FILES_WARNING = 1024
-"""Open files: a coordinator with its pools and a worker per device stay below a few hundred."""
-DRIVER_OF_CUDA_13 = 580
-"""The oldest Linux driver for CUDA 13 (CUDA Toolkit release notes, table of minimum driver versions)."""
-
-
-class State(StrEnum):
-    OK = "ok"
-    WARNING = "warning"  # the farm works, but not all of it, or not for long
-    MISSING = "missing"  # something needed is absent or broken
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at. `fix` is empty where nothing needs to be done."""
-
-    check: str
-    state: State
-    what: str
-    fix: str = ""
-
-
-def examine(settings: Settings) -> list[Check]:
-    """Every check, in the order in which they are best mended."""
-    checks: list[Callable[[Settings], Check]] = [
-        check_python,
-        check_home,
-        check_disk,
-        check_database,
-        check_revision,
-        check_broker,
-        check_libraries,
-        check_registry,
-        check_gpu,
-        check_clock,
-        check_limits,
-        check_stack,
-    ]
-    return [check(settings) for check in checks]
-
-
-def check_python(_: Settings) -> Check:
-    what = f"Python {platform.python_version()}, {platform.platform(terse=True)}"
-    if (3, 11) <= sys.version_info[:2] < (3, 13) and sys.platform == "linux":
-        return Check("python", State.OK, what)
-    return Check("python", State.MISSING, what, "use Python 3.11 or 3.12 on Linux")
-
-
-def check_home(settings: Settings) -> Check:
-    home = Home.of(settings).path
-    nearest = _nearest(home)
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return Check("home", State.OK, str(home) if home.exists() else f"{home}, to be made")
-    return Check("home", State.MISSING, f"{nearest} cannot be written", "set FARM_HOME to a folder of your own")
-
-
-def check_disk(settings: Settings) -> Check:
-    cluster = find_cluster(Home.of(settings))
-    places = {_nearest(Home.of(settings).path), *([cluster.base] if cluster else [])}
-    free, place = min((shutil.disk_usage(p).free, p) for p in places)
-    what = f"{free / 2**30:.1f} GiB free at {place}"
-    if free < DISK_NEEDED_BYTES:
-        return Check("disk", State.MISSING, what, "make room, or set FARM_HOME to another disk")
-    if free < DISK_WARNING_BYTES:
-        return Check("disk", State.WARNING, what, "make room before a large campaign")
-    return Check("disk", State.OK, what)
 
 
 def check_database(settings: Settings) -> Check:
@@ -160,27 +81,6 @@ def check_broker(settings: Settings) -> Check:
     return Check("broker", State.OK, what)
 
 
-def check_libraries(_: Settings) -> Check:
-    """MLflow and scikit-learn are really imported, in a process of their own: a broken installation has their files."""
-    code = "import mlflow, sklearn; print(f'MLflow {mlflow.__version__}, scikit-learn {sklearn.__version__}')"
-    install = "pip install 'gemm-farm[trainer]'"
-    absent = [name for name in ("mlflow", "sklearn") if importlib.util.find_spec(name) is None]
-    if absent:
-        return Check("models", State.WARNING, f"not installed: {', '.join(absent)}; this machine cannot train", install)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Check(
-            "models", State.WARNING, "importing MLflow and scikit-learn takes over two minutes", "use a local disk"
-        )
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or ["import failed"]
-        return Check("models", State.WARNING, said[-1], f"install again: {install}")
-    return Check("models", State.OK, done.stdout.strip().splitlines()[-1])
-
-
 def check_registry(settings: Settings) -> Check:
     uri = settings.tracking_uri
     shown = urls.safe_url(uri)
@@ -204,19 +104,6 @@ def check_registry(settings: Settings) -> Check:
     return Check("registry", State.OK, f"{file}, {models} registered models")
 
 
-def check_gpu(_: Settings) -> Check:
-    driver = _nvidia_driver()
-    if driver is None:
-        return Check("gpu", State.OK, "no NVIDIA driver: this machine measures its CPU")
-    extra = "cuda13" if int(driver.partition(".")[0]) >= DRIVER_OF_CUDA_13 else "cuda12"
-    needed = (("pynvml", "nvidia-ml-py"), ("cupy", f"cupy-{extra}x"))
-    absent = [package for module, package in needed if importlib.util.find_spec(module) is None]
-    if absent:
-        what = f"NVIDIA driver {driver}, but not installed: {', '.join(absent)}"
-        return Check("gpu", State.WARNING, what, f"pip install 'gemm-farm[{extra}]'")
-    return Check("gpu", State.OK, f"NVIDIA driver {driver}, CuPy and NVML")
-
-
 def check_clock(settings: Settings) -> Check:
     try:
         with _database(settings) as engine:
@@ -232,18 +119,6 @@ def check_clock(settings: Settings) -> Check:
     if abs(skew_s) > CLOCK_WARNING_S:
         return Check("clock", State.WARNING, what, "synchronise the clocks of both hosts (NTP)")
     return Check("clock", State.OK, what)
-
-
-def check_limits(_: Settings) -> Check:
-    files, files_most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    memory = resource.getrlimit(resource.RLIMIT_AS)[0]
-    what = f"{'unlimited' if files == resource.RLIM_INFINITY else files} open files"
-    if files != resource.RLIM_INFINITY and files < FILES_WARNING:
-        return Check("limits", State.WARNING, what, f"ulimit -n {min(files_most, FILES_WARNING)} in the shell")
-    if memory != resource.RLIM_INFINITY:
-        what += f", {memory / 2**30:.1f} GiB of address space"
-        return Check("limits", State.WARNING, what, "ulimit -v unlimited: CUDA reserves far more than it uses")
-    return Check("limits", State.OK, what)
 
 
 def check_stack(settings: Settings) -> Check:
@@ -321,23 +196,6 @@ def _redis_facts(url: str) -> tuple[str, str]:
     with redis.Redis.from_url(urls.redis_client_url(url), socket_timeout=5.0) as client:
         server, memory = client.info("server"), client.info("memory")
     return str(server.get("redis_version", "")), str(memory.get("maxmemory_policy", ""))
-
-
-def _nvidia_driver() -> str | None:
-    """The version of the NVIDIA driver, as in 580.65.06; None where there is none."""
-    try:
-        found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", Path("/proc/driver/nvidia/version").read_text())
-    except OSError:
-        found = None
-    if found is not None:
-        return found[1]
-    said = output_of(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
-    return said.splitlines()[0].strip() if said else None
-
-
-def _nearest(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
-    return next(p for p in (path, *path.parents) if p.exists())
 
 
 def _first_line(error: Exception) -> str:

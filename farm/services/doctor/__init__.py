@@ -1,0 +1,41 @@
+"""What `farm doctor` looks at: everything the farm depends on, whether it is well, and what would mend it.
+
+A check starts no service and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from farm.services.doctor.check import Check, State
+from farm.services.doctor.machine import check_disk, check_gpu, check_home, check_libraries, check_limits, check_python
+from farm.services.doctor.servers import (
+    check_broker,
+    check_clock,
+    check_database,
+    check_registry,
+    check_revision,
+    check_stack,
+)
+from farm.settings import Settings
+
+__all__ = ["Check", "State", "examine"]
+
+
+def examine(settings: Settings) -> list[Check]:
+    """Every check, in the order in which they are best mended."""
+    checks: list[Callable[[Settings], Check]] = [
+        check_python,
+        check_home,
+        check_disk,
+        check_database,
+        check_revision,
+        check_broker,
+        check_libraries,
+        check_registry,
+        check_gpu,
+        check_clock,
+        check_limits,
+        check_stack,
+    ]
+    return [check(settings) for check in checks]

@@ -1,0 +1,178 @@
+"""Mistakes at the command line: one clear message, the right exit code, no traceback, and nothing changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from farm.cli.app import app
+from farm.db import migrate
+
+GOOD = {
+    "name": "good",
+    "targets": "any",
+    "problems": {"m": 64, "n": 64, "k": 64, "types": "f32"},
+    "kernels": {"family": "blas", "threads": 1},
+}
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, database_url: str) -> Command:
+    """`farm` on a database of the test's own, with no broker and an empty registry."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FARM_", "MLFLOW_"))}
+        here = {
+            "FARM_HOME": str(tmp_path / ".farm"),
+            "FARM_DATABASE_URL": database_url,
+            "FARM_BROKER_URL": f"redis+socket://{tmp_path}/no.sock",
+            "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "farm", *arguments],
+            cwd=tmp_path,
+            env={**kept, **here, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *says: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for words in says:
+        assert words in done.stderr, done.stderr
+
+
+def stored(engine: Engine) -> dict[str, int]:
+    tables = ("campaigns", "configurations", "jobs", "batches", "measurements", "trainings", "pools")
+    with engine.connect() as connection:
+        return {t: connection.execute(text(f"SELECT count(*) FROM {t}")).scalar_one() for t in tables}
+
+
+def written(tmp_path: Path, document: object) -> str:
+    (tmp_path / "campaign.yaml").write_text(document if isinstance(document, str) else json.dumps(document))
+    return "campaign.yaml"
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ({**GOOD, "prioritty": 1}, ("prioritty", "priority")),
+        ({**GOOD, "problems": {"m": -5, "n": 64, "k": 64, "types": "f32"}}, ("problems.m", "-5")),
+        ({**GOOD, "problems": {"m": 0, "n": 64, "k": 64, "types": "f32"}}, ("problems.m", "0")),
+        ({**GOOD, "kernels": {"family": "tiled", "tile": 33}}, ("tile", "33", "1 to 32")),
+        (
+            {**GOOD, "problems": {"m": "1..10000", "n": "1..10000", "k": "1..10000", "types": "f32"}},
+            ("1,000,000,000,000", "10,000"),
+        ),
+        ("name: [unclosed\n", ("campaign.yaml:", "YAML")),
+        ({**GOOD, "problems": {**GOOD["problems"], "layouts": "nx"}}, ("layouts", "nx", "nn")),  # type: ignore[dict-item]
+        ({**GOOD, "targets": [{"type": "nvidia-h9000"}]}, ("nvidia-h9000", "farm-worker")),
+    ],
+    ids=["unknown-field", "negative", "zero", "tile-33", "too-large", "syntax", "layout", "nobody-has-it"],
+)
+def test_a_bad_campaign_is_refused_and_changes_nothing(
+    command: Command, engine: Engine, tmp_path: Path, document: object, says: tuple[str, ...]
+) -> None:
+    before = stored(engine)
+    refused(command("submit", written(tmp_path, document)), 2, *says)
+    assert stored(engine) == before
+
+
+def test_a_file_that_does_not_exist_is_named(command: Command) -> None:
+    refused(command("submit", "missing.yaml"), 2, "missing.yaml")
+
+
+def test_an_unreachable_database_is_named_without_its_password(command: Command, tmp_path: Path) -> None:
+    url = "postgresql://ann:hunter2@127.0.0.1:1/farm"
+    done = command("submit", written(tmp_path, GOOD), FARM_DATABASE_URL=url)
+    refused(done, 3, "127.0.0.1:1", "FARM_DATABASE_URL")
+    assert "hunter2" not in done.stderr
+
+
+def test_a_url_that_is_no_postgres_url_is_refused(command: Command) -> None:
+    refused(
+        command("status", FARM_DATABASE_URL="mysql://root:hunter2@db/farm"), 2, "FARM_DATABASE_URL", "postgresql://"
+    )
+
+
+def test_an_unreachable_broker_is_named_without_its_password(command: Command, engine: Engine, tmp_path: Path) -> None:
+    done = command("run", written(tmp_path, GOOD), FARM_BROKER_URL="redis://:hunter2@127.0.0.1:1/0")
+    refused(done, 3, "127.0.0.1:1", "FARM_BROKER_URL")
+    assert "hunter2" not in done.stderr
+    assert stored(engine)["campaigns"] == 0
+
+
+def test_a_database_at_another_revision_is_left_alone(command: Command, database_url: str) -> None:
+    refused(command("status"), 5, "farm db upgrade", migrate.head())
+    assert json.loads(command("db", "upgrade", "--json").stdout) == {"before": None, "after": migrate.head()}
+    assert command("status").returncode == 0
+
+
+def test_a_model_that_does_not_exist_is_named(command: Command) -> None:
+    refused(command("predict", "--type", "nvidia-h200", "tiled(tile=16) 64x64x64 f32"), 4, "gemm-forest-nvidia-h200")
+    refused(command("models", "pull", "nvidia-h200"), 4, "gemm-forest-nvidia-h200", "farm train")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("status", "nothing"), 4, "nothing"),
+        (("cancel", "nothing"), 4, "nothing"),
+        (("watch", "nothing"), 4, "nothing"),
+        (("results", "--sort", "speed"), 2, "runtime_ms"),
+        (("results", "-o", "rows.xlsx"), 2, ".parquet"),
+        (("results", "-o", "no/such/folder/rows.csv"), 2, "no/such/folder"),
+        (("results", "--format", "parquet"), 2, "--output"),
+        (("results", "--campaign", "nothing"), 4, "nothing"),
+        (("predict",), 2, "--file"),
+        (("predict", "tiled(tile=40) 64x64x64 f32"), 2, "1 to 32"),
+        (("predict", "tiles 64"), 2, "tiled(tile=16)"),
+        (("predict", "--shape", "64x64"), 2, "64x64"),
+        (("predict", "--shape", "64x64x64", "-p", "tile=big"), 2, "tile=16"),
+        (("predict", "--shape", "64x64x64", "--family", "magic"), 2, "magic"),
+    ],
+)
+def test_a_mistyped_command_says_what_would_be_right(
+    command: Command, engine: Engine, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    refused(command(*arguments), code, says)
+
+
+def test_an_empty_farm_says_what_to_do_next(command: Command, engine: Engine) -> None:
+    assert "farm submit" in command("status").stdout
+    assert "farm-worker" in command("devices").stdout
+    assert "No measurements" in command("results").stdout
+    assert json.loads(command("results", "--json").stdout) == []
+    assert json.loads(command("status", "--json").stdout) == []
+
+
+def _commands() -> list[tuple[str, ...]]:
+    groups: dict[str, Any] = {g.name: g.typer_instance for g in app.registered_groups if g.name}
+    single = [(c.callback.__name__,) for c in app.registered_commands if c.callback]
+    nested = [(n, c.callback.__name__) for n, g in groups.items() for c in g.registered_commands if c.callback]
+    return [*single, *((n,) for n in groups), *nested]
+
+
+@pytest.mark.parametrize("words", _commands(), ids=" ".join)
+def test_every_command_explains_itself(command: Command, words: tuple[str, ...]) -> None:
+    done = command(*words, "--help")
+    assert done.returncode == 0
+    assert re.search(r"Usage: .*" + r" ".join(words), done.stdout)
