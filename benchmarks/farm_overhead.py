@@ -33,11 +33,12 @@ from farm.coordinator.dispatch import form_batches
 from farm.db import batches, campaigns, devices, migrate
 from farm.db.engine import make_engine, quick_commit
 from farm.devices import DeviceKind, DeviceTraits
+from farm.provenance import Provenance
 from farm.services import ServiceUrls, services
 from farm.services.stack import COORDINATOR, WORKERS, Stack
 from farm.settings import settings
 from workers.devices import discover, open_device
-from workers.devices.recording import Provenance, write_recording
+from workers.devices.recording import write_recording
 
 STAGES = ("expand", "store", "form", "send", "claim", "mark", "measure", "land")
 

@@ -58,4 +58,6 @@ def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
 def consume(app: Celery, *, pool: str, queues: Sequence[str], name: str) -> None:
     """Runs a Celery worker on those queues, one task at a time, until it is told to stop."""
     chatter = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-    app.worker_main(["--quiet", "worker", "-P", pool, "-c", "1", "-Q", ",".join(queues), "-n", name, "-l", "WARNING", *chatter])
+    app.worker_main(
+        ["--quiet", "worker", "-P", pool, "-c", "1", "-Q", ",".join(queues), "-n", name, "-l", "WARNING", *chatter]
+    )

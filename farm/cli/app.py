@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import traceback
 from typing import Annotated
@@ -63,6 +64,7 @@ app.add_typer(database.app, name="db", rich_help_panel=_OPERATE)
 
 def main() -> None:
     """Runs the command line. A user's mistake ends with one message and its exit code, never with a traceback."""
+    signal.signal(signal.SIGTERM, _interrupt)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         app(standalone_mode=True)
@@ -83,6 +85,11 @@ def main() -> None:
             traceback.print_exc()
         _say(f"This is a defect of the farm: {type(error).__name__}: {error}. FARM_LOG_LEVEL=DEBUG shows where.")
         sys.exit(1)
+
+
+def _interrupt(*_: object) -> None:
+    """SIGTERM ends a command as Ctrl-C does: what it started is stopped in order."""
+    raise KeyboardInterrupt
 
 
 def _say(message: str) -> None:

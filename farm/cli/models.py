@@ -10,13 +10,13 @@ from rich.markup import escape
 
 from farm import registry
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
-from farm.cli.session import running, session
+from farm.cli.session import session
 from farm.cli.training import train_types
 from farm.db import campaigns, trainings
 from farm.errors import BadInput, FarmError, NoSuchModel
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
-from farm.services.stack import TRAINER
+from farm.services import Stack
 from farm.settings import settings
 
 app = typer.Typer(help="The registered models.", invoke_without_command=True)
@@ -42,8 +42,8 @@ def train(
         if unknown or not wanted:
             what = f"{', '.join(unknown)}: no measurements" if unknown else "There are no measurements to learn from"
             raise BadInput(detail=f"{what}. Measured: {', '.join(known) or 'nothing yet'}. Run a campaign first.")
-        with running(opened, [TRAINER]) as check:
-            outcomes = train_types(opened, wanted, any_source=any_source, check=check)
+        with Stack.attach_or_start(opened.settings, opened.urls, ["trainer"]) as stack:
+            outcomes = train_types(opened, wanted, any_source=any_source, check=stack.check)
     failed = {kind: o["error"] for kind, o in outcomes.items() if o["error"] is not None}
     if as_json:
         emit_json(outcomes)

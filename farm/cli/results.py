@@ -12,10 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
+from farm import __version__
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
 from farm.cli.session import session
-from farm.db import campaigns, measurements
+from farm.db import campaigns, devices, measurements
+from farm.devices import DeviceIdentity
 from farm.errors import BadInput
+from farm.provenance import METADATA_KEY, Provenance
 
 
 class Format(StrEnum):
@@ -47,6 +50,8 @@ def results(
         rows = measurements.read(
             connection, campaign_id=campaign_id, device_type=device_type, family=family, order_by=sort, limit=shown
         )
+        kinds = {row["device_type"] for row in rows}
+        identity = devices.of_type(connection, kinds.pop()) if len(kinds) == 1 else None
     if chosen is Format.TABLE:
         _print_table(rows, limited=len(rows) == shown and limit is None)
     elif chosen is Format.JSON and output is None:
@@ -54,7 +59,7 @@ def results(
     elif output is None and chosen is Format.PARQUET:
         raise BadInput(detail="Parquet is not for a terminal: add --output FILE.parquet")
     else:
-        _export(rows, chosen, output)
+        _export(rows, chosen, output, None if identity is None else _provenance(rows, identity))
     if output is not None:
         remarks.print(f"{len(rows):,} rows in {output}")
 
@@ -104,13 +109,26 @@ def _print_table(rows: list[dict[str, Any]], *, limited: bool) -> None:
         remarks.print("There may be more: --limit N, or export them all with --output FILE.csv")
 
 
-def _export(rows: list[dict[str, Any]], chosen: Format, output: Path | None) -> None:
+def _provenance(rows: list[dict[str, Any]], identity: DeviceIdentity) -> Provenance:
+    """What makes an export of one device type a recording, which a `recorded` device answers from."""
+    of = {name: ", ".join(sorted({str(row[name]) for row in rows})) for name in ("campaign", "host", "source")}
+    first, last = (f"{pick(row['measured_at'] for row in rows):%Y-%m-%d}" for pick in (min, max))
+    when = first if first == last else f"{first} to {last}"
+    return Provenance(
+        device_type=identity.type,
+        device_name=identity.name,
+        traits=identity.traits,
+        provenance=f"{of['source']} by gemm-farm {__version__} on {of['host']}, {when}, campaign {of['campaign']}",
+    )
+
+
+def _export(rows: list[dict[str, Any]], chosen: Format, output: Path | None, provenance: Provenance | None) -> None:
     """CSV has JSON in the columns that hold objects; Parquet too, so that every reader opens it."""
     flat = [{key: json.dumps(v) if isinstance(v, dict) else v for key, v in row.items()} for row in rows]
     try:
         if chosen is Format.PARQUET:
             assert output is not None
-            _write_parquet(flat, output)
+            _write_parquet(flat, output, provenance)
             return
         text = io.StringIO()
         if chosen is Format.JSON:
@@ -127,12 +145,15 @@ def _export(rows: list[dict[str, Any]], chosen: Format, output: Path | None) -> 
         raise BadInput(detail=f"{output} cannot be written: {error.strerror}") from None
 
 
-def _write_parquet(rows: list[dict[str, Any]], output: Path) -> None:
+def _write_parquet(rows: list[dict[str, Any]], output: Path, provenance: Provenance | None) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     columns = {name: [_plain(row[name]) for row in rows] for name in measurements.RESULT_COLUMNS}
-    pq.write_table(pa.table(columns), output, compression="zstd")
+    table_of_rows = pa.table(columns)
+    if provenance is not None:
+        table_of_rows = table_of_rows.replace_schema_metadata({METADATA_KEY: json.dumps(provenance.to_json())})
+    pq.write_table(table_of_rows, output, compression="zstd")
 
 
 def _plain(value: Any) -> Any:

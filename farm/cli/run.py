@@ -14,13 +14,13 @@ from farm.cli.campaigns import CampaignIncomplete, FileArgument, store
 from farm.cli.models import print_outcomes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, seconds_text, table, types_text
 from farm.cli.progress import follow
-from farm.cli.session import Session, running, session
+from farm.cli.session import Session, session
 from farm.cli.training import train_types
 from farm.db import devices, trainings
 from farm.errors import NoWorkers
 from farm.kernels import Configuration
 from farm.report.summary import largest_measured, summarise
-from farm.services.stack import programs
+from farm.services import Stack
 from farm.settings import settings
 
 DEVICE_SECONDS = 60.0
@@ -42,16 +42,17 @@ def run(
     """
     began = time.monotonic()
     campaign = load(file, limit=settings().max_configurations)
-    with session(broker=True) as opened, running(opened, programs(trainer=train)) as check:
-        _wait_for_devices(opened, check)
+    programs = ("coordinator", "workers", *(("trainer",) if train else ()))
+    with session(broker=True) as opened, Stack.attach_or_start(opened.settings, opened.urls, programs) as stack:
+        _wait_for_devices(opened, stack.check)
         stored = store(opened, campaign, allow_missing=allow_missing)
         if not stored.new:
             remarks.print(f"{campaign.name} is known: what is measured already is not measured again.")
-        counts = follow(opened, stored.campaign_id, campaign.name, check=check)
+        counts = follow(opened, stored.campaign_id, campaign.name, check=stack.check)
         measured_s = time.monotonic() - began
         outcomes: dict[str, dict[str, Any]] = {}
         if train and counts["done"]:
-            outcomes = _train(opened, stored.campaign_id, check)
+            outcomes = _train(opened, stored.campaign_id, stack.check)
         with opened.engine.connect() as connection:
             report = summarise(connection, stored.campaign_id)
         report |= {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,9 +10,7 @@ from sqlalchemy import Engine
 
 from farm.db import migrate
 from farm.db.engine import make_engine
-from farm.services import ServiceUrls, services
-from farm.services.background import prepare_database, running_stack
-from farm.services.stack import Program, Stack, programs
+from farm.services import ServiceUrls, prepare_database, services
 from farm.settings import Settings, settings
 
 
@@ -39,15 +37,3 @@ def session(*, broker: bool = False) -> Iterator[Session]:
             yield Session(current, urls, engine)
         finally:
             engine.dispose()
-
-
-@contextmanager
-def running(opened: Session, wanted: Sequence[Program] = programs()) -> Iterator[Callable[[], None]]:
-    """The programs of this machine inside the block: those that `farm up` runs, the others started and stopped here.
-
-    Yields a check that raises `ProgramEnded` where one that was started here has died.
-    """
-    up = running_stack(opened.settings)
-    there = set() if up is None or up.state != "ready" else set(up.programs)
-    with Stack(opened.urls, opened.settings.home, programs=[p for p in wanted if p.name not in there]) as stack:
-        yield stack.check

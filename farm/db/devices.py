@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from farm.devices import Backend, DeviceIdentity, DeviceTraits
 
@@ -90,12 +90,22 @@ def overview(connection: Connection, *, silent_after: float) -> Sequence[dict[st
     return [dict(row) for row in connection.execute(_LIST, {"silent_after": silent_after}).mappings()]
 
 
-_IDENTITY = text("SELECT uuid, type, name, backend, traits, facts FROM devices WHERE id = :device_id")
+_IDENTITY = "SELECT uuid, type, name, backend, traits, facts FROM devices"
+_BY_ID = text(f"{_IDENTITY} WHERE id = :device_id")
+_BY_TYPE = text(f"{_IDENTITY} WHERE type = :device_type ORDER BY id LIMIT 1")
 
 
 def identity(connection: Connection, device_id: int) -> DeviceIdentity:
     """The device as its host announced it."""
-    row = connection.execute(_IDENTITY, {"device_id": device_id}).one()
+    return _as_identity(connection.execute(_BY_ID, {"device_id": device_id}).one())
+
+
+def of_type(connection: Connection, device_type: str) -> DeviceIdentity:
+    """The first device of that type that was announced: its name and traits stand for the type."""
+    return _as_identity(connection.execute(_BY_TYPE, {"device_type": device_type}).one())
+
+
+def _as_identity(row: Row[Any]) -> DeviceIdentity:
     return DeviceIdentity(
         uuid=row.uuid,
         type=row.type,

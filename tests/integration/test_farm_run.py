@@ -44,6 +44,7 @@ class Farm:
     """A farm home of its own, and the command line on it."""
 
     folder: Path
+    devices: str = "cpu"
 
     def __call__(self, *arguments: str, code: int = 0, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -62,7 +63,7 @@ class Farm:
     @property
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("FARM_", "MLFLOW_"))}
-        return {**kept, "FARM_HOME": str(self.folder / ".farm"), "FARM_DEVICES": "cpu"}
+        return {**kept, "FARM_HOME": str(self.folder / ".farm"), "FARM_DEVICES": self.devices}
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--json").stdout)
@@ -132,6 +133,22 @@ def test_every_export_holds_the_same_rows(farm: Farm, report: Any) -> None:
     from_json = [row["runtime_ms"] for row in json.loads((farm.folder / "rows.json").read_text())]
     assert len(from_csv) == 12
     assert from_csv == from_parquet == from_json
+
+
+def test_an_export_answers_as_a_recorded_device_and_teaches_no_model(farm: Farm, report: Any) -> None:
+    farm("results", "-o", "recording.parquet")
+    other = Farm(farm.folder / "other", devices="recorded:recording.parquet")
+    other.folder.mkdir()
+    for name in ("campaign.yaml", "recording.parquet"):
+        shutil.copy(farm.folder / name, other.folder)
+    replayed = other.json("run", "campaign.yaml")
+    (device,) = replayed["devices"]
+    assert device["source"] == "recorded"
+    assert device["device_type"] == "recorded-" + report["devices"][0]["device_type"]
+    assert replayed["trainings"] == {}
+    times = [{r["configuration_id"]: r["runtime_ms"] for r in f.json("results")} for f in (farm, other)]
+    assert times[0] == times[1]
+    assert all("gemm-farm" in r["environment"]["provenance"] for r in other.json("results"))
 
 
 def test_running_it_again_measures_nothing_again_and_keeps_the_champion(farm: Farm, report: Any) -> None:

@@ -10,10 +10,11 @@ import pytest
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import BadInput, BadRecording, NoSuchDevice, UnknownDeviceSelection
 from farm.kernels import Configuration
+from farm.provenance import Provenance
 from workers.devices import discover, open_device
 from workers.devices.cpu import CpuDevice
 from workers.devices.recorded import RecordedDevice
-from workers.devices.recording import Provenance, write_recording
+from workers.devices.recording import write_recording
 
 
 @pytest.fixture(autouse=True)

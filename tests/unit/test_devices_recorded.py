@@ -15,8 +15,9 @@ from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import BadRecording, FarmError, InvalidOnDevice, MissingColumns
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, Source
+from farm.provenance import Provenance
 from workers.devices import recorded, recording
-from workers.devices.recording import Provenance, write_recording
+from workers.devices.recording import write_recording
 
 H200 = Provenance(
     device_type="nvidia-h200",

@@ -16,7 +16,7 @@ from farm.errors import BadRecording, FarmError, InvalidOnDevice
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, Source
 from workers.devices import recording
-from workers.devices.recording import CONFIGURATION_COLUMNS, ID_COLUMN, RESULT_COLUMNS, Provenance
+from workers.devices.recording import CONFIGURATION_COLUMNS, ID_COLUMN, RESULT_COLUMNS
 
 _RECORDINGS = uuid.UUID("0d2b7b0a-52f2-4b0e-8a54-6b7c1f1d7a10")  # the name space of recorded devices
 
@@ -38,7 +38,7 @@ def identify(path: Path, scale: float) -> DeviceIdentity:
     if not path.is_file():
         raise BadRecording(path=path, why="there is no such file")
     recording.columns_of(path)
-    origin = Provenance.read(path)
+    origin = recording.provenance_of(path)
     return DeviceIdentity(
         uuid=f"REC-{uuid.uuid5(_RECORDINGS, str(recording.content_id(path)))}",
         type=device_type_of(origin.device_type, Backend.RECORDED),

@@ -3,7 +3,8 @@
 A recording is a Parquet file, or a CSV file with a sidecar of the same name and `.json` added. Each row is a
 configuration (the columns of `CONFIGURATION_COLUMNS`; `parameters` is a JSON object) and what was measured: `runtime_ms`
 must be there, any other column of `farm.measurement.Measurement` may be. Where the rows come from is said in the
-Parquet metadata under the key `gemm-farm`, or in the sidecar: a JSON object of the fields of `Provenance`.
+Parquet metadata under the key `gemm-farm`, or in the sidecar: a JSON object of the fields of `Provenance`. The Parquet
+that `farm results` exports for one device type is a recording.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,10 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from farm.devices import DeviceTraits
 from farm.errors import BadRecording, FarmError, MissingColumns
 from farm.kernels import Configuration
 from farm.measurement import MEASUREMENT_COLUMNS
-
-METADATA_KEY = b"gemm-farm"
+from farm.provenance import METADATA_KEY, Provenance
 
 CONFIGURATION_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters")
 
@@ -54,34 +52,13 @@ def type_of_result(column: str) -> pa.DataType:
     return pa.int64() if column in INTEGER_COLUMNS else pa.string() if column in TEXT_COLUMNS else pa.float64()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """Where the rows of a recording come from."""
-
-    # Normalised type and product name of the device that was measured, as in `farm.devices.DeviceIdentity`.
-    device_type: str
-    device_name: str
-    traits: DeviceTraits
-    # Who measured it, when and how: free text.
-    provenance: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "traits": self.traits.to_json()}
-
-    @classmethod
-    def read(cls, path: Path) -> Provenance:
-        """The provenance of a recording. Raises `BadRecording`."""
-        text = _metadata(path)
-        try:
-            data = json.loads(text)
-            return cls(
-                device_type=str(data["device_type"]),
-                device_name=str(data["device_name"]),
-                traits=DeviceTraits.from_json(data["traits"]),
-                provenance=str(data["provenance"]),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadRecording(path=path, why=f"its provenance cannot be read: {error!r}") from None
+def provenance_of(path: Path) -> Provenance:
+    """The provenance of a recording. Raises `BadRecording`."""
+    text = _metadata(path)
+    try:
+        return Provenance.from_json(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadRecording(path=path, why=f"its provenance cannot be read: {error!r}") from None
 
 
 def is_csv(path: Path) -> bool:
