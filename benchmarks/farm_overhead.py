@@ -31,7 +31,7 @@ from farm.broker import MEASURE_BATCH, make_app
 from farm.campaign import KnownDevice, load, plan
 from farm.coordinator.dispatch import form_batches
 from farm.db import batches, campaigns, devices, migrate
-from farm.db.engine import make_engine, quick_commit
+from farm.db.engine import make_engine
 from farm.devices import DeviceKind, DeviceTraits
 from farm.provenance import Provenance
 from farm.services import ServiceUrls, services
@@ -123,6 +123,7 @@ def split(file: Path, recording: Path) -> dict[str, float]:
         device_id, device = announce(engine)
         campaign_id = submit(engine, file, clock)
         app = make_app(urls.broker_url)
+        marks = make_engine(urls.database_url, application="overhead", hasty=True).connect()
         identity = device.identity
         while True:
             with engine.begin() as connection:
@@ -147,8 +148,7 @@ def split(file: Path, recording: Path) -> dict[str, float]:
                 for job in lease.jobs:
 
                     def mark(j: Any = job, held: Any = lease) -> None:
-                        with engine.begin() as c, quick_commit(c):
-                            batches.mark(c, held, j, lease_seconds=60)
+                        batches.mark(marks, held, j, lease_seconds=60)
 
                     timed("mark", mark)
                     rows.append(

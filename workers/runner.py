@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from farm.db import batches
 from farm.db.batches import ClaimedJob, Failure, Lease
-from farm.db.engine import quick_commit
 from farm.errors import DevicePoisoned, FarmError, InvalidOnDevice, LeaseLost
 from farm.measurement import Measurement
 from workers.devices import Device
@@ -29,37 +30,59 @@ LANDING_SECONDS = 30.0
 class Deadline:
     """Ends this process when a job takes longer than it may.
 
-    A kernel that hangs cannot be interrupted from Python, and the process that holds the device is disposable.
+    A kernel that hangs cannot be interrupted from Python, and the process that holds the device is disposable. One
+    thread watches all jobs: starting a thread for each would cost more than a short job.
     """
 
-    def __init__(self, end_process: Callable[[], None] = lambda: os._exit(EXIT_HUNG)) -> None:
+    def __init__(self, end_process: Callable[[], None] = lambda: os._exit(EXIT_HUNG), *, look_s: float = 0.25) -> None:
         self._end_process = end_process
+        self._look_s = look_s
+        self._watched: tuple[float, ClaimedJob] | None = None
+        self._thread: threading.Thread | None = None
 
     @contextmanager
     def of(self, seconds: float, job: ClaimedJob) -> Iterator[None]:
-        timer = threading.Timer(seconds, self._end, args=(seconds, job))
-        timer.daemon = True
-        timer.start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
+            self._thread.start()
+        self._watched = (time.monotonic() + seconds, job)
         try:
             yield
         finally:
-            timer.cancel()
+            self._watched = None
 
-    def _end(self, seconds: float, job: ClaimedJob) -> None:
-        log.error("a job took more than %g s and is ended with its process", seconds, extra={"job_id": job.id})
-        self._end_process()
+    def _watch(self) -> None:
+        while True:
+            time.sleep(self._look_s)
+            watched = self._watched
+            if watched is not None and time.monotonic() > watched[0]:
+                log.error("a job outlived its time and is ended with its process", extra={"job_id": watched[1].id})
+                self._end_process()
+                return
 
 
 class Runner:
     """Measures batches on one open device. Must be used from one thread.
 
+    `hasty` is an engine whose commits do not wait for the disk: marks go through it, one before each job, and must not
+    cost what a short job takes.
+
     Once `stopping` is set, the job in hand is finished, what was measured is landed, and the rest goes back.
     """
 
     def __init__(
-        self, engine: Engine, device: Device, device_id: int, *, lease_seconds: float, stopping: threading.Event
+        self,
+        engine: Engine,
+        hasty: Engine,
+        device: Device,
+        device_id: int,
+        *,
+        lease_seconds: float,
+        stopping: threading.Event,
     ) -> None:
         self._engine = engine
+        self._hasty = hasty
+        self._marks: Connection | None = None
         self._device = device
         self._device_id = device_id
         self._lease_seconds = lease_seconds
@@ -119,5 +142,16 @@ class Runner:
     def _renew(self, lease: Lease, job: ClaimedJob) -> None:
         """Before each job: the lease lasts for the job and the landing, and the job is the suspect if we die."""
         seconds = max(self._lease_seconds, lease.rules.job_seconds + LANDING_SECONDS)
-        with self._engine.begin() as connection, quick_commit(connection):
-            batches.mark(connection, lease, job, lease_seconds=seconds)
+        if self._marks is None:
+            self._marks = self._hasty.connect()
+        try:
+            batches.mark(self._marks, lease, job, lease_seconds=seconds)
+        except DBAPIError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Gives back the connection that marks go through; the next batch makes another."""
+        if self._marks is not None:
+            self._marks.close()
+            self._marks = None

@@ -46,10 +46,11 @@ def device_id() -> int:
 
 
 @cache
-def engine() -> Engine:
+def engine(*, hasty: bool = False) -> Engine:
     url = settings().database_url
     assert url is not None, "farm-worker sets FARM_DATABASE_URL"
-    return make_engine(sqlalchemy_url(url.get_secret_value()), application=f"farm worker {device_id()}", pool_size=2)
+    name = f"farm worker {device_id()}"
+    return make_engine(sqlalchemy_url(url.get_secret_value()), application=name, pool_size=2, hasty=hasty)
 
 
 @cache
@@ -59,7 +60,14 @@ def _runner() -> Runner:
         identity = devices.identity(connection, device_id())
     device = open_device(identity)
     device.open()
-    return Runner(engine(), device, device_id(), lease_seconds=settings().lease_seconds, stopping=_stopping)
+    return Runner(
+        engine(),
+        engine(hasty=True),
+        device,
+        device_id(),
+        lease_seconds=settings().lease_seconds,
+        stopping=_stopping,
+    )
 
 
 @shared_task(name=MEASURE_BATCH)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from farm.errors import BadServiceUrl, DatabaseUnreachable
 
 
-def make_engine(url: str, *, application: str, pool_size: int = 5) -> Engine:
+def make_engine(url: str, *, application: str, pool_size: int = 5, hasty: bool = False) -> Engine:
     """An engine on a `postgresql+psycopg://` URL. Nothing connects until it is used.
 
-    `application` is what `pg_stat_activity` shows for its connections.
+    `application` is what `pg_stat_activity` shows for its connections. A `hasty` engine commits each statement by
+    itself and does not wait for the disk: one round trip, for what may be lost in a power cut.
     """
+    options = "-c timezone=UTC" + (" -c synchronous_commit=off" if hasty else "")
     return create_engine(
         url,
         pool_size=pool_size,
         max_overflow=5,
         pool_pre_ping=True,
-        connect_args={"application_name": application, "connect_timeout": 10, "options": "-c timezone=UTC"},
+        connect_args={"application_name": application, "connect_timeout": 10, "options": options},
+        **({"isolation_level": "AUTOCOMMIT"} if hasty else {}),
     )
 
 
@@ -33,18 +33,6 @@ def check_reachable(engine: Engine) -> None:
     except OperationalError as error:
         why = str(error.orig).strip().splitlines()[0]
         raise DatabaseUnreachable(url=engine.url.render_as_string(hide_password=True), why=why) from None
-
-
-@contextmanager
-def quick_commit(connection: Connection) -> Iterator[None]:
-    """Statements whose loss in a power cut does no harm: their commit does not wait for the disk."""
-    connection.execute(text("SET LOCAL synchronous_commit TO off"))
-    yield
-
-
-def libpq_url(url: str) -> str:
-    """The same URL for programs that do not know SQLAlchemy's `+psycopg`."""
-    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 def sqlalchemy_url(url: str) -> str:
