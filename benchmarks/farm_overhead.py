@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -196,8 +197,18 @@ def end_to_end(file: Path, recording: Path, jobs: int) -> dict[str, float]:
         with engine.connect() as connection:
             landed = connection.execute(text("SELECT count(*) FROM measurements")).scalar_one()
         assert landed == jobs, landed
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"jobs_per_second": jobs / seconds, "submit_s": submitted, "total_s": seconds, "submit_rss_mb": own, **peak}
+    return {"jobs_per_second": jobs / seconds, "submit_s": submitted, "total_s": seconds, **peak}
+
+
+def submit_memory(file: Path, recording: Path) -> dict[str, float]:
+    """Peak memory of `farm submit` as a process of its own."""
+    with farm_home(recording) as (_, engine):
+        announce(engine)
+        process = subprocess.Popen([sys.executable, "-m", "farm", "submit", str(file)], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+    return {"submit_rss_mb": usage.ru_maxrss / 1024}
 
 
 def _sample_memory(stack: Stack, peak: dict[str, float], stop: threading.Event) -> None:
@@ -223,7 +234,10 @@ def main() -> None:
             file, recording = Path(folder) / "campaign.yaml", Path(folder) / "recording.parquet"
             file.write_text(campaign_text(jobs))
             record(file, recording)
-            whole = [end_to_end(file, recording, jobs) for _ in range(asked.repetitions)]
+            whole = [
+                {**end_to_end(file, recording, jobs), **submit_memory(file, recording)}
+                for _ in range(asked.repetitions)
+            ]
             parts = [split(file, recording) for _ in range(asked.repetitions)]
         sizes[str(jobs)] = {
             **{key: round(statistics.median(run[key] for run in whole), 3) for key in whole[0]},

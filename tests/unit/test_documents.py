@@ -1,0 +1,147 @@
+"""The documents and the deployment held to the code: what they name exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+import farm
+from farm.campaign import load
+from farm.cli.app import app
+from farm.settings import Settings
+
+ROOT = Path(farm.__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+
+
+def blocks(text: str, *languages: str) -> list[str]:
+    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The `farm …` command lines of a document's shell blocks and code spans, split into words."""
+    lines = [line.removeprefix("$ ") for block in blocks(text, "sh", "console") for line in block.splitlines()]
+    lines += re.findall(r"`(farm [^`]*)`", text)
+    found = []
+    for line in lines:
+        words = shlex.split(line.split("  #")[0], comments=True)
+        words = words[next((i for i, word in enumerate(words) if "=" not in word), len(words)) :]
+        if words[:1] == ["farm"]:
+            found.append(words)
+    return found
+
+
+def every_command() -> list[tuple[str, list[str]]]:
+    return [(path.name, words) for path in DOCUMENTS for words in commands_of(path.read_text())]
+
+
+@pytest.mark.parametrize(("document", "words"), every_command(), ids=lambda v: v if isinstance(v, str) else " ".join(v))
+def test_a_command_in_a_document_exists_with_its_options(document: str, words: list[str]) -> None:
+    command: Any = typer.main.get_command(app)
+    rest = words[1:]
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        name = rest.pop(0).rstrip(",.:;")
+        assert name in command.commands, f"{document}: no command {name}"
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
+    given = {word.split("=")[0] for word in rest if word.startswith("--") or re.fullmatch(r"-[a-zA-Z]", word)}
+    assert given <= known | {"--help"}, f"{document}: {words[:2]} has no {given - known}"
+
+
+def test_every_command_is_in_the_readme() -> None:
+    command: Any = typer.main.get_command(app)
+    text = (ROOT / "README.md").read_text()
+    missing = [name for name in command.commands if f"farm {name}" not in text]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_links_and_files_named_in_a_document_exist(path: Path) -> None:
+    text = path.read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    named = re.findall(r"`((?:farm|workers|trainer|docs|examples|benchmarks|tests|migrations)/[\w./-]+)`", text)
+    missing = [name for name in links if not (path.parent / name).exists()]
+    missing += [name for name in named if not (ROOT / name).exists()]
+    assert missing == []
+
+
+def test_the_campaign_in_the_readme_loads(tmp_path: Path) -> None:
+    (block,) = blocks((ROOT / "README.md").read_text(), "yaml")
+    file = tmp_path / "readme.yaml"
+    file.write_text(block)
+    assert load(file, limit=10_000).size == 4 * 4 * 3
+
+
+def test_make_targets_in_the_readme_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z]+)", (ROOT / "README.md").read_text()))
+    assert named <= targets
+
+
+def test_the_readme_shows_the_figures_of_the_committed_benchmark() -> None:
+    table = (ROOT / "benchmarks" / "results" / "farm_overhead.md").read_text().split("\n\n")[1]
+    assert table in (ROOT / "README.md").read_text()
+
+
+# --- containers --------------------------------------------------------------------------------------
+
+
+def test_compose_runs_programs_that_exist() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    for name in ("migrate", "coordinator", "trainer", "worker-cpu", "worker-gpu"):
+        words = COMPOSE["services"][name]["command"]
+        if words[:2] == ["python", "-m"]:
+            assert (ROOT / words[2].replace(".", "/") / "__main__.py").exists()
+        else:
+            assert words[0] in scripts
+
+
+def test_compose_builds_targets_that_the_dockerfile_has_from_locks_that_exist() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    targets = set(re.findall(r"^FROM \S+ AS (\w+)", dockerfile, flags=re.MULTILINE))
+    built = {s["build"]["target"] for s in COMPOSE["services"].values() if "build" in s}
+    assert built <= targets
+    for lock in re.findall(r"requirements/\S+\.txt", dockerfile):
+        for cuda in ("cuda12", "cuda13"):
+            assert (ROOT / lock.replace("${CUDA_EXTRA}", cuda)).exists()
+
+
+def test_compose_has_no_default_password_and_its_example_names_every_variable() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    used = set(re.findall(r"(?<!\$)\$\{(\w+)", text))
+    example = (ROOT / ".env.example").read_text()
+    assert used == set(re.findall(r"^(\w+)=", example, flags=re.MULTILINE))
+    for name in ("POSTGRES_PASSWORD", "REDIS_PASSWORD"):
+        assert f"${{{name}:-" not in text
+        assert re.search(rf"^{name}=$", example, flags=re.MULTILINE)
+
+
+def test_compose_sets_variables_that_the_settings_read() -> None:
+    known = {f"FARM_{name.upper()}" for name in Settings.model_fields} | {"MLFLOW_TRACKING_URI"}
+    for name in ("migrate", "coordinator", "trainer", "worker-cpu", "worker-gpu"):
+        assert set(COMPOSE["services"][name]["environment"]) <= known
+
+
+def test_no_file_names_a_package_registry_or_this_machine() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    suspicious = re.compile(r"pypi\.org|pythonhosted|/root/|" + re.escape(str(ROOT)))
+    guilty = [
+        name
+        for name in listed.stdout.splitlines()
+        if (ROOT / name).suffix in {".py", ".md", ".txt", ".yml", ".yaml", ".toml", ".json", ".cu", ""}
+        and (ROOT / name).is_file()
+        and name != "tests/unit/test_documents.py"
+        and suspicious.search((ROOT / name).read_text(errors="ignore"))
+    ]
+    assert guilty == []
