@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -68,6 +69,11 @@ class DeviceIdentity:
     traits: DeviceTraits
     # Driver, libraries, power limit, clocks: whatever describes the device at rest.
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+def host_name() -> str:
+    """The name under which this host's devices are announced."""
+    return platform.node() or "localhost"
 
 
 def device_type_of(product_name: str, backend: Backend) -> str:

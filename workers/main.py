@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from farm.db import devices
 from farm.db.engine import make_engine
 from farm.db.migrate import require_head
-from farm.devices import Backend, DeviceIdentity
+from farm.devices import Backend, DeviceIdentity, host_name
 from farm.errors import FarmError
 from farm.logs import set_up_logging
 from farm.services import ServiceUrls, child, services
@@ -98,10 +98,7 @@ def _announce(engine: Engine, found: list[DeviceIdentity]) -> list[int]:
         "memory_bytes": psutil.virtual_memory().total,
     }
     with engine.begin() as connection:
-        return [
-            devices.register(connection, host=platform.node() or "localhost", host_facts=facts, device=identity)
-            for identity in found
-        ]
+        return [devices.register(connection, host=host_name(), host_facts=facts, device=identity) for identity in found]
 
 
 def serve(selection: str, stop: threading.Event) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +21,7 @@ from farm.cli.progress import follow
 from farm.cli.session import Session, session
 from farm.cli.training import train_types
 from farm.db import devices, trainings
+from farm.devices import host_name
 from farm.errors import NoWorkers
 from farm.kernels import Configuration
 from farm.report.summary import largest_measured, summarise
@@ -25,6 +30,9 @@ from farm.settings import settings
 
 DEVICE_SECONDS = 60.0
 """How long the workers may take to announce a device."""
+
+NOISY_RSE_PCT = 2.0
+"""A median relative standard error above this, twice the quickstart's target, is a busy machine's."""
 
 
 def run(
@@ -76,13 +84,13 @@ def run(
 
 
 def _wait_for_devices(opened: Session, check: Callable[[], None]) -> None:
-    """Until a worker has announced its device: targets are resolved against what is there."""
+    """Until a worker of this host has announced its device: targets are resolved against what is there."""
     began = time.monotonic()
     with remarks.status("starting workers"):
         while time.monotonic() - began < DEVICE_SECONDS:
             check()
             with opened.engine.connect() as connection:
-                if devices.live(connection, silent_after=opened.settings.silent_after_seconds):
+                if host_name() in devices.live_hosts(connection, silent_after=opened.settings.silent_after_seconds):
                     return
             time.sleep(0.1)
     raise NoWorkers(detail=f"No device was announced within {DEVICE_SECONDS:.0f} s.")
@@ -128,6 +136,12 @@ def _print(report: dict[str, Any]) -> None:
     ]  # fmt: skip
     columns = ["device type", "name", "host", "source", "rows", "shapes", "median ±%", "device time"]
     console.print(table("measured on", columns, on, right=columns[4:]))
+    for d in report["devices"]:
+        if d["source"] == "measured" and d["median_rse_pct"] > NOISY_RSE_PCT:
+            console.print(
+                f"Times on {d['device_type']} scatter by {d['median_rse_pct']:.1f}%: something else was using {d['host']}. "
+                "Do not trust the rest too far."
+            )
     for kind, ends in report["ranked"].items():
         rows = [
             (end, kernel_text(r), f"{r['m']}x{r['n']}x{r['k']}", types_text(r), r["layout"], r["runtime_ms"],
@@ -144,13 +158,30 @@ def _print(report: dict[str, Any]) -> None:
             f"  {p['configuration']}\nand {p['measured_ms']:.4g} ms were measured: {p['error_pct']:.1f}% off "
             "(a problem it was trained on; the table above is for shapes it never saw)."
         )
-    name = report["campaign"]
+    _print_next_steps(report)
+
+
+def _print_next_steps(report: dict[str, Any]) -> None:
+    farm, name = _farm(), report["campaign"]
+    steps = [
+        (f"results --campaign {name} --sort -tflops", "every measurement, fastest first"),
+        (f"results --campaign {name} -o {name}.csv", "all columns, for a spreadsheet or pandas"),
+        *((f'predict "{p["configuration"].split(" nn ")[0]}"', "ask the model") for p in report["predictions"][:1]),
+        ("models", "the registry"),
+        ("up", "keep the farm running in the background; then farm submit FILE"),
+    ]
+    width = max(len(command) for command, _ in steps)
     console.print(
         f"\nMeasured in {seconds_text(report['measured_s'])}, {seconds_text(report['total_s'])} in all. Next:"
     )
-    console.print(f"  farm results --campaign {name} --sort -tflops     every measurement, fastest first")
-    console.print(f"  farm results --campaign {name} -o {name}.csv      all columns, for a spreadsheet or pandas")
-    for p in report["predictions"][:1]:
-        console.print(f'  farm predict "{p["configuration"].split(" nn ")[0]}"')
-    console.print("  farm models                                       the registry")
-    console.print("  farm up                                           keep the farm running; then farm submit FILE")
+    for command, meaning in steps:
+        console.print(f"  {farm} {command.ljust(width)}   {meaning}", markup=False)
+
+
+def _farm() -> str:
+    """How this user reaches the command line: by name, or by the path of the environment it was started from."""
+    beside = Path(sys.executable).with_name("farm")
+    found = shutil.which("farm")
+    if found is not None and Path(found).resolve() == beside.resolve():
+        return "farm"
+    return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)

@@ -71,6 +71,17 @@ def live(connection: Connection, *, silent_after: float) -> list[tuple[str, str]
     return [(uuid, kind) for uuid, kind in connection.execute(_LIVE, {"silent_after": silent_after})]
 
 
+_LIVE_HOSTS = text("""
+SELECT DISTINCT h.name FROM devices d JOIN hosts h ON h.id = d.host_id
+WHERE d.state = 'active' AND d.last_seen_at > clock_timestamp() - make_interval(secs => :silent_after)
+""")
+
+
+def live_hosts(connection: Connection, *, silent_after: float) -> set[str]:
+    """The names of the hosts that have a device which takes work now."""
+    return set(connection.execute(_LIVE_HOSTS, {"silent_after": silent_after}).scalars())
+
+
 _LIST = text("""
 SELECT d.uuid, d.type, d.name, d.backend, h.name AS host, d.state, d.state_reason, d.traits, d.facts,
     nullif(d.last_seen_at, '-infinity') AS last_seen_at,
