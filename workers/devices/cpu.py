@@ -104,13 +104,7 @@ class CpuDevice:
             if rules.power == "all":
                 power_w = rapl.mean_power_w(self._counters, lambda: gemms.sample(group), rules.power_seconds)
         return Measurement(
-            runtime_ms=timing.median_ms,
-            runtime_q1_ms=timing.q1_ms,
-            runtime_q3_ms=timing.q3_ms,
-            runtime_min_ms=timing.min_ms,
-            runtime_rse=timing.rse,
-            samples=timing.samples,
-            stop_reason=timing.stop_reason,
+            **timing.columns(),
             l2=rotation.l2,
             power_w=power_w,
             power_source=None if power_w is None else "rapl",

@@ -235,13 +235,7 @@ class CudaDevice:
             **({} if power is None else power.details()),
         }
         return Measurement(
-            runtime_ms=timing.median_ms,
-            runtime_q1_ms=timing.q1_ms,
-            runtime_q3_ms=timing.q3_ms,
-            runtime_min_ms=timing.min_ms,
-            runtime_rse=timing.rse,
-            samples=timing.samples,
-            stop_reason=timing.stop_reason,
+            **timing.columns(),
             l2=rotation.l2,
             power_w=None if power is None else power.power_w,
             power_source=None if power is None else power.source,

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -131,6 +131,18 @@ class Timing:
     rse: float
     samples: int
     stop_reason: str  # converged | settled | budget | max_samples
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of a `Measurement` that it fills."""
+        return {
+            "runtime_ms": self.median_ms,
+            "runtime_q1_ms": self.q1_ms,
+            "runtime_q3_ms": self.q3_ms,
+            "runtime_min_ms": self.min_ms,
+            "runtime_rse": self.rse,
+            "samples": self.samples,
+            "stop_reason": self.stop_reason,
+        }
 
 
 def stopping_rules(rules: TimingRules, clock: Clock) -> list[StoppingRule]:

@@ -1,0 +1,88 @@
+"""A worker's child process that is killed in the middle of a batch: nothing is lost, nothing has two results."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from homes import embedded_settings
+from sqlalchemy import Engine, text
+
+import farm
+from farm.campaign import KnownDevice, load, plan
+from farm.db import campaigns, devices
+from farm.db.engine import make_engine
+from farm.db.tables import OPEN_JOB_STATES
+from farm.services import prepare_database, services
+from farm.services.stack import COORDINATOR, WORKERS, Stack
+
+EXAMPLES = Path(farm.__file__).parent.parent / "examples"
+
+
+def wait_for(condition: Callable[[], bool], stack: Stack, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        stack.check()
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def scalar(engine: Engine, statement: str) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text(statement)).scalar_one())
+
+
+def children_that_measure(stack: Stack) -> list[psutil.Process]:
+    family = psutil.Process(stack.pids()["workers"]).children(recursive=True)
+    return [process for process in family if "spawn_main(" in " ".join(process.cmdline())]
+
+
+def test_a_killed_child_costs_its_job_one_attempt_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"
+    monkeypatch.setenv("FARM_DEVICES", f"recorded:{recording}?scale=0.02")
+    folder = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
+    folder.chmod(0o755)
+    settings = embedded_settings(folder / ".farm")
+    try:
+        with services(settings, broker=True) as urls:
+            prepare_database(settings, urls)
+            engine = make_engine(urls.database_url, application="test")
+            with Stack(urls, settings.home, programs=[COORDINATOR, WORKERS]) as stack:
+
+                def live() -> bool:
+                    with engine.connect() as connection:
+                        return bool(devices.live(connection, silent_after=60))
+
+                wait_for(live, stack)
+                campaign = load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000)
+                with engine.begin() as connection:
+                    known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+                    jobs = plan(campaign, known, allow_missing=False).jobs()
+                    stored = campaigns.store(connection, campaign, jobs)
+                marked = "SELECT count(*) FROM batches WHERE current_job_id IS NOT NULL AND jobs > 4"
+                wait_for(lambda: scalar(engine, marked) > 0, stack)
+                killed = children_that_measure(stack)
+                for child in killed:
+                    child.kill()
+
+                def ended() -> bool:
+                    with engine.connect() as connection:
+                        counts = campaigns.counts(connection, stored.campaign_id)
+                    return not any(counts[state] for state in OPEN_JOB_STATES)
+
+                wait_for(ended, stack)
+            assert len(killed) == 1
+            assert scalar(engine, "SELECT count(*) FROM jobs WHERE state = 'done'") == 270
+            assert scalar(engine, "SELECT count(*) FROM measurements") == 270
+            assert scalar(engine, "SELECT count(DISTINCT job_id) FROM measurements") == 270
+            assert scalar(engine, "SELECT sum(attempts) FROM jobs") == 1
+            assert scalar(engine, "SELECT count(*) FROM jobs WHERE solo AND attempts = 1") == 1
+            assert scalar(engine, "SELECT count(*) FROM batches WHERE end_reason LIKE '%process died%'") == 1
+            engine.dispose()
+    finally:
+        shutil.rmtree(folder)
