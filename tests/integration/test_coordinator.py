@@ -1,0 +1,139 @@
+"""The coordinator's turns on real Postgres and real Redis."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from celery import Celery
+from samples import cpu, document
+from sqlalchemy import Engine, text
+from test_batches import claim, counts, expire, leased
+
+from farm.broker import make_app, queue_of_device, queue_of_type
+from farm.campaign import Campaign
+from farm.coordinator.loop import leadership, turn
+from farm.db.campaigns import Stored
+from farm.devices import DeviceIdentity
+from farm.services import ServiceUrls
+from farm.settings import Settings
+
+Announce = Callable[[DeviceIdentity], int]
+Submit = Callable[[Campaign], Stored]
+
+
+@pytest.fixture
+def app(farm_services: ServiceUrls) -> Iterator[Celery]:
+    assert farm_services.broker_url is not None
+    with make_app(farm_services.broker_url) as made:
+        yield made
+
+
+@pytest.fixture
+def waiting(app: Celery) -> Iterator[Callable[[str], int]]:
+    """How many messages wait in a queue; the queues are emptied afterwards."""
+    used = set()
+
+    def length(queue: str) -> int:
+        used.add(queue)
+        with app.connection_for_read() as connection:
+            client: redis.Redis = connection.default_channel.client
+            return int(client.llen(queue))
+
+    yield length
+    with app.connection_for_write() as connection:
+        for queue in used:
+            connection.default_channel.client.delete(queue)
+
+
+def test_a_turn_forms_and_sends_and_a_second_one_has_nothing_to_do(
+    engine: Engine, app: Celery, announce: Announce, submit: Submit, waiting: Callable[[str], int]
+) -> None:
+    announce(cpu(kind="cpu-turn"))
+    submit(Campaign.from_document(document()))
+    settings = Settings(outstanding_batches=2)
+    before = waiting(queue_of_type("cpu-turn"))
+    assert turn(engine, app, settings) == 2
+    assert turn(engine, app, settings) == 0
+    assert waiting(queue_of_type("cpu-turn")) - before == 2
+
+
+def test_a_job_for_one_device_goes_to_the_queue_of_that_device(
+    engine: Engine, app: Celery, announce: Announce, submit: Submit, waiting: Callable[[str], int]
+) -> None:
+    announce(cpu(71, kind="cpu-pinned"))
+    announce(cpu(72, kind="cpu-pinned"))
+    submit(Campaign.from_document(document(targets=[{"device": "CPU-72"}])))
+    turn(engine, app, Settings(outstanding_batches=1))
+    assert waiting(queue_of_device("CPU-71")) == 0
+    assert waiting(queue_of_device("CPU-72")) == 1
+    assert waiting(queue_of_type("cpu-pinned")) == 0
+
+
+def test_a_broker_that_is_away_costs_nothing_but_time(
+    engine: Engine, app: Celery, announce: Announce, submit: Submit, waiting: Callable[[str], int]
+) -> None:
+    announce(cpu(kind="cpu-away"))
+    stored = submit(Campaign.from_document(document()))
+    with make_app("redis://127.0.0.1:1/0") as nowhere:
+        turn(engine, nowhere, Settings(outstanding_batches=1))
+    assert counts(engine, stored.campaign_id) == {"queued": 4, "pending": 8}
+    assert waiting(queue_of_type("cpu-away")) == 0
+    turn(engine, app, Settings(outstanding_batches=1))
+    assert waiting(queue_of_type("cpu-away")) == 1
+
+
+def test_a_message_that_redis_lost_is_sent_again(
+    engine: Engine, app: Celery, announce: Announce, submit: Submit, waiting: Callable[[str], int]
+) -> None:
+    device = announce(cpu(kind="cpu-lost"))
+    submit(Campaign.from_document(document()))
+    turn(engine, app, Settings(outstanding_batches=1))
+    with app.connection_for_write() as connection:
+        connection.default_channel.client.delete(queue_of_type("cpu-lost"))
+    turn(engine, app, Settings(outstanding_batches=1, resend_after_seconds=0.001))
+    assert waiting(queue_of_type("cpu-lost")) == 1
+    with engine.connect() as connection:
+        batch_id = connection.execute(text("SELECT id FROM batches")).scalar_one()
+    assert claim(engine, batch_id, device) is not None
+
+
+def test_a_lease_that_has_passed_is_taken_back_and_the_campaign_goes_on(
+    engine: Engine, app: Celery, announce: Announce, submit: Submit
+) -> None:
+    device = announce(cpu())
+    stored = submit(Campaign.from_document(document()))
+    expire(engine, leased(engine, device))
+    with make_app("redis://127.0.0.1:1/0") as nowhere:
+        turn(engine, nowhere, Settings(outstanding_batches=1))
+    assert counts(engine, stored.campaign_id) == {"queued": 4, "pending": 8}
+
+
+def test_one_coordinator_leads_and_the_other_takes_over(engine: Engine) -> None:
+    never, over, led = threading.Event(), threading.Event(), threading.Event()
+
+    def second() -> None:
+        with leadership(engine, never) as leads:
+            assert leads
+            led.set()
+            over.wait(10)
+
+    with leadership(engine, never) as leads:
+        assert leads
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert not led.wait(1.5)
+    assert led.wait(5)
+    over.set()
+    thread.join()
+
+
+def test_a_coordinator_that_waits_can_be_stopped(engine: Engine) -> None:
+    stop = threading.Event()
+    with leadership(engine, threading.Event()) as leads:
+        assert leads
+        threading.Timer(0.2, stop.set).start()
+        with leadership(engine, stop) as second:
+            assert not second
