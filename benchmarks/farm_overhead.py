@@ -204,11 +204,15 @@ def submit_memory(file: Path, recording: Path) -> dict[str, float]:
     """Peak memory of `farm submit` as a process of its own."""
     with farm_home(recording) as (_, engine):
         announce(engine)
-        process = subprocess.Popen([sys.executable, "-m", "farm", "submit", str(file)], stdout=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0
-    return {"submit_rss_mb": usage.ru_maxrss / 1024}
+        # Through a small process: a child's peak begins with the memory of the process that forked it.
+        measure = (
+            "import resource, subprocess, sys\n"
+            "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
+        )
+        command = [sys.executable, "-I", "-S", "-c", measure, sys.executable, "-m", "farm", "submit", str(file)]
+        peak_kib = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return {"submit_rss_mb": peak_kib / 1024}
 
 
 def _sample_memory(stack: Stack, peak: dict[str, float], stop: threading.Event) -> None:
