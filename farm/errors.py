@@ -11,7 +11,8 @@ code meaning
 3    a service cannot be used: Postgres, Redis, MLflow, trainer
 4    something named does not exist: a campaign, a device, a model
 5    the database is at another revision than this version needs
-6    the command did its work, but some jobs ended dead
+6    the command did its work, but some jobs ended dead or
+     a model could not be trained
 130  interrupted; what was submitted resumes
 ==== =========================================================
 """
@@ -229,3 +230,5 @@ class MissingColumns(BadInput):
 
 class TrainingFailed(FarmError):
     """Training for {device_type} failed: {why}"""
+
+    exit_code = 6

@@ -26,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Measure matrix multiplications on every GPU you have, and learn to predict their time, power and energy.",
     epilog="Exit codes: 2 bad input, 3 a service cannot be used, 4 no such thing, 5 wrong database revision, "
-    "6 jobs ended dead, 130 interrupted.",
+    "6 jobs ended dead or no model trained, 130 interrupted.",
 )
 
 

@@ -13,7 +13,7 @@ from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.cli.session import session
 from farm.cli.training import train_types
 from farm.db import campaigns, trainings
-from farm.errors import BadInput, FarmError, NoSuchModel
+from farm.errors import BadInput, NoSuchModel, TrainingFailed
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
 from farm.services import Stack
@@ -49,8 +49,8 @@ def train(
         emit_json(outcomes)
     else:
         print_outcomes(outcomes)
-    if len(failed) == len(outcomes):
-        raise FarmError(detail="no model could be trained")
+    for kind, why in failed.items():
+        raise TrainingFailed(device_type=kind, why=why)
 
 
 def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
@@ -58,17 +58,17 @@ def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
     rows = []
     for kind, training in outcomes.items():
         if training["error"] is not None:
-            remarks.print(f"{kind}: {escape(training['error'])}")
+            remarks.print(f"No model for {kind}: {escape(training['error'])}")
             continue
         outcome = training["outcome"]
         name = f"{outcome['model_name']} v{outcome['version']}"
         rows += [
-            (name, target, outcome["rows"], outcome["shapes"], m.get("r2"), m["median_error_pct"], m["mean_error_pct"],
+            (name, target, int(m["rows"]), outcome["shapes"], m.get("r2"), m["median_error_pct"], m["mean_error_pct"],
              m["p90_error_pct"])
             for target in registry.OUTPUTS if (m := outcome["metrics"]["unseen_shapes"].get(target))
         ]  # fmt: skip
     if rows:
-        columns = ["model", "target", "rows", "shapes", "R²", "median error %", "mean %", "90th percentile %"]
+        columns = ["model", "target", "configurations", "shapes", "R²", "median error %", "mean %", "90th percentile %"]
         console.print(table("error on shapes held out", columns, rows, right=columns[2:]))
 
 

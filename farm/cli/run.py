@@ -126,7 +126,7 @@ def _against(opened: Session, campaign_id: int, device_type: str) -> dict[str, A
 def _print(report: dict[str, Any]) -> None:
     counts = report["counts"]
     console.print()
-    console.rule(f"[bold]{report['campaign']}[/]", align="left")
+    console.print(f"[bold]{report['campaign']}[/]")
     left = ", ".join(f"{counts[s]:,} {s}" for s in ("invalid", "dead", "cancelled") if counts[s])
     console.print(f"{counts['done']:,} configurations measured{'; ' + left if left else ''}.")
     on = [
@@ -181,6 +181,8 @@ def _print_next_steps(report: dict[str, Any]) -> None:
 def _farm() -> str:
     """How this user reaches the command line: by name, or by the path of the environment it was started from."""
     beside = Path(sys.executable).with_name("farm")
+    if not beside.exists():
+        return "python -m farm"
     found = shutil.which("farm")
     if found is not None and Path(found).resolve() == beside.resolve():
         return "farm"

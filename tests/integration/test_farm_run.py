@@ -217,6 +217,19 @@ def _environment_with(folder: Path, *distributions: str) -> Path:
     return python
 
 
+def test_too_few_measurements_train_no_model_and_say_how_many_are_needed(farm: Farm, report: Any) -> None:
+    few = CAMPAIGN.replace("whole-loop", "few").replace("[64, 128, 192]", "64").replace("[64, 160]", "[64, 80]")
+    other = Farm(farm.folder / "few")
+    other.folder.mkdir()
+    (other.folder / "few.yaml").write_text(few)
+    done = other("run", "few.yaml")
+    assert "No model for cpu-" in done.stderr
+    assert "12" in done.stderr
+    refused = other("train", code=6)
+    assert "Training for cpu-" in refused.stderr
+    assert other("train", "nvidia-h200", code=2).stdout == ""
+
+
 def test_an_interrupted_run_keeps_what_it_measured_and_goes_on(farm: Farm) -> None:
     many = CAMPAIGN.replace("whole-loop", "interrupted").replace("[64, 128, 192]", "64..512 +8")
     (farm.folder / "many.yaml").write_text(many)
