@@ -90,8 +90,15 @@ def _print_plan(campaign: Campaign, summary: PlanSummary, as_json: bool) -> None
               right=["to measure", "invalid"])
     )  # fmt: skip
     if summary.invalid:
-        reasons = [(r.count, r.reason, r.example) for r in summary.invalid]
+        reasons: list[tuple[int, str, str]] = [(r.count, r.reason, r.example) for r in summary.invalid]
+        if summary.invalid_for_other_reasons:
+            reasons.append((summary.invalid_for_other_reasons, "other reasons", ""))
         console.print(table("invalid, and why", ["jobs", "reason", "for example"], reasons, right=["jobs"]))
+    for left in summary.not_applicable:
+        where = "that the farm knows" if left.target == "any" else f"of {left.target}"
+        console.print(f"{left.configurations:,} {left.family} configurations run on no device {where}.")
+    if summary.excluded_by_constraints:
+        console.print(f"{summary.excluded_by_constraints:,} configurations are left out by the constraints.")
     for pool, seconds in summary.estimated_seconds.items():
         console.print(f"At most {seconds_text(seconds)} of device time on {pool}.")
 

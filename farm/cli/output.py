@@ -16,7 +16,7 @@ from rich.table import Table
 
 # Piped into a file or a program, tables are as wide as they need: nothing is folded to a terminal that is not there.
 console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-remarks = Console(stderr=True, highlight=False)
+remarks = Console(stderr=True, highlight=False, soft_wrap=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 

@@ -128,14 +128,16 @@ def _print(report: dict[str, Any]) -> None:
     console.print()
     console.print(f"[bold]{report['campaign']}[/]")
     left = ", ".join(f"{counts[s]:,} {s}" for s in ("invalid", "dead", "cancelled") if counts[s])
-    console.print(f"{counts['done']:,} configurations measured{'; ' + left if left else ''}.")
+    replayed = sum(d["rows"] for d in report["devices"] if d["source"] != "measured")
+    how = f"answered, {replayed:,} of them from a recording" if replayed else "measured"
+    console.print(f"{counts['done']:,} configurations {how}{'; ' + left if left else ''}.")
     on = [
         (d["device_type"], d["device_name"], d["host"], d["source"], d["rows"], d["shapes"], d["median_rse_pct"],
          seconds_text(d["device_s"]))
         for d in report["devices"]
     ]  # fmt: skip
     columns = ["device type", "name", "host", "source", "rows", "shapes", "median ±%", "device time"]
-    console.print(table("measured on", columns, on, right=columns[4:]))
+    console.print(table("where the results come from", columns, on, right=columns[4:]))
     for d in report["devices"]:
         if d["source"] == "measured" and d["median_rse_pct"] > NOISY_RSE_PCT:
             console.print(
