@@ -2,7 +2,8 @@
 # make test   set up, then run every test
 # make lint   set up, then hold the code to its standards
 #
-# Nothing but Python 3.11 or 3.12 is needed. PYTHON=/path/to/python chooses one; EXTRA=cuda13 (or cuda12) adds the GPU.
+# Nothing but Python 3.11 or 3.12 is needed. PYTHON=/path/to/python chooses one; EXTRA=cuda13 (or cuda12) adds the GPU, and
+# is remembered until another EXTRA, or an empty one (EXTRA=), is given.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,7 +14,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRA ?=
+EXTRA ?= $(shell cat $(VENV)/.extra 2>/dev/null)
 STAMP := $(VENV)/.ready$(if $(EXTRA),-$(EXTRA))
 CAMPAIGN ?= examples/campaigns/quickstart.yaml
 
@@ -34,6 +35,7 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/uv.txt $(if $(EXTRA),
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements/uv.txt requirements/$(or $(EXTRA),all).txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	rm -f $(VENV)/.ready*
+	echo '$(EXTRA)' > $(VENV)/.extra
 	touch $@
 
 test: $(STAMP)
