@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -31,6 +32,8 @@ from farm.settings import settings
 DEVICE_SECONDS = 60.0
 """How long the workers may take to announce a device."""
 
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+
 NOISY_RSE_PCT = 2.0
 """A median relative standard error above this, twice the quickstart's target, is a busy machine's."""
 
@@ -52,6 +55,8 @@ def run(
     campaign = load(file, limit=settings().max_configurations)
     programs = ("coordinator", "workers", *(("trainer",) if train else ()))
     with session(broker=True) as opened, Stack.attach_or_start(opened.settings, opened.urls, programs) as stack:
+        if NVIDIA_DRIVER.exists() and importlib.util.find_spec("cupy") is None:
+            remarks.print("This machine has an NVIDIA driver, but not CuPy, so its CPU is measured: see farm doctor.")
         _wait_for_devices(opened, stack.check)
         stored = store(opened, campaign, allow_missing=allow_missing)
         if not stored.new:

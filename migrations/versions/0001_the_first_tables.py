@@ -85,6 +85,16 @@ CREATE FUNCTION element_bytes(element_type text) RETURNS integer LANGUAGE sql IM
 $$
 """
 
+APPEND_ONLY = """
+CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'the table % is append-only', TG_TABLE_NAME;
+END
+$$;
+CREATE TRIGGER measurements_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON measurements
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+"""
+
 
 def upgrade() -> None:
     op.create_table(
@@ -361,6 +371,7 @@ def upgrade() -> None:
     )
     op.execute(ELEMENT_BYTES)
     op.execute(V_MEASUREMENTS)
+    op.execute(APPEND_ONLY)
 
 
 def downgrade() -> None:
@@ -371,6 +382,7 @@ def downgrade() -> None:
     op.drop_index("ix_measurements_configuration_id", table_name="measurements")
     op.drop_index("ix_measurements_campaign_id", table_name="measurements")
     op.drop_table("measurements")
+    op.execute("DROP FUNCTION refuse_change()")
     op.drop_index("uq_jobs_any_device", table_name="jobs", postgresql_where=sa.text("any_device"))
     op.drop_index("ix_jobs_pending", table_name="jobs", postgresql_where=sa.text("state = 'pending'"))
     op.drop_index("ix_jobs_campaign_id_state", table_name="jobs")
