@@ -74,7 +74,10 @@ ORDER BY
         SELECT count(*) FROM batches b JOIN campaigns o ON o.id = b.campaign_id
         WHERE o.owner = c.owner AND b.state IN ('queued', 'leased')
     ),
-    (   SELECT max(b.id) FROM batches b JOIN campaigns o ON o.id = b.campaign_id WHERE o.owner = c.owner
+    (   SELECT max(newest.id) FROM campaigns o CROSS JOIN LATERAL (
+            SELECT b.id FROM batches b WHERE b.campaign_id = o.id ORDER BY b.id DESC LIMIT 1
+        ) newest
+        WHERE o.owner = c.owner
     ) NULLS FIRST,
     c.submitted_at,
     w.solo

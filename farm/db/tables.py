@@ -188,6 +188,7 @@ class Batch(Base):
         ),
         Index("ix_batches_open", "queue", "state", postgresql_where=text("state IN ('queued', 'leased')")),
         Index("ix_batches_campaign_id_finished_at", "campaign_id", "finished_at"),
+        Index("ix_batches_campaign_id_id", "campaign_id", "id"),
     )
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)

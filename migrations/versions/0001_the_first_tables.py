@@ -256,6 +256,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["device_id"], ["devices.id"], name=op.f("fk_batches_device_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_batches")),
     )
+    op.create_index("ix_batches_campaign_id_id", "batches", ["campaign_id", "id"])
     op.create_index("ix_batches_campaign_id_finished_at", "batches", ["campaign_id", "finished_at"], unique=False)
     op.create_index(
         "ix_batches_open",
@@ -389,6 +390,7 @@ def downgrade() -> None:
     op.drop_index("ix_jobs_batch_id", table_name="jobs", postgresql_where=sa.text("batch_id IS NOT NULL"))
     op.drop_table("jobs")
     op.drop_index("ix_batches_open", table_name="batches", postgresql_where=sa.text("state IN ('queued', 'leased')"))
+    op.drop_index("ix_batches_campaign_id_id", table_name="batches")
     op.drop_index("ix_batches_campaign_id_finished_at", table_name="batches")
     op.drop_table("batches")
     op.drop_index(op.f("ix_devices_type"), table_name="devices")
