@@ -4,7 +4,7 @@ ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN useradd --create-home --uid 10001 farm && mkdir /data && chown farm /data
 WORKDIR /opt/gemm-farm
 COPY requirements requirements
-RUN pip install --require-hashes -r requirements/uv.txt
+RUN pip install --require-hashes -r requirements/tools.txt
 
 # Each target: the locked packages first, so that a change of the farm's code does not install them again.
 FROM base AS core
@@ -14,7 +14,7 @@ COPY farm farm
 COPY workers workers
 COPY trainer trainer
 COPY migrations migrations
-RUN uv pip install --system --no-deps --editable .
+RUN uv pip install --system --no-deps --no-build-isolation --editable .
 USER farm
 ENV FARM_HOME=/data
 
@@ -22,13 +22,13 @@ FROM base AS gpu
 ARG CUDA_EXTRA=cuda13
 RUN uv pip install --system --require-hashes --compile-bytecode -r requirements/worker-${CUDA_EXTRA}.txt
 COPY --from=core /opt/gemm-farm ./
-RUN uv pip install --system --no-deps --editable .
+RUN uv pip install --system --no-deps --no-build-isolation --editable .
 USER farm
 ENV FARM_HOME=/data NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 FROM base AS trainer
 RUN uv pip install --system --require-hashes --compile-bytecode -r requirements/trainer.txt
 COPY --from=core /opt/gemm-farm ./
-RUN uv pip install --system --no-deps --editable .
+RUN uv pip install --system --no-deps --no-build-isolation --editable .
 USER farm
 ENV FARM_HOME=/data

@@ -24,15 +24,15 @@ run: $(STAMP)
 setup: $(STAMP)
 
 # The locked versions, by hash; then the farm itself, editable. uv does it in seconds and comes by hash as well.
-$(STAMP): pyproject.toml requirements/all.txt requirements/uv.txt $(if $(EXTRA),requirements/$(EXTRA).txt)
+$(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(if $(EXTRA),requirements/$(EXTRA).txt)
 	@python=$$(PYTHON="$(PYTHON)" ./requirements/find-python)
 	if [ ! -x $(BIN)/python ] || ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'; then
 	  echo "setting up $(VENV) with $$($$python --version)" >&2
 	  rm -rf $(VENV)
 	  $$python -m venv $(VENV)
 	fi
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements/uv.txt requirements/$(or $(EXTRA),all).txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.txt
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements/tools.txt requirements/$(or $(EXTRA),all).txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	rm -f $(VENV)/.ready*
 	echo '$(EXTRA)' > $(VENV)/.extra
@@ -55,14 +55,17 @@ format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Resolves pyproject.toml anew. The universal lock serves Python 3.11 and 3.12.
+# Resolves pyproject.toml anew; pins stay as they are unless UPGRADE=--upgrade. Universal: one lock for 3.11 and 3.12.
 lock: $(STAMP)
 	@compile="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header $(UPGRADE)"
-	echo 'uv' | $$compile - -o requirements/uv.txt
-	$$compile pyproject.toml --extra embedded --extra trainer --extra dev -o requirements/all.txt
-	$$compile pyproject.toml -o requirements/worker.txt -c requirements/all.txt
+	all="--extra embedded --extra trainer --extra dev"
+	$$compile pyproject.toml $$all -o requirements/all.txt
+	printf 'uv\nsetuptools>=77\n' | $$compile - -c requirements/all.txt -o requirements/tools.txt
+	$$compile pyproject.toml -c requirements/all.txt -o requirements/worker.txt
+	$$compile pyproject.toml --extra trainer -c requirements/all.txt -o requirements/trainer.txt
 	for cuda in cuda12 cuda13; do
-	  $$compile pyproject.toml --extra embedded --extra trainer --extra dev --extra $$cuda -o requirements/$$cuda.txt -c requirements/all.txt
+	  $$compile pyproject.toml $$all --extra $$cuda -c requirements/all.txt -o requirements/$$cuda.txt
+	  $$compile pyproject.toml --extra $$cuda -c requirements/all.txt -o requirements/worker-$$cuda.txt
 	done
 
 clean:
