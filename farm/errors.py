@@ -154,6 +154,10 @@ class NoWorkers(ServiceUnavailable):
     """{detail} Start one with `farm-worker`, or everything on this machine with `farm up`."""
 
 
+class NoDeviceLeft(ServiceUnavailable):
+    """No device of this host takes work: {devices}. `farm devices` shows them; the workers' log is {log}. What was submitted is kept, and goes on when a device works again."""
+
+
 # --- measuring -------------------------------------------------------------------------------------
 
 

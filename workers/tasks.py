@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 from farm.broker import MEASURE_BATCH
 from farm.db import batches, devices
 from farm.db.engine import make_engine, sqlalchemy_url
-from farm.errors import DevicePoisoned
+from farm.errors import DevicePoisoned, FarmError
 from farm.logs import set_up_logging
 from farm.settings import settings
 from workers.devices import open_device
@@ -74,7 +74,16 @@ def _runner() -> Runner:
 def measure_batch(batch_id: int) -> None:
     """Measures the batch of that id. What it holds is looked up; a message that means nothing here does nothing."""
     try:
-        _runner().run_batch(int(batch_id))
+        runner = _runner()
+    except Exception as error:
+        if not isinstance(error, FarmError):
+            log.exception("opening the device raised", extra={"device_id": device_id()})
+        with engine().begin() as connection:
+            devices.could_not_open(connection, device_id(), f"it could not be opened: {error}")
+        log.error("the device could not be opened and is quarantined: %s", error, extra={"device_id": device_id()})
+        return
+    try:
+        runner.run_batch(int(batch_id))
     except DevicePoisoned:
         log.exception("this process ends, a fresh one takes its place", extra={"batch_id": batch_id})
         os._exit(EXIT_POISONED)

@@ -23,7 +23,7 @@ from farm.cli.session import Session, session
 from farm.cli.training import train_types
 from farm.db import devices, trainings
 from farm.devices import host_name
-from farm.errors import NoWorkers
+from farm.errors import NoDeviceLeft, NoWorkers
 from farm.kernels import Configuration
 from farm.report.summary import largest_measured, summarise
 from farm.services import Stack
@@ -61,7 +61,7 @@ def run(
         stored = store(opened, campaign, allow_missing=allow_missing)
         if not stored.new:
             remarks.print(f"{campaign.name} is known: what is measured already is not measured again.")
-        counts = follow(opened, stored.campaign_id, campaign.name, check=stack.check)
+        counts = follow(opened, stored.campaign_id, campaign.name, check=lambda: _check(opened, stack))
         measured_s = time.monotonic() - began
         outcomes: dict[str, dict[str, Any]] = {}
         if train and counts["done"]:
@@ -86,6 +86,19 @@ def run(
         _print(report)
     if counts["dead"]:
         raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=campaign.name)
+
+
+def _check(opened: Session, stack: Stack) -> None:
+    """Raises where nothing here can measure any more: a program ended, or no device of this host takes work."""
+    stack.check()
+    silent_after = opened.settings.silent_after_seconds
+    with opened.engine.connect() as connection:
+        if host_name() in devices.live_hosts(connection, silent_after=silent_after):
+            return
+        left = devices.quarantined_on(connection, host_name())
+    if left:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left.items())
+        raise NoDeviceLeft(devices=reasons, log=opened.settings.home / "logs" / "workers.log")
 
 
 def _wait_for_devices(opened: Session, check: Callable[[], None]) -> None:

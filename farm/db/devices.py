@@ -19,13 +19,19 @@ _DEVICE = text("""
 INSERT INTO devices (uuid, host_id, type, name, backend, traits, facts)
 VALUES (:uuid, :host_id, :type, :name, :backend, CAST(:traits AS jsonb), CAST(:facts AS jsonb))
 ON CONFLICT (uuid) DO UPDATE SET host_id = excluded.host_id, type = excluded.type, name = excluded.name,
-    backend = excluded.backend, traits = excluded.traits, facts = excluded.facts, last_seen_at = clock_timestamp()
+    backend = excluded.backend, traits = excluded.traits, facts = excluded.facts, last_seen_at = clock_timestamp(),
+    state = CASE WHEN devices.unopened THEN 'active' ELSE devices.state END,
+    state_reason = CASE WHEN devices.unopened THEN NULL ELSE devices.state_reason END,
+    unopened = false
 RETURNING id
 """)
 
 
 def register(connection: Connection, *, host: str, host_facts: dict[str, Any], device: DeviceIdentity) -> int:
-    """Stores a device and its host, or what changed of them, and returns the device's id. Its state stays."""
+    """Stores a device and its host, or what changed of them, and returns the device's id.
+
+    Its state stays, but a device that could not be opened gets another try when its host announces it again.
+    """
     host_id = connection.execute(_HOST, {"name": host, "facts": json.dumps(host_facts)}).scalar_one()
     parameters = {
         "uuid": device.uuid,
@@ -59,6 +65,17 @@ def leave(connection: Connection, device_id: int) -> None:
     connection.execute(_LEAVE, {"device_id": device_id})
 
 
+_UNOPENED = text("""
+UPDATE devices SET state = 'quarantined', state_reason = :reason, unopened = true
+WHERE id = :device_id AND state = 'active'
+""")
+
+
+def could_not_open(connection: Connection, device_id: int, reason: str) -> None:
+    """active → quarantined: it takes no work until its host announces it again."""
+    connection.execute(_UNOPENED, {"device_id": device_id, "reason": reason})
+
+
 _LIVE = text("""
 SELECT uuid, type FROM devices
 WHERE state = 'active' AND last_seen_at > clock_timestamp() - make_interval(secs => :silent_after)
@@ -80,6 +97,17 @@ WHERE d.state = 'active' AND d.last_seen_at > clock_timestamp() - make_interval(
 def live_hosts(connection: Connection, *, silent_after: float) -> set[str]:
     """The names of the hosts that have a device which takes work now."""
     return set(connection.execute(_LIVE_HOSTS, {"silent_after": silent_after}).scalars())
+
+
+_QUARANTINED = text("""
+SELECT d.name, d.state_reason FROM devices d JOIN hosts h ON h.id = d.host_id
+WHERE h.name = :host AND d.state = 'quarantined' AND d.last_seen_at > clock_timestamp() - make_interval(secs => 60)
+""")
+
+
+def quarantined_on(connection: Connection, host: str) -> dict[str, str]:
+    """Name and reason of each device of a host that was heard of lately and takes no work."""
+    return {row.name: row.state_reason for row in connection.execute(_QUARANTINED, {"host": host})}
 
 
 _LIST = text("""

@@ -121,6 +121,8 @@ class Device(Base):
     facts: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))
     state: Mapped[str] = mapped_column(server_default=DeviceState.ACTIVE)
     state_reason: Mapped[str | None]
+    # Quarantined because its worker could not open it.
+    unopened: Mapped[bool] = mapped_column(server_default=text("false"))
     first_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     last_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 

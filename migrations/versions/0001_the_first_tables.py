@@ -206,6 +206,7 @@ def upgrade() -> None:
         sa.Column("facts", postgresql.JSONB(astext_type=sa.Text()), server_default=sa.text("'{}'"), nullable=False),
         sa.Column("state", sa.Text(), server_default="active", nullable=False),
         sa.Column("state_reason", sa.Text(), nullable=True),
+        sa.Column("unopened", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column(
             "first_seen_at",
             postgresql.TIMESTAMP(timezone=True),

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 from farm.broker import queue_of_type
 from farm.campaign import Campaign
 from farm.coordinator.dispatch import form_batches
-from farm.db import batches, campaigns
+from farm.db import batches, campaigns, devices
 from farm.db.batches import Failure, Lease
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
@@ -223,6 +223,21 @@ def test_a_drained_device_and_one_of_another_type_claim_nothing(
     assert batch_id is not None
     assert claim(engine, batch_id, drained) is None
     assert claim(engine, batch_id, foreign) is None
+
+
+def test_a_device_that_could_not_be_opened_gets_another_try_when_it_is_announced_again(
+    engine: Engine, announce: Announce
+) -> None:
+    broken, drained = announce(cpu(1)), announce(cpu(2))
+    with engine.begin() as connection:
+        devices.could_not_open(connection, broken, "no driver")
+        connection.execute(text("UPDATE devices SET state = 'drained' WHERE id = :id"), {"id": drained})
+        assert devices.live(connection, silent_after=60) == []
+        assert devices.quarantined_on(connection, "here") == {"Test CPU 1": "no driver"}
+    assert announce(cpu(1)) == broken
+    announce(cpu(2))
+    with engine.begin() as connection:
+        assert devices.live(connection, silent_after=60) == [("CPU-1", "cpu-test")]
 
 
 def test_priority_comes_first_and_owners_take_turns(engine: Engine, device: int, submit: Submit) -> None:

@@ -151,6 +151,23 @@ def test_an_export_answers_as_a_recorded_device_and_teaches_no_model(farm: Farm,
     assert all("gemm-farm" in r["environment"]["provenance"] for r in other.json("results"))
 
 
+def test_a_device_that_cannot_be_opened_is_quarantined_with_its_reason(farm: Farm, report: Any) -> None:
+    other = Farm(farm.folder / "broken", devices="recorded:broken.parquet")
+    other.folder.mkdir()
+    shutil.copy(farm.folder / "campaign.yaml", other.folder)
+    farm("results", "-o", "whole.parquet")
+    rows = pq.read_table(farm.folder / "whole.parquet")
+    at = rows.column_names.index("runtime_ms")
+    pq.write_table(rows.set_column(at, "runtime_ms", [[-1.0] * len(rows)]), other.folder / "broken.parquet")
+    done = other("run", "campaign.yaml", code=3)
+    assert "could not be opened" in done.stderr
+    assert "runtime_ms" in done.stderr
+    (device,) = other.json("devices")
+    assert device["state"] == "quarantined"
+    pq.write_table(rows, other.folder / "broken.parquet")  # another content is another device
+    assert other.json("run", "campaign.yaml")["counts"]["done"] == 12
+
+
 def test_running_it_again_measures_nothing_again_and_keeps_the_champion(farm: Farm, report: Any) -> None:
     before = farm.json("results")
     again = farm.json("run", "campaign.yaml")
