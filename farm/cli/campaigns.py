@@ -22,6 +22,9 @@ CampaignArgument = Annotated[
 ]
 
 
+NO_WORKER = "No worker is up: start one with [bold]farm up[/]. Where it is up already, [bold]farm doctor[/] looks for what is wrong."
+
+
 class CampaignIncomplete(FarmError):
     """{dead} of {jobs} jobs of {name} ended dead. `farm status {name}` says why."""
 
@@ -71,7 +74,7 @@ def submit(
     known = "is submitted" if stored.new else "is known already"
     console.print(f"{campaign.name} {known}: {sum(counts.values()):,} jobs, of which {_counts_text(counts)}.")
     if waiting and not live:
-        remarks.print("No worker is up: start one with [bold]farm up[/], or run it all with [bold]farm run FILE[/].")
+        remarks.print(NO_WORKER)
     elif waiting:
         remarks.print(f"[bold]farm watch {campaign.name}[/] follows it.")
 
@@ -156,6 +159,10 @@ def watch(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     with session() as opened:
         with opened.engine.connect() as connection:
             found = campaigns.find(connection, campaign)
+            waiting = any(campaigns.counts(connection, found["id"])[state] for state in OPEN_JOB_STATES)
+            live = devices.live(connection, silent_after=opened.settings.silent_after_seconds)
+        if waiting and not live:
+            remarks.print(NO_WORKER)
         counts = follow(opened, found["id"], found["name"])
     if as_json:
         emit_json({"campaign": found["name"], "counts": counts})
