@@ -64,7 +64,9 @@ app.add_typer(database.app, name="db", rich_help_panel=_OPERATE)
 
 def main() -> None:
     """Runs the command line. A user's mistake ends with one message and its exit code, never with a traceback."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         app(standalone_mode=True)
@@ -88,7 +90,7 @@ def main() -> None:
 
 
 def _interrupt(*_: object) -> None:
-    """SIGTERM ends a command as Ctrl-C does: what it started is stopped in order."""
+    """SIGTERM, and the end of the terminal, end a command as Ctrl-C does: what it started is stopped in order."""
     raise KeyboardInterrupt
 
 

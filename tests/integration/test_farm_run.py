@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -247,8 +248,10 @@ def test_too_few_measurements_train_no_model_and_say_how_many_are_needed(farm: F
     assert other("train", "nvidia-h200", code=2).stdout == ""
 
 
-def test_an_interrupted_run_keeps_what_it_measured_and_goes_on(farm: Farm) -> None:
-    many = CAMPAIGN.replace("whole-loop", "interrupted").replace("[64, 128, 192]", "64..512 +8")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["ctrl-c", "terminal-closed"])
+def test_an_interrupted_run_keeps_what_it_measured_and_goes_on(farm: Farm, number: signal.Signals) -> None:
+    name = f"interrupted-{number}"
+    many = CAMPAIGN.replace("whole-loop", name).replace("[64, 128, 192]", "64..512 +8")
     (farm.folder / "many.yaml").write_text(many)
     process = subprocess.Popen(
         [sys.executable, "-m", "farm", "run", "--no-train", "many.yaml"],
@@ -258,13 +261,13 @@ def test_an_interrupted_run_keeps_what_it_measured_and_goes_on(farm: Farm) -> No
         stderr=subprocess.PIPE,
         text=True,
     )
-    _wait_until(lambda: _done(farm, "interrupted") > 3)
-    process.send_signal(2)
+    _wait_until(lambda: _done(farm, name) > 3)
+    process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in said
     assert farm.processes() == []
-    before = _done(farm, "interrupted")
+    before = _done(farm, name)
     counts = farm.json("run", "--no-train", "many.yaml")["counts"]
     assert 3 < before < counts["done"] == sum(counts.values())
     assert counts["dead"] == 0
