@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 import farm
 from farm.broker import TRAIN
 from farm.db import trainings
-from farm.db.engine import make_engine, sqlalchemy_url
+from farm.db.engine import make_engine
 from farm.errors import FarmError
 from farm.settings import settings
 from trainer.registry import train_and_register
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 def engine() -> Engine:
     url = settings().database_url
     assert url is not None, "farm-trainer sets FARM_DATABASE_URL"
-    return make_engine(sqlalchemy_url(url.get_secret_value()), application="farm trainer", pool_size=2)
+    return make_engine(url.get_secret_value(), application="farm trainer", pool_size=2)
 
 
 @shared_task(name=TRAIN)

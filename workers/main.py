@@ -23,7 +23,8 @@ from farm.db.migrate import require_head
 from farm.devices import Backend, DeviceIdentity, host_name
 from farm.errors import FarmError
 from farm.logs import set_up_logging
-from farm.services import ServiceUrls, child, services
+from farm.services import ServiceUrls, services
+from farm.services.processes import start_guarded
 from farm.settings import environment_for_children, settings
 from workers.devices import discover
 from workers.tasks import DEVICE_ID
@@ -58,14 +59,8 @@ class _Worker:
             self.process, self.start_at = None, now + backoff
         if self.process is None and now >= self.start_at:
             self.started_at = now
-            # Under a guardian: nothing of the worker outlives it, nor this process, however that ends.
-            guardian = [sys.executable, "-I", "-S", child.__file__, str(GRACE_SECONDS)]
-            self.process = subprocess.Popen(
-                [*guardian, sys.executable, "-m", "workers.process"],
-                env=self.environment,
-                stdin=subprocess.PIPE,
-                start_new_session=True,
-            )
+            command = [sys.executable, "-m", "workers.process"]
+            self.process = start_guarded(command, environment=self.environment, grace_s=GRACE_SECONDS)
 
     def ask_to_stop(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 
 from farm.broker import MEASURE_BATCH
 from farm.db import batches, devices
-from farm.db.engine import make_engine, sqlalchemy_url
+from farm.db.engine import make_engine
 from farm.errors import DevicePoisoned, FarmError
 from farm.logs import set_up_logging
 from farm.settings import settings
@@ -50,7 +50,7 @@ def engine(*, hasty: bool = False) -> Engine:
     url = settings().database_url
     assert url is not None, "farm-worker sets FARM_DATABASE_URL"
     name = f"farm worker {device_id()}"
-    return make_engine(sqlalchemy_url(url.get_secret_value()), application=name, pool_size=2, hasty=hasty)
+    return make_engine(url.get_secret_value(), application=name, pool_size=2, hasty=hasty)
 
 
 @cache

@@ -95,4 +95,4 @@ def _interrupt(*_: object) -> None:
 
 
 def _say(message: str) -> None:
-    remarks.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)
+    remarks.print(f"[bold red]error:[/] {escape(message)}")

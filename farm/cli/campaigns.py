@@ -70,7 +70,7 @@ def submit(
             {"campaign": campaign.name, "digest": campaign.digest, "new": stored.new, "new_jobs": stored.jobs, **counts}
         )
         return
-    waiting = sum(counts[state] for state in OPEN_JOB_STATES)
+    waiting = campaigns.open_jobs(counts)
     known = "is submitted" if stored.new else "is known already"
     console.print(f"{campaign.name} {known}: {sum(counts.values()):,} jobs, of which {_counts_text(counts)}.")
     if waiting and not live:
@@ -145,7 +145,7 @@ def _print_overview(rows: list[dict[str, Any]], as_json: bool) -> None:
     lines = [
         (
             r["name"], r["digest"][:8], r["owner"], r["state"], sum(r["counts"].values()), r["counts"]["done"],
-            sum(r["counts"][s] for s in OPEN_JOB_STATES), sum(r["counts"][s] for s in final),
+            campaigns.open_jobs(r["counts"]), sum(r["counts"][s] for s in final),
             f"{r['submitted_at']:%Y-%m-%d %H:%M}",
         )
         for r in rows
@@ -159,7 +159,7 @@ def watch(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     with session() as opened:
         with opened.engine.connect() as connection:
             found = campaigns.find(connection, campaign)
-            waiting = any(campaigns.counts(connection, found["id"])[state] for state in OPEN_JOB_STATES)
+            waiting = campaigns.open_jobs(campaigns.counts(connection, found["id"]))
             live = devices.live(connection, silent_after=opened.settings.silent_after_seconds)
         if waiting and not live:
             remarks.print(NO_WORKER)

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from farm.kernels import Kernel
+
 # Piped into a file or a program, tables are as wide as they need: nothing is folded to a terminal that is not there.
 console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
 remarks = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -57,8 +59,7 @@ def _cell(value: Any) -> str:
 
 def kernel_text(row: Mapping[str, Any]) -> str:
     """`tiled(tile=16)` from the columns family and parameters."""
-    parameters = ",".join(f"{name}={value}" for name, value in sorted(row["parameters"].items()))
-    return f"{row['family']}({parameters})"
+    return str(Kernel(row["family"], tuple(sorted(row["parameters"].items()))))
 
 
 def types_text(row: Mapping[str, Any]) -> str:

@@ -10,7 +10,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from farm.cli.output import remarks, seconds_text
 from farm.cli.session import Session
 from farm.db import campaigns
-from farm.db.tables import OPEN_JOB_STATES
 
 REFRESH_SECONDS = 0.5
 LINE_SECONDS = 10.0
@@ -36,7 +35,7 @@ def follow(opened: Session, campaign_id: int, name: str, *, check: Callable[[], 
             check()
             with opened.engine.connect() as connection:
                 counts = campaigns.counts(connection, campaign_id)
-            total, waiting = sum(counts.values()), sum(counts[state] for state in OPEN_JOB_STATES)
+            total, waiting = sum(counts.values()), campaigns.open_jobs(counts)
             now, ended = time.monotonic(), total - waiting
             first = first or (now, ended)
             rate = (ended - first[1]) / (now - first[0]) if now > first[0] else 0.0

@@ -56,8 +56,6 @@ def results(
         _print_table(rows, limited=len(rows) == shown and limit is None)
     elif chosen is Format.JSON and output is None:
         emit_json(rows)
-    elif output is None and chosen is Format.PARQUET:
-        raise BadInput(detail="Parquet is not for a terminal: add --output FILE.parquet")
     else:
         _export(rows, chosen, output, None if identity is None else _provenance(rows, identity))
     if output is not None:
@@ -65,6 +63,8 @@ def results(
 
 
 def _format(given: Format | None, output: Path | None, as_json: bool) -> Format:
+    if given is Format.PARQUET and output is None:
+        raise BadInput(detail="Parquet is not for a terminal: add --output FILE.parquet")
     if given is not None:
         return given
     if as_json:

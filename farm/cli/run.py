@@ -91,14 +91,18 @@ def run(
 def _check(opened: Session, stack: Stack) -> None:
     """Raises where nothing here can measure any more: a program ended, or no device of this host takes work."""
     stack.check()
-    silent_after = opened.settings.silent_after_seconds
+    if _this_host_measures(opened):
+        return
     with opened.engine.connect() as connection:
-        if host_name() in devices.live_hosts(connection, silent_after=silent_after):
-            return
         left = devices.quarantined_on(connection, host_name())
     if left:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left.items())
         raise NoDeviceLeft(devices=reasons, log=opened.settings.home / "logs" / "workers.log")
+
+
+def _this_host_measures(opened: Session) -> bool:
+    with opened.engine.connect() as connection:
+        return host_name() in devices.live_hosts(connection, silent_after=opened.settings.silent_after_seconds)
 
 
 def _wait_for_devices(opened: Session, check: Callable[[], None]) -> None:
@@ -107,9 +111,8 @@ def _wait_for_devices(opened: Session, check: Callable[[], None]) -> None:
     with remarks.status("starting workers"):
         while time.monotonic() - began < DEVICE_SECONDS:
             check()
-            with opened.engine.connect() as connection:
-                if host_name() in devices.live_hosts(connection, silent_after=opened.settings.silent_after_seconds):
-                    return
+            if _this_host_measures(opened):
+                return
             time.sleep(0.1)
     raise NoWorkers(detail=f"No device was announced within {DEVICE_SECONDS:.0f} s.")
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from farm.campaign import Campaign, PlannedJob, PoolSpec
 from farm.db import batches
 from farm.db.measurements import cursor_of
-from farm.db.tables import JobState
+from farm.db.tables import OPEN_JOB_STATES, JobState
 from farm.devices import DeviceTraits
 from farm.errors import NoSuchCampaign
 from farm.kernels import Kernel
@@ -200,6 +200,11 @@ _COUNTS = text("SELECT state, count(*) AS n FROM jobs WHERE campaign_id = :id GR
 def counts(connection: Connection, campaign_id: int) -> dict[str, int]:
     """Jobs of a campaign by state, every state named."""
     return _every_state({row.state: row.n for row in connection.execute(_COUNTS, {"id": campaign_id})})
+
+
+def open_jobs(counts: Mapping[str, int]) -> int:
+    """How many of the jobs counted by state still wait or run."""
+    return sum(counts[state] for state in OPEN_JOB_STATES)
 
 
 def _every_state(some: Mapping[str, int]) -> dict[str, int]:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from farm.services import child
 
 LOG_LIMIT_BYTES = 20 * 1024 * 1024
 """A log larger than this is set aside, as `<name>.log.1`, when its process is started the next time."""
@@ -110,6 +113,22 @@ def start_detached(
             **become(user),
         )
     return int(launched.stdout)
+
+
+def start_guarded(
+    command: Sequence[str], *, environment: Mapping[str, str], grace_s: float, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Starts a command under a guardian (see `farm.services.child`): nothing of it outlives the guardian or the caller.
+
+    `options` go to `subprocess.Popen`. SIGTERM to the guardian ends the command, which gets `grace_s` seconds for it.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", child.__file__, str(grace_s), *command],
+        stdin=subprocess.PIPE,  # the lifeline
+        env=environment,
+        start_new_session=True,
+        **options,
+    )
 
 
 def wait_gone(pids: Sequence[int], timeout_s: float) -> bool:

@@ -15,7 +15,7 @@ from farm.errors import ProgramEnded
 from farm.services import child
 from farm.services.embedded import ServiceUrls
 from farm.services.home import Home
-from farm.services.processes import end_tree, last_lines, trim_log
+from farm.services.processes import end_tree, last_lines, start_guarded, trim_log
 from farm.settings import Settings, environment_for_children
 
 GRACE_S = 40.0
@@ -53,13 +53,12 @@ class _Running:
         trim_log(log)
         self.log_start = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
-            self._guardian = subprocess.Popen(
-                [sys.executable, "-I", "-S", child.__file__, str(grace_s), *program.command],
-                stdin=subprocess.PIPE,  # the lifeline
+            self._guardian = start_guarded(
+                program.command,
+                environment=environment,
+                grace_s=grace_s,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
                 # If we are killed, the lock stays until the guardian has ended the program.
                 pass_fds=(lock.fileno(),),
             )
