@@ -1,5 +1,6 @@
 # make run    set up, then measure the quickstart campaign, train, and report
 # make test   set up, then run every test
+# make chaos  set up, then break a farm for three minutes and audit it; SEED=7 repeats a run, SECONDS=300 is longer
 # make lint   set up, then hold the code to its standards
 #
 # Nothing but Python 3.11 or 3.12 is needed. PYTHON=/path/to/python chooses one; EXTRA=cuda13 (or cuda12) adds the GPU, and
@@ -10,7 +11,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := run
-.PHONY: run setup test lint format lock clean
+.PHONY: run setup test chaos lint format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -40,6 +41,9 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(if $(EXTR
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest
+
+chaos: $(STAMP)
+	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

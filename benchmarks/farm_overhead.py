@@ -11,102 +11,28 @@ called one after another in this process, each stage timed, which shows what a j
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 from common import markdown, write
-from sqlalchemy import Engine, text
+from farms import announce, campaign_text, farm_home, record, run_submit, submit
+from sqlalchemy import text
 
 from farm.broker import MEASURE_BATCH, make_app
-from farm.campaign import KnownDevice, load, plan
-from farm.coordinator.dispatch import form_batches
-from farm.db import batches, campaigns, devices, migrate
-from farm.db.engine import make_engine
-from farm.devices import DeviceKind, DeviceTraits
-from farm.provenance import Provenance
-from farm.services import ServiceUrls, services
+from farm.coordinator.costs import CostBook
+from farm.coordinator.dispatch import form_batches, read_schedule
+from farm.db import batches, campaigns, devices
 from farm.services.stack import COORDINATOR, WORKERS, Stack
 from farm.settings import settings
-from workers.devices import discover, open_device
-from workers.devices.recording import write_recording
 
 STAGES = ("expand", "store", "form", "send", "claim", "mark", "measure", "land")
-
-
-def campaign_text(jobs: int) -> str:
-    """A campaign of exactly that many configurations: shapes times 10 tiles."""
-    return (
-        f"name: overhead-{jobs}\ntargets: any\n"
-        f"problems: {{m: 1..{jobs // 1000}, n: 1..100, k: 64, types: f32}}\n"
-        "kernels: [{family: tiled, tile: 4..13}]\n"
-    )
-
-
-def record(campaign_file: Path, recording: Path) -> None:
-    """A recording that answers the whole campaign. Its times are made up, and its provenance says so."""
-    campaign = load(campaign_file, limit=10**7)
-    traits = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**36)
-    rows = ({"configuration": c, "runtime_ms": 1e-3 + c.problem.flops * 1e-9} for c in campaign.configurations())
-    write_recording(
-        recording,
-        rows,
-        Provenance(device_type="overhead", device_name="Overhead", traits=traits, provenance="made up for load"),
-    )
-
-
-@contextmanager
-def farm_home(recording: Path) -> Iterator[tuple[ServiceUrls, Engine]]:
-    """A farm of its own with an empty database."""
-    folder = Path(tempfile.mkdtemp(prefix="farm-bench-"))
-    folder.chmod(0o755)
-    os.environ |= {
-        "FARM_HOME": str(folder / ".farm"),
-        "FARM_DEVICES": f"recorded:{recording}",
-        "FARM_LOG_LEVEL": "WARNING",
-    }
-    settings.cache_clear()
-    with services(settings(), broker=True) as urls:
-        engine = make_engine(urls.database_url, application="overhead")
-        migrate.upgrade(engine)
-        yield urls, engine
-        engine.dispose()
-
-
-def submit(engine: Engine, file: Path, clock: dict[str, float]) -> int:
-    """Reads, expands and stores the campaign; expansion is timed by running through it once more."""
-    campaign = load(file, limit=10**7)
-    with engine.connect() as connection:
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
-    planned = plan(campaign, known, allow_missing=False)
-    began = time.perf_counter()
-    for job in planned.jobs():
-        _ = job.configuration.id
-    clock["expand"] = time.perf_counter() - began
-    began = time.perf_counter()
-    with engine.begin() as connection:
-        stored = campaigns.store(connection, campaign, planned.jobs())
-    clock["store"] = time.perf_counter() - began - clock["expand"]
-    return stored.campaign_id
-
-
-def announce(engine: Engine) -> tuple[int, Any]:
-    identity = discover(settings().devices)[0]
-    with engine.begin() as connection:
-        device_id = devices.register(connection, host="bench", host_facts={}, device=identity)
-    device = open_device(identity)
-    device.open()
-    return device_id, device
 
 
 def split(file: Path, recording: Path) -> dict[str, float]:
@@ -124,13 +50,13 @@ def split(file: Path, recording: Path) -> dict[str, float]:
         device_id, device = announce(engine)
         campaign_id = submit(engine, file, clock)
         app = make_app(urls.broker_url)
-        marks = make_engine(urls.database_url, application="overhead", hasty=True).connect()
-        identity = device.identity
+        marks = engine.execution_options(isolation_level="AUTOCOMMIT").connect()
+        costs = CostBook()
         while True:
             with engine.begin() as connection:
                 devices.heartbeat(connection, device_id)
-            with engine.begin() as connection:
-                timed("form", lambda c=connection: form_batches(c, settings()))
+                batches.fold(connection)
+            timed("form", lambda: form_batches(engine, read_schedule(engine, settings()), costs, settings()))
             with engine.begin() as connection:
                 waiting = batches.unsent(connection, resend_after=1e9)
             if not waiting:
@@ -164,7 +90,6 @@ def split(file: Path, recording: Path) -> dict[str, float]:
         with engine.connect() as connection:
             counts = campaigns.counts(connection, campaign_id)
         assert counts["done"] == sum(counts.values()), counts
-        assert identity.backend == "recorded"
     return dict(clock)
 
 
@@ -204,15 +129,7 @@ def submit_memory(file: Path, recording: Path) -> dict[str, float]:
     """Peak memory of `farm submit` as a process of its own."""
     with farm_home(recording) as (_, engine):
         announce(engine)
-        # Through a small process: a child's peak begins with the memory of the process that forked it.
-        measure = (
-            "import resource, subprocess, sys\n"
-            "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
-            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
-        )
-        command = [sys.executable, "-I", "-S", "-c", measure, sys.executable, "-m", "farm", "submit", str(file)]
-        peak_kib = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return {"submit_rss_mb": peak_kib / 1024}
+        return {"submit_rss_mb": run_submit(file)["peak_rss_mb"]}
 
 
 def _sample_memory(stack: Stack, peak: dict[str, float], stop: threading.Event) -> None:

@@ -18,6 +18,9 @@ TRAIN = "trainer.train"
 
 TRAIN_QUEUE = "train"
 
+ANSWER_SECONDS = 10.0
+"""How long a broker may take to answer before it counts as away."""
+
 
 def queue_of_type(device_type: str) -> str:
     """The queue that every device of a type serves."""
@@ -40,15 +43,29 @@ def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
         task_serializer="json",
         task_ignore_result=True,
         task_acks_late=False,
-        worker_prefetch_multiplier=1,
+        # The next message is taken when the last task has ended. A limit of the messages in hand as well would end all
+        # consuming where Redis goes away between a delivery and its acknowledgement: kombu counts that message for ever.
         worker_disable_prefetch=True,
+        worker_prefetch_multiplier=0,
         worker_concurrency=1,
+        # How long a child that died is waited for before its batch is handed back.
+        worker_lost_wait=1.0,
         worker_pool_start_method="spawn",
+        # Celery kills a child that is not up after this; 4 s by default, which its imports alone take on a busy host.
+        worker_proc_alive_timeout=120.0,
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
         worker_enable_remote_control=False,
         broker_connection_retry_on_startup=True,
-        broker_transport_options={"visibility_timeout": 3600, "socket_keepalive": True, "health_check_interval": 10},
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "visibility_timeout": 3600,
+            "socket_keepalive": True,
+            "health_check_interval": 10,
+            # A broker that takes connections and never answers must not hold whoever sends: the coordinator above all.
+            "socket_timeout": ANSWER_SECONDS,
+            "socket_connect_timeout": ANSWER_SECONDS,
+        },
         task_create_missing_queues=True,
         task_default_queue="farm",
     )

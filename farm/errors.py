@@ -11,8 +11,8 @@ code meaning
 3    a service cannot be used: Postgres, Redis, MLflow, trainer
 4    something named does not exist: a campaign, a device, a model
 5    the database is at another revision than this version needs
-6    the command did its work, but some jobs ended dead or
-     a model could not be trained
+6    the command did its work, but some jobs ended dead, or
+     a model could not be trained, a configuration measured
 130  interrupted; what was submitted resumes
 ==== =========================================================
 """
@@ -31,6 +31,11 @@ class FarmError(Exception):
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
         super().__init__(inspect.cleandoc(type(self).__doc__ or "").format(**fields))
+
+
+def first_line(error: BaseException | None) -> str:
+    """The first line of what an error of a library says, or its class where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 class BadInput(FarmError):
@@ -109,6 +114,29 @@ class NoSuchCampaign(NotFound):
     """There is no campaign {name!r}. Known: {known}. `farm status` lists them."""
 
 
+class CampaignCancelled(BadInput):
+    """{name} is cancelled, and nothing of it waits. Submit its file again (farm submit FILE): it goes on where it was, and what is measured stays."""
+
+
+class NoSuchJob(NotFound):
+    """{name} has no job {jobs}. `farm jobs --campaign {name}` lists them."""
+
+
+# --- devices ---------------------------------------------------------------------------------------
+
+
+class UnknownDevice(NotFound):
+    """The farm knows no device {which!r}. Known: {known}. `farm devices` lists them."""
+
+
+class AmbiguousDevice(BadInput):
+    """{which!r} may be any of {candidates}. Write more of the UUID."""
+
+
+class UnknownHost(NotFound):
+    """No device of a host {host!r} is known. Hosts: {known}. `farm devices` lists them."""
+
+
 # --- services --------------------------------------------------------------------------------------
 
 
@@ -142,6 +170,22 @@ class OtherPostgresVersion(ServiceUnavailable):
 
 class HomeUnusable(BadInput):
     """{home} cannot be used as the farm's home: {why}. Set FARM_HOME to a folder that you can write to."""
+
+
+class BadMetricsAddress(BadInput):
+    """{variable} is {value!r}: {why}. Write host:port, as in 127.0.0.1:9464, or a port alone for this machine only."""
+
+
+class MetricsAddressUnusable(ServiceUnavailable):
+    """{variable} is {value!r}, and metrics cannot be served there: {why}. Name another address, or unset it to do without."""
+
+
+class BadWorkerRole(BadInput):
+    """{name} cannot be the role of workers: {why}."""
+
+
+class WorkerRoleRefused(ServiceUnavailable):
+    """The role {name} could not be made or changed: {why}. FARM_DATABASE_URL must name a role that owns the farm's tables and may create roles (CREATEROLE, or a superuser)."""
 
 
 class WrongRevision(FarmError):
@@ -185,6 +229,10 @@ class DevicePoisoned(MeasurementFailed):
     """The device's context is unusable and the process must be replaced: {why}"""
 
 
+class CanaryFailed(FarmError):
+    """The device failed its canary, {configuration}: {why}"""
+
+
 class UnknownDeviceSelection(BadInput):
     """{value!r} does not select devices: {why}. Use auto, cpu, cuda, recorded:FILE, recorded:FILE?scale=0.1 or a GPU's UUID, several with commas."""
 
@@ -203,6 +251,12 @@ class LeaseLost(FarmError):
 
 class BadRecording(BadInput):
     """{path} is not a recording of measurements: {why}."""
+
+
+class NotMeasured(FarmError):
+    """The configuration could not be measured ({kind}): {why}"""
+
+    exit_code = 6
 
 
 # --- models ----------------------------------------------------------------------------------------
@@ -230,6 +284,10 @@ class NotPredictable(BadInput):
 
 class MissingColumns(BadInput):
     """{path} lacks the columns {missing}. It has: {found}."""
+
+
+class TrainingLost(FarmError):
+    """Training {training} is no longer held here: its trainer was not heard of in time, and it was started again. Nothing was written."""
 
 
 class TrainingFailed(FarmError):

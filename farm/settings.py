@@ -32,14 +32,22 @@ class Settings(BaseSettings):
     devices: str = Field(default="auto", description="devices a worker serves: auto, cpu, cuda, recorded:FILE, a UUID")
     log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR")
     log_json: bool = Field(default=False, description="one JSON object per log line")
+    # Prometheus metrics: host:port, or a port alone for this machine only. Unset: none are served.
+    coordinator_metrics: str | None = Field(default=None, description="where the coordinator serves its metrics")
+    worker_metrics: str | None = Field(default=None, description="where farm-worker serves those of its devices")
+    # Only `farm db worker-role` reads it.
+    worker_password: SecretStr | None = Field(default=None, description="password of the workers' database role")
     # Dispatch. Times are seconds.
-    lease_seconds: float = Field(default=60.0, gt=0, description="a lease not renewed for this long has passed")
-    batch_seconds: float = Field(default=2.0, gt=0, description="device time that one batch aims at")
+    lease_seconds: float = Field(default=30.0, gt=0, description="a lease not renewed for this long has passed")
+    batch_seconds: float = Field(default=4.0, gt=0, description="device time that one batch aims at")
     batch_max_jobs: int = Field(default=500, ge=1, description="jobs in one batch at the most")
     outstanding_batches: int = Field(default=2, ge=1, description="batches kept ready or running per live device")
-    heartbeat_seconds: float = Field(default=2.0, gt=0, description="how often a worker says that it lives")
-    silent_after_seconds: float = Field(default=15.0, gt=0, description="a device not heard of for this long is silent")
+    heartbeat_seconds: float = Field(default=4.0, gt=0, description="how often a worker says that it lives")
+    silent_after_seconds: float = Field(default=20.0, gt=0, description="a device not heard of for this long is silent")
     resend_after_seconds: float = Field(default=15.0, gt=0, description="an unclaimed batch is sent again after this")
+    quarantine_after_jobs: int = Field(
+        default=5, ge=1, description="a device that fails this many jobs which others then measure is quarantined"
+    )
     max_configurations: int = Field(default=20_000_000, ge=1, description="configurations in one campaign at the most")
 
     @property

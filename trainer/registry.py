@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -73,10 +73,12 @@ def train_and_register(
     campaign: str | None = None,
     code_version: str,
     settings: ForestSettings | None = None,
+    before_registering: Callable[[], None] = lambda: None,
 ) -> TrainingOutcome:
     """Evaluates and fits a model on the table, logs it to MLflow, registers it, and makes it the champion.
 
     Where the champion was trained from an equal table by equal code, nothing is done and the outcome says `reused`.
+    What `before_registering` raises ends it before other programs can pull the model.
     Raises `MissingColumns`, `TooFewMeasurements`, `RegistryUnreachable`, `MlflowMissing`.
     """
     began = time.monotonic()
@@ -103,6 +105,7 @@ def train_and_register(
             run = _Run(client, run_id, experiment, facts, tags)
             try:
                 _log(run, settings, metrics, Path(made) / RUN_FOLDER)
+                before_registering()
                 version = _register(run, metrics, Path(made) / MODEL_FOLDER)
             except BaseException:
                 client.set_terminated(run_id, "FAILED")

@@ -3,52 +3,121 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from celery import shared_task
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 import farm
 from farm.broker import TRAIN
 from farm.db import trainings
 from farm.db.engine import make_engine
-from farm.errors import FarmError
+from farm.db.trainings import Start
+from farm.errors import FarmError, TrainingLost, first_line
 from farm.settings import settings
-from trainer.registry import train_and_register
+from trainer.registry import TrainingOutcome, train_and_register
 from trainer.table import read_training_table
 
 log = logging.getLogger(__name__)
 
+BEAT_SECONDS = 5.0
+"""How often a trainer says that it lives while it trains."""
+
 
 @cache
 def engine() -> Engine:
+    """Each statement is a transaction of its own: a trainer that is paused must not hold a lock for as long."""
     url = settings().database_url
     assert url is not None, "farm-trainer sets FARM_DATABASE_URL"
-    return make_engine(url.get_secret_value(), application="farm trainer", pool_size=2)
+    made = make_engine(url.get_secret_value(), application="farm trainer", pool_size=2)
+    return made.execution_options(isolation_level="AUTOCOMMIT")
 
 
 @shared_task(name=TRAIN)
 def train(training_id: int) -> None:
-    """Carries out the training of that id, unless another trainer has it."""
-    with engine().begin() as connection:
-        asked = trainings.start(connection, int(training_id))
-    if asked is None:
+    """Carries out the training of that id, unless another trainer has it.
+
+    Where the database goes away, or the process does, the training is taken back and started again.
+    """
+    if type(training_id) is not int:
+        log.error("a message without a training id was ignored")
         return
-    device_type, any_source = asked
-    log.info("training for %s", device_type, extra={"training_id": training_id})
+    ids = {"training_id": training_id}
     try:
         with engine().connect() as connection:
-            rows = read_training_table(connection, device_type, any_source=any_source)
-        outcome = train_and_register(
-            rows, device_type, tracking_uri=settings().tracking_uri, code_version=farm.__version__
+            started = trainings.start(connection, training_id)
+        if started is None:
+            return
+        log.info("training for %s", started.device_type, extra=ids)
+        with _heard_of(started):
+            result = _attempt(started)
+        _write_down(started, result)
+    except TrainingLost as error:
+        log.warning("%s", error, extra=ids)
+    except OperationalError as error:
+        log.warning("the database does not answer (%s); the training is given up", first_line(error), extra=ids)
+
+
+def _attempt(started: Start) -> TrainingOutcome | str:
+    """The outcome, or why there is none. Raises `TrainingLost`, and `OperationalError` where the database is away."""
+    try:
+        with engine().connect() as connection:
+            rows = read_training_table(connection, started.device_type, any_source=started.any_source)
+        return train_and_register(
+            rows,
+            started.device_type,
+            tracking_uri=settings().tracking_uri,
+            code_version=farm.__version__,
+            before_registering=lambda: _check_held(started),
         )
+    except (TrainingLost, OperationalError):
+        raise
     except Exception as error:
-        if not isinstance(error, FarmError):
-            log.exception("training failed", extra={"training_id": training_id})
-        why = str(error) if isinstance(error, FarmError) else f"{type(error).__name__}: {error}"
-        with engine().begin() as connection:
-            trainings.finish(connection, training_id, error=why)
-        return
-    with engine().begin() as connection:
-        trainings.finish(connection, training_id, outcome=outcome.to_json())
-    log.info("registered %s version %s", outcome.model_name, outcome.version, extra={"training_id": training_id})
+        if isinstance(error, FarmError):
+            return str(error)
+        log.exception("training failed", extra={"training_id": started.training_id})
+        return f"{type(error).__name__}: {error}"
+
+
+def _check_held(started: Start) -> None:
+    """Raises `TrainingLost` where the training was taken back, as from a trainer that was paused for too long."""
+    with engine().connect() as connection:
+        if not trainings.beat(connection, started):
+            raise TrainingLost(training=started.training_id)
+
+
+def _write_down(started: Start, result: TrainingOutcome | str) -> None:
+    done: dict[str, Any] = {"error": result} if isinstance(result, str) else {"outcome": result.to_json()}
+    with engine().connect() as connection:
+        if not trainings.finish(connection, started, **done):
+            raise TrainingLost(training=started.training_id)
+    if isinstance(result, TrainingOutcome):
+        ids = {"training_id": started.training_id}
+        log.info("registered %s version %s", result.model_name, result.version, extra=ids)
+
+
+@contextmanager
+def _heard_of(started: Start) -> Iterator[None]:
+    """Inside the block, a thread says every few seconds that this trainer lives, until the training is taken back."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT_SECONDS):
+            try:
+                _check_held(started)
+            except TrainingLost as error:
+                log.warning("%s", error, extra={"training_id": started.training_id})
+                return
+            except DBAPIError as error:
+                log.warning("the database did not take a heartbeat: %s", first_line(error))
+
+    threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

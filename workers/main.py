@@ -1,122 +1,90 @@
-"""`farm-worker`: finds the devices of this host, announces them, and keeps one worker running for each."""
+"""`farm-worker`: serves the devices of this host, for as long as it runs."""
 
 from __future__ import annotations
 
 import logging
-import os
-import platform
 import signal
-import subprocess
-import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
-import psutil
 import typer
 from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 
-from farm.db import devices
 from farm.db.engine import make_engine
 from farm.db.migrate import require_head
-from farm.devices import Backend, DeviceIdentity, host_name
-from farm.errors import FarmError
+from farm.errors import BrokerUnreachable, DatabaseUnreachable, FarmError, first_line
 from farm.logs import set_up_logging
-from farm.services import ServiceUrls, services
-from farm.services.processes import start_guarded
+from farm.services import ServiceUrls, safe_url, services
+from farm.services.backoff import BackOff
 from farm.settings import environment_for_children, settings
+from workers import metrics
 from workers.devices import discover
-from workers.tasks import DEVICE_ID
+from workers.hosting import Host
+from workers.lookout import Lookout
 
 log = logging.getLogger(__name__)
 
-GRACE_SECONDS = 30.0
-"""How long a worker may take to finish its batch after SIGTERM."""
-SETTLED_SECONDS = 60.0
-"""A worker that ran this long starts again at once when it ends; one that did not waits longer each time."""
-LONGEST_BACKOFF_SECONDS = 60.0
-
-
-@dataclass
-class _Worker:
-    """One device and the process that serves it."""
-
-    identity: DeviceIdentity
-    environment: dict[str, str]
-    process: subprocess.Popen[bytes] | None = None
-    started_at: float = 0.0
-    failures: int = 0
-    start_at: float = field(default_factory=time.monotonic)
-
-    def tend(self) -> None:
-        """Starts the process where it should run and does not."""
-        now = time.monotonic()
-        if self.process is not None and (status := self.process.poll()) is not None:
-            self.failures = 0 if now - self.started_at > SETTLED_SECONDS else self.failures + 1
-            backoff = min(2.0**self.failures, LONGEST_BACKOFF_SECONDS)
-            log.error("the worker of %s ended with status %d; again in %g s", self.identity.name, status, backoff)
-            self.process, self.start_at = None, now + backoff
-        if self.process is None and now >= self.start_at:
-            self.started_at = now
-            command = [sys.executable, "-m", "workers.process"]
-            self.process = start_guarded(command, environment=self.environment, grace_s=GRACE_SECONDS)
-
-    def ask_to_stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-
-    def wait(self) -> None:
-        """Until the batch in hand is finished, or the guardian has ended what did not stop in time."""
-        if self.process is not None:
-            self.process.wait()
-
-
-def _environment(identity: DeviceIdentity, device_id: int, urls: ServiceUrls) -> dict[str, str]:
-    variables = {
-        DEVICE_ID: str(device_id),
-        "FARM_DATABASE_URL": urls.database_url,
-        "FARM_BROKER_URL": urls.broker_url or "",
-        "FARM_HOME": str(settings().home.absolute()),
-    }
-    if identity.backend is Backend.CUDA:
-        variables["CUDA_VISIBLE_DEVICES"] = identity.uuid
-        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    return environment_for_children(**variables)
-
-
-def _announce(engine: Engine, found: list[DeviceIdentity]) -> list[int]:
-    facts = {
-        "os": platform.platform(),
-        "python": platform.python_version(),
-        "cpus": os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-    }
-    with engine.begin() as connection:
-        return [devices.register(connection, host=host_name(), host_facts=facts, device=identity) for identity in found]
+RESCAN_SECONDS = 20.0
+"""Between two looks for devices that came or vanished."""
 
 
 def serve(selection: str, stop: threading.Event) -> None:
-    """Runs a worker for each selected device until `stop`, starting again those that end."""
-    with services(settings(), broker=True) as urls:
+    """Runs a worker for each selected device until `stop`."""
+    lookout = Lookout(selection)
+    first = lookout.first()
+    with metrics.served(settings()) as variables, _services_when_they_answer(stop) as reached:
+        if reached is None:
+            return
+        urls, engine = reached
+        environment = environment_for_children(
+            FARM_DATABASE_URL=urls.database_url,
+            FARM_BROKER_URL=urls.broker_url or "",
+            FARM_HOME=str(settings().home.absolute()),
+            **variables,
+        )
+        Host(lookout, engine, environment, rescan_s=RESCAN_SECONDS).serve(first, stop)
+
+
+@contextmanager
+def _services_when_they_answer(stop: threading.Event) -> Iterator[tuple[ServiceUrls, Engine] | None]:
+    """The services and an engine on the database; None where `stop` was set before they answered.
+
+    Raises what `services` raises for servers that do not belong to others, and `WrongRevision`.
+    """
+    back_off = BackOff()
+    with ExitStack() as held:
+        reached = None
+        while reached is None and not stop.is_set():
+            back_off.started(time.monotonic())
+            try:
+                reached = _reach(held)
+            except (DatabaseUnreachable, BrokerUnreachable, OperationalError) as error:
+                back_off.ended(time.monotonic())
+                log.warning("waiting for %s; asked again in %g s", _what_is_away(error), back_off.pause_s)
+                stop.wait(back_off.pause_s)
+        yield reached
+
+
+def _reach(held: ExitStack) -> tuple[ServiceUrls, Engine]:
+    with ExitStack() as trying:
+        urls = trying.enter_context(services(settings(), broker=True))
         engine = make_engine(urls.database_url, application="farm-worker", pool_size=1)
+        trying.callback(engine.dispose)
         require_head(engine)
-        found = discover(selection)
-        ids = _announce(engine, found)
-        engine.dispose()
-        workers = [_Worker(i, _environment(i, n, urls)) for i, n in zip(found, ids, strict=True)]
-        for identity in found:
-            log.info("serving %s (%s, %s)", identity.name, identity.type, identity.uuid)
-        try:
-            while not stop.is_set():
-                for worker in workers:
-                    worker.tend()
-                stop.wait(0.5)
-        finally:
-            for worker in workers:
-                worker.ask_to_stop()
-            for worker in workers:
-                worker.wait()
+        held.enter_context(trying.pop_all())
+    return urls, engine
+
+
+def _what_is_away(error: DatabaseUnreachable | BrokerUnreachable | OperationalError) -> str:
+    """As in `the broker at redis://:***@host:6379/0: Connection refused`."""
+    if isinstance(error, OperationalError):
+        return f"the database: {first_line(error.orig)}"
+    what = "database" if isinstance(error, DatabaseUnreachable) else "broker"
+    return f"the {what} at {safe_url(error.fields['url'])}: {error.fields['why']}"
 
 
 def _command(

@@ -8,27 +8,44 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Engine
+from sqlalchemy.exc import InterfaceError, OperationalError
 
-from farm.db import batches
+from farm.db import batches, measurements
 from farm.db.batches import ClaimedJob, Failure, Lease
+from farm.db.tables import FailureKind
 from farm.errors import DevicePoisoned, FarmError, InvalidOnDevice, LeaseLost
 from farm.measurement import Measurement
+from farm.metrics import Metrics
+from workers.canary import prove
 from workers.devices import Device
+from workers.metrics import BATCH, CLAIM, DATABASE_ERRORS, JOBS, LAND, LEASES_LOST, MARK, MEASURING
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 EXIT_HUNG = 86
 """Exit status of a process that ended itself because a job outlived its time."""
 
 LANDING_SECONDS = 30.0
-"""What a lease allows beyond the longest job, to land the rows."""
+"""How long a lease may be renewed beyond the longest job, to land the rows."""
+
+CLAIM_PATIENCE_SECONDS = 10.0
+"""How long to try to claim while the database does not answer. The batch is sent again anyway."""
+
+RETRY_SECONDS = 0.5
+"""Between two tries while the database does not answer."""
+
+SUSPICIOUS_FAILURES = 3
+"""A batch in which this many jobs failed, and more than were measured, makes the device prove itself again."""
 
 
 class Deadline:
-    """Ends this process when a job takes longer than it may.
+    """Ends this process when something takes longer than it may.
 
     A kernel that hangs cannot be interrupted from Python, and the process that holds the device is disposable. One
     thread watches all jobs: starting a thread for each would cost more than a short job.
@@ -37,15 +54,15 @@ class Deadline:
     def __init__(self, end_process: Callable[[], None] = lambda: os._exit(EXIT_HUNG), *, look_s: float = 0.25) -> None:
         self._end_process = end_process
         self._look_s = look_s
-        self._watched: tuple[float, ClaimedJob] | None = None
+        self._watched: tuple[float, str, dict[str, int]] | None = None
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def of(self, seconds: float, job: ClaimedJob) -> Iterator[None]:
+    def of(self, seconds: float, what: str, **ids: int) -> Iterator[None]:
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
             self._thread.start()
-        self._watched = (time.monotonic() + seconds, job)
+        self._watched = (time.monotonic() + seconds, what, ids)
         try:
             yield
         finally:
@@ -56,16 +73,30 @@ class Deadline:
             time.sleep(self._look_s)
             watched = self._watched
             if watched is not None and time.monotonic() > watched[0]:
-                log.error("a job outlived its time and is ended with its process", extra={"job_id": watched[1].id})
+                log.error("%s outlived its time and is ended with its process", watched[1], extra=watched[2])
                 self._end_process()
                 return
 
 
-class Runner:
-    """Measures batches on one open device. Must be used from one thread.
+@dataclass
+class _Outcome:
+    """What a batch came to on the device, before it is landed."""
 
-    `hasty` is an engine whose commits do not wait for the disk: marks go through it, one before each job, and must not
-    cost what a short job takes.
+    results: list[tuple[ClaimedJob, Measurement]] = field(default_factory=list)
+    failures: dict[int, Failure] = field(default_factory=dict)
+    poison: DevicePoisoned | None = None
+
+    @property
+    def suspicious(self) -> bool:
+        failed = sum(failure.kind is FailureKind.FAILED for failure in self.failures.values())
+        return failed >= SUSPICIOUS_FAILURES and failed > len(self.results)
+
+
+class Runner:
+    """Measures batches on one open device. Must be used from one thread, and holds no connection between two calls.
+
+    `engine` should not be durable: one mark goes through it before each job, and must not cost what a short job takes.
+    Landing waits for the disk all the same.
 
     Once `stopping` is set, the job in hand is finished, what was measured is landed, and the rest goes back.
     """
@@ -73,85 +104,127 @@ class Runner:
     def __init__(
         self,
         engine: Engine,
-        hasty: Engine,
         device: Device,
         device_id: int,
         *,
         lease_seconds: float,
         stopping: threading.Event,
+        deadline: Deadline | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._engine = engine
-        self._hasty = hasty
-        self._marks: Connection | None = None
+        self._marks = engine.execution_options(isolation_level="AUTOCOMMIT")  # one round trip
         self._device = device
         self._device_id = device_id
         self._lease_seconds = lease_seconds
         self._stopping = stopping
-        self._deadline = Deadline()
+        self._deadline = deadline or Deadline()
+        self._metrics = metrics or Metrics()
 
     def run_batch(self, batch_id: int) -> int:
         """Claims, measures and lands a batch; returns the number of rows landed.
 
         0 where another worker has the batch, or where the lease was lost on the way: then nothing is written.
-        Raises `DevicePoisoned` after landing what was measured before.
+        Raises `DevicePoisoned` and `CanaryFailed` after landing what was measured before.
         """
-        with self._engine.begin() as connection:
-            lease = batches.claim(connection, batch_id, device_id=self._device_id, lease_seconds=self._lease_seconds)
+        lease = self._claim(batch_id)
         if lease is None:
             log.debug("nothing to claim", extra={"batch_id": batch_id})
             return 0
-        results: list[tuple[ClaimedJob, Measurement]] = []
-        failures: dict[int, Failure] = {}
-        poison: DevicePoisoned | None = None
+        ids = {"batch_id": batch_id, "campaign_id": lease.campaign_id}
         try:
-            for job in lease.jobs:
-                if self._stopping.is_set():
-                    break  # the rest of the batch goes back
-                self._renew(lease, job)
-                try:
-                    with self._deadline.of(lease.rules.job_seconds, job):
-                        results.append((job, self._device.measure(job.configuration, lease.rules)))
-                except DevicePoisoned as error:
-                    failures[job.id] = Failure("killed", str(error))
-                    poison = error
-                    break
-                except InvalidOnDevice as error:
-                    failures[job.id] = Failure("invalid", str(error))
-                except FarmError as error:
-                    failures[job.id] = Failure("failed", str(error))
-                except Exception as error:  # a defect of a device: the job fails, its neighbours are measured
-                    log.exception("the device raised", extra={"job_id": job.id, "batch_id": batch_id})
-                    failures[job.id] = Failure("failed", f"{type(error).__name__}: {error}")
-            with self._engine.begin() as connection:
-                batches.land(connection, lease, results, failures)
+            with self._metrics.time(BATCH):
+                outcome = self._measure(lease)
+                self._land(lease, outcome)
         except LeaseLost as error:
-            log.warning("%s", error, extra={"batch_id": batch_id, "campaign_id": lease.campaign_id})
+            self._metrics.count(LEASES_LOST)
+            log.warning("%s", error, extra=ids)
             return 0
-        for job_id, failure in failures.items():
-            log.warning("%s: %s", failure.kind, failure.message, extra={"job_id": job_id, "batch_id": batch_id})
-        log.info(
-            "landed %d of %d",
-            len(results),
-            len(lease.jobs),
-            extra={"batch_id": batch_id, "campaign_id": lease.campaign_id},
-        )
-        if poison is not None:
-            raise poison
-        return len(results)
+        self._metrics.count(JOBS, len(outcome.results), value="measured")
+        for job_id, failure in outcome.failures.items():
+            self._metrics.count(JOBS, value=failure.kind.value)
+            log.warning("%s: %s", failure.kind, failure.message, extra={"job_id": job_id, **ids})
+        log.info("landed %d of %d", len(outcome.results), len(lease.jobs), extra=ids)
+        if outcome.poison is not None:
+            raise outcome.poison
+        if outcome.suspicious:
+            log.warning("most jobs of a batch failed: the device must prove itself", extra=ids)
+            prove(self._device)
+        return len(outcome.results)
 
-    def _renew(self, lease: Lease, job: ClaimedJob) -> None:
-        """Before each job: the lease lasts for the job and the landing, and the job is the suspect if we die."""
-        seconds = max(self._lease_seconds, lease.rules.job_seconds + LANDING_SECONDS)
-        if self._marks is None:
-            self._marks = self._hasty.connect()
-        try:
-            batches.mark(self._marks, lease, job, lease_seconds=seconds)
-        except DBAPIError:
-            self.close()
-            raise
+    def _claim(self, batch_id: int) -> Lease | None:
+        def claim() -> Lease | None:
+            with self._engine.begin() as connection:
+                return batches.claim(connection, batch_id, device_id=self._device_id, lease_seconds=self._lease_seconds)
 
-    def close(self) -> None:
-        """Gives back the connection that marks go through; the next batch makes another."""
-        if self._marks is not None:
-            self._marks.close()
-            self._marks = None
+        with self._metrics.time(CLAIM):
+            return self._patiently(claim, CLAIM_PATIENCE_SECONDS)
+
+    def _measure(self, lease: Lease) -> _Outcome:
+        outcome = _Outcome()
+        for job in lease.jobs:
+            if self._stopping.is_set() or not self._mark(lease, job):
+                break  # the rest of the batch goes back
+            try:
+                deadline = self._deadline.of(lease.rules.job_seconds, "a job", job_id=job.id)
+                with deadline, self._metrics.time(MEASURING):
+                    outcome.results.append((job, self._device.measure(job.configuration, lease.rules)))
+            except DevicePoisoned as error:
+                outcome.failures[job.id] = Failure(FailureKind.KILLED, str(error))
+                outcome.poison = error
+                break
+            except InvalidOnDevice as error:
+                outcome.failures[job.id] = Failure(FailureKind.INVALID, str(error))
+            except FarmError as error:
+                outcome.failures[job.id] = Failure(FailureKind.FAILED, str(error))
+            except Exception as error:  # a defect of a device: the job fails, its neighbours are measured
+                log.exception("the device raised", extra={"job_id": job.id, "batch_id": lease.batch_id})
+                outcome.failures[job.id] = Failure(FailureKind.FAILED, f"{type(error).__name__}: {error}")
+        return outcome
+
+    def _mark(self, lease: Lease, job: ClaimedJob) -> bool:
+        """Before each job: the lease goes on, the job is the suspect if we die, and it may have been stopped."""
+        busy = lease.rules.job_seconds + LANDING_SECONDS
+
+        def mark() -> bool:
+            with self._marks.connect() as connection:
+                return batches.mark(connection, lease, job, lease_seconds=self._lease_seconds, busy_seconds=busy)
+
+        with self._metrics.time(MARK):
+            return self._patiently(mark, busy)
+
+    def _land(self, lease: Lease, outcome: _Outcome) -> None:
+        def land() -> None:
+            with self._engine.begin() as connection:
+                batches.land(connection, lease, outcome.results, outcome.failures)
+
+        patience_s = lease.rules.job_seconds + LANDING_SECONDS
+        with self._metrics.time(LAND):
+            try:
+                self._patiently(land, patience_s)
+            except measurements.UNSTORABLE:
+                self._patiently(lambda: self._set_aside_refused(lease, outcome), patience_s)
+                self._patiently(land, patience_s)
+
+    def _set_aside_refused(self, lease: Lease, outcome: _Outcome) -> None:
+        """A row that cannot be stored is a failure of its job, and harms no other."""
+        with self._engine.connect() as connection:
+            refused = batches.refusals(connection, lease, outcome.results)
+        outcome.results = [(job, row) for job, row in outcome.results if job.id not in refused]
+        outcome.failures |= refused
+
+    def _patiently(self, action: Callable[[], T], seconds: float) -> T:
+        """Does it again for up to `seconds` while the database does not answer. What was measured is not lost by that.
+
+        Doing it twice is harmless: where the first time was committed after all, the second finds the lease gone.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                return action()
+            except (OperationalError, InterfaceError):
+                if time.monotonic() > end:
+                    raise
+                self._metrics.count(DATABASE_ERRORS)
+                log.warning("the database does not answer; trying again", extra={"device_id": self._device_id})
+                time.sleep(RETRY_SECONDS)

@@ -1,31 +1,41 @@
 """The Celery application of a device's worker, and its one task.
 
-The parent process consumes messages, says that the device lives, and hands back the batch of a child that died.
-The child process, started afresh by `spawn`, opens the device and measures.
+The parent process consumes messages, says that the device lives, renews the lease in hand, and hands back the batch of
+a child that died. The child process, started afresh by `spawn`, opens the device, proves it and measures.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import threading
+import time
 from functools import cache
 from typing import Any
 
 from billiard.process import active_children
 from celery import shared_task, signals
 from celery.exceptions import WorkerLostError
+from celery.worker import state
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from farm.broker import MEASURE_BATCH
 from farm.db import batches, devices
-from farm.db.engine import make_engine
-from farm.errors import DevicePoisoned, FarmError
+from farm.db.batches import Held
+from farm.db.engine import HASTY, make_engine
+from farm.db.tables import DeviceState
+from farm.errors import CanaryFailed, DevicePoisoned, FarmError, first_line
 from farm.logs import set_up_logging
+from farm.metrics import Metrics
 from farm.settings import settings
+from workers.canary import prove
 from workers.devices import open_device
-from workers.runner import Runner
+from workers.metrics import CANARY_FAILURES, CHILD, CHILD_DEATHS, DATABASE_ERRORS, JOBS, PARENT, metrics_of
+from workers.runner import EXIT_HUNG, Deadline, Runner
+from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +43,15 @@ DEVICE_ID = "FARM_WORKER_DEVICE_ID"
 """The environment variable by which `farm-worker` tells a device's processes which device is theirs."""
 
 EXIT_POISONED = 87
+
+OPENING_SECONDS = 120.0
+"""How long a device may take to be opened and to prove itself."""
+
+UNLEASED_SECONDS = OPENING_SECONDS + 30.0
+"""How long a child may have a task without a lease. One that is slower to open the device ends itself before."""
+
+DEATHS_WHILE_OPENING, DEATHS_WINDOW_SECONDS = 3, 600.0
+"""A device whose process dies this often in this time before it has claimed anything is quarantined."""
 
 STOP_SIGNAL = signal.SIGUSR2
 """Sent by the parent to its child when the worker is to stop: finish the job in hand, hand back the rest."""
@@ -46,47 +65,88 @@ def device_id() -> int:
 
 
 @cache
-def engine(*, hasty: bool = False) -> Engine:
+def engine() -> Engine:
+    """One connection in each process of a device: what a fleet takes of Postgres is counted in connections."""
     url = settings().database_url
     assert url is not None, "farm-worker sets FARM_DATABASE_URL"
     name = f"farm worker {device_id()}"
-    return make_engine(url.get_secret_value(), application=name, pool_size=2, hasty=hasty)
+    return make_engine(url.get_secret_value(), application=name, pool_size=1, session=HASTY, pre_ping=False)
+
+
+@cache
+def _metrics(role: str) -> Metrics:
+    return metrics_of(role, device_id())
 
 
 @cache
 def _runner() -> Runner:
-    """Opens the device, in the child process and on its first batch."""
+    """Opens the device and lets it prove itself, in the child process and before its first batch."""
     with engine().begin() as connection:
         identity = devices.identity(connection, device_id())
-    device = open_device(identity)
-    device.open()
+    deadline = Deadline()
+    with deadline.of(OPENING_SECONDS, "opening the device", device_id=device_id()):
+        device = open_device(identity)
+        device.open()
+        prove(device)
     return Runner(
         engine(),
-        engine(hasty=True),
         device,
         device_id(),
         lease_seconds=settings().lease_seconds,
         stopping=_stopping,
+        deadline=deadline,
+        metrics=_metrics(CHILD),
     )
 
 
 @shared_task(name=MEASURE_BATCH)
 def measure_batch(batch_id: int) -> None:
     """Measures the batch of that id. What it holds is looked up; a message that means nothing here does nothing."""
+    if not _is_batch_id(batch_id):
+        log.error("a message without a batch id was ignored")
+        return
+    ids = {"batch_id": batch_id, "device_id": device_id()}
+    metrics = _metrics(CHILD)
     try:
         runner = _runner()
+    except DBAPIError as error:
+        metrics.count(DATABASE_ERRORS)
+        log.warning("the database does not answer (%s); the batch will be sent again", first_line(error), extra=ids)
+        return
     except Exception as error:
         if not isinstance(error, FarmError):
-            log.exception("opening the device raised", extra={"device_id": device_id()})
-        with engine().begin() as connection:
-            devices.could_not_open(connection, device_id(), f"it could not be opened: {error}")
-        log.error("the device could not be opened and is quarantined: %s", error, extra={"device_id": device_id()})
+            log.exception("opening the device raised", extra=ids)
+        metrics.count(CANARY_FAILURES, isinstance(error, CanaryFailed))
+        _quarantine(str(error) if isinstance(error, CanaryFailed) else f"it could not be opened: {error}")
+        if _poisoned(error):
+            os._exit(EXIT_POISONED)
         return
     try:
-        runner.run_batch(int(batch_id))
+        runner.run_batch(batch_id)
     except DevicePoisoned:
-        log.exception("this process ends, a fresh one takes its place", extra={"batch_id": batch_id})
+        log.exception("this process ends, a fresh one takes its place", extra=ids)
         os._exit(EXIT_POISONED)
+    except CanaryFailed as error:
+        metrics.count(CANARY_FAILURES)
+        _quarantine(str(error))
+        os._exit(EXIT_POISONED)
+    except DBAPIError as error:
+        metrics.count(DATABASE_ERRORS)
+        log.warning("the database does not answer (%s); the batch is given up", first_line(error), extra=ids)
+
+
+def _is_batch_id(value: object) -> bool:
+    return type(value) is int and 0 < value < 2**63  # as the database counts
+
+
+def _quarantine(reason: str) -> None:
+    log.error("the device is quarantined: %s", reason, extra={"device_id": device_id()})
+    with engine().begin() as connection:
+        devices.unfit(connection, device_id(), reason)
+
+
+def _poisoned(error: BaseException | None) -> bool:
+    return error is not None and (isinstance(error, DevicePoisoned) or _poisoned(error.__cause__))
 
 
 @signals.setup_logging.connect
@@ -103,19 +163,101 @@ def _set_up_child(**_: Any) -> None:
 # --- the parent --------------------------------------------------------------------------------------
 
 
-def _beat() -> None:
-    while not _stopping.is_set():
+class _HandBacks:
+    """Batches of children that died, and how often that happened before anything was claimed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, str]] = []
+        self._deaths: list[float] = []  # when, of those before anything was claimed
+
+    def add(self, batch_id: int, reason: str) -> None:
+        with self._lock:
+            self._waiting.append((batch_id, reason))
+
+    def work_off(self) -> None:
+        """Hands back what waits, so that its jobs wait again at once. Raises `DBAPIError`; then it still waits."""
+        with self._lock:
+            while self._waiting:
+                batch_id, reason = self._waiting[0]
+                with engine().begin() as connection:
+                    held = batches.release(connection, batch_id, device_id=device_id(), reason=reason, suspect=True)
+                    claimed = held or batches.was_claimed(connection, batch_id, device_id=device_id())
+                if held:
+                    _metrics(PARENT).count(JOBS, value="killed")
+                elif not claimed:
+                    self._died_unready(reason)
+                self._waiting.pop(0)
+
+    def _died_unready(self, reason: str) -> None:
+        now = time.monotonic()
+        self._deaths = [at for at in self._deaths if now - at < DEATHS_WINDOW_SECONDS] + [now]
+        if len(self._deaths) >= DEATHS_WHILE_OPENING:
+            self._deaths.clear()
+            _quarantine(f"its process dies before it can measure: it {reason.removeprefix('its process ')}")
+
+
+_hand_backs = _HandBacks()
+_stood_still = threading.Event()  # this process ended the child because it did, and handed back what it held
+
+
+class _Asking:
+    """Takes messages from the device's queues while the device takes work, and leaves them to others otherwise."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._queues = list(consumer.app.amqp.queues.consume_from)
+        self._asks = True
+
+    def follow(self, state: DeviceState) -> None:
+        wanted = state is DeviceState.ACTIVE
+        if wanted != self._asks:
+            change = self._consumer.add_task_queue if wanted else self._consumer.cancel_task_queue
+            for queue in self._queues:
+                self._consumer.call_soon(change, queue)
+            self._asks = wanted
+            what = "asks its queues again" if wanted else f"is {state} and leaves its queues to others"
+            log.warning("the device %s", what, extra={"device_id": device_id()})
+
+
+def _beat(consumer: Any) -> None:
+    asking = _Asking(consumer)
+    watchdog = Watchdog(overdue_s=2 * settings().heartbeat_seconds, unleased_s=UNLEASED_SECONDS)
+    while True:
         try:
             with engine().begin() as connection:
-                devices.heartbeat(connection, device_id())
+                held = batches.renew(connection, device_id=device_id(), lease_seconds=settings().lease_seconds)
+                if not _stopping.is_set():  # then it has said farewell, and only finishes the job in hand
+                    asking.follow(devices.heartbeat(connection, device_id()))
+            if watchdog.bites(time.monotonic(), task=_task_in_hand(), left_s=held.left_s if held else None):
+                _end_child(held)
+            _hand_backs.work_off()
         except Exception as error:  # whatever is wrong with the database now, the next beat tries again
-            log.warning("the database did not take a heartbeat: %s", str(error).splitlines()[0])
-        _stopping.wait(settings().heartbeat_seconds)
+            _metrics(PARENT).count(DATABASE_ERRORS)
+            log.warning("the database did not take a heartbeat: %s", first_line(error))
+        time.sleep(settings().heartbeat_seconds)
+
+
+def _task_in_hand() -> str | None:
+    """What the child was given and has not finished: there is one child, and it is given one task at a time."""
+    return next((request.id for request in set(state.reserved_requests)), None)
+
+
+def _end_child(held: Held | None) -> None:
+    """Ends the process that stands still, and hands back what it held before the lease passes."""
+    log.error("the process that measures stands still and is ended", extra={"device_id": device_id()})
+    _metrics(PARENT).count(CHILD_DEATHS, value="hung")
+    for child in active_children():
+        _stood_still.set()
+        os.kill(child.pid, signal.SIGKILL)
+    if held is not None:
+        _hand_backs.add(held.batch_id, "its process was ended because it stood still")
 
 
 @signals.worker_ready.connect
-def _start_beating(**_: Any) -> None:
-    threading.Thread(target=_beat, name="heartbeat", daemon=True).start()
+def _start_beating(sender: Any, **_: Any) -> None:
+    _metrics(PARENT)  # once, before there are threads
+    threading.Thread(target=_beat, args=(sender,), name="heartbeat", daemon=True).start()
 
 
 @signals.worker_shutting_down.connect
@@ -123,15 +265,55 @@ def _leave(**_: Any) -> None:
     _stopping.set()
     for child in active_children():
         os.kill(child.pid, STOP_SIGNAL)
-    with engine().begin() as connection:
-        devices.leave(connection, device_id())
+    try:
+        with engine().begin() as connection:
+            devices.leave(connection, device_id())
+    except DBAPIError as error:
+        _metrics(PARENT).count(DATABASE_ERRORS)
+        log.warning("the database did not take the farewell: %s", first_line(error))
 
 
 @signals.task_failure.connect
 def _hand_back(exception: BaseException | None = None, args: Any = (), **_: Any) -> None:
     """The child died in the middle of a batch: its jobs wait again at once, not when the lease has passed."""
-    if isinstance(exception, WorkerLostError) and args:
-        with engine().begin() as connection:
-            batches.release(
-                connection, int(args[0]), device_id=device_id(), reason="its worker process died", suspect=True
-            )
+    if isinstance(exception, WorkerLostError) and args and _is_batch_id(args[0]):
+        if _stood_still.is_set():
+            _stood_still.clear()
+            return
+        _metrics(PARENT).count(CHILD_DEATHS, value=cause_of_death(str(exception)))
+        _hand_backs.add(args[0], f"its process {how_it_ended(str(exception))}")
+        try:
+            _hand_backs.work_off()
+        except DBAPIError as error:
+            _metrics(PARENT).count(DATABASE_ERRORS)
+            log.warning("the batch is handed back when the database answers: %s", first_line(error))
+
+
+def how_it_ended(message: str) -> str:
+    """What Celery's words for a lost child mean: it was killed by a signal, hung, or was given up."""
+    kind, number = _status_in(message)
+    if kind == "signal":
+        return f"was killed by signal {_signal_name(number)}"
+    if kind == "exitcode":
+        return {
+            EXIT_HUNG: "was ended because the job outlived its time (job_seconds)",
+            EXIT_POISONED: "was given up because the device's context was unusable",
+        }.get(number, f"ended with status {number}")
+    return "died"
+
+
+def cause_of_death(message: str) -> str:
+    """The same in a word: hung, poisoned, a signal's name, or exit."""
+    kind, number = _status_in(message)
+    if kind == "signal":
+        return _signal_name(number)
+    return {EXIT_HUNG: "hung", EXIT_POISONED: "poisoned"}.get(number, "exit")
+
+
+def _status_in(message: str) -> tuple[str, int]:
+    found = re.search(r"(signal|exitcode) (\d+)", message)
+    return (found[1], int(found[2])) if found else ("", 0)
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else str(number)

@@ -13,9 +13,9 @@ from rich.markup import escape
 from sqlalchemy.exc import OperationalError
 
 import farm
-from farm.cli import campaigns, database, devices, models, results, run, services
+from farm.cli import campaigns, database, devices, jobs, measure, models, results, run, services, status
 from farm.cli.output import remarks
-from farm.errors import FarmError
+from farm.errors import FarmError, first_line
 from farm.settings import settings
 
 app = typer.Typer(
@@ -45,17 +45,22 @@ def _options(
     pass
 
 
-_MEASURE, _LEARN, _OPERATE = "Measure", "Learn", "Operate"
+_MEASURE, _FOLLOW, _LEARN, _OPERATE = "Measure", "Follow and steer", "Learn", "Operate"
 app.command(rich_help_panel=_MEASURE)(run.run)
 app.command(rich_help_panel=_MEASURE)(campaigns.submit)
-app.command(rich_help_panel=_MEASURE)(campaigns.status)
-app.command(rich_help_panel=_MEASURE)(campaigns.watch)
-app.command(rich_help_panel=_MEASURE)(campaigns.cancel)
+app.command(rich_help_panel=_MEASURE)(measure.measure)
 app.command(rich_help_panel=_MEASURE)(results.results)
+app.command(rich_help_panel=_FOLLOW)(status.status)
+app.command(rich_help_panel=_FOLLOW)(campaigns.watch)
+app.command(rich_help_panel=_FOLLOW)(jobs.jobs)
+app.command(rich_help_panel=_FOLLOW)(jobs.retry)
+app.command(rich_help_panel=_FOLLOW)(campaigns.pause)
+app.command(rich_help_panel=_FOLLOW)(campaigns.resume)
+app.command(rich_help_panel=_FOLLOW)(campaigns.cancel)
 app.command(rich_help_panel=_LEARN)(models.train)
 app.add_typer(models.app, name="models", rich_help_panel=_LEARN)
 app.command(rich_help_panel=_LEARN)(models.predict)
-app.command(rich_help_panel=_OPERATE)(devices.devices)
+app.add_typer(devices.app, name="devices", rich_help_panel=_OPERATE)
 app.command(rich_help_panel=_OPERATE)(services.up)
 app.command(rich_help_panel=_OPERATE)(services.down)
 app.command(rich_help_panel=_OPERATE)(services.doctor)
@@ -74,7 +79,7 @@ def main() -> None:
         _say(str(error))
         sys.exit(error.exit_code)
     except OperationalError as error:
-        _say(f"The database stopped answering: {str(error.orig).strip().splitlines()[0]}")
+        _say(f"The database stopped answering: {first_line(error.orig)}")
         sys.exit(3)
     except KeyboardInterrupt:
         _say("Interrupted. What was submitted is kept and goes on with the next farm run or farm up.")

@@ -1,19 +1,21 @@
-"""`farm submit`, `status`, `watch`, `cancel`: campaigns from file to end."""
+"""`farm submit`, `watch`, `pause`, `resume`, `cancel`: campaigns from file to end."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from sqlalchemy import Connection
 
 from farm.campaign import Campaign, KnownDevice, Plan, PlanSummary, load, plan
-from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, seconds_text, table, types_text
+from farm.cli.output import JsonOption, console, counts_text, emit_json, remarks, seconds_text, table
 from farm.cli.progress import follow
 from farm.cli.session import Session, session
-from farm.db import campaigns, devices
-from farm.db.tables import OPEN_JOB_STATES, JobState
-from farm.errors import FarmError
+from farm.db import batches, campaigns, devices
+from farm.db.tables import CampaignState
+from farm.errors import CampaignCancelled, FarmError
 from farm.settings import settings
 
 FileArgument = Annotated[Path, typer.Argument(help="A campaign file (YAML).", show_default=False)]
@@ -40,9 +42,9 @@ def planned(opened: Session, campaign: Campaign, *, allow_missing: bool) -> Plan
 
 def store(opened: Session, campaign: Campaign, *, allow_missing: bool) -> campaigns.Stored:
     """Plans and stores a campaign in one transaction."""
-    jobs = planned(opened, campaign, allow_missing=allow_missing)
+    made = planned(opened, campaign, allow_missing=allow_missing)
     with opened.engine.begin() as connection:
-        return campaigns.store(connection, campaign, jobs.jobs())
+        return campaigns.store(connection, campaign, made.jobs())
 
 
 def submit(
@@ -64,6 +66,7 @@ def submit(
         stored = store(opened, campaign, allow_missing=allow_missing)
         with opened.engine.connect() as connection:
             counts = campaigns.counts(connection, stored.campaign_id)
+            state = campaigns.find(connection, campaign.digest)["state"]
             live = devices.live(connection, silent_after=opened.settings.silent_after_seconds)
     if as_json:
         emit_json(
@@ -72,15 +75,13 @@ def submit(
         return
     waiting = campaigns.open_jobs(counts)
     known = "is submitted" if stored.new else "is known already"
-    console.print(f"{campaign.name} {known}: {sum(counts.values()):,} jobs, of which {_counts_text(counts)}.")
-    if waiting and not live:
+    console.print(f"{campaign.name} {known}: {sum(counts.values()):,} jobs, of which {counts_text(counts)}.")
+    if state == CampaignState.PAUSED:
+        remarks.print(f"It is paused: [bold]farm resume {campaign.name}[/] goes on with it.")
+    elif waiting and not live:
         remarks.print(NO_WORKER)
     elif waiting:
         remarks.print(f"[bold]farm watch {campaign.name}[/] follows it.")
-
-
-def _counts_text(counts: dict[str, int]) -> str:
-    return ", ".join(f"{n:,} {state}" for state, n in counts.items() if n) or "none"
 
 
 def _print_plan(campaign: Campaign, summary: PlanSummary, as_json: bool) -> None:
@@ -106,54 +107,6 @@ def _print_plan(campaign: Campaign, summary: PlanSummary, as_json: bool) -> None
         console.print(f"At most {seconds_text(seconds)} of device time on {pool}.")
 
 
-def status(
-    campaign: Annotated[str | None, typer.Argument(help="One campaign in detail.", show_default=False)] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Campaigns and how far they are; with a name, one of them with what went wrong."""
-    with session() as opened, opened.engine.connect() as connection:
-        if campaign is None:
-            _print_overview(campaigns.overview(connection), as_json)
-            return
-        found = campaigns.find(connection, campaign)
-        counts = campaigns.counts(connection, found["id"])
-        problems = campaigns.problems(connection, found["id"])
-    if as_json:
-        keep = ("name", "digest", "owner", "priority", "state", "submitted_at", "finished_at")
-        emit_json({**{key: found[key] for key in keep}, "counts": counts, "problems": problems})
-        return
-    console.print(f"[bold]{found['name']}[/] ({found['digest'][:8]}) of {found['owner']}: {found['state']}")
-    console.print(f"submitted {found['submitted_at']:%Y-%m-%d %H:%M:%S} UTC, priority {found['priority']}")
-    console.print(f"{sum(counts.values()):,} jobs: {_counts_text(counts)}")
-    if problems:
-        rows = [(p["state"], p["attempts"], _configuration_text(p), p["pool"], p["error"]) for p in problems]
-        console.print(table("jobs with errors", ["state", "attempts", "configuration", "target", "error"], rows))
-
-
-def _configuration_text(row: dict[str, Any]) -> str:
-    return f"{kernel_text(row)} {row['m']}x{row['n']}x{row['k']} {types_text(row)} {row['layout']}"
-
-
-def _print_overview(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        emit_json(rows)
-        return
-    if not rows:
-        console.print("No campaigns yet. Submit one: farm submit examples/campaigns/quickstart.yaml")
-        return
-    final = [s for s in JobState if s not in OPEN_JOB_STATES and s is not JobState.DONE]
-    lines = [
-        (
-            r["name"], r["digest"][:8], r["owner"], r["state"], sum(r["counts"].values()), r["counts"]["done"],
-            campaigns.open_jobs(r["counts"]), sum(r["counts"][s] for s in final),
-            f"{r['submitted_at']:%Y-%m-%d %H:%M}",
-        )
-        for r in rows
-    ]  # fmt: skip
-    columns = ["campaign", "digest", "owner", "state", "jobs", "done", "open", "not measured", "submitted (UTC)"]
-    console.print(table(None, columns, lines, right=["jobs", "done", "open", "not measured"]))
-
-
 def watch(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     """Follow a campaign to its end. Ctrl-C stops the watching, not the campaign."""
     with session() as opened:
@@ -167,19 +120,68 @@ def watch(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     if as_json:
         emit_json({"campaign": found["name"], "counts": counts})
     else:
-        console.print(f"{found['name']}: {_counts_text(counts)}.")
+        console.print(f"{found['name']}: {counts_text(counts)}.")
     if counts["dead"]:
         raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=found["name"])
 
 
 def cancel(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     """Cancel a campaign: nothing more of it is measured. Its results stay; submitting it again goes on with it."""
-    with session() as opened, opened.engine.begin() as connection:
-        found = campaigns.find(connection, campaign)
-        stopped = campaigns.cancel(connection, found["id"])
+    found, changed, counts = _steer(campaign, batches.cancel)
     if as_json:
-        emit_json({"campaign": found["name"], "cancelled_jobs": stopped})
-    elif found["state"] == "active":
-        console.print(f"{found['name']} is cancelled; {stopped:,} jobs will not be measured.")
+        emit_json({**_steered(found, changed, counts), "cancelled_jobs": counts["cancelled"]})
+    elif changed:
+        console.print(f"{found['name']} is cancelled; {counts['cancelled']:,} jobs will not be measured.")
+        _print_in_hand(counts, rest="the rest of them will not be measured either")
     else:
-        console.print(f"{found['name']} was {found['state']} already; nothing changed.")
+        _print_unchanged(found)
+
+
+def pause(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
+    """Pause a campaign: no further job of it starts until farm resume. What is in hand still lands."""
+    found, changed, counts = _steer(campaign, batches.pause)
+    if as_json:
+        emit_json(_steered(found, changed, counts))
+    elif changed:
+        console.print(f"{found['name']} is paused; {counts['pending']:,} jobs wait until farm resume {found['name']}.")
+        _print_in_hand(counts, rest="the rest of them waits too")
+    else:
+        _print_unchanged(found)
+
+
+def resume(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
+    """Go on with a campaign that was paused."""
+    found, changed, counts = _steer(campaign, batches.resume)
+    if found["state"] == CampaignState.CANCELLED:
+        raise CampaignCancelled(name=found["name"])
+    if as_json:
+        emit_json(_steered(found, changed, counts))
+    elif changed:
+        console.print(f"{found['name']} goes on; {counts['pending']:,} jobs wait for their turn.")
+    else:
+        _print_unchanged(found)
+
+
+def _steer(campaign: str, transition: Callable[[Connection, int], bool]) -> tuple[dict[str, Any], bool, dict[str, int]]:
+    """The campaign as it is after the transition, whether that changed it, and its jobs by state."""
+    with session() as opened, opened.engine.begin() as connection:
+        before = campaigns.find(connection, campaign)
+        changed = transition(connection, before["id"])
+        after = campaigns.find(connection, before["digest"])
+        return after, changed, campaigns.counts(connection, after["id"])
+
+
+def _steered(found: dict[str, Any], changed: bool, counts: dict[str, int]) -> dict[str, Any]:
+    return {"campaign": found["name"], "state": found["state"], "changed": changed, "counts": counts}
+
+
+def _print_unchanged(found: dict[str, Any]) -> None:
+    console.print(f"{found['name']} was {found['state']} already; nothing changed.")
+
+
+def _print_in_hand(counts: dict[str, int], *, rest: str) -> None:
+    if counts["running"]:
+        console.print(
+            f"Workers hold {counts['running']:,} more: each finishes the job that it measures and lands what it has; "
+            f"{rest}."
+        )

@@ -1,16 +1,21 @@
-"""`farm db`: the revision of the database."""
+"""`farm db`: the revision of the database, and the role of its workers."""
 
 from __future__ import annotations
 
-import typer
+import secrets
+from typing import Annotated
 
-from farm.cli.output import JsonOption, console, emit_json
-from farm.db import migrate
+import typer
+from rich.markup import escape
+
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.db import migrate, roles
 from farm.db.engine import make_engine
+from farm.errors import BadWorkerRole
 from farm.services import services
 from farm.settings import settings
 
-app = typer.Typer(help="The database's revision.", no_args_is_help=True)
+app = typer.Typer(help="The database's revision, and the role of its workers.", no_args_is_help=True)
 
 
 @app.command()
@@ -38,6 +43,41 @@ def current(as_json: JsonOption = False) -> None:
         emit_json({"current": found, "needed": migrate.head()})
     else:
         console.print(f"The database is at {found or 'no revision'}; this version needs {migrate.head()}.")
+
+
+@app.command()
+def worker_role(
+    name: Annotated[str, typer.Argument(help="The role's name.")] = roles.WORKER_ROLE,
+    as_json: JsonOption = False,
+) -> None:
+    """Create or update the database role of worker hosts: it can claim and land, and nothing else.
+
+    It cannot change tables, campaigns, results, models or other roles. Run this again after every farm db upgrade.
+
+    Its password is FARM_WORKER_PASSWORD. Unset: a new role gets one, printed this once; an old one keeps its own.
+
+    Workers then use FARM_DATABASE_URL=postgresql://farm_worker:PASSWORD@HOST:5432/farm.
+    """
+    current_settings = settings()
+    if current_settings.embedded_database:
+        why = f"the database embedded in {current_settings.home} has one role, and only this machine reaches it"
+        raise BadWorkerRole(name=name, why=f"{why}. Set FARM_DATABASE_URL to a Postgres that worker hosts reach")
+    given = current_settings.worker_password
+    with services(current_settings) as urls:
+        engine = make_engine(urls.database_url, application="farm db")
+        migrate.require_head(engine)
+        with engine.begin() as connection:
+            new = not roles.exists(connection, name)
+            made = secrets.token_urlsafe(24) if new and given is None else None
+            password = given.get_secret_value() if given is not None else made
+            roles.set_up_worker_role(connection, name, password=password)
+    if as_json:
+        emit_json({"role": name, "new": new, "password": made})
+        return
+    remarks.print(f"The role {escape(name)} {'was made' if new else 'is as it should be'}: it can claim and land.")
+    if made is not None:
+        remarks.print("Its password, which is not shown again:")
+        typer.echo(made)
 
 
 @app.command()

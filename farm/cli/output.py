@@ -6,13 +6,14 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from farm.kernels import Kernel
 
@@ -33,21 +34,32 @@ def _as_text(value: Any) -> str:
 
 
 def table(
-    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = ()
+    title: str | None,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    right: Iterable[str] = (),
+    whole: Iterable[str] = (),
 ) -> Table:
-    """A table whose `right` columns hold numbers. Units belong in the column names."""
+    """A table whose `right` columns hold numbers, and whose `whole` columns are never folded.
+
+    Units belong in the column names. A cell that is a rich `Text` keeps its style.
+    """
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
-    numbers = set(right)
+    numbers, unbroken = set(right), set(whole)
     for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        justify: Literal["right", "left"] = "right" if column in numbers else "left"
+        made.add_column(column, justify=justify, overflow="fold", no_wrap=column in unbroken)
     for row in rows:
         made.add_row(*(_cell(value) for value in row))
     return made
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any) -> str | Text:
     if value is None:
         return "–"
+    if isinstance(value, Text):
+        return value
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
     if isinstance(value, bool):
@@ -66,6 +78,33 @@ def types_text(row: Mapping[str, Any]) -> str:
     """`f32`, or `f16:f16:f32` where input, output and accumulator differ."""
     kinds = [row["ab"], row["cd"], row["acc"]]
     return kinds[0] if len(set(kinds)) == 1 else ":".join(kinds)
+
+
+def configuration_text(row: Mapping[str, Any]) -> str:
+    """`tiled(tile=16) 512x512x512 f32 nn` from the columns of a configuration; alpha and beta where they are not 1 and 0."""
+    scalars = "" if (row["alpha"], row["beta"]) == (1, 0) else f" alpha={row['alpha']:g} beta={row['beta']:g}"
+    return f"{kernel_text(row)} {row['m']}x{row['n']}x{row['k']} {types_text(row)} {row['layout']}{scalars}"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """`1,200 pending, 7 done`, or `none`."""
+    return ", ".join(f"{n:,} {name}" for name, n in counts.items() if n) or "none"
+
+
+def percent_text(part: int, whole: int) -> str:
+    """`41.6%`; rounded down, so that 100% means all."""
+    return f"{1000 * part // max(whole, 1) / 10:g}%"
+
+
+def rate_text(per_minute: float) -> str:
+    """`1,240`, or `3.4` where there are few; a minute's worth."""
+    return f"{per_minute:,.0f}" if per_minute >= 10 else f"{per_minute:.2g}"
+
+
+def some_of(names: Sequence[str], *, most: int = 12, separator: str = ", ") -> str:
+    """The names one after another, or the first of them and how many more there are."""
+    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return separator.join(names[:most]) + rest
 
 
 def seconds_text(seconds: float) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from farm.cli.output import remarks, seconds_text
+from farm.cli.outlook import Outlook, outlook
+from farm.cli.output import rate_text, remarks, seconds_text
 from farm.cli.session import Session
 from farm.db import campaigns
 
 REFRESH_SECONDS = 0.5
+OUTLOOK_SECONDS = 2.0
 LINE_SECONDS = 10.0
 
 
@@ -24,26 +26,39 @@ def follow(opened: Session, campaign_id: int, name: str, *, check: Callable[[], 
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[pace]}", markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as bar:
-        task = bar.add_task(name, total=None, rate="")
-        first: tuple[float, int] | None = None
-        said = time.monotonic()
+        task = bar.add_task(name, total=None, pace="")
+        text = ""
+        said, looked = time.monotonic(), float("-inf")
         while True:
             check()
+            now = time.monotonic()
             with opened.engine.connect() as connection:
                 counts = campaigns.counts(connection, campaign_id)
+                if now - looked >= OUTLOOK_SECONDS:
+                    looked = now
+                    text = pace_text(outlook(connection, opened.settings, campaign_id))
             total, waiting = sum(counts.values()), campaigns.open_jobs(counts)
-            now, ended = time.monotonic(), total - waiting
-            first = first or (now, ended)
-            rate = (ended - first[1]) / (now - first[0]) if now > first[0] else 0.0
-            text = f"{rate:.1f} jobs/s, {seconds_text(waiting / rate)} left" if rate else "waiting for a worker"
-            bar.update(task, total=total, completed=ended, rate=text)
+            bar.update(task, total=total, completed=total - waiting, pace=text)
             if not waiting:
                 return counts
             if not remarks.is_terminal and now - said >= LINE_SECONDS:
                 said = now
-                remarks.print(f"{name}: {ended:,} of {total:,} jobs, {text}")
+                remarks.print(f"{name}: {total - waiting:,} of {total:,} jobs, {text}", markup=False)
             time.sleep(REFRESH_SECONDS)
+
+
+def pace_text(ahead: Outlook) -> str:
+    """`740 jobs/min, 3 min 20 s left`, with what is stuck and why; where nothing ended lately, what it waits for."""
+    parts = []
+    if ahead.pace.last_minute is not None:
+        parts.append(f"{rate_text(ahead.pace.last_minute)} jobs/min")
+    if ahead.seconds_left is not None:
+        parts.append(f"{seconds_text(ahead.seconds_left)} left")
+    if ahead.stuck:
+        first = ahead.stuck[0]
+        parts.append(f"{ahead.stuck_jobs:,} jobs are stuck: {first.why}")
+    return ", ".join(parts) or "waiting for the first results"

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from farm.broker import TRAIN, TRAIN_QUEUE, make_app
+from farm.broker import make_app
 from farm.cli.output import remarks
 from farm.cli.session import Session
+from farm.coordinator.trainings import Trainings
 from farm.db import trainings
 from farm.db.tables import TrainingState
 from farm.errors import NoWorkers
@@ -22,30 +23,32 @@ def train_types(
 ) -> dict[str, dict[str, Any]]:
     """Trains a model for each device type and returns each training as stored: state, outcome, error.
 
-    Raises `NoWorkers` where no trainer begins; `check` is called while waiting and may raise too.
+    They are looked after here, as a coordinator would: none need be up. Raises `NoWorkers` where no trainer begins;
+    `check` is called while waiting and may raise too.
     """
     assert opened.urls.broker_url is not None
     with opened.engine.begin() as connection:
         asked = {kind: trainings.request(connection, device_type=kind, any_source=any_source) for kind in device_types}
-    with make_app(opened.urls.broker_url) as app:
-        for training_id in asked.values():
-            app.send_task(TRAIN, args=(training_id,), queue=TRAIN_QUEUE)
     outcomes: dict[str, dict[str, Any]] = {}
-    with remarks.status("training") as status:
+    with make_app(opened.urls.broker_url) as app, remarks.status("training") as status:
+        looked_after = Trainings(opened.engine, app, opened.settings)
         for kind, training_id in asked.items():
             status.update(f"training a model for {kind}")
-            outcomes[kind] = _wait(opened, training_id, check)
+            outcomes[kind] = _wait(opened, training_id, check, looked_after)
     return outcomes
 
 
-def _wait(opened: Session, training_id: int, check: Callable[[], None]) -> dict[str, Any]:
-    began = time.monotonic()
+def _wait(opened: Session, training_id: int, check: Callable[[], None], looked_after: Trainings) -> dict[str, Any]:
+    asked = time.monotonic()
     while True:
         check()
+        looked_after.tend()
         with opened.engine.connect() as connection:
             training = trainings.read(connection, training_id)
         if training["state"] in (TrainingState.DONE, TrainingState.FAILED):
             return training
-        if training["state"] == TrainingState.REQUESTED and time.monotonic() - began > ANSWER_SECONDS:
+        if training["state"] == TrainingState.RUNNING:
+            asked = time.monotonic()  # should its trainer die, another has this long again to begin
+        elif time.monotonic() - asked > ANSWER_SECONDS:
             raise NoWorkers(detail=f"No trainer took the request within {ANSWER_SECONDS:.0f} s.")
         time.sleep(0.2)

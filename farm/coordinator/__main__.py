@@ -8,7 +8,8 @@ import threading
 
 from farm.broker import make_app
 from farm.coordinator.loop import run
-from farm.db.engine import make_engine
+from farm.coordinator.metrics import watching
+from farm.db.engine import DISPATCHING, make_engine
 from farm.db.migrate import require_head
 from farm.errors import FarmError
 from farm.logs import set_up_logging
@@ -24,9 +25,10 @@ def main() -> int:
     try:
         with services(settings(), broker=True) as urls:
             assert urls.broker_url is not None
-            engine = make_engine(urls.database_url, application="farm coordinator")
+            engine = make_engine(urls.database_url, application="farm coordinator", session=DISPATCHING)
             require_head(engine)
-            run(engine, make_app(urls.broker_url), settings(), stop)
+            with watching(settings(), urls.database_url) as watch:
+                run(engine, make_app(urls.broker_url), settings(), stop, watch)
     except FarmError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -2,87 +2,119 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 
 from celery import Celery
-from kombu.exceptions import OperationalError
 from sqlalchemy import Connection, Engine
 
-from farm.broker import MEASURE_BATCH, queue_of_device, queue_of_type
+from farm.broker import MEASURE_BATCH
+from farm.coordinator.costs import CostBook
+from farm.coordinator.schedule import Assignment, LiveDevice, Schedule
+from farm.coordinator.sending import send
 from farm.db import batches, devices
 from farm.settings import Settings
-
-log = logging.getLogger(__name__)
 
 FIRST_BATCH_JOBS = 4
 """Jobs in a batch while nothing is known of their cost."""
 
+SPREAD = 4
+"""Jobs may be this much cheaper than their mean before a batch holds less than it could."""
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """A queue and the live devices behind it. Exactly one of `device_type` and `device_uuid` is given."""
+MOST_IN_A_TURN = 200
+"""Batches formed in one turn at the most, so that sending and repairing are never far away."""
 
-    name: str
-    live_devices: int
-    device_type: str | None = None
-    device_uuid: str | None = None
+AWAITED_SECONDS = 120.0
+"""How long a device that fell silent is waited for by jobs that failed on the only other one: as long as a host may take
+to start again. Without it, a bad device would use up all their attempts meanwhile."""
 
-
-def queues_of(live: list[tuple[str, str]]) -> Iterator[Queue]:
-    """The queues that the live devices, given as (uuid, type), serve."""
-    for device_uuid, _ in live:
-        yield Queue(queue_of_device(device_uuid), 1, device_uuid=device_uuid)
-    for device_type, count in Counter(device_type for _, device_type in live).items():
-        yield Queue(queue_of_type(device_type), count, device_type=device_type)
+MOST_IN_A_TRANSACTION = 20
+"""Batches of one lane formed in one transaction: a campaign that is being cancelled waits no longer than that."""
 
 
-def batch_size(seconds_per_job: float | None, settings: Settings) -> int:
-    """How many jobs make about `batch_seconds` of device time.
-
-    Few while the cost is unknown, so that a wrong guess costs little; never more than `batch_max_jobs`.
-    """
-    if seconds_per_job is None:
+def most_jobs(mean_s: float | None, settings: Settings) -> int:
+    """How many jobs to look at for a batch: few while their cost is unknown, so that a wrong guess costs little."""
+    if mean_s is None:
         return min(FIRST_BATCH_JOBS, settings.batch_max_jobs)
-    if seconds_per_job <= 0:
+    if mean_s <= 0:
         return settings.batch_max_jobs
-    return max(1, min(settings.batch_max_jobs, round(settings.batch_seconds / seconds_per_job)))
+    return max(1, min(settings.batch_max_jobs, math.ceil(SPREAD * settings.batch_seconds / mean_s)))
 
 
-def form_batches(connection: Connection, settings: Settings) -> int:
-    """Fills every live device's queues up to `outstanding_batches` per device. Returns how many were formed."""
+def read_schedule(engine: Engine, settings: Settings) -> Schedule:
+    """What waits, what is in flight and who lives, as of now."""
+    with engine.connect() as connection:
+        silent_after = settings.silent_after_seconds
+        live = devices.live(connection, silent_after=silent_after)
+        awaited = devices.awaited(connection, silent_after=silent_after, within=AWAITED_SECONDS)
+        return Schedule(
+            [LiveDevice(*device) for device in live],
+            batches.candidates(connection),
+            batches.flights(connection),
+            outstanding=settings.outstanding_batches,
+            awaited=[LiveDevice(*device) for device in awaited],
+        )
+
+
+def form_batches(engine: Engine, schedule: Schedule, costs: CostBook, settings: Settings) -> int:
+    """Fills the live devices' queues. Returns how many batches were formed.
+
+    Batches that follow one another in a lane share a transaction, so that the lane is locked once for them; never two
+    lanes, so that nobody waits for this in a circle. `engine` may be hasty: a batch that is lost in a power cut was
+    never formed, and its jobs still wait.
+    """
     formed = 0
-    live = devices.live(connection, silent_after=settings.silent_after_seconds)
-    outstanding = batches.outstanding(connection)
-    for queue in queues_of(live):
-        wanted = settings.outstanding_batches * queue.live_devices - outstanding.get(queue.name, 0)
-        for _ in range(wanted):
-            work = batches.next_work(connection, device_type=queue.device_type, device_uuid=queue.device_uuid)
-            if work is None:
-                break
-            cost = batches.seconds_per_job(connection, campaign_id=work.campaign_id, queue=queue.name)
-            if batches.form(connection, work, queue=queue.name, jobs=batch_size(cost, settings)) is not None:
-                formed += 1
+    assignment = schedule.next()
+    while assignment is not None and formed < MOST_IN_A_TURN:
+        lane_id = assignment.work.lane_id
+        with engine.begin() as connection:
+            active = batches.lock(connection, lane_id)
+            for _ in range(MOST_IN_A_TRANSACTION):
+                batch_id = _form(connection, assignment, costs, settings) if active else None
+                if batch_id is None:
+                    schedule.nothing_there(assignment)
+                else:
+                    schedule.formed(assignment, batch_id)
+                    formed += 1
+                assignment = schedule.next()
+                if assignment is None or assignment.work.lane_id != lane_id:
+                    break
     return formed
 
 
-def send_batches(engine: Engine, app: Celery, settings: Settings) -> int:
-    """Sends the ids of batches that were never sent, or whose message may be lost. Returns how many.
+def _form(connection: Connection, assignment: Assignment, costs: CostBook, settings: Settings) -> int | None:
+    work, kind = assignment.work, assignment.device_type
+    cost, mean_s = costs.of(
+        work.lane_id,
+        kind,
+        lambda: batches.recently_finished(connection, lane_id=work.lane_id, device_type=kind),
+    )
+    return batches.form(
+        connection,
+        work,
+        queue=assignment.queue,
+        jobs=most_jobs(mean_s, settings),
+        seconds=settings.batch_seconds,
+        cost=cost,
+    )
 
-    A broker that does not answer is logged and tried again at the next turn: the batches are safe in Postgres.
-    """
-    with engine.begin() as connection:
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Messages of batches that went to the broker in one turn."""
+
+    first: int
+    again: int
+    # Whether the broker took all that were to be sent.
+    whole: bool
+
+
+def send_batches(engine: Engine, app: Celery, settings: Settings) -> Sent:
+    """Sends the ids of batches that were never sent, or whose message may be lost."""
+    with engine.connect() as connection:
         waiting = batches.unsent(connection, resend_after=settings.resend_after_seconds)
-    sent: list[int] = []
-    try:
-        for batch_id, queue in waiting:
-            app.send_task(MEASURE_BATCH, args=(batch_id,), queue=queue, retry=False)
-            sent.append(batch_id)
-    except OperationalError as error:
-        log.warning("the broker does not answer (%s); %d batches wait to be sent", error, len(waiting) - len(sent))
+    sent, again = send(app, MEASURE_BATCH, waiting), 0
     if sent:
         with engine.begin() as connection:
-            batches.mark_sent(connection, sent)
-    return len(sent)
+            again = batches.mark_sent(connection, sent)
+    return Sent(first=len(sent) - again, again=again, whole=len(sent) == len(waiting))

@@ -4,47 +4,89 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from celery import Celery
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from farm.coordinator.dispatch import form_batches, send_batches
+from farm.coordinator.costs import CostBook
+from farm.coordinator.dispatch import MOST_IN_A_TURN, form_batches, read_schedule, send_batches
+from farm.coordinator.health import quarantine_refuted
+from farm.coordinator.metrics import ERRORS, FOLDED, FORMED, REAPED, RECALLED, RESENT, SENT, TURN, Watch
+from farm.coordinator.trainings import Trainings
 from farm.db import batches, campaigns
+from farm.errors import first_line
 from farm.settings import Settings
 
 log = logging.getLogger(__name__)
 
 LEADER_LOCK = 0x6765_6D6D_6661_726D  # "gemmfarm": the key of the advisory lock that the leading coordinator holds
-IDLE_SECONDS = 0.5
+IDLE_SECONDS = 0.25
 BUSY_SECONDS = 0.05
+HEALTH_SECONDS = 5.0
 
 
-def turn(engine: Engine, app: Celery, settings: Settings) -> int:
-    """One turn. Each step is a transaction of its own, so a crash between two leaves what the next turn repairs.
-
-    Returns the number of batches that were formed.
+@dataclass
+class Coordinator:
+    """Dispatches for one farm. Each step of a turn is a transaction of its own: a crash between two leaves what the
+    next turn, of this coordinator or another, repairs.
     """
-    with engine.begin() as connection:
-        reaped = batches.reap(connection)
-    if reaped:
-        log.warning("leases passed without being renewed: batches %s were taken back", reaped)
-    with engine.begin() as connection:
-        formed = form_batches(connection, settings)
-    send_batches(engine, app, settings)
-    with engine.begin() as connection:
-        for campaign_id in campaigns.finish(connection):
+
+    engine: Engine
+    app: Celery
+    settings: Settings
+    watch: Watch = field(default_factory=Watch)
+    costs: CostBook = field(default_factory=CostBook)
+    _trainings: Trainings = field(init=False)
+    _health_due: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._trainings = Trainings(self.engine, self.app, self.settings)
+
+    def turn(self) -> int:
+        """One turn. Returns the number of batches that were formed."""
+        count = self.watch.metrics.count
+        with self.engine.begin() as connection:
+            reaped = batches.reap(connection)
+        count(REAPED, len(reaped))
+        for batch_id in reaped:
+            log.warning("a lease passed without being renewed", extra={"batch_id": batch_id})
+        schedule = read_schedule(self.engine, self.settings)
+        with self.engine.begin() as connection:
+            recalled = batches.recall(connection, served=schedule.queues)
+        count(RECALLED, len(recalled))
+        if recalled:
+            log.warning("%d batches waited for devices that are gone, and were taken back", len(recalled))
+        formed = form_batches(self.engine, schedule, self.costs, self.settings)
+        count(FORMED, formed)
+        sent = send_batches(self.engine, self.app, self.settings)
+        count(SENT, sent.first)
+        count(RESENT, sent.again)
+        if not (self._trainings.tend() and sent.whole):
+            count(ERRORS, value="broker")
+        with self.engine.begin() as connection:
+            folded = batches.fold(connection)
+            finished = campaigns.finish(connection)
+        count(FOLDED, folded)
+        for campaign_id in finished:
             log.info("campaign finished", extra={"campaign_id": campaign_id})
-    return formed
+        if time.monotonic() >= self._health_due:
+            self._health_due = time.monotonic() + HEALTH_SECONDS
+            quarantine_refuted(self.engine, self.settings)
+            self.costs.forget_old()
+        return formed
 
 
 @contextmanager
-def leadership(engine: Engine, stop: threading.Event) -> Iterator[bool]:
-    """Waits until this process leads, for as long as the block runs. Yields False where `stop` came first.
+def leadership(engine: Engine, stop: threading.Event) -> Iterator[Callable[[], None] | None]:
+    """Waits until this process leads, for as long as the block runs. Yields None where `stop` came first.
 
-    The lock belongs to a database session: when this process or its connection dies, another takes over.
+    What it yields otherwise raises `DBAPIError` where the lead is lost: the lock belongs to a database session, and
+    when this process or its connection dies, another takes over.
     """
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         waited = False
@@ -53,22 +95,33 @@ def leadership(engine: Engine, stop: threading.Event) -> Iterator[bool]:
                 log.info("another coordinator leads; waiting to take over")
             waited = True
             if stop.wait(1.0):
-                yield False
+                yield None
                 return
+        if waited:
+            log.info("this coordinator leads now")
         try:
-            yield True
+            yield lambda: connection.execute(text("SELECT 1")).close()
         finally:
-            connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": LEADER_LOCK})
+            if not connection.invalidated:
+                connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": LEADER_LOCK})
 
 
-def run(engine: Engine, app: Celery, settings: Settings, stop: threading.Event) -> None:
+def run(engine: Engine, app: Celery, settings: Settings, stop: threading.Event, watch: Watch | None = None) -> None:
     """Leads until `stop`. A database that goes away is waited for."""
+    watch = watch or Watch()
+    coordinator = Coordinator(engine, app, settings, watch)
     while not stop.is_set():
         try:
-            with leadership(engine, stop) as leads:
-                while leads and not stop.is_set():
-                    formed = turn(engine, app, settings)
-                    stop.wait(BUSY_SECONDS if formed else IDLE_SECONDS / 2)
+            with leadership(engine, stop) as still_leads:
+                watch.leading = still_leads is not None
+                while still_leads is not None and not stop.is_set():
+                    still_leads()
+                    with watch.metrics.time(TURN):
+                        formed = coordinator.turn()
+                    if formed < MOST_IN_A_TURN:
+                        stop.wait(BUSY_SECONDS if formed else IDLE_SECONDS)
         except DBAPIError as error:
-            log.warning("the database does not answer (%s); trying again", str(error.orig).strip().splitlines()[0])
+            watch.leading = False
+            watch.metrics.count(ERRORS, value="database")
+            log.warning("the database does not answer (%s); trying again", first_line(error.orig))
             stop.wait(1.0)

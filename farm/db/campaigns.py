@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.campaign import Campaign, PlannedJob, PoolSpec
-from farm.db import batches
 from farm.db.measurements import cursor_of
 from farm.db.tables import OPEN_JOB_STATES, JobState
 from farm.devices import DeviceTraits
@@ -57,28 +56,62 @@ SELECT DISTINCT ON (configuration_id)
 FROM staged ORDER BY configuration_id
 ON CONFLICT DO NOTHING
 """)
-_POOL = text("""
+# Two statements: one would not see a pool that another submission makes while this one waits for it.
+_NEW_POOL = text("""
+INSERT INTO pools (name, device_types, device_uuid) VALUES (:name, CAST(:device_types AS text[]), :device_uuid)
+ON CONFLICT (name) DO NOTHING
+""")
+_POOL = text("SELECT id FROM pools WHERE name = :name")
+_LANE = text("""
 WITH new AS (
-    INSERT INTO pools (name, device_types, device_uuid) VALUES (:name, CAST(:device_types AS text[]), :device_uuid)
-    ON CONFLICT (name) DO NOTHING RETURNING id
+    INSERT INTO lanes (campaign_id, pool_id) VALUES (:campaign_id, :pool_id) ON CONFLICT DO NOTHING RETURNING id
 )
-SELECT id FROM new UNION ALL SELECT id FROM pools WHERE name = :name LIMIT 1
+SELECT id FROM new UNION ALL SELECT id FROM lanes WHERE campaign_id = :campaign_id AND pool_id = :pool_id LIMIT 1
 """)
+_LOCK_LANES = text("SELECT id FROM lanes WHERE campaign_id = :campaign_id ORDER BY id FOR NO KEY UPDATE")
+# A campaign's new jobs behind a lane's cursor are found by it; those that it has passed are put where they are found.
 _JOBS = text("""
-INSERT INTO jobs (campaign_id, configuration_id, pool_id, any_device, state, error_class, error)
-SELECT DISTINCT ON (s.configuration_id, s.pool)
-    :campaign_id, s.configuration_id, p.id, s.any_device,
-    CASE WHEN s.invalid IS NULL THEN 'pending' ELSE 'invalid' END,
-    CASE WHEN s.invalid IS NULL THEN NULL ELSE 'invalid' END,
-    s.invalid
-FROM staged s JOIN unnest(CAST(:pools AS int[]), CAST(:pool_ids AS bigint[])) AS p(pool, id) USING (pool)
-ORDER BY s.configuration_id, s.pool
-ON CONFLICT DO NOTHING
+WITH new AS (
+    INSERT INTO jobs (lane_id, configuration_id, any_device, state)
+    SELECT DISTINCT ON (l.id, s.configuration_id)
+        l.id, s.configuration_id, s.any_device, CASE WHEN s.invalid IS NULL THEN 'open' ELSE 'invalid' END
+    FROM staged s JOIN unnest(CAST(:pools AS int[]), CAST(:lane_ids AS bigint[])) AS l(pool, id) USING (pool)
+    WHERE :new OR NOT s.any_device OR NOT EXISTS (
+        SELECT 1 FROM lanes o JOIN jobs j ON j.lane_id = o.id
+        WHERE o.campaign_id = :campaign_id AND j.configuration_id = s.configuration_id AND j.any_device
+    )
+    ORDER BY l.id, s.configuration_id
+    ON CONFLICT DO NOTHING
+    RETURNING id, lane_id, configuration_id, state
+), passed AS (
+    INSERT INTO returned_jobs (job_id, lane_id, solo)
+    SELECT n.id, n.lane_id, false FROM new n JOIN lanes l ON l.id = n.lane_id
+    WHERE n.state = 'open' AND n.configuration_id <= l.cursor
+), counted AS (
+    UPDATE lanes l SET jobs = l.jobs + s.jobs, invalid = l.invalid + s.invalid, fresh = l.fresh OR s.open > 0
+    FROM (
+        SELECT lane_id, count(*) AS jobs, count(*) FILTER (WHERE state = 'invalid') AS invalid,
+            count(*) FILTER (WHERE state = 'open') AS open
+        FROM new GROUP BY lane_id
+    ) s
+    WHERE l.id = s.lane_id
+)
+SELECT count(*) FROM new
 """)
-_REOPEN = text("UPDATE jobs SET state = 'pending', attempts = 0 WHERE campaign_id = :id AND state = 'cancelled'")
+_REFUSED = text("""
+INSERT INTO failures (job_id, lane_id, kind, message)
+SELECT DISTINCT ON (j.id) j.id, j.lane_id, 'invalid', s.invalid
+FROM staged s JOIN unnest(CAST(:pools AS int[]), CAST(:lane_ids AS bigint[])) AS l(pool, id) USING (pool)
+JOIN jobs j ON j.lane_id = l.id AND j.configuration_id = s.configuration_id
+WHERE s.invalid IS NOT NULL AND j.state = 'invalid'
+  AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.job_id = j.id)
+ORDER BY j.id
+""")
 _ACTIVATE = text("""
 UPDATE campaigns SET state = 'active', finished_at = NULL
-WHERE id = :id AND EXISTS (SELECT 1 FROM jobs WHERE campaign_id = :id AND state IN ('pending', 'queued', 'running'))
+WHERE id = :id AND state IN ('done', 'cancelled') AND EXISTS (
+    SELECT 1 FROM lanes WHERE campaign_id = :id AND jobs > done + invalid + dead
+)
 """)
 
 
@@ -105,23 +138,23 @@ def store(connection: Connection, campaign: Campaign, planned: Iterable[PlannedJ
         for chunk in _chunks(_lines(planned, pools)):
             copy.write(chunk)
     configurations = connection.execute(_CONFIGURATIONS).rowcount
-    pool_ids = [
-        connection.execute(
-            _POOL,
-            {
-                "name": pool.name,
-                "device_types": None if pool.device_types is None else list(pool.device_types),
-                "device_uuid": pool.device_uuid,
-            },
-        ).scalar_one()
-        for pool in pools
-    ]
-    jobs = connection.execute(
-        _JOBS, {"campaign_id": row.id, "pools": list(pools.values()), "pool_ids": pool_ids}
-    ).rowcount
-    connection.execute(_REOPEN, {"id": row.id})
+    # In one order, so that two submissions never wait for each other's new pools.
+    lane_of = {pool: _lane(connection, row.id, pool) for pool in sorted(pools, key=lambda pool: pool.name)}
+    connection.execute(_LOCK_LANES, {"campaign_id": row.id})
+    lanes = {"pools": list(pools.values()), "lane_ids": [lane_of[pool] for pool in pools]}
+    jobs: int = connection.execute(_JOBS, {**lanes, "campaign_id": row.id, "new": row.new}).scalar_one()
+    connection.execute(_REFUSED, lanes)
     connection.execute(_ACTIVATE, {"id": row.id})
     return Stored(row.id, row.new, configurations, jobs)
+
+
+def _lane(connection: Connection, campaign_id: int, pool: PoolSpec) -> int:
+    types = None if pool.device_types is None else list(pool.device_types)
+    parameters = {"name": pool.name, "device_types": types, "device_uuid": pool.device_uuid}
+    connection.execute(_NEW_POOL, parameters)
+    pool_id = connection.execute(_POOL, {"name": pool.name}).scalar_one()
+    found: int = connection.execute(_LANE, {"campaign_id": campaign_id, "pool_id": pool_id}).scalar_one()
+    return found
 
 
 def _lines(planned: Iterable[PlannedJob], pools: dict[PoolSpec, int]) -> Iterator[str]:
@@ -177,29 +210,55 @@ def find(connection: Connection, name: str) -> dict[str, Any]:
     return dict(row)
 
 
-_LIST = text("""
-SELECT c.id, c.name, c.digest, c.owner, c.priority, c.state, c.submitted_at, c.finished_at, j.counts
-FROM campaigns c
+# Jobs by state from the counters of the lanes and the few batches that are not in them yet: the same at any size.
+TALLY = """
+SELECT l.campaign_id, l.id AS lane_id, l.jobs, l.done + b.done AS done, l.invalid + b.invalid AS invalid,
+    l.dead + b.dead AS dead, b.queued, b.running
+FROM lanes l
 CROSS JOIN LATERAL (
-    SELECT jsonb_object_agg(state, count) AS counts
-    FROM (SELECT state, count(*) AS count FROM jobs WHERE campaign_id = c.id GROUP BY state) s
-) j
+    SELECT coalesce(sum(jobs) FILTER (WHERE state = 'queued'), 0)::bigint AS queued,
+        coalesce(sum(jobs) FILTER (WHERE state = 'leased'), 0)::bigint AS running,
+        coalesce(sum(done), 0)::bigint AS done, coalesce(sum(invalid), 0)::bigint AS invalid,
+        coalesce(sum(dead), 0)::bigint AS dead
+    FROM batches WHERE lane_id = l.id AND NOT folded
+) b
+"""
+_COUNTS = f"""
+SELECT
+    CASE WHEN c.state = 'cancelled' THEN 0 ELSE waiting END AS pending,
+    queued, running, done, invalid, dead,
+    CASE WHEN c.state = 'cancelled' THEN waiting ELSE 0 END AS cancelled
+FROM (
+    SELECT coalesce(sum(queued), 0)::bigint AS queued, coalesce(sum(running), 0)::bigint AS running,
+        coalesce(sum(done), 0)::bigint AS done, coalesce(sum(invalid), 0)::bigint AS invalid,
+        coalesce(sum(dead), 0)::bigint AS dead,
+        coalesce(sum(jobs - done - invalid - dead - queued - running), 0)::bigint AS waiting
+    FROM ({TALLY} WHERE l.campaign_id = c.id) t
+) s
+"""
+_LIST = text(f"""
+SELECT c.id, c.name, c.digest, c.owner, c.priority, c.state, c.submitted_at, c.finished_at, j.*
+FROM campaigns c CROSS JOIN LATERAL ({_COUNTS}) j
 ORDER BY c.id DESC LIMIT :limit
 """)
 
 
 def overview(connection: Connection, *, limit: int = 50) -> list[dict[str, Any]]:
     """The newest campaigns, each with `counts` of its jobs by state."""
-    rows = connection.execute(_LIST, {"limit": limit}).mappings()
-    return [{**row, "counts": _every_state(row["counts"] or {})} for row in rows]
+    return [_with_counts(row) for row in connection.execute(_LIST, {"limit": limit}).mappings()]
 
 
-_COUNTS = text("SELECT state, count(*) AS n FROM jobs WHERE campaign_id = :id GROUP BY state")
+def _with_counts(row: Mapping[Any, Any]) -> dict[str, Any]:
+    counted = {state.value: row[state.value] for state in JobState}
+    return {**{key: value for key, value in row.items() if key not in counted}, "counts": counted}
+
+
+_COUNT = text(f"SELECT j.* FROM campaigns c CROSS JOIN LATERAL ({_COUNTS}) j WHERE c.id = :id")
 
 
 def counts(connection: Connection, campaign_id: int) -> dict[str, int]:
     """Jobs of a campaign by state, every state named."""
-    return _every_state({row.state: row.n for row in connection.execute(_COUNTS, {"id": campaign_id})})
+    return dict(connection.execute(_COUNT, {"id": campaign_id}).mappings().one())
 
 
 def open_jobs(counts: Mapping[str, int]) -> int:
@@ -207,43 +266,20 @@ def open_jobs(counts: Mapping[str, int]) -> int:
     return sum(counts[state] for state in OPEN_JOB_STATES)
 
 
-def _every_state(some: Mapping[str, int]) -> dict[str, int]:
-    return {state.value: some.get(state.value, 0) for state in JobState}
-
-
-_PROBLEMS = text("""
-SELECT j.state, j.error_class, j.error, j.attempts, p.name AS pool, c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout,
-    c.alpha, c.beta, c.family, c.parameters
-FROM jobs j JOIN configurations c ON c.id = j.configuration_id JOIN pools p ON p.id = j.pool_id
-WHERE j.campaign_id = :id AND j.error IS NOT NULL ORDER BY j.state, j.id LIMIT :limit
-""")
-
-
-def problems(connection: Connection, campaign_id: int, *, limit: int = 20) -> list[dict[str, Any]]:
-    """Jobs that failed at least once or cannot run, with their errors."""
-    return [dict(row) for row in connection.execute(_PROBLEMS, {"id": campaign_id, "limit": limit}).mappings()]
-
-
-_CANCEL = text("""
-UPDATE campaigns SET state = 'cancelled', finished_at = clock_timestamp() WHERE id = :id AND state = 'active'
-""")
-
-
-def cancel(connection: Connection, campaign_id: int) -> int:
-    """active → cancelled. Returns the number of jobs that will not be measured; results stay."""
-    if connection.execute(_CANCEL, {"id": campaign_id}).rowcount != 1:
-        return 0
-    return batches.cancel_open(connection, campaign_id)
-
-
-_FINISH = text("""
-UPDATE campaigns c SET state = 'done', finished_at = clock_timestamp()
-WHERE c.state = 'active'
-  AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.campaign_id = c.id AND j.state IN ('pending', 'queued', 'running'))
+_FINISHED = """
+c.state IN ('active', 'paused') AND NOT EXISTS (
+    SELECT 1 FROM lanes l WHERE l.campaign_id = c.id AND l.jobs > l.done + l.invalid + l.dead
+)
+"""
+_FINISHABLE = text(f"SELECT c.id FROM campaigns c WHERE {_FINISHED} ORDER BY c.id FOR NO KEY UPDATE SKIP LOCKED")
+_FINISH = text(f"""
+UPDATE campaigns c SET state = 'done', finished_at = clock_timestamp() WHERE c.id = ANY(:ids) AND {_FINISHED}
 RETURNING c.id
 """)
 
 
 def finish(connection: Connection) -> list[int]:
-    """active → done, for every campaign without open jobs. Returns their ids."""
-    return list(connection.execute(_FINISH).scalars())
+    """active, paused → done, for every campaign without open jobs, as of the last `batches.fold`. Returns their ids."""
+    locked = list(connection.execute(_FINISHABLE).scalars())
+    # A second look with the campaigns locked: a submission may have added jobs since the first began.
+    return list(connection.execute(_FINISH, {"ids": locked}).scalars()) if locked else []

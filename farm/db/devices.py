@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from farm.db.tables import DeviceState
 from farm.devices import Backend, DeviceIdentity, DeviceTraits
 
 _HOST = text("""
@@ -22,7 +23,8 @@ ON CONFLICT (uuid) DO UPDATE SET host_id = excluded.host_id, type = excluded.typ
     backend = excluded.backend, traits = excluded.traits, facts = excluded.facts, last_seen_at = clock_timestamp(),
     state = CASE WHEN devices.unopened THEN 'active' ELSE devices.state END,
     state_reason = CASE WHEN devices.unopened THEN NULL ELSE devices.state_reason END,
-    unopened = false
+    state_changed_at = CASE WHEN devices.unopened THEN clock_timestamp() ELSE devices.state_changed_at END,
+    unopened = false, vanished_at = NULL
 RETURNING id
 """)
 
@@ -46,15 +48,33 @@ def register(connection: Connection, *, host: str, host_facts: dict[str, Any], d
     return found
 
 
+UNFIT_SECONDS = 300.0
+"""After this long a device that could not be opened, or failed its canary, is tried again."""
+
 _HEARTBEAT = text("""
-WITH d AS (UPDATE devices SET last_seen_at = clock_timestamp() WHERE id = :device_id RETURNING host_id)
-UPDATE hosts SET last_seen_at = clock_timestamp() FROM d WHERE hosts.id = d.host_id
+WITH d AS (
+    UPDATE devices SET last_seen_at = clock_timestamp(),
+        state = CASE WHEN again THEN 'active' ELSE state END,
+        state_reason = CASE WHEN again THEN NULL ELSE state_reason END,
+        state_changed_at = CASE WHEN again THEN clock_timestamp() ELSE state_changed_at END,
+        unopened = unopened AND NOT again
+    FROM (
+        SELECT id AS same_id, unopened AND state_changed_at < clock_timestamp() - make_interval(secs => :unfit) AS again
+        FROM devices WHERE id = :device_id
+    ) now
+    WHERE id = same_id RETURNING host_id, state
+)
+UPDATE hosts SET last_seen_at = clock_timestamp() FROM d WHERE hosts.id = d.host_id RETURNING d.state
 """)
 
 
-def heartbeat(connection: Connection, device_id: int) -> None:
-    """Says that the device's worker lives."""
-    connection.execute(_HEARTBEAT, {"device_id": device_id})
+def heartbeat(connection: Connection, device_id: int) -> DeviceState:
+    """Says that the device's worker lives. One that was unfit for `UNFIT_SECONDS` gets another try.
+
+    Returns the device's state: whether it should ask for work.
+    """
+    row = connection.execute(_HEARTBEAT, {"device_id": device_id, "unfit": UNFIT_SECONDS}).one()
+    return DeviceState(row.state)
 
 
 _LEAVE = text("UPDATE devices SET last_seen_at = '-infinity' WHERE id = :device_id")
@@ -65,32 +85,114 @@ def leave(connection: Connection, device_id: int) -> None:
     connection.execute(_LEAVE, {"device_id": device_id})
 
 
-_UNOPENED = text("""
-UPDATE devices SET state = 'quarantined', state_reason = :reason, unopened = true
+_UNFIT = text("""
+UPDATE devices SET state = 'quarantined', state_reason = :reason, state_changed_at = clock_timestamp(), unopened = true
 WHERE id = :device_id AND state = 'active'
 """)
 
 
-def could_not_open(connection: Connection, device_id: int, reason: str) -> None:
-    """active → quarantined: it takes no work until its host announces it again."""
-    connection.execute(_UNOPENED, {"device_id": device_id, "reason": reason})
+def unfit(connection: Connection, device_id: int, reason: str) -> None:
+    """active → quarantined: it could not be opened, or failed its canary. Another try when it is announced again."""
+    connection.execute(_UNFIT, {"device_id": device_id, "reason": reason})
+
+
+_SET_STATE = text("""
+UPDATE devices SET state = :state, state_reason = :reason, state_changed_at = clock_timestamp(), unopened = false
+WHERE id = :device_id AND (state <> :state OR state_reason IS DISTINCT FROM :reason)
+""")
+
+
+def set_state(connection: Connection, device_id: int, state: DeviceState, reason: str | None) -> bool:
+    """Drains, quarantines or resumes a device, until somebody says otherwise. Returns whether anything changed.
+
+    A drained device finishes the batch that it holds; a quarantined one finishes the job in hand.
+    """
+    parameters = {"device_id": device_id, "state": state.value, "reason": reason}
+    return bool(connection.execute(_SET_STATE, parameters).rowcount)
+
+
+_VANISH = text("""
+UPDATE devices d SET vanished_at = clock_timestamp(), last_seen_at = '-infinity'
+FROM hosts h WHERE h.id = d.host_id AND h.name = :host AND d.uuid = ANY(:uuids) AND d.vanished_at IS NULL
+RETURNING d.uuid
+""")
+
+
+def vanish(connection: Connection, *, host: str, uuids: Sequence[str]) -> list[str]:
+    """Says that the host no longer shows these devices, until it announces them again. Returns those that are new."""
+    return list(connection.execute(_VANISH, {"host": host, "uuids": list(uuids)}).scalars())
+
+
+_OF_HOST = text("""
+SELECT d.uuid, d.backend FROM devices d JOIN hosts h ON h.id = d.host_id WHERE h.name = :host ORDER BY d.id
+""")
+
+
+def of_host(connection: Connection, host: str) -> list[tuple[str, str]]:
+    """(uuid, backend) of each device that the host ever announced and no other host has announced since."""
+    return [(row.uuid, row.backend) for row in connection.execute(_OF_HOST, {"host": host})]
 
 
 _LIVE = text("""
-SELECT uuid, type FROM devices
-WHERE state = 'active' AND last_seen_at > clock_timestamp() - make_interval(secs => :silent_after)
+SELECT id, uuid, type FROM devices
+WHERE state = 'active' AND vanished_at IS NULL AND last_seen_at > clock_timestamp() - make_interval(secs => :silent_after)
 ORDER BY id
 """)
 
 
-def live(connection: Connection, *, silent_after: float) -> list[tuple[str, str]]:
-    """(uuid, type) of each device that takes work now."""
-    return [(uuid, kind) for uuid, kind in connection.execute(_LIVE, {"silent_after": silent_after})]
+def live(connection: Connection, *, silent_after: float) -> list[tuple[int, str, str]]:
+    """(id, uuid, type) of each device that takes work now."""
+    return [(i, uuid, kind) for i, uuid, kind in connection.execute(_LIVE, {"silent_after": silent_after})]
+
+
+_REFUTED = text("""
+WITH lately AS (   -- since when a device's failures count: an hour, or since its state was last changed
+    SELECT id, greatest(state_changed_at, clock_timestamp() - make_interval(secs => :window)) AS since
+    FROM devices WHERE state = 'active'
+), refuted AS (    -- jobs that failed here and that another device then measured
+    SELECT f.device_id, count(DISTINCT f.job_id) AS jobs, (array_agg(f.message ORDER BY f.id DESC))[1] AS message
+    FROM lately d JOIN failures f ON f.device_id = d.id AND f.at > d.since AND f.kind IN ('failed', 'killed')
+    JOIN jobs j ON j.id = f.job_id AND j.state = 'done'
+    JOIN measurements r ON r.job_id = j.id AND r.device_id <> f.device_id
+    GROUP BY f.device_id HAVING count(DISTINCT f.job_id) >= :jobs
+)
+SELECT r.device_id, r.jobs, r.message FROM refuted r JOIN lately d ON d.id = r.device_id
+WHERE r.jobs >= :share * (r.jobs + (
+    SELECT coalesce(sum(b.done), 0) FROM batches b WHERE b.device_id = d.id AND b.finished_at > d.since
+))
+""")
+
+
+def refuted(
+    connection: Connection, *, jobs: int, share: float, window_seconds: float = 3600.0
+) -> list[tuple[int, int, str]]:
+    """(device id, jobs, last error) of each active device that failed at least that many jobs which others measured.
+
+    And at least that `share` of what it was lately asked for, so that a rare error of a busy device is no reason.
+    """
+    parameters = {"jobs": jobs, "share": share, "window": window_seconds}
+    return [(row.device_id, row.jobs, row.message) for row in connection.execute(_REFUTED, parameters)]
+
+
+_AWAITED = text("""
+SELECT id, uuid, type FROM devices
+WHERE state = 'active' AND vanished_at IS NULL
+    AND last_seen_at BETWEEN clock_timestamp() - make_interval(secs => :within)
+    AND clock_timestamp() - make_interval(secs => :silent_after)
+ORDER BY id
+""")
+
+
+def awaited(connection: Connection, *, silent_after: float, within: float) -> list[tuple[int, str, str]]:
+    """(id, uuid, type) of each device that fell silent lately without a farewell, and may be back soon."""
+    parameters = {"silent_after": silent_after, "within": within}
+    return [(i, uuid, kind) for i, uuid, kind in connection.execute(_AWAITED, parameters)]
 
 
 _LIVE_HOSTS = text("""
 SELECT DISTINCT h.name FROM devices d JOIN hosts h ON h.id = d.host_id
-WHERE d.state = 'active' AND d.last_seen_at > clock_timestamp() - make_interval(secs => :silent_after)
+WHERE d.state = 'active' AND d.vanished_at IS NULL
+  AND d.last_seen_at > clock_timestamp() - make_interval(secs => :silent_after)
 """)
 
 
@@ -111,15 +213,21 @@ def quarantined_on(connection: Connection, host: str) -> dict[str, str]:
 
 
 _LIST = text("""
-SELECT d.uuid, d.type, d.name, d.backend, h.name AS host, d.state, d.state_reason, d.traits, d.facts,
-    nullif(d.last_seen_at, '-infinity') AS last_seen_at,
+SELECT d.id AS device_id, d.uuid, d.type, d.name, d.backend, h.name AS host, d.state, d.state_reason,
+    d.state_changed_at, d.vanished_at, d.traits, d.facts, nullif(d.last_seen_at, '-infinity') AS last_seen_at,
+    extract(epoch FROM clock_timestamp() - nullif(d.last_seen_at, '-infinity'))::float8 AS silent_s,
     d.last_seen_at > clock_timestamp() - make_interval(secs => :silent_after) AS live,
-    (SELECT count(*) FROM measurements r WHERE r.device_id = d.id) AS measurements,
-    b.id AS batch_id, g.name AS campaign, extract(epoch FROM clock_timestamp() - b.claimed_at)::float8 AS busy_s
+    d.measured + coalesce(w.done, 0) AS measurements,
+    b.id AS batch_id, b.jobs AS batch_jobs, b.current_job_id AS job_id, g.name AS campaign,
+    extract(epoch FROM clock_timestamp() - b.claimed_at)::float8 AS busy_s
 FROM devices d
 JOIN hosts h ON h.id = d.host_id
-LEFT JOIN batches b ON b.device_id = d.id AND b.state = 'leased'
-LEFT JOIN campaigns g ON g.id = b.campaign_id
+LEFT JOIN batches b ON b.device_id = d.id AND b.state = 'leased' AND NOT b.folded
+LEFT JOIN lanes l ON l.id = b.lane_id
+LEFT JOIN campaigns g ON g.id = l.campaign_id
+LEFT JOIN (
+    SELECT device_id, sum(done)::bigint AS done FROM batches WHERE NOT folded GROUP BY device_id
+) w ON w.device_id = d.id
 ORDER BY h.name, d.uuid
 """)
 

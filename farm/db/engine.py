@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from farm.errors import BadServiceUrl, DatabaseUnreachable
+from farm.errors import BadServiceUrl, DatabaseUnreachable, first_line
+
+_NOTICE_SILENCE = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,  # ms
+}
+"""A host that is gone without a word is noticed within half a minute, not within hours."""
 
 
-def make_engine(url: str, *, application: str, pool_size: int = 5, hasty: bool = False) -> Engine:
+DURABLE: Mapping[str, str] = {}
+"""A commit is on disk when it returns."""
+
+HASTY = {"synchronous_commit": "off"}
+"""A commit does not wait for the disk: for what may be undone by a power cut, though never out of order."""
+
+DISPATCHING = {**HASTY, "enable_bitmapscan": "off"}
+"""For the coordinator: it reads the front of long indexes, where a bitmap would read all of it, and where only a plain
+index scan remembers which entries are dead."""
+
+
+def make_engine(
+    url: str, *, application: str, pool_size: int = 5, session: Mapping[str, str] = DURABLE, pre_ping: bool = True
+) -> Engine:
     """An engine on a `postgresql+psycopg://` URL. Nothing connects until it is used.
 
-    `application` is what `pg_stat_activity` shows for its connections. A `hasty` engine commits each statement by
-    itself and does not wait for the disk: one round trip, for what may be lost in a power cut.
+    `application` is what `pg_stat_activity` shows for its connections; `session` are settings of each of them. Without
+    `pre_ping` the caller tries again itself where a connection of the pool turns out to be broken.
     """
-    options = "-c timezone=UTC" + (" -c synchronous_commit=off" if hasty else "")
+    options = " ".join(f"-c {name}={value}" for name, value in {"timezone": "UTC", **session}.items())
     return create_engine(
         url,
         pool_size=pool_size,
         max_overflow=5,
-        pool_pre_ping=True,
-        connect_args={"application_name": application, "connect_timeout": 10, "options": options},
-        **({"isolation_level": "AUTOCOMMIT"} if hasty else {}),
+        pool_pre_ping=pre_ping,
+        connect_args={"application_name": application, "connect_timeout": 10, "options": options, **_NOTICE_SILENCE},
     )
 
 
@@ -31,8 +53,9 @@ def check_reachable(engine: Engine) -> None:
         with engine.connect() as connection:
             connection.execute(text("SELECT 1"))
     except OperationalError as error:
-        why = str(error.orig).strip().splitlines()[0]
-        raise DatabaseUnreachable(url=engine.url.render_as_string(hide_password=True), why=why) from None
+        why = first_line(error.orig)
+        shown = engine.url.difference_update_query(["password", "sslpassword"])  # only the one before the @ is hidden
+        raise DatabaseUnreachable(url=shown.render_as_string(hide_password=True), why=why) from None
 
 
 def sqlalchemy_url(url: str) -> str:

@@ -8,8 +8,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import psycopg
 from psycopg import sql
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from farm.measurement import MEASUREMENT_COLUMNS, Measurement
 
@@ -29,17 +31,52 @@ def cursor_of(connection: Connection) -> Any:
     return driver.cursor()
 
 
-def insert(connection: Connection, rows: Iterable[tuple[int | None, int | None, uuid.UUID, int, Measurement]]) -> None:
-    """Appends rows of (job id, campaign id, configuration id, device id, measurement)."""
+Row = tuple[int | None, int | None, uuid.UUID, int, Measurement]
+"""Job id, campaign id, configuration id, device id, and what was measured."""
+
+UNSTORABLE = (DataError, IntegrityError, TypeError, ValueError)
+"""What `insert` raises for a row that the table does not take, or that cannot be written as columns and JSON."""
+
+
+def insert(connection: Connection, rows: Iterable[Row]) -> None:
+    """Appends rows. Raises `UNSTORABLE`, and what SQLAlchemy raises where the database does not answer."""
     listed = list(rows)
     if not listed:
         return
     contents = [json.dumps(row[-1].environment, sort_keys=True) for row in listed]
     ids = {content: uuid.UUID(bytes=hashlib.sha256(content.encode()).digest()[:16]) for content in set(contents)}
     connection.execute(_ENVIRONMENT, [{"id": i, "content": content} for content, i in sorted(ids.items())])
-    with cursor_of(connection) as cursor, cursor.copy(_COPY) as copy:
-        for (job_id, campaign_id, configuration_id, device_id, row), content in zip(listed, contents, strict=True):
-            copy.write_row([job_id, campaign_id, configuration_id, device_id, ids[content], *_column_values(row)])
+    try:
+        with cursor_of(connection) as cursor, cursor.copy(_COPY) as copy:
+            for (job_id, campaign_id, configuration_id, device_id, row), content in zip(listed, contents, strict=True):
+                copy.write_row([job_id, campaign_id, configuration_id, device_id, ids[content], *_column_values(row)])
+    except psycopg.Error as error:
+        raise _translated(connection, error) from error
+
+
+def _translated(connection: Connection, error: psycopg.Error) -> BaseException:
+    """The error as SQLAlchemy raises it. COPY goes past SQLAlchemy, which would not learn of a lost connection either."""
+    driver = connection.connection.driver_connection
+    lost = driver is None or bool(driver.closed)
+    if lost:
+        connection.invalidate(error)
+    return DBAPIError.instance("COPY measurements", None, error, psycopg.Error, connection_invalidated=lost)
+
+
+def refusals(connection: Connection, rows: Iterable[Row]) -> list[str | None]:
+    """Of each row, why it is unstorable; None where it is not. They are tried one by one, and none stays."""
+    found = list[str | None]()
+    for row in rows:
+        attempt = connection.begin_nested()
+        try:
+            insert(connection, [row])
+            found.append(None)
+        except UNSTORABLE as error:
+            why = str(error.orig if isinstance(error, DBAPIError) else error)
+            found.append(next(iter(why.strip().splitlines()), type(error).__name__))
+        finally:
+            attempt.rollback()
+    return found
 
 
 def _column_values(row: Measurement) -> Iterator[Any]:

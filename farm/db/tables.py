@@ -28,23 +28,41 @@ class CampaignState(StrEnum):
     """`active` is dispatched; the others are not. A campaign without open jobs is `done`."""
 
     ACTIVE = "active"
+    PAUSED = "paused"
     DONE = "done"
     CANCELLED = "cancelled"
 
 
-class JobState(StrEnum):
-    """See docs/states.md for the transitions."""
+class JobRecord(StrEnum):
+    """What the table keeps of a job. Where an open job is, its lane and its batch say: see `JobState`."""
 
-    PENDING = "pending"  # waits for a batch
-    QUEUED = "queued"  # in a batch that no worker has claimed
-    RUNNING = "running"  # in a batch that a worker holds
+    OPEN = "open"
+    DONE = "done"
+    INVALID = "invalid"
+    DEAD = "dead"
+
+
+class JobState(StrEnum):
+    """What people see of a job. See docs/states.md for the transitions."""
+
+    PENDING = "pending"  # open: waits for a batch
+    QUEUED = "queued"  # open: in a batch that no worker has claimed
+    RUNNING = "running"  # open: in a batch that a worker holds
     DONE = "done"  # has its measurement
     INVALID = "invalid"  # cannot run on its devices; never retried
     DEAD = "dead"  # used up its attempts
-    CANCELLED = "cancelled"  # its campaign was cancelled first
+    CANCELLED = "cancelled"  # open, and its campaign was cancelled
 
 
 OPEN_JOB_STATES = (JobState.PENDING, JobState.QUEUED, JobState.RUNNING)
+
+
+class FailureKind(StrEnum):
+    """Why an attempt at a job gave no measurement."""
+
+    INVALID = "invalid"  # the job cannot run there: final
+    FAILED = "failed"  # tried again, on another device where there is one
+    KILLED = "killed"  # it was being measured when its process died: tried again, alone
 
 
 class BatchState(StrEnum):
@@ -90,6 +108,7 @@ class Base(DeclarativeBase):
         uuid.UUID: Uuid(),
         dict[str, Any]: JSONB(),
         list[str]: ARRAY(Text()),
+        list[int]: ARRAY(BigInteger()),
     }
 
 
@@ -121,8 +140,13 @@ class Device(Base):
     facts: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'"))
     state: Mapped[str] = mapped_column(server_default=DeviceState.ACTIVE)
     state_reason: Mapped[str | None]
-    # Quarantined because its worker could not open it.
+    state_changed_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+    # Quarantined because it could not be opened, or failed its canary: gets another try when it is announced again.
     unopened: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Since when its host, which is there, no longer shows it.
+    vanished_at: Mapped[datetime | None]
+    # Rows that landed from it, up to the last batch that was added to the counters.
+    measured: Mapped[int] = mapped_column(server_default="0")
     first_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     last_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
@@ -145,7 +169,10 @@ class Pool(Base):
 
 class Campaign(Base):
     __tablename__ = "campaigns"
-    __table_args__ = (_one_of("state", CampaignState),)
+    __table_args__ = (
+        _one_of("state", CampaignState),
+        Index("ix_campaigns_open", "id", postgresql_where=text("state IN ('active', 'paused')")),
+    )
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)
     name: Mapped[str] = mapped_column(index=True)
@@ -179,6 +206,28 @@ class Configuration(Base):
     parameters: Mapped[dict[str, Any]]
 
 
+class Lane(Base):
+    """The jobs of one campaign for one pool: where dispatch stands in them, and what became of them.
+
+    Jobs are dispatched in the order of their configuration's hash, a fixed shuffle. `cursor` is the last one that went
+    out that way; what came back since is in `returned_jobs`. The counters hold the batches that are `folded`.
+    """
+
+    __tablename__ = "lanes"
+    __table_args__ = (UniqueConstraint("campaign_id", "pool_id"),)
+
+    id: Mapped[int] = mapped_column(_id, primary_key=True)
+    campaign_id: Mapped[int] = mapped_column(ForeignKey("campaigns.id"))
+    pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))
+    cursor: Mapped[uuid.UUID | None]
+    # Whether open jobs may be left behind the cursor.
+    fresh: Mapped[bool] = mapped_column(server_default=text("true"))
+    jobs: Mapped[int] = mapped_column(server_default="0")
+    done: Mapped[int] = mapped_column(server_default="0")
+    invalid: Mapped[int] = mapped_column(server_default="0")
+    dead: Mapped[int] = mapped_column(server_default="0")
+
+
 class Batch(Base):
     """The jobs sent in one message, and the lease of the worker that measures them."""
 
@@ -188,16 +237,18 @@ class Batch(Base):
         CheckConstraint(
             "(state = 'leased') = (lease_token IS NOT NULL AND lease_expires_at IS NOT NULL)", name="lease_held"
         ),
-        Index("ix_batches_open", "queue", "state", postgresql_where=text("state IN ('queued', 'leased')")),
-        Index("ix_batches_campaign_id_finished_at", "campaign_id", "finished_at"),
-        Index("ix_batches_campaign_id_id", "campaign_id", "id"),
+        Index("ix_batches_unfolded", "lane_id", postgresql_where=text("NOT folded")),
+        Index("ix_batches_lane_id_finished_at", "lane_id", "finished_at"),
     )
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)
-    campaign_id: Mapped[int] = mapped_column(ForeignKey("campaigns.id"))
+    lane_id: Mapped[int] = mapped_column(ForeignKey("lanes.id"))
     queue: Mapped[str]
     state: Mapped[str] = mapped_column(server_default=BatchState.QUEUED)
+    job_ids: Mapped[list[int]]
     jobs: Mapped[int]
+    # Floating-point operations of one GEMM of each of its jobs, summed.
+    gflop: Mapped[float] = mapped_column(server_default="0")
     created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     sent_at: Mapped[datetime | None]
     sends: Mapped[int] = mapped_column(SmallInteger, server_default="0")
@@ -205,48 +256,72 @@ class Batch(Base):
     claimed_at: Mapped[datetime | None]
     lease_token: Mapped[uuid.UUID | None]
     lease_expires_at: Mapped[datetime | None]
+    # A heartbeat renews the lease up to here and no further: the longest that the job in hand may take.
+    busy_until: Mapped[datetime | None]
     # The job being measured now: the suspect if the worker dies.
     current_job_id: Mapped[int | None]
     finished_at: Mapped[datetime | None]
     end_reason: Mapped[str | None]
+    # How many of its jobs became final in it.
+    done: Mapped[int] = mapped_column(server_default="0")
+    invalid: Mapped[int] = mapped_column(server_default="0")
+    dead: Mapped[int] = mapped_column(server_default="0")
+    # Over, and added to the counters of its lane and device.
+    folded: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
 class Job(Base):
+    """One configuration for one target of one campaign.
+
+    Dispatch does not touch this table: a job's row is written when it is submitted and when it ends, and no index
+    depends on what changes then.
+    """
+
     __tablename__ = "jobs"
-    __table_args__ = (
-        _one_of("state", JobState),
-        UniqueConstraint("campaign_id", "configuration_id", "pool_id"),
-        # The target `any` is one job, though its pool widens when the farm gets a new type of device.
-        Index(
-            "uq_jobs_any_device", "campaign_id", "configuration_id", unique=True, postgresql_where=text("any_device")
-        ),
-        # Configuration ids are hashes, so taking them in order takes configurations in a fixed shuffled order.
-        Index(
-            "ix_jobs_pending",
-            "campaign_id",
-            "pool_id",
-            "solo",
-            "configuration_id",
-            postgresql_where=text("state = 'pending'"),
-        ),
-        Index("ix_jobs_batch_id", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
-        Index("ix_jobs_campaign_id_state", "campaign_id", "state"),
-    )
+    __table_args__ = (_one_of("state", JobRecord), UniqueConstraint("lane_id", "configuration_id"))
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)
-    campaign_id: Mapped[int] = mapped_column(ForeignKey("campaigns.id"))
+    lane_id: Mapped[int] = mapped_column(ForeignKey("lanes.id"))
     configuration_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("configurations.id"))
-    pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))
+    # The target `any` is one job, though its pool widens when the farm gets a new type of device.
     any_device: Mapped[bool] = mapped_column(server_default=text("false"))
-    state: Mapped[str] = mapped_column(server_default=JobState.PENDING)
-    # The batch it is in now; none while it waits or once it is final.
-    batch_id: Mapped[int | None] = mapped_column(ForeignKey("batches.id"))
+    state: Mapped[str] = mapped_column(server_default=JobRecord.OPEN)
     attempts: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     # Suspected of killing its worker: measured alone from now on.
     solo: Mapped[bool] = mapped_column(server_default=text("false"))
-    # invalid | failed | killed, and the message of the last attempt.
-    error_class: Mapped[str | None]
-    error: Mapped[str | None]
+
+
+class ReturnedJob(Base):
+    """An open job that was dispatched, or passed by the cursor, and waits again."""
+
+    __tablename__ = "returned_jobs"
+    __table_args__ = (Index("ix_returned_jobs_order", "lane_id", "solo", "avoid_device_id", "job_id"),)
+
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), primary_key=True, autoincrement=False)
+    lane_id: Mapped[int] = mapped_column(ForeignKey("lanes.id"))
+    solo: Mapped[bool]
+    # The device on which it failed: tried elsewhere first.
+    avoid_device_id: Mapped[int | None] = mapped_column(ForeignKey("devices.id"))
+
+
+class FailureRow(Base):
+    """One attempt at a job that gave no measurement, append-only. Without a device: refused when it was submitted."""
+
+    __tablename__ = "failures"
+    __table_args__ = (
+        _one_of("kind", FailureKind),
+        Index("ix_failures_lane_id_kind", "lane_id", "kind"),
+        Index("ix_failures_device_id_at", "device_id", "at"),
+    )
+
+    id: Mapped[int] = mapped_column(_id, primary_key=True)
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)
+    lane_id: Mapped[int] = mapped_column(ForeignKey("lanes.id"))
+    batch_id: Mapped[int | None] = mapped_column(ForeignKey("batches.id"))
+    device_id: Mapped[int | None] = mapped_column(ForeignKey("devices.id"))
+    kind: Mapped[str]
+    message: Mapped[str]
+    at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
 class Environment(Base):
@@ -319,6 +394,10 @@ class Training(Base):
     # Train on recorded or imported rows too; the model says so.
     any_source: Mapped[bool] = mapped_column(server_default=text("false"))
     requested_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+    sent_at: Mapped[datetime | None]
+    # How often a trainer began it, and when the one that has it was last heard of.
+    starts: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    heard_of_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     # What the trainer reports: metrics by fold and target, rows, shapes, run id, model name and version.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sqlalchemy.exc import ProgrammingError
 
 from farm.db.engine import check_reachable, make_engine
-from farm.errors import BadServiceUrl, BrokerUnreachable
+from farm.errors import BadServiceUrl, BrokerUnreachable, first_line
 from farm.services import urls
 from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
@@ -84,9 +84,7 @@ def _named_database(settings: Settings) -> str | None:
     try:
         check_reachable(engine)
     except ProgrammingError as error:
-        raise BadServiceUrl(
-            variable="FARM_DATABASE_URL", url=urls.safe_url(url), why=str(error.orig).strip().splitlines()[0]
-        ) from None
+        raise BadServiceUrl(variable="FARM_DATABASE_URL", url=urls.safe_url(url), why=first_line(error.orig)) from None
     finally:
         engine.dispose()
     return url

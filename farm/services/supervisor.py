@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from farm.errors import FarmError
 from farm.logs import set_up_logging
 from farm.services.background import UP_LOCK
+from farm.services.backoff import BackOff
 from farm.services.embedded import revive_services, services
 from farm.services.home import Home, write_json
 from farm.services.processes import start_stamp
@@ -33,31 +33,6 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 SETTLE_S = 1.5
 """A program that lives this long after its start has read its settings and imported what it needs."""
-LONGEST_PAUSE_S = 60.0
-HEALTHY_AFTER_S = 120.0
-"""A program that ran this long before it ended is started again at once."""
-
-
-@dataclass
-class BackOff:
-    """When a program that ended is started again: after 1, 2, 4 … seconds, at most a minute."""
-
-    restarts: int = 0
-    pause_s: float = 0.0
-    due: float | None = field(default=None)
-
-    def ended(self, now: float, ran_s: float) -> None:
-        """Notes an end, once for each run."""
-        if self.due is None:
-            self.pause_s = 0.0 if ran_s > HEALTHY_AFTER_S else min(max(1.0, self.pause_s * 2), LONGEST_PAUSE_S)
-            self.due = now + self.pause_s
-
-    def is_due(self, now: float) -> bool:
-        return self.due is not None and now >= self.due
-
-    def restarted(self) -> None:
-        self.restarts += 1
-        self.due = None
 
 
 class Supervisor:
@@ -69,7 +44,6 @@ class Supervisor:
         self._programs = chosen
         self._stop = threading.Event()
         self._back_off = {program.name: BackOff() for program in chosen}
-        self._started = {program.name: time.monotonic() for program in chosen}
 
     def stop(self, *_: object) -> None:
         self._stop.set()
@@ -92,6 +66,8 @@ class Supervisor:
         ):
             shown = {"database": safe_url(urls.database_url), "tracking": safe_url(urls.tracking_uri)}
             shown["broker"] = safe_url(urls.broker_url or "")
+            for name in stack.pids():
+                self._back_off[name].started(time.monotonic())
             self._say("starting", stack, shown)
             self._stop.wait(SETTLE_S)
             self._say("ready", stack, shown)
@@ -110,18 +86,16 @@ class Supervisor:
             logger.error("%s", error)
             changed = False
         for name in stack.take_over():
-            self._started[name] = time.monotonic()
+            self._back_off[name].started(time.monotonic())
             changed = True
         for name in stack.ended():
             back_off, now = self._back_off[name], time.monotonic()
-            if back_off.due is None:
-                back_off.ended(now, ran_s=now - self._started[name])
+            if back_off.ended(now):
                 logger.warning("%s ended; it is started again in %.0f s", name, back_off.pause_s)
                 changed = True
             if back_off.is_due(now):
                 stack.restart(name)
-                back_off.restarted()
-                self._started[name] = time.monotonic()
+                back_off.started(time.monotonic())
                 changed = True
         return changed
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from samples import cpu, document, row
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from farm.broker import queue_of_type
 from farm.campaign import Campaign
-from farm.coordinator.dispatch import form_batches
-from farm.db import batches, campaigns, devices
-from farm.db.batches import Failure, Lease
+from farm.coordinator.costs import CostBook
+from farm.coordinator.dispatch import form_batches, read_schedule
+from farm.coordinator.schedule import LiveDevice, Schedule
+from farm.db import batches, campaigns, devices, jobs
+from farm.db.batches import Cost, Failure, Lease
 from farm.db.campaigns import Stored
+from farm.db.tables import DeviceState, FailureKind, JobState
 from farm.devices import DeviceIdentity
 from farm.errors import LeaseLost
 from farm.settings import Settings
@@ -24,10 +28,20 @@ Submit = Callable[[Campaign], Stored]
 QUEUE = queue_of_type("cpu-test")
 
 
-def form(engine: Engine, jobs: int = 100, *, kind: str = "cpu-test") -> int | None:
+def form(engine: Engine, size: int = 100, *, kind: str = "cpu-test") -> int | None:
+    """The next batch that the coordinator would form for the live devices of that type."""
     with engine.begin() as connection:
-        work = batches.next_work(connection, device_type=kind, device_uuid=None)
-        return None if work is None else batches.form(connection, work, queue=queue_of_type(kind), jobs=jobs)
+        live = [LiveDevice(*device) for device in devices.live(connection, silent_after=60) if device[2] == kind]
+        schedule = Schedule(live, batches.candidates(connection), batches.flights(connection), outstanding=100)
+        while (next_one := schedule.next()) is not None:
+            if batches.lock(connection, next_one.work.lane_id):
+                batch_id = batches.form(connection, next_one.work, queue=next_one.queue, jobs=size)
+            else:
+                batch_id = None
+            if batch_id is not None:
+                return batch_id
+            schedule.nothing_there(next_one)
+    return None
 
 
 def claim(engine: Engine, batch_id: int, device_id: int, lease_seconds: float = 60) -> Lease | None:
@@ -35,8 +49,8 @@ def claim(engine: Engine, batch_id: int, device_id: int, lease_seconds: float = 
         return batches.claim(connection, batch_id, device_id=device_id, lease_seconds=lease_seconds)
 
 
-def leased(engine: Engine, device_id: int, jobs: int = 100, lease_seconds: float = 60) -> Lease:
-    batch_id = form(engine, jobs)
+def leased(engine: Engine, device_id: int, size: int = 100, lease_seconds: float = 60) -> Lease:
+    batch_id = form(engine, size)
     assert batch_id is not None
     lease = claim(engine, batch_id, device_id, lease_seconds)
     assert lease is not None
@@ -51,8 +65,14 @@ def land(engine: Engine, lease: Lease, failures: dict[int, Failure] | None = Non
 
 
 def counts(engine: Engine, campaign_id: int) -> dict[str, int]:
-    with engine.connect() as connection:
-        return {state: n for state, n in campaigns.counts(connection, campaign_id).items() if n}
+    """Jobs by state from the counters, which must agree with the jobs one by one, before and after folding."""
+    with engine.begin() as connection:
+        counted = campaigns.counts(connection, campaign_id)
+        seen = Counter(job["state"] for job in jobs.listed(connection, campaign_id))
+        assert {state: n for state, n in counted.items() if n} == seen
+        batches.fold(connection)
+        assert campaigns.counts(connection, campaign_id) == counted
+    return dict(seen)
 
 
 def rows(engine: Engine) -> int:
@@ -172,14 +192,18 @@ def test_the_job_that_killed_its_worker_runs_alone_and_dies_after_its_attempts(
 def test_an_invalid_job_is_final_and_a_failing_one_is_tried_again(engine: Engine, device: int, small: Stored) -> None:
     lease = leased(engine, device)
     first, second = lease.jobs[0].id, lease.jobs[1].id
-    land(engine, lease, {first: Failure("invalid", "too large"), second: Failure("failed", "a hiccup")})
+    land(
+        engine,
+        lease,
+        {first: Failure(FailureKind.INVALID, "too large"), second: Failure(FailureKind.FAILED, "a hiccup")},
+    )
     assert counts(engine, small.campaign_id) == {"done": 10, "invalid": 1, "pending": 1}
     for _ in range(2):
         lease = leased(engine, device)
-        land(engine, lease, {second: Failure("failed", "a hiccup")})
+        land(engine, lease, {second: Failure(FailureKind.FAILED, "a hiccup")})
     assert counts(engine, small.campaign_id) == {"done": 10, "invalid": 1, "dead": 1}
     with engine.connect() as connection:
-        assert {p["error"] for p in campaigns.problems(connection, small.campaign_id)} == {"too large", "a hiccup"}
+        assert {p["error"] for p in jobs.problems(connection, small.campaign_id)} == {"too large", "a hiccup"}
 
 
 def test_a_worker_that_stops_hands_back_what_it_did_not_measure(engine: Engine, device: int, small: Stored) -> None:
@@ -198,19 +222,134 @@ def test_only_the_device_that_holds_a_batch_can_hand_it_back(engine: Engine, ann
     assert counts(engine, small.campaign_id) == {"pending": 12}
 
 
-def test_nothing_of_a_cancelled_campaign_starts_or_lands(engine: Engine, device: int, small: Stored) -> None:
-    held = leased(engine, device, jobs=3)
-    waiting = form(engine, jobs=3)
+@pytest.mark.parametrize(("stop", "rest"), [(batches.cancel, "cancelled"), (batches.pause, "pending")])
+def test_nothing_of_a_stopped_campaign_starts_and_what_is_measured_lands(
+    engine: Engine, device: int, small: Stored, stop: Callable[[Connection, int], bool], rest: str
+) -> None:
+    held = leased(engine, device, size=3)
+    waiting = form(engine, size=3)
     with engine.begin() as connection:
-        assert campaigns.cancel(connection, small.campaign_id) == 12
+        assert batches.mark(connection, held, held.jobs[0], lease_seconds=60)
+        assert stop(connection, small.campaign_id)
+        assert not stop(connection, small.campaign_id)
     assert waiting is not None
     assert claim(engine, waiting, device) is None
     assert form(engine) is None
-    with pytest.raises(LeaseLost):
-        land(engine, held)
-    assert counts(engine, small.campaign_id) == {"cancelled": 12}
+    with engine.begin() as connection:
+        assert not batches.mark(connection, held, held.jobs[1], lease_seconds=60)
+        batches.land(connection, held, [(held.jobs[0], row())], {})
+    assert counts(engine, small.campaign_id) == {"done": 1, rest: 11}
     with engine.connect() as connection:
-        assert batches.outstanding(connection) == {}
+        assert batches.flights(connection) == []
+
+
+def test_a_batch_is_not_formed_where_its_campaign_was_stopped_meanwhile(
+    engine: Engine, device: int, small: Stored
+) -> None:
+    with engine.begin() as connection:
+        (work,) = batches.candidates(connection)
+        batches.pause(connection, small.campaign_id)
+        assert not batches.lock(connection, work.lane_id)
+        assert batches.resume(connection, small.campaign_id)
+        assert not batches.resume(connection, small.campaign_id)
+    assert len(leased(engine, device).jobs) == 12
+
+
+def test_a_quarantined_device_starts_no_further_job(engine: Engine, device: int, small: Stored) -> None:
+    lease = leased(engine, device)
+    with engine.begin() as connection:
+        assert devices.set_state(connection, device, DeviceState.QUARANTINED, "hot")
+        assert not batches.mark(connection, lease, lease.jobs[0], lease_seconds=60)
+        batches.land(connection, lease, [], {})
+    assert counts(engine, small.campaign_id) == {"pending": 12}
+
+
+def test_a_heartbeat_renews_the_lease_for_as_long_as_the_job_may_take(
+    engine: Engine, device: int, small: Stored
+) -> None:
+    lease = leased(engine, device)
+    left = text("SELECT extract(epoch FROM lease_expires_at - clock_timestamp()) FROM batches")
+    with engine.begin() as connection:
+        batches.mark(connection, lease, lease.jobs[0], lease_seconds=5, busy_seconds=20)
+        batches.renew(connection, device_id=device, lease_seconds=10)
+        assert 9 < connection.execute(left).scalar_one() <= 10
+        batches.renew(connection, device_id=device, lease_seconds=1000)
+        assert 19 < connection.execute(left).scalar_one() <= 20
+    expire(engine, lease)
+    with engine.begin() as connection:
+        batches.renew(connection, device_id=device, lease_seconds=10)
+        assert connection.execute(left).scalar_one() < 0
+
+
+def test_a_worker_that_starts_again_gives_up_what_it_held(engine: Engine, device: int, small: Stored) -> None:
+    lease = leased(engine, device, size=5)
+    with engine.begin() as connection:
+        batches.mark(connection, lease, lease.jobs[2], lease_seconds=60)
+        assert batches.release_all(connection, device_id=device, reason="its worker ended") == [lease.batch_id]
+    assert counts(engine, small.campaign_id) == {"pending": 12}
+    with engine.connect() as connection:
+        (suspect,) = jobs.listed(connection, small.campaign_id, kinds=[FailureKind.KILLED])
+    assert (suspect["job_id"], suspect["attempts"], suspect["solo"]) == (lease.jobs[2].id, 1, True)
+
+
+def test_a_failed_job_goes_to_another_device_where_there_is_one(
+    engine: Engine, announce: Announce, small: Stored
+) -> None:
+    first, second = announce(cpu(1)), announce(cpu(2))
+    lease = leased(engine, first)
+    land(engine, lease, {lease.jobs[0].id: Failure(FailureKind.FAILED, "a hiccup")})
+    again = form(engine)
+    assert again is not None
+    assert claim(engine, again, first) is None
+    second_try = claim(engine, again, second)
+    assert second_try is not None
+    assert [job.id for job in second_try.jobs] == [lease.jobs[0].id]
+
+
+def test_what_waits_for_a_device_that_is_gone_is_taken_back(
+    engine: Engine, announce: Announce, device: int, small: Stored
+) -> None:
+    batch_id = form(engine)
+    with engine.begin() as connection:
+        assert batches.recall(connection, served=[QUEUE]) == []
+        assert batches.recall(connection, served=["gpu.cpu-other"]) == [batch_id]
+    assert counts(engine, small.campaign_id) == {"pending": 12}
+
+
+def test_jobs_that_ended_without_a_result_are_opened_again(engine: Engine, device: int, submit: Submit) -> None:
+    stored = submit(Campaign.from_document(document(measure={"max_attempts": 1})))
+    lease = leased(engine, device)
+    ids = [job.id for job in lease.jobs]
+    failed = Failure(FailureKind.FAILED, "a hiccup")
+    land(engine, lease, {ids[0]: failed, ids[1]: failed, ids[2]: Failure(FailureKind.INVALID, "too large")})
+    assert counts(engine, stored.campaign_id) == {"done": 9, "dead": 2, "invalid": 1}
+    with engine.begin() as connection:
+        assert campaigns.finish(connection) == [stored.campaign_id]
+        assert batches.retry(connection, stored.campaign_id, kinds=[FailureKind.KILLED]) == 0
+        assert campaigns.find(connection, "small")["state"] == "done"
+        assert batches.retry(connection, stored.campaign_id, job_ids=ids[:1]) == 1
+        assert campaigns.find(connection, "small")["state"] == "active"
+    assert counts(engine, stored.campaign_id) == {"done": 9, "dead": 1, "pending": 1, "invalid": 1}
+    with engine.begin() as connection:
+        both = [JobState.DEAD, JobState.INVALID]
+        assert batches.retry(connection, stored.campaign_id, states=both) == 2
+    land(engine, leased(engine, device))
+    assert counts(engine, stored.campaign_id) == {"done": 12}
+
+
+def test_a_job_that_was_refused_when_it_was_submitted_can_be_tried_after_all(
+    engine: Engine, device: int, submit: Submit
+) -> None:
+    stored = submit(Campaign.from_document(document(kernels=[{"family": "blas", "threads": [1, 64]}])))
+    first = leased(engine, device, size=1)  # the cursor stands among them
+    with engine.begin() as connection:
+        assert batches.retry(connection, stored.campaign_id, states=[JobState.INVALID]) == 6
+    land(engine, first)
+    while batch_id := form(engine, size=4):
+        lease = claim(engine, batch_id, device)
+        assert lease is not None
+        land(engine, lease)
+    assert counts(engine, stored.campaign_id) == {"done": 12}
 
 
 def test_a_drained_device_and_one_of_another_type_claim_nothing(
@@ -230,14 +369,14 @@ def test_a_device_that_could_not_be_opened_gets_another_try_when_it_is_announced
 ) -> None:
     broken, drained = announce(cpu(1)), announce(cpu(2))
     with engine.begin() as connection:
-        devices.could_not_open(connection, broken, "no driver")
+        devices.unfit(connection, broken, "no driver")
         connection.execute(text("UPDATE devices SET state = 'drained' WHERE id = :id"), {"id": drained})
         assert devices.live(connection, silent_after=60) == []
         assert devices.quarantined_on(connection, "here") == {"Test CPU 1": "no driver"}
     assert announce(cpu(1)) == broken
     announce(cpu(2))
     with engine.begin() as connection:
-        assert devices.live(connection, silent_after=60) == [("CPU-1", "cpu-test")]
+        assert devices.live(connection, silent_after=60) == [(broken, "CPU-1", "cpu-test")]
 
 
 def test_priority_comes_first_and_owners_take_turns(engine: Engine, device: int, submit: Submit) -> None:
@@ -252,10 +391,10 @@ def test_priority_comes_first_and_owners_take_turns(engine: Engine, device: int,
     }
     names = {i: name for name, i in made.items()}
     order = []
-    for jobs in (12, 4, 4, 4, 4, 4, 4):
-        batch_id = form(engine, jobs)
+    for size in (12, 4, 4, 4, 4, 4, 4):
+        batch_id = form(engine, size)
         with engine.connect() as connection:
-            statement = text("SELECT campaign_id FROM batches WHERE id = :id")
+            statement = text("SELECT campaign_id FROM lanes WHERE id = (SELECT lane_id FROM batches WHERE id = :id)")
             order.append(names[connection.execute(statement, {"id": batch_id}).scalar_one()])
     assert order[0] == "urgent"
     assert [name[:3] for name in order[1:]] == ["ann", "bob", "ann", "bob", "ann", "bob"]
@@ -279,23 +418,43 @@ def test_batches_are_formed_for_live_devices_only_and_no_more_than_they_need(
     engine: Engine, announce: Announce, device: int, small: Stored
 ) -> None:
     settings = Settings(outstanding_batches=2)
-    with engine.begin() as connection:
-        assert form_batches(connection, settings) == 2
-        assert form_batches(connection, settings) == 0
+
+    def formed() -> int:
+        return form_batches(engine, read_schedule(engine, settings), CostBook(), settings)
+
+    assert formed() == 2
+    assert formed() == 0
     with engine.begin() as connection:
         connection.execute(text("UPDATE devices SET last_seen_at = clock_timestamp() - interval '1 hour'"))
-        connection.execute(text("UPDATE batches SET state = 'released'"))
-        assert form_batches(connection, settings) == 0
+        assert len(batches.recall(connection, served=[])) == 2
+    assert formed() == 0
 
 
 def test_batches_grow_to_the_device_time_that_is_asked_for(engine: Engine, device: int, submit: Submit) -> None:
     submit(Campaign.from_document(document(problems={"m": "64..640 +64", "n": 64, "k": [32, 64], "types": ["f32"]})))
-    lease = leased(engine, device, jobs=4)
-    land(engine, lease)
+    land(engine, leased(engine, device, size=4))
+    settings = Settings(batch_seconds=2.0, outstanding_batches=1)
     with engine.begin() as connection:
         connection.execute(text("UPDATE batches SET claimed_at = finished_at - interval '0.8 s'"))
-        form_batches(connection, Settings(batch_seconds=2.0, outstanding_batches=1))
+    form_batches(engine, read_schedule(engine, settings), CostBook(), settings)
+    with engine.begin() as connection:
         assert connection.execute(text("SELECT jobs FROM batches WHERE state = 'queued'")).scalar_one() == 10
+
+
+def test_a_batch_holds_few_large_jobs_or_many_small_ones(engine: Engine, device: int, submit: Submit) -> None:
+    shapes = [[64, 64, 64 * i] for i in range(1, 21)] + [[4096, 4096, 4096]] * 1
+    submit(Campaign.from_document(document(problems={"shapes": shapes, "types": ["f32"]})))
+    cost = Cost(fixed_s=0.1, gflop_s=0.1)  # 13.7 s for the large one
+    sizes = []
+    with engine.begin() as connection:
+        (work,) = batches.candidates(connection)
+        assert batches.lock(connection, work.lane_id)
+        while batches.form(connection, work, queue=QUEUE, jobs=100, seconds=2.0, cost=cost) is not None:
+            newest = "SELECT jobs, 0.1 * jobs + 0.1 * gflop FROM batches ORDER BY id DESC LIMIT 1"
+            sizes.append(connection.execute(text(newest)).one())
+    assert sum(jobs for jobs, _ in sizes) == 42
+    assert all(seconds <= 2.0 + 1e-9 for jobs, seconds in sizes if jobs > 1)
+    assert sum(jobs == 1 and seconds > 13 for jobs, seconds in sizes) == 2
 
 
 # --- submitting ------------------------------------------------------------------------------------
@@ -309,9 +468,10 @@ def test_the_same_campaign_twice_is_the_same_campaign(engine: Engine, small: Sto
 def test_a_cancelled_campaign_goes_on_when_it_is_submitted_again(
     engine: Engine, device: int, small: Stored, submit: Submit
 ) -> None:
-    land(engine, leased(engine, device, jobs=5))
+    land(engine, leased(engine, device, size=5))
     with engine.begin() as connection:
-        campaigns.cancel(connection, small.campaign_id)
+        batches.cancel(connection, small.campaign_id)
+    assert counts(engine, small.campaign_id) == {"done": 5, "cancelled": 7}
     submit(Campaign.from_document(document()))
     assert counts(engine, small.campaign_id) == {"done": 5, "pending": 7}
     assert len(leased(engine, device).jobs) == 7
@@ -334,7 +494,7 @@ def test_what_cannot_run_is_stored_with_its_reason_and_never_dispatched(
     stored = submit(Campaign.from_document(document(kernels=[{"family": "blas", "threads": [1, 64]}])))
     assert counts(engine, stored.campaign_id) == {"pending": 6, "invalid": 6}
     with engine.connect() as connection:
-        assert {p["error"] for p in campaigns.problems(connection, stored.campaign_id)} == {
+        assert {p["error"] for p in jobs.problems(connection, stored.campaign_id)} == {
             "blas needs 64 threads, the device has 2"
         }
     assert len(leased(engine, device).jobs) == 6

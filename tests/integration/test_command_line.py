@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Command, farm_in, refused
 from sqlalchemy import Engine, text
+from typer.models import CommandInfo
 
 from farm.cli.app import app
 from farm.db import migrate
@@ -24,40 +22,10 @@ GOOD = {
     "kernels": {"family": "blas", "threads": 1},
 }
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
-
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
-    """`farm` on a database of the test's own, with no broker and an empty registry."""
-
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FARM_", "MLFLOW_"))}
-        here = {
-            "FARM_HOME": str(tmp_path / ".farm"),
-            "FARM_DATABASE_URL": database_url,
-            "FARM_BROKER_URL": f"redis+socket://{tmp_path}/no.sock",
-            "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
-        }
-        return subprocess.run(
-            [sys.executable, "-m", "farm", *arguments],
-            cwd=tmp_path,
-            env={**kept, **here, **environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    return run
-
-
-def refused(done: subprocess.CompletedProcess[str], code: int, *says: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    for words in says:
-        assert words in done.stderr, done.stderr
+    return farm_in(tmp_path, database_url)
 
 
 def stored(engine: Engine) -> dict[str, int]:
@@ -137,6 +105,18 @@ def test_a_model_that_does_not_exist_is_named(command: Command) -> None:
         (("status", "nothing"), 4, "nothing"),
         (("cancel", "nothing"), 4, "nothing"),
         (("watch", "nothing"), 4, "nothing"),
+        (("pause", "nothing"), 4, "nothing"),
+        (("resume", "nothing"), 4, "nothing"),
+        (("retry", "nothing"), 4, "nothing"),
+        (("retry", "nothing", "--state", "done"), 2, "'dead', 'invalid'"),
+        (("jobs",), 2, "--campaign"),
+        (("jobs", "-c", "nothing"), 4, "nothing"),
+        (("jobs", "-c", "nothing", "--state", "lost"), 2, "'pending'"),
+        (("jobs", "-c", "nothing", "--class", "odd"), 2, "'killed'"),
+        (("devices", "drain"), 2, "{which}"),
+        (("devices", "drain", "GPU-1"), 4, "none yet"),
+        (("devices", "resume", "host:gpu01"), 4, "none yet"),
+        (("devices", "quarantine", "GPU-1"), 2, "--reason"),
         (("results", "--sort", "speed"), 2, "runtime_ms"),
         (("results", "-o", "rows.xlsx"), 2, ".parquet"),
         (("results", "-o", "no/such/folder/rows.csv"), 2, "no/such/folder"),
@@ -164,10 +144,15 @@ def test_an_empty_farm_says_what_to_do_next(command: Command, engine: Engine) ->
     assert json.loads(command("status", "--json").stdout) == []
 
 
+def _name(command: CommandInfo) -> str:
+    assert command.callback is not None
+    return command.name or command.callback.__name__.replace("_", "-")
+
+
 def _commands() -> list[tuple[str, ...]]:
     groups: dict[str, Any] = {g.name: g.typer_instance for g in app.registered_groups if g.name}
-    single = [(c.callback.__name__,) for c in app.registered_commands if c.callback]
-    nested = [(n, c.callback.__name__) for n, g in groups.items() for c in g.registered_commands if c.callback]
+    single = [(_name(c),) for c in app.registered_commands]
+    nested = [(n, _name(c)) for n, g in groups.items() for c in g.registered_commands]
     return [*single, *((n,) for n in groups), *nested]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
@@ -10,12 +11,17 @@ import redis
 from celery import Celery
 from samples import cpu, document
 from sqlalchemy import Engine, text
-from test_batches import claim, counts, expire, leased
+from sqlalchemy.exc import DBAPIError
+from test_batches import claim, counts, expire, form, land, leased
 
 from farm.broker import make_app, queue_of_device, queue_of_type
 from farm.campaign import Campaign
-from farm.coordinator.loop import leadership, turn
+from farm.coordinator.health import quarantine_refuted
+from farm.coordinator.loop import Coordinator, leadership
+from farm.db import devices
+from farm.db.batches import Failure
 from farm.db.campaigns import Stored
+from farm.db.tables import DeviceState, FailureKind
 from farm.devices import DeviceIdentity
 from farm.services import ServiceUrls
 from farm.settings import Settings
@@ -55,8 +61,8 @@ def test_a_turn_forms_and_sends_and_a_second_one_has_nothing_to_do(
     submit(Campaign.from_document(document()))
     settings = Settings(outstanding_batches=2)
     before = waiting(queue_of_type("cpu-turn"))
-    assert turn(engine, app, settings) == 2
-    assert turn(engine, app, settings) == 0
+    assert Coordinator(engine, app, settings).turn() == 2
+    assert Coordinator(engine, app, settings).turn() == 0
     assert waiting(queue_of_type("cpu-turn")) - before == 2
 
 
@@ -66,7 +72,7 @@ def test_a_job_for_one_device_goes_to_the_queue_of_that_device(
     announce(cpu(71, kind="cpu-pinned"))
     announce(cpu(72, kind="cpu-pinned"))
     submit(Campaign.from_document(document(targets=[{"device": "CPU-72"}])))
-    turn(engine, app, Settings(outstanding_batches=1))
+    Coordinator(engine, app, Settings(outstanding_batches=1)).turn()
     assert waiting(queue_of_device("CPU-71")) == 0
     assert waiting(queue_of_device("CPU-72")) == 1
     assert waiting(queue_of_type("cpu-pinned")) == 0
@@ -78,10 +84,10 @@ def test_a_broker_that_is_away_costs_nothing_but_time(
     announce(cpu(kind="cpu-away"))
     stored = submit(Campaign.from_document(document()))
     with make_app("redis://127.0.0.1:1/0") as nowhere:
-        turn(engine, nowhere, Settings(outstanding_batches=1))
+        Coordinator(engine, nowhere, Settings(outstanding_batches=1)).turn()
     assert counts(engine, stored.campaign_id) == {"queued": 4, "pending": 8}
     assert waiting(queue_of_type("cpu-away")) == 0
-    turn(engine, app, Settings(outstanding_batches=1))
+    Coordinator(engine, app, Settings(outstanding_batches=1)).turn()
     assert waiting(queue_of_type("cpu-away")) == 1
 
 
@@ -90,10 +96,10 @@ def test_a_message_that_redis_lost_is_sent_again(
 ) -> None:
     device = announce(cpu(kind="cpu-lost"))
     submit(Campaign.from_document(document()))
-    turn(engine, app, Settings(outstanding_batches=1))
+    Coordinator(engine, app, Settings(outstanding_batches=1)).turn()
     with app.connection_for_write() as connection:
         connection.default_channel.client.delete(queue_of_type("cpu-lost"))
-    turn(engine, app, Settings(outstanding_batches=1, resend_after_seconds=0.001))
+    Coordinator(engine, app, Settings(outstanding_batches=1, resend_after_seconds=0.001)).turn()
     assert waiting(queue_of_type("cpu-lost")) == 1
     with engine.connect() as connection:
         batch_id = connection.execute(text("SELECT id FROM batches")).scalar_one()
@@ -107,7 +113,7 @@ def test_a_lease_that_has_passed_is_taken_back_and_the_campaign_goes_on(
     stored = submit(Campaign.from_document(document()))
     expire(engine, leased(engine, device))
     with make_app("redis://127.0.0.1:1/0") as nowhere:
-        turn(engine, nowhere, Settings(outstanding_batches=1))
+        Coordinator(engine, nowhere, Settings(outstanding_batches=1)).turn()
     assert counts(engine, stored.campaign_id) == {"queued": 4, "pending": 8}
 
 
@@ -115,13 +121,13 @@ def test_one_coordinator_leads_and_the_other_takes_over(engine: Engine) -> None:
     never, over, led = threading.Event(), threading.Event(), threading.Event()
 
     def second() -> None:
-        with leadership(engine, never) as leads:
-            assert leads
+        with leadership(engine, never) as still_leads:
+            assert still_leads is not None
             led.set()
             over.wait(10)
 
-    with leadership(engine, never) as leads:
-        assert leads
+    with leadership(engine, never) as still_leads:
+        assert still_leads is not None
         thread = threading.Thread(target=second)
         thread.start()
         assert not led.wait(1.5)
@@ -132,8 +138,63 @@ def test_one_coordinator_leads_and_the_other_takes_over(engine: Engine) -> None:
 
 def test_a_coordinator_that_waits_can_be_stopped(engine: Engine) -> None:
     stop = threading.Event()
-    with leadership(engine, threading.Event()) as leads:
-        assert leads
+    with leadership(engine, threading.Event()) as still_leads:
+        assert still_leads is not None
         threading.Timer(0.2, stop.set).start()
         with leadership(engine, stop) as second:
-            assert not second
+            assert second is None
+
+
+def test_a_coordinator_whose_lock_is_gone_learns_of_it_and_another_leads(engine: Engine) -> None:
+    never = threading.Event()
+    with contextlib.suppress(DBAPIError), leadership(engine, never) as still_leads:
+        assert still_leads is not None
+        still_leads()
+        with engine.begin() as connection:
+            connection.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid IS NOT NULL")
+            )
+        with leadership(engine, never) as other:
+            assert other is not None
+            other()
+            with pytest.raises(DBAPIError):
+                still_leads()
+
+
+def test_a_device_that_fails_what_others_measure_is_quarantined_and_its_work_goes_elsewhere(
+    engine: Engine, announce: Announce, submit: Submit
+) -> None:
+    bad, good = announce(cpu(1)), announce(cpu(2))
+    stored = submit(Campaign.from_document(document()))
+    first = leased(engine, bad, 6)
+    land(engine, first, {job.id: Failure(FailureKind.FAILED, "an odd answer") for job in first.jobs[:5]})
+    settings = Settings(quarantine_after_jobs=5)
+    assert quarantine_refuted(engine, settings) == []  # as yet, the jobs may be to blame
+    while (batch_id := form(engine)) is not None:
+        lease = claim(engine, batch_id, good)
+        assert lease is not None
+        land(engine, lease)
+    assert counts(engine, stored.campaign_id) == {"done": 12}
+    assert quarantine_refuted(engine, settings) == [bad]
+    with engine.connect() as connection:
+        found = {row["device_id"]: row for row in devices.overview(connection, silent_after=60)}
+        assert devices.live(connection, silent_after=60) == [(good, "CPU-2", "cpu-test")]
+    assert found[bad]["state_reason"] == (
+        "5 jobs failed here that other devices then measured; the last: an odd answer"
+    )
+    with engine.begin() as connection:  # what it failed before it was resumed is forgiven
+        devices.set_state(connection, bad, DeviceState.ACTIVE, None)
+    assert quarantine_refuted(engine, settings) == []
+
+
+def test_a_rare_failure_of_a_busy_device_is_no_reason(engine: Engine, announce: Announce, submit: Submit) -> None:
+    busy, other = announce(cpu(1)), announce(cpu(2))
+    submit(Campaign.from_document(document()))
+    lease = leased(engine, busy)
+    land(engine, lease, {lease.jobs[0].id: Failure(FailureKind.FAILED, "a hiccup")})
+    batch_id = form(engine)
+    assert batch_id is not None
+    again = claim(engine, batch_id, other)
+    assert again is not None
+    land(engine, again)
+    assert quarantine_refuted(engine, Settings(quarantine_after_jobs=1)) == []

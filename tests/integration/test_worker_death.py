@@ -82,7 +82,9 @@ def test_a_killed_child_costs_its_job_one_attempt_and_nothing_else(monkeypatch: 
             assert scalar(engine, "SELECT count(DISTINCT job_id) FROM measurements") == 270
             assert scalar(engine, "SELECT sum(attempts) FROM jobs") == 1
             assert scalar(engine, "SELECT count(*) FROM jobs WHERE solo AND attempts = 1") == 1
-            assert scalar(engine, "SELECT count(*) FROM batches WHERE end_reason LIKE '%process died%'") == 1
+            assert (
+                scalar(engine, "SELECT count(*) FROM batches WHERE end_reason LIKE '%killed by signal SIGKILL%'") == 1
+            )
             engine.dispose()
     finally:
         shutil.rmtree(folder)

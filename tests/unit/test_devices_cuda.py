@@ -76,6 +76,9 @@ class FakePynvml(ModuleType):
                 calls.append(name)
                 if name in failing:
                     raise FakeNvmlError(failing[name])
+                asked = self.cards[arguments[0]] if name == "nvmlDeviceGetHandleByIndex" else (*arguments, None)[0]
+                if isinstance(asked, dict) and asked.get("lost") == name:
+                    raise FakeNvmlError(15)
                 return found(*arguments)
 
             return call
@@ -358,6 +361,15 @@ def test_a_card_is_known_without_opening_it(pynvml: FakePynvml, cupy: FakeCupy) 
         "mig_slice": False,
     }
     assert pynvml.sessions == 0
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo"])
+def test_a_lost_card_does_not_hide_its_neighbours(pynvml: FakePynvml, cupy: FakeCupy, call: str) -> None:
+    (good,) = pynvml.cards
+    pynvml.cards = [{**good, "uuid": "GPU-lost", "lost": call}, good]
+    assert [identity.uuid for identity in cards.find_cards({})] == [good["uuid"]]
+    with Nvml() as nvml:
+        assert nvml.card(good["uuid"]).uuid == good["uuid"]
 
 
 def test_mig_slices_are_devices_of_their_own(pynvml: FakePynvml, cupy: FakeCupy) -> None:

@@ -16,6 +16,7 @@ import yaml
 import farm
 from farm.campaign import load
 from farm.cli.app import app
+from farm.db.roles import WORKER_ROLE
 from farm.settings import Settings
 
 ROOT = Path(farm.__file__).parent.parent
@@ -87,9 +88,18 @@ def test_make_targets_in_the_readme_exist() -> None:
     assert named <= targets
 
 
-def test_the_readme_shows_the_figures_of_the_committed_benchmark() -> None:
-    table = (ROOT / "benchmarks" / "results" / "farm_overhead.md").read_text().split("\n\n")[1]
-    assert table in (ROOT / "README.md").read_text()
+def tables_in(path: Path) -> list[str]:
+    return [block for block in re.split(r"\n{2,}", path.read_text().strip()) if block.startswith("| ")]
+
+
+@pytest.mark.parametrize(("document", "figures"), [("README.md", 2), ("docs/scale.md", 5)])
+def test_documents_show_the_figures_of_the_committed_benchmarks(document: str, figures: int) -> None:
+    results = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+    measured = {table for path in results for table in tables_in(path)}
+    heads = {table.splitlines()[0] for table in measured}
+    shown = [table for table in tables_in(ROOT / document) if table.splitlines()[0] in heads]
+    assert len(shown) == figures
+    assert set(shown) <= measured
 
 
 # --- containers --------------------------------------------------------------------------------------
@@ -99,10 +109,15 @@ def test_compose_runs_programs_that_exist() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     for name in ("migrate", "coordinator", "trainer", "worker-cpu", "worker-gpu"):
         words = COMPOSE["services"][name]["command"]
-        if words[:2] == ["python", "-m"]:
-            assert (ROOT / words[2].replace(".", "/") / "__main__.py").exists()
-        else:
-            assert words[0] in scripts
+        lines = [line.split() for line in words[2].split("&&")] if words[:2] == ["sh", "-c"] else [words]
+        for line in lines:
+            if line[:2] == ["python", "-m"]:
+                assert (ROOT / line[2].replace(".", "/") / "__main__.py").exists()
+            else:
+                assert line[0] in scripts
+            if line[:2] == ["farm", "db"]:
+                command: Any = typer.main.get_command(app)
+                assert line[2] in command.commands["db"].commands
 
 
 def test_compose_builds_targets_that_the_dockerfile_has_from_locks_that_exist() -> None:
@@ -120,7 +135,7 @@ def test_compose_has_no_default_password_and_its_example_names_every_variable() 
     used = set(re.findall(r"(?<!\$)\$\{(\w+)", text))
     example = (ROOT / ".env.example").read_text()
     assert used == set(re.findall(r"^(\w+)=", example, flags=re.MULTILINE))
-    for name in ("POSTGRES_PASSWORD", "REDIS_PASSWORD"):
+    for name in ("POSTGRES_PASSWORD", "REDIS_PASSWORD", "WORKER_PASSWORD"):
         assert f"${{{name}:-" not in text
         assert re.search(rf"^{name}=$", example, flags=re.MULTILINE)
 
@@ -129,6 +144,16 @@ def test_compose_sets_variables_that_the_settings_read() -> None:
     known = {f"FARM_{name.upper()}" for name in Settings.model_fields} | {"MLFLOW_TRACKING_URI"}
     for name in ("migrate", "coordinator", "trainer", "worker-cpu", "worker-gpu"):
         assert set(COMPOSE["services"][name]["environment"]) <= known
+
+
+def test_compose_gives_workers_the_role_that_it_makes_for_them_and_no_other() -> None:
+    for name in ("worker-cpu", "worker-gpu"):
+        variables = COMPOSE["services"][name]["environment"]
+        assert variables["FARM_DATABASE_URL"].startswith(f"postgresql://{WORKER_ROLE}:${{WORKER_PASSWORD")
+        assert "POSTGRES_PASSWORD" not in str(COMPOSE["services"][name])
+    migrate = COMPOSE["services"]["migrate"]
+    assert migrate["command"][2].endswith("farm db worker-role")
+    assert "WORKER_PASSWORD" in migrate["environment"]["FARM_WORKER_PASSWORD"]
 
 
 def test_locks_name_packages_and_hashes_but_no_place_to_fetch_them_from() -> None:

@@ -27,5 +27,8 @@ class Device(Protocol):
         `MeasurementFailed` where it may work another time, and `DevicePoisoned` where this process must end.
         """
 
+    def canary(self) -> Configuration:
+        """A small configuration that this device, once open, must be able to measure."""
+
     def close(self) -> None:
         """Gives back what `open` took."""

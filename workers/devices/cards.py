@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 from collections.abc import Mapping
 
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, device_type_of
-from farm.errors import CudaUnavailable
+from farm.errors import CudaUnavailable, DevicePoisoned
 from workers.measure.nvml import Card, Nvml
+
+log = logging.getLogger(__name__)
 
 KIB = 1024
 
@@ -86,7 +89,12 @@ def find_cards(environment: Mapping[str, str] | None = None) -> list[DeviceIdent
     with Nvml() as nvml:
         driver = nvml.driver
         cards = _visible(nvml.cards(), environment)
-        found = [identity_of(card, driver) for card in cards]
+        found = []
+        for card in cards:
+            try:
+                found.append(identity_of(card, driver))
+            except DevicePoisoned as error:
+                log.warning("the card %s is lost: %s", card.uuid, error)
     if found:
         require_cupy(driver)
     return found

@@ -37,6 +37,8 @@ MOST_SETS = 8192
 OPERANDS_SHARE = 0.4
 """The share of memory that a rotation may take; a single set may take more."""
 
+CANARY = Configuration.parse("blas(threads=1) 128x128x128 f32")
+
 _HOSTS = uuid.UUID("6f0d3b0e-7a6b-4a53-9d0c-3f2f6c1f5f11")  # the name space of CPU devices
 
 
@@ -76,6 +78,9 @@ class CpuDevice:
 
     def close(self) -> None:
         del self._arena
+
+    def canary(self) -> Configuration:
+        return CANARY
 
     def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
         start = time.perf_counter()

@@ -40,6 +40,8 @@ MOST_SETS = 2048
 ROTATION_SHARE = 0.8
 """The share of free memory that a rotation may take; a single set may take more."""
 
+CANARY = Configuration.parse("tiled(tile=16) 256x256x256 f32")
+
 LOOK_SECONDS = 0.1
 """Between two looks at clocks and temperature while timing."""
 
@@ -200,6 +202,9 @@ class CudaDevice:
         return run
 
     # --- measuring --------------------------------------------------------------------------------
+
+    def canary(self) -> Configuration:
+        return CANARY
 
     def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
         start = time.perf_counter()

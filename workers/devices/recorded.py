@@ -75,6 +75,10 @@ class RecordedDevice:
     def close(self) -> None:
         del self._rows
 
+    def canary(self) -> Configuration:
+        """The first row of the recording. Measured as this very object it is answered at once, whatever the scale."""
+        return self._rows.first
+
     def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
         """The recorded row, whatever the rules: they governed the measurement then. `InvalidOnDevice` without one."""
         start = time.perf_counter()
@@ -82,7 +86,7 @@ class RecordedDevice:
         if found is None:
             raise InvalidOnDevice(why=f"not in the recording {self._path.name}: {configuration}")
         runtime_ms = found["runtime_ms"]
-        if self._scale:
+        if self._scale and configuration is not self._rows.first:
             self._sleep(self._scale * (found.get("cost_s") or runtime_ms / 1e3))
         quartiles = dict.fromkeys(("runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms"), runtime_ms)
         values = {**_DEFAULTS, **quartiles, **found, "stop_reason": "recorded"}
@@ -106,7 +110,10 @@ class _Rows:
         stored = ID_COLUMN in present and not recording.is_csv(path)
         ids: list[bytes] = []
         parts: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
+        first: Configuration | None = None
         for batch in recording.batches(path, [*CONFIGURATION_COLUMNS, *([ID_COLUMN] if stored else []), *wanted]):
+            if first is None and batch.num_rows:
+                first = _configuration(batch.slice(0, 1).select(list(CONFIGURATION_COLUMNS)).to_pylist()[0], path)
             ids.append(_ids_of(batch, path, stored=stored))
             for name in wanted:
                 parts[name].append(_values_of(batch.column(name), name))
@@ -116,8 +123,9 @@ class _Rows:
         self._high, self._low = (np.ascontiguousarray(keys[self._order, half]) for half in (0, 1))
         self._columns = {n: np.concatenate(found) for n, found in parts.items() if any(p.strides[0] for p in found)}
         runtime = self._columns.get("runtime_ms", np.empty(0))
-        if not len(runtime):
+        if first is None or not len(runtime):
             raise BadRecording(path=path, why="it has no rows")
+        self.first = first
         if not (np.isfinite(runtime) & (runtime > 0)).all():
             raise BadRecording(path=path, why="a runtime_ms is missing, or not above 0")
 
@@ -172,7 +180,11 @@ def _ids_of(batch: Any, path: Path, *, stored: bool) -> bytes:
 
 
 def _id(row: dict[str, Any], path: Path) -> bytes:
+    return _configuration(row, path).id.bytes
+
+
+def _configuration(row: dict[str, Any], path: Path) -> Configuration:
     try:
-        return recording.configuration_of(row).id.bytes
+        return recording.configuration_of(row)
     except (FarmError, ValueError, TypeError) as error:
         raise BadRecording(path=path, why=f"a row is not a configuration: {error}") from None

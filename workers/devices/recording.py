@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from farm.errors import BadRecording, FarmError, MissingColumns
+from farm.errors import BadRecording, FarmError, MissingColumns, first_line
 from farm.kernels import Configuration
 from farm.measurement import MEASUREMENT_COLUMNS
 from farm.provenance import METADATA_KEY, Provenance
@@ -91,7 +91,7 @@ def _readable(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise BadRecording(path=path, why="there is no such file") from None
     except (pa.ArrowException, OSError) as error:
-        raise BadRecording(path=path, why=str(error).splitlines()[0]) from None
+        raise BadRecording(path=path, why=first_line(error)) from None
 
 
 def content_id(path: Path) -> uuid.UUID:

@@ -6,11 +6,14 @@ and is asked only once. `pynvml` is imported when a session opens and not before
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from farm.errors import CudaUnavailable, DevicePoisoned, MeasurementFailed
+
+log = logging.getLogger(__name__)
 
 # Return codes of nvml.h.
 _NOT_HERE = {2, 3, 4, 13, 21}  # invalid argument (a MIG slice), not supported, no permission, no such function, no data
@@ -102,21 +105,26 @@ class Nvml:
         return _text(self.ask("nvmlSystemGetDriverVersion"))
 
     def cards(self) -> list[Card]:
-        """Every card in the driver's order; one with MIG on as its slices."""
+        """Every card in the driver's order, without those that are lost; one with MIG on as its slices."""
         found: list[Card] = []
         for index in range(int(self.ask("nvmlDeviceGetCount") or 0)):
-            handle = self.ask("nvmlDeviceGetHandleByIndex", index)
-            if handle is None:  # another user's card, in a container
-                continue
-            mode = self.ask("nvmlDeviceGetMigMode", handle)
-            if mode is not None and mode[0] == 1:
-                found += self._slices(handle)
-            else:
-                found.append(Card(self, handle, parent=None))
+            try:
+                found += self._cards_at(index)
+            except DevicePoisoned as error:
+                log.warning("card %d of this host is lost: %s", index, error)
         return found
 
+    def _cards_at(self, index: int) -> list[Card]:
+        handle = self.ask("nvmlDeviceGetHandleByIndex", index)
+        if handle is None:  # another user's card, in a container
+            return []
+        mode = self.ask("nvmlDeviceGetMigMode", handle)
+        if mode is not None and mode[0] == 1:
+            return self._slices(handle)
+        return [Card(self, handle, parent=None)]
+
     def _slices(self, parent: Any) -> list[Card]:
-        found = []
+        found: list[Card] = []
         for index in range(int(self.ask("nvmlDeviceGetMaxMigDeviceCount", parent) or 0)):
             try:
                 handle = self.library.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from farm.db.engine import check_reachable, make_engine
-from farm.errors import FarmError, OtherPostgresVersion
+from farm.errors import FarmError, OtherPostgresVersion, first_line
 from farm.services import urls
 from farm.services.background import running_stack
 from farm.services.binaries import output_of, postgres_of_wheel, redis_server
@@ -41,7 +41,7 @@ def check_database(settings: Settings) -> Check:
                 number = int(connection.execute(text("SHOW server_version_num")).scalar_one())
             what = f"Postgres {number // 10000}.{number % 10000} at {urls.safe_url(str(engine.url))}"
     except (FarmError, SQLAlchemyError) as error:
-        return Check("database", State.MISSING, _first_line(error), "start it, or correct FARM_DATABASE_URL")
+        return Check("database", State.MISSING, first_line(error), "start it, or correct FARM_DATABASE_URL")
     if number // 10000 < SMALLEST_POSTGRES:
         return Check("database", State.MISSING, what, f"use Postgres {SMALLEST_POSTGRES} or later")
     return Check("database", State.OK, what)
@@ -196,7 +196,3 @@ def _redis_facts(url: str) -> tuple[str, str]:
     with redis.Redis.from_url(urls.redis_client_url(url), socket_timeout=5.0) as client:
         server, memory = client.info("server"), client.info("memory")
     return str(server.get("redis_version", "")), str(memory.get("maxmemory_policy", ""))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

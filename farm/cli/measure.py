@@ -1,0 +1,268 @@
+"""`farm measure`: one configuration on one device of this host, without services, whatever the configuration does.
+
+The device is opened in a process of its own (`workers.single`), which may crash or hang: this one says how that ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import IO, Annotated, Any
+
+import typer
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from rich.markup import escape
+
+from farm.campaign.axes import shown
+from farm.campaign.words import did_you_mean
+from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable
+from farm.kernels import Configuration
+from farm.measurement import MeasuringRules
+from farm.services.processes import start_guarded
+from farm.settings import environment_for_children, settings
+
+START_SECONDS = 120.0
+"""How long importing the libraries, which may be cold, and opening the device may take."""
+
+GRACE_SECONDS = 1.0
+"""Between SIGTERM, which the measuring process does not handle, and SIGKILL."""
+
+ENDING_SECONDS = 10.0
+"""How long ending the process may take, with what it started. What then still sleeps in a driver, no signal reaches."""
+
+Answer = dict[str, Any]
+
+
+class Power(StrEnum):
+    NONE = "none"
+    ALL = "all"
+
+
+def measure(
+    configuration: Annotated[
+        str, typer.Argument(help='As the farm writes it: "tiled(tile=16) 512x512x512 f32".', show_default=False)
+    ],
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", help="auto, cpu, cuda, recorded:FILE or a UUID.", show_default="FARM_DEVICES, or auto"
+        ),
+    ] = None,
+    rules: Annotated[
+        str, typer.Option("--rules", help="Rules that differ from the defaults, as a JSON object.", show_default=False)
+    ] = "{}",
+    power: Annotated[
+        Power | None, typer.Option("--power", help="all: measure power where the device can.", show_default=False)
+    ] = None,
+    job_seconds: Annotated[
+        float | None,
+        typer.Option("--job-seconds", help="End it when it takes longer.", show_default="120, or that of --rules"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure one configuration on one device of this host, alone. It needs no services and stores nothing.
+
+    Nothing else should use the device meanwhile. Where several devices are named, the first is used.
+    """
+    asked = Configuration.parse(configuration)
+    under = rules_of(rules, power=power, job_seconds=job_seconds)
+    selection = settings().devices if device is None else device
+
+    def say_which(opened: Answer) -> None:
+        if opened["of"] > 1:
+            here = opened["opened"]
+            text = f"{selection} names {opened['of']} devices; the first is used: {here['name']}, {here['uuid']}"
+            remarks.print(escape(text))
+
+    request = {"configuration": asked.canonical, "device": selection, "rules": under.model_dump(mode="json")}
+    command = [sys.executable, "-m", "workers.single", json.dumps(request)]
+    with remarks.status("measuring"):
+        answer = answer_of(command, job_seconds=under.job_seconds, opened=say_which)
+    if "refused" in answer:
+        raise _refusal(**answer["refused"])
+    if as_json:
+        emit_json(answer)
+    if "failure" in answer:
+        raise NotMeasured(kind=answer["failure"]["kind"], why=answer["failure"]["message"])
+    if not as_json:
+        console.print(table(None, ["configuration", asked.canonical], _rows(answer)))
+
+
+# --- what was asked for ------------------------------------------------------------------------------
+
+
+def rules_of(text: str, *, power: str | None = None, job_seconds: float | None = None) -> MeasuringRules:
+    """The rules of a JSON object, completed by their defaults; `power` and `job_seconds` go before it.
+
+    Raises `BadInput`, which names every mistake.
+    """
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(detail=f"--rules {shown(text)} is not JSON: {error}. {_EXAMPLE}") from None
+    if not isinstance(given, dict):
+        raise BadInput(detail=f"--rules {shown(text)} is not a JSON object. {_EXAMPLE}")
+    options = {"power": power, "job_seconds": job_seconds}
+    try:
+        rules = MeasuringRules.model_validate({**given, **{k: v for k, v in options.items() if v is not None}})
+    except ValidationError as error:
+        raise BadInput(detail="\n".join(_finding(detail) for detail in error.errors(include_url=False))) from None
+    least, most = rules.timing.min_samples, rules.timing.max_samples
+    if least > most:
+        why = f"min_samples is {least} and max_samples {most}; the least cannot be more than the most"
+        raise BadInput(detail=f"measuring rules: timing: {why}")
+    return rules
+
+
+_EXAMPLE = """Write it as in --rules '{"timing":{"target_rse":0.01},"power":"all"}'"""
+
+
+def _finding(detail: ErrorDetails) -> str:
+    path = [str(step) for step in detail["loc"]]
+    if detail["type"] == "extra_forbidden":
+        why = (
+            f"there is no such rule; {did_you_mean(path[-1], _model_at(path[:-1]).model_fields, what='the rules are')}"
+        )
+    elif detail["type"].startswith("model"):
+        why = f"{shown(detail['input'])} is not a JSON object of {', '.join(_model_at(path).model_fields)}"
+    else:
+        why = f"{detail['msg'][0].lower()}{detail['msg'][1:]}, not {shown(detail['input'])}"
+    return f"measuring rules: {'.'.join(path)}: {why}"
+
+
+def _model_at(path: Sequence[str]) -> type[BaseModel]:
+    """The model of the rules under a path: `timing`, `operands`, or all of them."""
+    model: type[BaseModel] = MeasuringRules
+    for name in path:
+        annotation = model.model_fields[name].annotation
+        assert isinstance(annotation, type)
+        model = annotation
+    return model
+
+
+# --- the measuring process ---------------------------------------------------------------------------
+
+
+def answer_of(
+    command: Sequence[str],
+    *,
+    job_seconds: float,
+    opened: Callable[[Answer], None],
+    start_seconds: float = START_SECONDS,
+) -> Answer:
+    """Runs a measuring process to its last answer (see `workers.single`), and ends it.
+
+    `opened` is called with the first answer, when the device is open: from then on it may take `job_seconds`. A process
+    that dies or takes longer has failed, as `killed`. Nothing of it is left, however this ends.
+    """
+    environment = environment_for_children()
+    with start_guarded(command, environment=environment, grace_s=GRACE_SECONDS, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        said, late = _Lines(process.stdout), f"its device was not open after {start_seconds:g} s"
+        try:
+            answer = said.next(start_seconds)
+            if answer is not None and "opened" in answer:
+                opened(answer)
+                late = f"it took longer than {job_seconds:g} s"
+                answer = said.next(job_seconds)
+            return _killed(_how_it_ended(process.wait())) if answer is None else answer
+        except TimeoutError:
+            return _killed(late)
+        finally:
+            end_guarded(process)
+
+
+def _killed(why: str) -> Answer:
+    return {"failure": {"kind": "killed", "message": why}}
+
+
+class _Lines:
+    """The answers of a process, as they come."""
+
+    def __init__(self, stdout: IO[bytes]) -> None:
+        self._file = stdout.fileno()
+        self._read = b""
+
+    def next(self, seconds: float) -> Answer | None:
+        """The next answer, None where the process ended without one. Raises `TimeoutError`."""
+        end = time.monotonic() + seconds
+        while b"\n" not in self._read:
+            if not select.select([self._file], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise TimeoutError
+            block = os.read(self._file, 65_536)
+            if not block:
+                return None
+            self._read += block
+        line, _, self._read = self._read.partition(b"\n")
+        answer: Answer = json.loads(line)
+        return answer
+
+
+def _how_it_ended(status: int) -> str:
+    """What an exit status means: of a guardian, 128 and more is the signal that ended its program."""
+    number = -status if status < 0 else status - 128
+    if number in set(signal.Signals):
+        return f"its process was killed by {signal.Signals(number).name}"
+    return f"its process ended with status {status}, and did not say what it measured"
+
+
+def end_guarded(process: subprocess.Popen[bytes]) -> None:
+    """Ends a guardian with all that it guards. It is left alone with what no signal ends."""
+    process.terminate()
+    try:
+        process.wait(ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _refusal(exit_code: int, message: str) -> FarmError:
+    kinds: tuple[type[FarmError], ...] = (BadInput, ServiceUnavailable, NotFound)
+    return next(kind for kind in kinds if kind.exit_code == exit_code)(detail=message)
+
+
+# --- what people read --------------------------------------------------------------------------------
+
+_COLUMNS = {
+    "source": "source",
+    "median ms": "runtime_ms",
+    "first quartile ms": "runtime_q1_ms",
+    "third quartile ms": "runtime_q3_ms",
+    "fastest ms": "runtime_min_ms",
+    "±%": "runtime_rse",
+    "samples": "samples",
+    "stopped because": "stop_reason",
+    "TFLOP/s": "tflops",
+    "power W": "power_w",
+    "energy mJ": "energy_mj",
+    "power from": "power_source",
+    "idle power W": "idle_power_w",
+    "power limit W": "power_limit_w",
+    "largest error, relative": "verify_error",
+    "SM clock MHz": "sm_clock_mhz",
+    "memory clock MHz": "memory_clock_mhz",
+    "clock policy": "clock_policy",
+    "temperature °C": "temperature_c",
+    "throttled by": "throttle_reasons",
+    "cache": "l2",
+    "cost s": "cost_s",
+}
+"""What a line of the table is called, and the field that it shows."""
+
+
+def _rows(answer: Answer) -> list[tuple[str, Any]]:
+    """The table's lines: what could not be measured here has none."""
+    here, row = answer["device"], answer["measurement"]
+    values = {**row, "runtime_rse": 100 * row["runtime_rse"]}
+    lines = [(name, values[field]) for name, field in _COLUMNS.items()]
+    lines += [(f"{group}: {name}", value) for group in ("environment", "details") for name, value in row[group].items()]
+    device = ("device", f"{here['name']} ({here['type']}), {here['uuid']}")
+    return [device, *((name, value) for name, value in lines if value is not None)]

@@ -1,0 +1,209 @@
+"""What lies ahead of campaigns: how fast they go, how long the rest takes, and what is stuck and why, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy import Connection
+
+from farm.broker import queue_of_device, queue_of_type
+from farm.cli.output import seconds_text, some_of
+from farm.coordinator.loop import LEADER_LOCK
+from farm.db import progress
+from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow
+from farm.db.tables import CampaignState, DeviceState
+from farm.settings import Settings
+
+UNTAKEN_RESENDS = 2
+"""A batch that waits this many times longer than until it is sent again, while a device idles, reaches no worker."""
+
+
+class Cause(StrEnum):
+    """Why jobs are stuck."""
+
+    PAUSED = "paused"
+    NO_DEVICE = "no_device"
+    NO_COORDINATOR = "no_coordinator"
+    BEHIND = "behind"
+    NOT_TAKEN = "not_taken"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """Jobs of a campaign that will not be measured as things stand. Without a target: all that wait."""
+
+    campaign_id: int
+    target: str | None
+    jobs: int
+    cause: Cause
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """`seconds_left` is for the open jobs that are not stuck; None where nothing ended lately, or nothing is open."""
+
+    pace: Pace
+    stuck: tuple[Stuck, ...] = ()
+    seconds_left: float | None = None
+
+    @property
+    def stuck_jobs(self) -> int:
+        return sum(s.jobs for s in self.stuck)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Farm:
+    """The farm as it stands: what is open, who could take it, and whether a coordinator leads."""
+
+    lanes: Sequence[LaneNow]
+    devices: Sequence[DeviceNow]
+    queues: Sequence[QueueNow]
+    coordinated: bool
+    resend_after_s: float
+
+
+def look(connection: Connection, settings: Settings, *, also: int | None = None) -> Farm:
+    """The farm as it stands now; with the lanes of the campaign `also`, even if it is over."""
+    return Farm(
+        lanes=progress.lanes(connection, also=also),
+        devices=progress.devices(connection, silent_after=settings.silent_after_seconds),
+        queues=progress.queues(connection),
+        coordinated=progress.is_held(connection, LEADER_LOCK),
+        resend_after_s=settings.resend_after_seconds,
+    )
+
+
+def outlooks(connection: Connection, farm: Farm, campaign_ids: Iterable[int]) -> dict[int, Outlook]:
+    """What lies ahead of each of the campaigns, by id."""
+    stuck = what_is_stuck(farm)
+    found: dict[int, Outlook] = {}
+    for campaign_id, pace in progress.paces(connection, campaign_ids).items():
+        mine = tuple(s for s in stuck if s.campaign_id == campaign_id)
+        active = [lane for lane in farm.lanes if lane.campaign_id == campaign_id and lane.state is CampaignState.ACTIVE]
+        left = sum(lane.open for lane in active) - sum(s.jobs for s in mine)
+        found[campaign_id] = Outlook(pace=pace, stuck=mine, seconds_left=pace.seconds_for(left) if left > 0 else None)
+    return found
+
+
+def outlook(connection: Connection, settings: Settings, campaign_id: int) -> Outlook:
+    """What lies ahead of one campaign."""
+    return outlooks(connection, look(connection, settings), [campaign_id])[campaign_id]
+
+
+# --- what is stuck -----------------------------------------------------------------------------------
+
+
+def what_is_stuck(farm: Farm) -> list[Stuck]:
+    """Jobs of active and paused campaigns that wait without a prospect, campaign by campaign."""
+    found: list[Stuck] = []
+    by_campaign: dict[int, list[LaneNow]] = {}
+    for lane in farm.lanes:
+        if lane.waiting + lane.queued:
+            by_campaign.setdefault(lane.campaign_id, []).append(lane)
+    for campaign_id, lanes in by_campaign.items():
+        waiting = sum(lane.waiting + lane.queued for lane in lanes)
+        name, state = lanes[0].campaign, lanes[0].state
+        if state is CampaignState.PAUSED:
+            why = f"it is paused; farm resume {name} goes on with it"
+            found.append(Stuck(campaign_id=campaign_id, target=None, jobs=waiting, cause=Cause.PAUSED, why=why))
+        elif state is CampaignState.ACTIVE:
+            found += [stuck for lane in lanes if (stuck := _of_lane(farm, lane)) is not None]
+    return found
+
+
+def _of_lane(farm: Farm, lane: LaneNow) -> Stuck | None:
+    able = [device for device in farm.devices if lane.serves(device)]
+    live = [device for device in able if device.takes_work]
+    untaken = _untaken(farm, lane, live)
+    jobs = lane.waiting + lane.queued if untaken or not live else lane.waiting
+    if not live:
+        cause, why = Cause.NO_DEVICE, _why_no_device(lane, able)
+    elif jobs and not farm.coordinated:
+        cause, why = Cause.NO_COORDINATOR, "no coordinator runs that would send them; farm up starts one"
+    elif untaken:
+        cause, why = Cause.NOT_TAKEN, _why_untaken(untaken)
+    elif not lane.queued and not lane.running and (ahead := _ahead(farm, lane, live)):
+        cause, why = Cause.BEHIND, _why_behind(lane, ahead)
+    else:
+        return None
+    return Stuck(campaign_id=lane.campaign_id, target=lane.target, jobs=jobs, cause=cause, why=why)
+
+
+def _why_no_device(lane: LaneNow, able: Sequence[DeviceNow]) -> str:
+    if able:
+        listed = some_of([f"{d.uuid} on {d.host}, {condition(d)}" for d in able], most=3, separator="; ")
+        return f"no device takes them: {listed}"
+    if lane.device_types is None:
+        return f"the device {lane.device_uuid} was never announced; farm-worker on its host does that"
+    kinds = some_of(lane.device_types, most=6)
+    return f"no device of {kinds} was ever announced; farm-worker on a host that has one does that"
+
+
+def _ahead(farm: Farm, lane: LaneNow, live: Sequence[DeviceNow]) -> list[LaneNow]:
+    """Lanes of other campaigns whose waiting jobs go before this lane's on a device that it could have."""
+
+    def goes_before(other: LaneNow) -> bool:
+        if (other.priority, other.owner) == (lane.priority, lane.owner):
+            return other.campaign_id < lane.campaign_id
+        return other.priority > lane.priority
+
+    return [
+        other
+        for other in farm.lanes
+        if other.state is CampaignState.ACTIVE
+        and other.waiting
+        and goes_before(other)
+        and any(other.serves(device) for device in live)
+    ]
+
+
+def _why_behind(lane: LaneNow, ahead: Sequence[LaneNow]) -> str:
+    above = {o.campaign: o.priority for o in ahead if o.priority > lane.priority}
+    if above:
+        listed = some_of([f"{name} (priority {priority})" for name, priority in above.items()], most=3)
+        return f"they wait behind {listed}; this campaign has priority {lane.priority}"
+    older = list(dict.fromkeys(o.campaign for o in ahead))
+    return f"they wait behind {some_of(older, most=3)}, of the same owner and priority and submitted before"
+
+
+def _untaken(farm: Farm, lane: LaneNow, live: Sequence[DeviceNow]) -> QueueNow | None:
+    """Where batches wait for long though a device that serves their queue does nothing."""
+    idle = [device for device in live if device.batch_id is None]
+    served = {queue_of_type(d.type) for d in idle} | {queue_of_device(d.uuid) for d in idle}
+    longest = UNTAKEN_RESENDS * farm.resend_after_s
+    for queue in farm.queues:
+        if queue.lane_id == lane.lane_id and queue.queue in served and queue.oldest_s > longest:
+            return queue
+    return None
+
+
+def _why_untaken(queue: QueueNow) -> str:
+    waited = f"their batches have waited for {seconds_text(queue.oldest_s)} while a device does nothing"
+    if not queue.sends:
+        return f"{waited}: the broker does not take their messages; farm doctor looks for what is wrong"
+    times = "once" if queue.sends == 1 else f"{queue.sends} times"
+    return f"{waited}: sent {times}, and no worker heard it; do the workers use the same FARM_BROKER_URL?"
+
+
+# --- devices -----------------------------------------------------------------------------------------
+
+
+def presence_text(device: DeviceNow) -> str:
+    """`live`, `silent for 3 min 20 s`, `stopped`, `gone from its host for 2 h 05 min`."""
+    if device.presence is Presence.SILENT and device.silent_s is not None:
+        return f"silent for {seconds_text(device.silent_s)}"
+    if device.presence is Presence.GONE and device.vanished_s is not None:
+        return f"gone from its host for {seconds_text(device.vanished_s)}"
+    return device.presence.value
+
+
+def condition(device: DeviceNow) -> str:
+    """All that keeps a device from work: `silent for 3 min 20 s, drained 2 h 05 min ago: hot (by ann)`; or `live`."""
+    parts = [] if device.presence is Presence.LIVE else [presence_text(device)]
+    if device.state is not DeviceState.ACTIVE:
+        reason = device.reason or "no reason given"
+        parts.append(f"{device.state} {seconds_text(device.state_s)} ago: {reason}")
+    return ", ".join(parts) or "live"

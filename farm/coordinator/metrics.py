@@ -1,0 +1,155 @@
+"""What Prometheus learns from a coordinator: its own turns, and the state of the farm from the one that leads.
+
+The farm's state is read when it is asked for, by the thread that answers and over a connection of its own, so that a
+turn never waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from farm.db import gauges
+from farm.db.engine import DISPATCHING, make_engine
+from farm.errors import first_line
+from farm.metrics import PREFIX, Count, Duration, Metrics, PrometheusMetrics, serving
+from farm.settings import Settings
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 5.0
+"""The farm's state is not read more often than this, however many ask."""
+
+READ_SECONDS = 5.0
+"""A reading that takes longer is given up."""
+
+TURN = Duration(
+    "coordinator_turn",
+    "Time of one turn of the leading coordinator: repair, form, send, count.",
+    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+FORMED = Count("batches_formed", "Batches formed of jobs that waited.")
+SENT = Count("batches_sent", "Batches sent to the broker for the first time.")
+RESENT = Count("batches_resent", "Messages of batches sent again, because nobody had claimed the batch.")
+REAPED = Count("batches_reaped", "Batches taken back because their lease passed.")
+RECALLED = Count("batches_recalled", "Batches taken back because no live device serves their queue.")
+FOLDED = Count("batches_folded", "Batches that ended and were added to the counters of their lanes.")
+ERRORS = Count(
+    "coordinator_service_errors", "Turns or readings that a service did not answer.", "service", ("database", "broker")
+)
+
+
+@dataclass
+class Watch:
+    """What a coordinator says of itself while it works."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    leading: bool = False
+
+
+@contextmanager
+def watching(settings: Settings, database_url: str) -> Iterator[Watch]:
+    """A watch that Prometheus can scrape inside the block; one that tells nobody where metrics are off.
+
+    Raises `BadMetricsAddress` and `MetricsAddressUnusable`.
+    """
+    if settings.coordinator_metrics is None:
+        yield Watch()
+        return
+    from prometheus_client import CollectorRegistry, ProcessCollector
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    counts = (FORMED, SENT, RESENT, REAPED, RECALLED, FOLDED, ERRORS)
+    watch = Watch(PrometheusMetrics(registry, counts, (TURN,)))
+    session = {**DISPATCHING, "statement_timeout": f"{READ_SECONDS:g}s"}
+    engine = make_engine(database_url, application="farm coordinator metrics", pool_size=1, session=session)
+    registry.register(FarmCollector(engine, watch, silent_after=settings.silent_after_seconds))
+    try:
+        with serving("FARM_COORDINATOR_METRICS", settings.coordinator_metrics, registry):
+            yield watch
+    finally:
+        engine.dispose()
+
+
+class FarmCollector:
+    """Whether this coordinator leads, and where it does, how the farm stands."""
+
+    def __init__(self, engine: Engine, watch: Watch, *, silent_after: float) -> None:
+        self._engine = engine
+        self._watch = watch
+        self._silent_after = silent_after
+        self._reading = threading.Lock()
+        self._due = 0.0
+        self._last: gauges.FarmGauges | None = None
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not read the database."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        leading = self._watch.leading
+        yield GaugeMetricFamily(
+            PREFIX + "coordinator_leading", "1 where this coordinator leads, 0 where it waits to.", value=leading
+        )
+        found = self._read() if leading else None
+        if found is None:
+            return
+        jobs = GaugeMetricFamily(PREFIX + "jobs", "Jobs of the active campaigns, by state.", labels=("state",))
+        for state, n in found.jobs.items():
+            jobs.add_metric((state,), n)
+        yield jobs
+        devices = GaugeMetricFamily(
+            PREFIX + "devices",
+            "Devices by type and state; live and silent ones would take work.",
+            labels=("device_type", "state"),
+        )
+        for kind, conditions in found.devices.items():
+            for condition, n in conditions.items():
+                devices.add_metric((kind, condition), n)
+        yield devices
+        batches = GaugeMetricFamily(
+            PREFIX + "batches", "Batches that nobody claimed yet, and leased ones.", labels=("device_type", "state")
+        )
+        for kind, states in found.batches.items():
+            for held, n in states.items():
+                batches.add_metric((kind, held), n)
+        yield batches
+        yield GaugeMetricFamily(
+            PREFIX + "oldest_unclaimed_batch_age_seconds",
+            "Time since the oldest batch was formed that nobody claimed yet; 0 where there is none.",
+            value=found.oldest_unclaimed_s,
+        )
+
+    def _read(self) -> gauges.FarmGauges | None:
+        """The farm as of the last few seconds; None where the database does not say."""
+        if self._reading.acquire(blocking=False):  # while another thread reads, the last answer is good enough
+            try:
+                if time.monotonic() >= self._due:
+                    self._last = self._read_now()
+                    self._due = time.monotonic() + REFRESH_SECONDS
+            finally:
+                self._reading.release()
+        return self._last
+
+    def _read_now(self) -> gauges.FarmGauges | None:
+        try:
+            with self._engine.connect() as connection:
+                return gauges.read(connection, silent_after=self._silent_after)
+        except DBAPIError as error:
+            log.warning("the farm's state could not be read: %s", first_line(error))
+            self._watch.metrics.count(ERRORS, value="database")
+            return None

@@ -1,0 +1,72 @@
+"""The state machine of jobs and batches. Each function is one transition of docs/states.md, and alone makes it.
+
+`forming`: the coordinator's transitions. `working`: the worker's. `steering`: those that people ask for. `ending`: how
+a batch ends, whoever ends it.
+
+The caller owns the transaction. All times are Postgres's; a token that Postgres made fences every write of a worker.
+"""
+
+from farm.db.batches.ending import Failure
+from farm.db.batches.forming import (
+    Cost,
+    Finished,
+    Flight,
+    Work,
+    candidates,
+    flights,
+    fold,
+    form,
+    lock,
+    mark_sent,
+    reap,
+    recall,
+    recently_finished,
+    unsent,
+)
+from farm.db.batches.steering import cancel, pause, resume, retry
+from farm.db.batches.working import (
+    ClaimedJob,
+    Held,
+    Lease,
+    claim,
+    land,
+    mark,
+    refusals,
+    release,
+    release_all,
+    renew,
+    was_claimed,
+)
+
+__all__ = [
+    "ClaimedJob",
+    "Cost",
+    "Failure",
+    "Finished",
+    "Flight",
+    "Held",
+    "Lease",
+    "Work",
+    "cancel",
+    "candidates",
+    "claim",
+    "flights",
+    "fold",
+    "form",
+    "land",
+    "lock",
+    "mark",
+    "mark_sent",
+    "pause",
+    "reap",
+    "recall",
+    "recently_finished",
+    "refusals",
+    "release",
+    "release_all",
+    "renew",
+    "resume",
+    "retry",
+    "unsent",
+    "was_claimed",
+]

@@ -1,0 +1,124 @@
+"""How a batch ends: what failed is noted, what was not measured waits again, and the batch says what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from farm.db.tables import BatchState, FailureKind
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt at a job gave no measurement. `kind`: see `FailureKind`."""
+
+    kind: FailureKind
+    message: str
+
+
+def _storable(message: str) -> str:
+    """The message without what Postgres cannot store: zero bytes, and surrogates that stand for broken bytes."""
+    return message.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+_FAIL = text("""
+WITH failed AS (
+    SELECT * FROM unnest(CAST(:ids AS bigint[]), CAST(:kinds AS text[]), CAST(:messages AS text[]))
+        AS f(job_id, kind, message)
+), moved AS (
+    UPDATE jobs j SET
+        attempts = j.attempts + 1,
+        solo = j.solo OR f.kind = 'killed',
+        state = CASE
+            WHEN f.kind = 'invalid' THEN 'invalid'
+            WHEN j.attempts + 1 >= (c.rules ->> 'max_attempts')::int THEN 'dead'
+            ELSE 'open'
+        END
+    FROM failed f, lanes l JOIN campaigns c ON c.id = l.campaign_id
+    WHERE j.id = f.job_id AND j.state = 'open' AND l.id = j.lane_id
+    RETURNING j.id, j.lane_id, j.state, j.solo, f.kind, f.message
+), noted AS (
+    INSERT INTO failures (job_id, lane_id, batch_id, device_id, kind, message)
+    SELECT id, lane_id, :batch_id, :device_id, kind, message FROM moved ORDER BY id
+), again AS (
+    INSERT INTO returned_jobs (job_id, lane_id, solo, avoid_device_id)
+    SELECT id, lane_id, solo, :device_id FROM moved WHERE state = 'open'
+)
+SELECT count(*) FILTER (WHERE state = 'invalid') AS invalid, count(*) FILTER (WHERE state = 'dead') AS dead FROM moved
+""")
+
+
+def fail(
+    connection: Connection, failures: Mapping[int, Failure], *, batch_id: int, device_id: int | None
+) -> tuple[int, int]:
+    """open → invalid, dead, or waiting again elsewhere, by job id. Returns how many became invalid and dead."""
+    if not failures:
+        return 0, 0
+    parameters = {
+        "ids": list(failures),
+        "kinds": [f.kind.value for f in failures.values()],
+        "messages": [_storable(f.message) for f in failures.values()],
+        "batch_id": batch_id,
+        "device_id": device_id,
+    }
+    row = connection.execute(_FAIL, parameters).one()
+    return row.invalid, row.dead
+
+
+_RETURN_REST = text("""
+INSERT INTO returned_jobs (job_id, lane_id, solo)
+SELECT j.id, j.lane_id, j.solo
+FROM batches b CROSS JOIN unnest(b.job_ids) AS u(job_id) JOIN jobs j ON j.id = u.job_id
+WHERE b.id = :batch_id AND j.state = 'open'
+ON CONFLICT DO NOTHING
+""")
+
+
+def return_rest(connection: Connection, batch_id: int) -> None:
+    """The batch's jobs that are open, and do not wait already, wait again."""
+    connection.execute(_RETURN_REST, {"batch_id": batch_id})
+
+
+_END = text("""
+UPDATE batches SET state = :state, finished_at = clock_timestamp(), end_reason = :reason, lease_token = NULL,
+    lease_expires_at = NULL, busy_until = NULL, current_job_id = NULL, done = :done, invalid = :invalid, dead = :dead
+WHERE id = :batch_id
+""")
+
+
+def end(
+    connection: Connection,
+    batch_id: int,
+    state: BatchState,
+    *,
+    reason: str | None = None,
+    done: int = 0,
+    invalid: int = 0,
+    dead: int = 0,
+) -> None:
+    """The end of a batch that the caller has locked."""
+    parameters = {"batch_id": batch_id, "state": state.value, "reason": reason}
+    connection.execute(_END, {**parameters, "done": done, "invalid": invalid, "dead": dead})
+
+
+_LOCK = text("""
+SELECT current_job_id, device_id FROM batches WHERE id = :batch_id AND state IN ('queued', 'leased') FOR NO KEY UPDATE
+""")
+
+
+def release(connection: Connection, batch_id: int, *, reason: str, suspect: bool) -> None:
+    """queued, leased → released, where it is still one of these. Its jobs wait again.
+
+    With `suspect`, the job that was being measured counts an attempt, and is measured alone from now on.
+    """
+    row = connection.execute(_LOCK, {"batch_id": batch_id}).one_or_none()
+    if row is None:
+        return
+    invalid = dead = 0
+    if suspect and row.current_job_id is not None:
+        killed = Failure(FailureKind.KILLED, f"it was being measured when {reason}")
+        invalid, dead = fail(connection, {row.current_job_id: killed}, batch_id=batch_id, device_id=row.device_id)
+    return_rest(connection, batch_id)
+    end(connection, batch_id, BatchState.RELEASED, reason=reason, invalid=invalid, dead=dead)

@@ -1,0 +1,303 @@
+"""The coordinator's transitions: putting jobs into batches, sending, taking back, counting."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from farm.db.batches.ending import release
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Jobs of one lane that wait, and who may take them: one device, or devices of some types.
+
+    A `retry` is of jobs that failed: it goes to one device, another than `avoid_device_id` where there is one, and a
+    `solo` job goes alone.
+    """
+
+    lane_id: int
+    campaign_id: int
+    owner: str
+    priority: int
+    device_types: tuple[str, ...] | None
+    device_uuid: str | None
+    solo: bool = False
+    avoid_device_id: int | None = None
+
+    @property
+    def retry(self) -> bool:
+        return self.solo or self.avoid_device_id is not None
+
+
+MOST_RETRIES = 2000
+"""Failed jobs that are looked at for each turn: it bounds a turn's time when very many fail."""
+
+_CANDIDATES = text("""
+SELECT l.id AS lane_id, c.id AS campaign_id, c.owner, c.priority, p.device_types, p.device_uuid, r.solo, r.avoid_device_id
+FROM (
+    SELECT l.id AS lane_id, false AS solo, NULL::bigint AS avoid_device_id
+    FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
+    WHERE c.state = 'active' AND (l.fresh OR EXISTS (
+        SELECT 1 FROM returned_jobs r WHERE r.lane_id = l.id AND NOT r.solo AND r.avoid_device_id IS NULL
+    ))
+    UNION ALL
+    SELECT DISTINCT lane_id, solo, avoid_device_id
+    FROM (
+        SELECT r.lane_id, r.solo, r.avoid_device_id
+        FROM returned_jobs r JOIN lanes l ON l.id = r.lane_id JOIN campaigns c ON c.id = l.campaign_id
+        WHERE c.state = 'active' AND (r.solo OR r.avoid_device_id IS NOT NULL)
+        ORDER BY r.job_id LIMIT :most
+    ) failed
+) r
+JOIN lanes l ON l.id = r.lane_id JOIN campaigns c ON c.id = l.campaign_id JOIN pools p ON p.id = l.pool_id
+ORDER BY c.id, r.solo, r.avoid_device_id IS NULL, l.id, r.avoid_device_id NULLS FIRST
+""")
+
+
+def candidates(connection: Connection) -> list[Work]:
+    """What waits in the active campaigns, the oldest campaign first; of each what failed, what is fresh, and suspects.
+
+    A device that fails at once makes room for fresh jobs as fast as they come. What it failed must be measured elsewhere
+    all the same, which is what shows that the device is at fault.
+    """
+    rows = connection.execute(_CANDIDATES, {"most": MOST_RETRIES})
+    return [
+        Work(
+            lane_id=row.lane_id,
+            campaign_id=row.campaign_id,
+            owner=row.owner,
+            priority=row.priority,
+            device_types=None if row.device_types is None else tuple(row.device_types),
+            device_uuid=row.device_uuid,
+            solo=row.solo,
+            avoid_device_id=row.avoid_device_id,
+        )
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Batches of one owner that are queued or leased on one queue."""
+
+    owner: str
+    queue: str
+    batches: int
+    newest: int  # the id of the newest
+
+
+_FLIGHTS = text("""
+SELECT c.owner, b.queue, count(*), max(b.id)
+FROM batches b JOIN lanes l ON l.id = b.lane_id JOIN campaigns c ON c.id = l.campaign_id
+WHERE NOT b.folded AND b.state IN ('queued', 'leased') GROUP BY c.owner, b.queue
+""")
+
+
+def flights(connection: Connection) -> list[Flight]:
+    """What is queued or leased now."""
+    return [Flight(*row) for row in connection.execute(_FLIGHTS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Device seconds of a job: `fixed_s + gflop_s * gflop`, where `gflop` is that of one GEMM of it in 10⁹ operations."""
+
+    fixed_s: float
+    gflop_s: float
+
+
+_LOCK = text("""
+SELECT l.id FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
+WHERE l.id = :lane_id AND c.state = 'active' FOR SHARE OF c FOR NO KEY UPDATE OF l
+""")
+_TAKE = """
+, costed AS (
+    SELECT o.id, o.configuration_id, o.fresh, f.gflop,
+        row_number() OVER taking AS number, sum(:fixed_s + :gflop_s * f.gflop) OVER taking AS seconds
+    FROM offered o JOIN configurations c ON c.id = o.configuration_id
+    CROSS JOIN LATERAL (SELECT 2e-9::float8 * c.m * c.n * c.k AS gflop) f
+    WINDOW taking AS (ORDER BY o.fresh, o.configuration_id)
+), taken AS (
+    SELECT * FROM costed WHERE number = 1 OR (number <= :jobs AND seconds <= :seconds)
+), left_behind AS (
+    DELETE FROM returned_jobs r USING taken t WHERE r.job_id = t.id AND NOT t.fresh
+), moved AS (
+    UPDATE lanes SET
+        cursor = coalesce(
+            (SELECT configuration_id FROM taken WHERE fresh ORDER BY configuration_id DESC LIMIT 1), cursor
+        ),
+        fresh = (SELECT count(*) FROM offered WHERE fresh) >= least(:jobs, 1 + (SELECT count(*) FROM taken WHERE fresh))
+    WHERE id = :lane_id AND fresh AND :advance
+)
+INSERT INTO batches (lane_id, queue, jobs, job_ids, gflop)
+SELECT :lane_id, :queue, count(*), array_agg(id ORDER BY configuration_id), sum(gflop) FROM taken HAVING count(*) > 0
+RETURNING id
+"""
+_FORM = text(
+    """
+WITH lane AS (
+    SELECT coalesce(cursor, :before_all) AS cursor, fresh FROM lanes WHERE id = :lane_id
+), again AS (
+    SELECT job_id FROM returned_jobs
+    WHERE lane_id = :lane_id AND NOT solo AND avoid_device_id IS NULL
+    ORDER BY job_id LIMIT :jobs
+), offered AS (
+    SELECT j.id, j.configuration_id, false AS fresh FROM again JOIN jobs j ON j.id = again.job_id
+    UNION ALL (
+        SELECT id, configuration_id, true FROM jobs
+        WHERE lane_id = :lane_id AND (SELECT fresh FROM lane) AND state = 'open'
+          AND configuration_id > (SELECT cursor FROM lane)
+        ORDER BY configuration_id LIMIT :jobs
+    )
+)"""
+    + _TAKE
+)
+_FORM_RETRY = text(
+    """
+WITH offered AS (
+    SELECT j.id, j.configuration_id, false AS fresh
+    FROM (
+        SELECT job_id FROM returned_jobs
+        WHERE lane_id = :lane_id AND solo = :solo AND avoid_device_id IS NOT DISTINCT FROM :avoid_device_id
+        ORDER BY job_id LIMIT :jobs
+    ) again JOIN jobs j ON j.id = again.job_id
+)"""
+    + _TAKE
+)
+BEFORE_ALL = uuid.UUID(int=0)
+"""A cursor before every configuration. No hash is all zeros."""
+
+
+def lock(connection: Connection, lane_id: int) -> bool:
+    """Takes a lane for this transaction, to form batches of it. False where its campaign is not active (any more)."""
+    return connection.execute(_LOCK, {"lane_id": lane_id}).one_or_none() is not None
+
+
+def form(
+    connection: Connection, work: Work, *, queue: str, jobs: int, seconds: float = 1e9, cost: Cost | None = None
+) -> int | None:
+    """pending → queued: puts jobs in a new batch and returns its id; None where nothing waits there (any more).
+
+    As many as make `seconds` of device time at that cost, at least one, at most `jobs`; one for suspects. The caller
+    has taken the lane with `lock`: what is formed must be seen by whoever forms next, and by nobody in between.
+    """
+    parameters = {
+        "lane_id": work.lane_id,
+        "queue": queue,
+        "jobs": 1 if work.solo else jobs,
+        "seconds": seconds,
+        "fixed_s": cost.fixed_s if cost else 0.0,
+        "gflop_s": cost.gflop_s if cost else 0.0,
+        "advance": not work.retry,
+        **({"solo": work.solo, "avoid_device_id": work.avoid_device_id} if work.retry else {"before_all": BEFORE_ALL}),
+    }
+    statement = _FORM_RETRY if work.retry else _FORM
+    found: int | None = connection.execute(statement, parameters).scalar_one_or_none()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A batch that was measured to its end: its jobs, the 10⁹ operations of one GEMM of each, and the seconds it took."""
+
+    jobs: int
+    gflop: float
+    seconds: float
+
+
+_FINISHED = text("""
+SELECT b.jobs, b.gflop, extract(epoch FROM b.finished_at - b.claimed_at)::float8
+FROM batches b JOIN devices d ON d.id = b.device_id
+WHERE b.lane_id = :lane_id AND b.state = 'done' AND b.done = b.jobs AND d.type = :device_type
+    AND b.finished_at IS NOT NULL
+ORDER BY b.finished_at DESC LIMIT :limit
+""")
+
+
+def recently_finished(connection: Connection, *, lane_id: int, device_type: str, limit: int = 20) -> list[Finished]:
+    """The last batches of a lane that devices of a type measured whole, the newest first."""
+    parameters = {"lane_id": lane_id, "device_type": device_type, "limit": limit}
+    return [Finished(*row) for row in connection.execute(_FINISHED, parameters)]
+
+
+_UNSENT = text("""
+SELECT id, queue FROM batches
+WHERE NOT folded AND state = 'queued'
+  AND (sent_at IS NULL OR sent_at < clock_timestamp() - make_interval(secs => :resend_after))
+ORDER BY id LIMIT :limit
+""")
+_SENT = text("""
+UPDATE batches SET sent_at = clock_timestamp(), sends = least(sends + 1, 32767) WHERE id = ANY(:ids) RETURNING sends
+""")
+
+
+def unsent(connection: Connection, *, resend_after: float, limit: int = 1000) -> list[tuple[int, str]]:
+    """Batches (id, queue) whose message was never sent, or was sent so long ago that it may be lost."""
+    parameters = {"resend_after": resend_after, "limit": limit}
+    return [(i, queue) for i, queue in connection.execute(_UNSENT, parameters)]
+
+
+def mark_sent(connection: Connection, ids: Sequence[int]) -> int:
+    """Notes that the messages of these batches are with the broker. Returns how many had been sent before."""
+    return sum(sends > 1 for sends in connection.execute(_SENT, {"ids": list(ids)}).scalars())
+
+
+_EXPIRED = text("""
+SELECT id FROM batches WHERE NOT folded AND state = 'leased' AND lease_expires_at < clock_timestamp()
+ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+""")
+
+
+def reap(connection: Connection) -> list[int]:
+    """leased → released, for every lease that has passed. Returns the ids of those batches."""
+    expired = list(connection.execute(_EXPIRED).scalars())
+    for batch_id in expired:
+        release(connection, batch_id, reason="the lease passed without being renewed", suspect=True)
+    return expired
+
+
+_UNSERVED = text("""
+SELECT id FROM batches WHERE NOT folded AND state = 'queued' AND queue <> ALL(CAST(:served AS text[]))
+ORDER BY id LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
+""")
+
+
+def recall(connection: Connection, *, served: Sequence[str]) -> list[int]:
+    """queued → released, for batches on queues that no live device serves: another may take their jobs."""
+    unserved = list(connection.execute(_UNSERVED, {"served": list(served)}).scalars())
+    for batch_id in unserved:
+        release(connection, batch_id, reason="no live device serves its queue", suspect=False)
+    return unserved
+
+
+_FOLDABLE = text("""
+SELECT id, lane_id FROM batches WHERE NOT folded AND state IN ('done', 'released')
+ORDER BY id LIMIT 5000 FOR NO KEY UPDATE SKIP LOCKED
+""")
+_LOCK_LANES = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
+_FOLD = text("""
+WITH over AS (
+    UPDATE batches SET folded = true, job_ids = '{}' WHERE id = ANY(:ids)
+    RETURNING lane_id, device_id, done, invalid, dead
+), lane_sums AS (
+    UPDATE lanes l SET done = l.done + s.done, invalid = l.invalid + s.invalid, dead = l.dead + s.dead
+    FROM (SELECT lane_id, sum(done) AS done, sum(invalid) AS invalid, sum(dead) AS dead FROM over GROUP BY lane_id) s
+    WHERE l.id = s.lane_id
+)
+UPDATE devices d SET measured = d.measured + s.done
+FROM (SELECT device_id, sum(done) AS done FROM over WHERE done > 0 GROUP BY device_id) s
+WHERE d.id = s.device_id
+""")
+
+
+def fold(connection: Connection) -> int:
+    """Adds batches that are over to the counters of their lanes and devices. Returns how many."""
+    over = list(connection.execute(_FOLDABLE))
+    if over:
+        connection.execute(_LOCK_LANES, {"ids": sorted({row.lane_id for row in over})})
+        connection.execute(_FOLD, {"ids": [row.id for row in over]})
+    return len(over)

@@ -1,0 +1,110 @@
+"""The transitions that people ask for: cancel, pause, resume, retry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, text
+
+from farm.db.batches.ending import release
+from farm.db.batches.forming import BEFORE_ALL
+from farm.db.tables import CampaignState, FailureKind, JobState
+
+_LOCK = text("SELECT state FROM campaigns WHERE id = :campaign_id FOR NO KEY UPDATE")
+_SET = text("""
+UPDATE campaigns SET state = :state,
+    finished_at = CASE WHEN :state = 'cancelled' THEN clock_timestamp() END
+WHERE id = :campaign_id
+""")
+_QUEUED = text("""
+SELECT b.id FROM batches b JOIN lanes l ON l.id = b.lane_id
+WHERE l.campaign_id = :campaign_id AND NOT b.folded AND b.state = 'queued' ORDER BY b.id FOR NO KEY UPDATE OF b
+""")
+
+
+def _stop(connection: Connection, campaign_id: int, state: CampaignState, *, of: Sequence[CampaignState]) -> bool:
+    """Batches that nobody claimed go back at once. A worker learns of it before its next job, and lands what it has."""
+    if connection.execute(_LOCK, {"campaign_id": campaign_id}).scalar_one() not in of:
+        return False
+    connection.execute(_SET, {"campaign_id": campaign_id, "state": state.value})
+    for batch_id in list(connection.execute(_QUEUED, {"campaign_id": campaign_id}).scalars()):
+        release(connection, batch_id, reason=f"the campaign was {state}", suspect=False)
+    return True
+
+
+def cancel(connection: Connection, campaign_id: int) -> bool:
+    """active, paused → cancelled: no job of it starts after this is committed. Returns whether it changed."""
+    return _stop(connection, campaign_id, CampaignState.CANCELLED, of=(CampaignState.ACTIVE, CampaignState.PAUSED))
+
+
+def pause(connection: Connection, campaign_id: int) -> bool:
+    """active → paused: no job of it starts after this is committed. Returns whether it changed."""
+    return _stop(connection, campaign_id, CampaignState.PAUSED, of=(CampaignState.ACTIVE,))
+
+
+def resume(connection: Connection, campaign_id: int) -> bool:
+    """paused → active. Returns whether it changed."""
+    if connection.execute(_LOCK, {"campaign_id": campaign_id}).scalar_one() != CampaignState.PAUSED:
+        return False
+    connection.execute(_SET, {"campaign_id": campaign_id, "state": CampaignState.ACTIVE.value})
+    return True
+
+
+_LANES = text("SELECT id FROM lanes WHERE campaign_id = :campaign_id ORDER BY id FOR NO KEY UPDATE")
+_RETRY = text("""
+WITH chosen AS (
+    SELECT j.id, j.lane_id, j.state, j.solo, j.configuration_id > coalesce(l.cursor, :before_all) AS ahead
+    FROM lanes l JOIN jobs j ON j.lane_id = l.id
+    WHERE l.campaign_id = :campaign_id AND j.state = ANY(:states)
+      AND (CAST(:ids AS bigint[]) IS NULL OR j.id = ANY(:ids))
+      AND (CAST(:kinds AS text[]) IS NULL OR (
+          SELECT f.kind FROM failures f WHERE f.job_id = j.id ORDER BY f.id DESC LIMIT 1
+      ) = ANY(:kinds))
+    FOR NO KEY UPDATE OF j
+), reopened AS (
+    UPDATE jobs j SET state = 'open', attempts = 0 FROM chosen c WHERE j.id = c.id
+), again AS (
+    INSERT INTO returned_jobs (job_id, lane_id, solo) SELECT id, lane_id, solo FROM chosen WHERE NOT ahead
+), counted AS (
+    UPDATE lanes l SET dead = l.dead - s.dead, invalid = l.invalid - s.invalid, fresh = l.fresh OR s.ahead
+    FROM (
+        SELECT lane_id, count(*) FILTER (WHERE state = 'dead') AS dead,
+            count(*) FILTER (WHERE state = 'invalid') AS invalid, bool_or(ahead) AS ahead
+        FROM chosen GROUP BY lane_id
+    ) s
+    WHERE l.id = s.lane_id
+)
+SELECT count(*) FROM chosen
+""")
+_REOPEN = text("UPDATE campaigns SET state = 'active', finished_at = NULL WHERE id = :campaign_id AND state = 'done'")
+
+
+def retry(
+    connection: Connection,
+    campaign_id: int,
+    *,
+    states: Sequence[JobState] = (JobState.DEAD,),
+    job_ids: Sequence[int] | None = None,
+    kinds: Sequence[FailureKind] | None = None,
+) -> int:
+    """dead, invalid → pending, with all their attempts before them. Returns how many jobs were re-opened.
+
+    `states` says which of the two; `job_ids` and `kinds` (of their last failure) choose among them. A campaign that
+    was done is active again. Jobs that were suspected of killing their process are still measured alone.
+    """
+    wrong = set(states) - {JobState.DEAD, JobState.INVALID}
+    if wrong:
+        raise ValueError(f"jobs that are {', '.join(sorted(wrong))} cannot be tried again")
+    connection.execute(_LOCK, {"campaign_id": campaign_id})
+    connection.execute(_LANES, {"campaign_id": campaign_id})
+    parameters = {
+        "campaign_id": campaign_id,
+        "states": [state.value for state in states],
+        "ids": None if job_ids is None else list(job_ids),
+        "kinds": None if kinds is None else [kind.value for kind in kinds],
+        "before_all": BEFORE_ALL,
+    }
+    chosen: int = connection.execute(_RETRY, parameters).scalar_one()
+    if chosen:
+        connection.execute(_REOPEN, {"campaign_id": campaign_id})
+    return chosen

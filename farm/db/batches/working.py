@@ -1,0 +1,220 @@
+"""The worker's transitions: claiming a batch, marking each job, renewing, landing, handing back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from farm.db import measurements
+from farm.db.batches import ending
+from farm.db.batches.ending import Failure
+from farm.db.tables import BatchState, FailureKind
+from farm.errors import LeaseLost
+from farm.kernels import Configuration
+from farm.measurement import Measurement, MeasuringRules
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    id: int
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A worker's right to a batch, until its token no longer matches."""
+
+    batch_id: int
+    token: uuid.UUID
+    campaign_id: int
+    device_id: int
+    rules: MeasuringRules
+    jobs: tuple[ClaimedJob, ...]
+
+
+_CLAIM = text("""
+UPDATE batches b
+SET state = 'leased', device_id = d.id, claimed_at = clock_timestamp(), lease_token = gen_random_uuid(),
+    lease_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds),
+    busy_until = clock_timestamp() + make_interval(secs => :busy_seconds)
+FROM lanes l, campaigns c, devices d
+WHERE b.id = :batch_id AND b.state = 'queued' AND l.id = b.lane_id AND c.id = l.campaign_id AND c.state = 'active'
+  AND d.id = :device_id AND d.state = 'active' AND b.queue IN ('gpu.' || d.type, 'device.' || d.uuid)
+RETURNING b.lease_token, c.id, c.rules, b.job_ids
+""")
+_CLAIM_JOBS = text("""
+SELECT j.id AS job_id, c.* FROM jobs j JOIN configurations c ON c.id = j.configuration_id
+WHERE j.id = ANY(:ids) AND j.state = 'open' ORDER BY c.id
+""")
+
+
+def claim(
+    connection: Connection, batch_id: int, *, device_id: int, lease_seconds: float, busy_seconds: float = 60.0
+) -> Lease | None:
+    """queued → leased, in one atomic statement; None where there is nothing (more) to claim.
+
+    A message that comes twice or late, for a cancelled or paused campaign, or to a drained device, claims nothing.
+    Before the first job is marked, heartbeats may renew the lease for `busy_seconds`.
+    """
+    parameters = {
+        "batch_id": batch_id,
+        "device_id": device_id,
+        "lease_seconds": lease_seconds,
+        "busy_seconds": max(busy_seconds, lease_seconds),
+    }
+    row = connection.execute(_CLAIM, parameters).one_or_none()
+    if row is None:
+        return None
+    token, campaign_id, rules, job_ids = row
+    jobs = tuple(
+        ClaimedJob(job["job_id"], Configuration.from_columns(dict(job)))
+        for job in connection.execute(_CLAIM_JOBS, {"ids": job_ids}).mappings()
+    )
+    return Lease(batch_id, token, campaign_id, device_id, MeasuringRules.model_validate(rules), jobs)
+
+
+_MARK = text("""
+UPDATE batches SET current_job_id = :job_id,
+    lease_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds),
+    busy_until = clock_timestamp() + make_interval(secs => :busy_seconds)
+WHERE id = :batch_id AND state = 'leased' AND lease_token = :token AND lease_expires_at > clock_timestamp()
+RETURNING (SELECT state = 'active' FROM campaigns WHERE id = :campaign_id)
+    AND (SELECT state <> 'quarantined' FROM devices WHERE id = :device_id)
+""")
+
+
+def mark(
+    connection: Connection, lease: Lease, job: ClaimedJob, *, lease_seconds: float, busy_seconds: float | None = None
+) -> bool:
+    """Renews the lease and names the job that is measured from now on. Raises `LeaseLost`.
+
+    False where the campaign is cancelled or paused, or the device is quarantined: then the job must not start.
+    Heartbeats may renew the lease for `busy_seconds` from now, the longest that the job and the landing may take.
+    """
+    parameters = {
+        "job_id": job.id,
+        "batch_id": lease.batch_id,
+        "token": lease.token,
+        "campaign_id": lease.campaign_id,
+        "device_id": lease.device_id,
+        "lease_seconds": lease_seconds,
+        "busy_seconds": max(busy_seconds or 0.0, lease_seconds),
+    }
+    go_on: bool | None = connection.execute(_MARK, parameters).scalar_one_or_none()
+    if go_on is None:
+        raise LeaseLost(batch=lease.batch_id)
+    return go_on
+
+
+_RENEW = text("""
+UPDATE batches SET lease_expires_at = least(clock_timestamp() + make_interval(secs => :lease_seconds), busy_until)
+WHERE NOT folded AND device_id = :device_id AND state = 'leased' AND lease_expires_at > clock_timestamp()
+RETURNING id, extract(epoch FROM busy_until - clock_timestamp())::float8 AS left_s
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a device has in hand, and for how many seconds its lease can still be renewed."""
+
+    batch_id: int
+    left_s: float
+
+
+def renew(connection: Connection, *, device_id: int, lease_seconds: float) -> Held | None:
+    """A heartbeat of the device's worker: the lease that it holds goes on, for as long as its job may take.
+
+    Returns None where the device holds none.
+    """
+    parameters = {"device_id": device_id, "lease_seconds": lease_seconds}
+    held = [Held(row.id, row.left_s) for row in connection.execute(_RENEW, parameters)]
+    return min(held, key=lambda one: one.left_s, default=None)
+
+
+# A landing waits for the disk, whatever its connection does otherwise.
+_FENCE = text("""
+SELECT id, set_config('synchronous_commit', 'on', true) FROM batches
+WHERE id = :batch_id AND state = 'leased' AND lease_token = :token AND lease_expires_at > clock_timestamp()
+FOR NO KEY UPDATE
+""")
+_DONE = text("UPDATE jobs SET state = 'done' WHERE id = ANY(:ids) AND state = 'open' RETURNING id")
+
+
+def _row(lease: Lease, job: ClaimedJob, row: Measurement) -> measurements.Row:
+    return job.id, lease.campaign_id, job.configuration.id, lease.device_id, row
+
+
+def land(
+    connection: Connection,
+    lease: Lease,
+    results: Sequence[tuple[ClaimedJob, Measurement]],
+    failures: Mapping[int, Failure],
+) -> None:
+    """leased → done: rows, job states and the batch's end in the caller's one transaction. Raises `LeaseLost`.
+
+    Raises one of `measurements.UNSTORABLE` where a row cannot be stored: `refusals` says which.
+
+    Jobs of the batch that are in neither `results` nor `failures` (by job id) wait again.
+    """
+    fence = {"batch_id": lease.batch_id, "token": lease.token}
+    if connection.execute(_FENCE, fence).one_or_none() is None:
+        raise LeaseLost(batch=lease.batch_id)
+    done: set[int] = set()
+    if results:
+        done = set(connection.execute(_DONE, {"ids": [job.id for job, _ in results]}).scalars())
+    measurements.insert(connection, (_row(lease, job, row) for job, row in results if job.id in done))
+    invalid, dead = ending.fail(connection, failures, batch_id=lease.batch_id, device_id=lease.device_id)
+    if len(done) + invalid + dead < len(lease.jobs):
+        ending.return_rest(connection, lease.batch_id)
+    ending.end(connection, lease.batch_id, BatchState.DONE, done=len(done), invalid=invalid, dead=dead)
+
+
+def refusals(
+    connection: Connection, lease: Lease, results: Sequence[tuple[ClaimedJob, Measurement]]
+) -> dict[int, Failure]:
+    """By job id, the failure of each job whose row cannot be stored. Nothing is written."""
+    whys = measurements.refusals(connection, (_row(lease, job, row) for job, row in results))
+    return {
+        job.id: Failure(FailureKind.FAILED, f"its row cannot be stored: {why}")
+        for (job, _), why in zip(results, whys, strict=True)
+        if why is not None
+    }
+
+
+_HELD = text(
+    "SELECT id FROM batches WHERE id = :batch_id AND state = 'leased' AND device_id = :device_id FOR NO KEY UPDATE"
+)
+_ALL_HELD = text("""
+SELECT id FROM batches WHERE NOT folded AND device_id = :device_id AND state = 'leased' ORDER BY id FOR NO KEY UPDATE
+""")
+
+
+def release(connection: Connection, batch_id: int, *, device_id: int, reason: str, suspect: bool) -> bool:
+    """leased → released, by the device that holds it. The rest of its jobs wait again.
+
+    With `suspect`, the job that was being measured counts an attempt and is measured alone from now on.
+    Returns whether the device still held the batch.
+    """
+    if connection.execute(_HELD, {"batch_id": batch_id, "device_id": device_id}).one_or_none() is None:
+        return False
+    ending.release(connection, batch_id, reason=reason, suspect=suspect)
+    return True
+
+
+_CLAIMED = text("SELECT count(*) FROM batches WHERE id = :batch_id AND device_id = :device_id")
+
+
+def was_claimed(connection: Connection, batch_id: int, *, device_id: int) -> bool:
+    """Whether the device holds that batch or held it last."""
+    return bool(connection.execute(_CLAIMED, {"batch_id": batch_id, "device_id": device_id}).scalar_one())
+
+
+def release_all(connection: Connection, *, device_id: int, reason: str) -> list[int]:
+    """leased → released, for what an earlier worker of this device held when it ended. Returns the batches' ids."""
+    held = list(connection.execute(_ALL_HELD, {"device_id": device_id}).scalars())
+    for batch_id in held:
+        ending.release(connection, batch_id, reason=reason, suspect=True)
+    return held

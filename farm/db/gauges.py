@@ -1,0 +1,70 @@
+"""The farm in numbers, for gauges: from counters and open batches, so that it costs the same at any size."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from farm.db.campaigns import TALLY
+from farm.db.tables import BatchState, JobState
+
+
+@dataclass(frozen=True, slots=True)
+class FarmGauges:
+    """How the farm stands at one moment."""
+
+    # Jobs of the active campaigns, by each state that such a job can have.
+    jobs: dict[JobState, int]
+    # By device type and: live, silent, drained, quarantined. Every device is in one of them.
+    devices: dict[str, dict[str, int]]
+    # By device type and state, queued or leased.
+    batches: dict[str, dict[BatchState, int]]
+    # Seconds since the oldest batch was formed that nobody has claimed; 0 where none waits.
+    oldest_unclaimed_s: float
+
+
+_JOBS = text(f"""
+SELECT coalesce(sum(jobs - done - invalid - dead - queued - running), 0)::bigint AS pending,
+    coalesce(sum(queued), 0)::bigint AS queued, coalesce(sum(running), 0)::bigint AS running,
+    coalesce(sum(done), 0)::bigint AS done, coalesce(sum(invalid), 0)::bigint AS invalid,
+    coalesce(sum(dead), 0)::bigint AS dead
+FROM ({TALLY} WHERE l.campaign_id IN (SELECT id FROM campaigns WHERE state = 'active')) t
+""")
+_DEVICES = text("""
+SELECT type, CASE
+        WHEN state <> 'active' THEN state
+        WHEN vanished_at IS NULL AND last_seen_at > clock_timestamp() - make_interval(secs => :silent_after) THEN 'live'
+        ELSE 'silent'
+    END AS condition, count(*) AS n
+FROM devices GROUP BY 1, 2
+""")
+# A queue is `gpu.<type>` or `device.<uuid>`.
+_BATCHES = text("""
+SELECT coalesce(d.type, substr(b.queue, length('gpu.') + 1)) AS type, b.state, count(*) AS n,
+    coalesce(extract(epoch FROM clock_timestamp() - min(b.created_at) FILTER (WHERE b.state = 'queued')), 0)::float8
+        AS oldest_s
+FROM batches b
+LEFT JOIN devices d ON starts_with(b.queue, 'device.') AND d.uuid = substr(b.queue, length('device.') + 1)
+WHERE NOT b.folded AND b.state IN ('queued', 'leased')
+GROUP BY 1, 2
+""")
+
+CONDITIONS = ("live", "silent", "drained", "quarantined")
+_OPEN = (BatchState.QUEUED, BatchState.LEASED)
+
+
+def read(connection: Connection, *, silent_after: float) -> FarmGauges:
+    """How the farm stands now. Every known device type has each of its numbers, zeros too."""
+    jobs = connection.execute(_JOBS).mappings().one()
+    devices = defaultdict[str, dict[str, int]](lambda: dict.fromkeys(CONDITIONS, 0))
+    for row in connection.execute(_DEVICES, {"silent_after": silent_after}):
+        devices[row.type][row.condition] = row.n
+    batches = defaultdict[str, dict[BatchState, int]](lambda: dict.fromkeys(_OPEN, 0))
+    batches |= {kind: dict.fromkeys(_OPEN, 0) for kind in devices}
+    oldest_s = 0.0
+    for row in connection.execute(_BATCHES):
+        batches[row.type][row.state] = row.n
+        oldest_s = max(oldest_s, row.oldest_s)
+    return FarmGauges({JobState(state): n for state, n in jobs.items()}, dict(devices), dict(batches), oldest_s)

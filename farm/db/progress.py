@@ -1,0 +1,296 @@
+"""How the farm stands now: where jobs wait and run, how fast they end, who lives. Read-only.
+
+From counters, open batches and batches that ended lately, so that a look costs the same at any size of a campaign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from farm.db.campaigns import TALLY
+from farm.db.tables import CampaignState, DeviceState
+
+# --- jobs --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneNow:
+    """The jobs of one campaign for one target, counted by where they are."""
+
+    lane_id: int
+    campaign_id: int
+    campaign: str
+    owner: str
+    priority: int
+    state: CampaignState
+    target: str  # the pool's name
+    device_types: tuple[str, ...] | None
+    device_uuid: str | None
+    jobs: int
+    done: int
+    invalid: int
+    dead: int
+    queued: int  # in batches that no worker has claimed
+    running: int  # in batches that a worker holds
+
+    @property
+    def open(self) -> int:
+        return self.jobs - self.done - self.invalid - self.dead
+
+    @property
+    def waiting(self) -> int:
+        """Open, and in no batch."""
+        return self.open - self.queued - self.running
+
+    def serves(self, device: DeviceNow) -> bool:
+        """Whether the device is one of those that may take the jobs."""
+        if self.device_types is None:
+            return device.uuid == self.device_uuid
+        return device.type in self.device_types
+
+
+_LANES = text(f"""
+SELECT t.lane_id, c.id AS campaign_id, c.name AS campaign, c.owner, c.priority, c.state, p.name AS target,
+    p.device_types, p.device_uuid, t.jobs, t.done, t.invalid, t.dead, t.queued, t.running
+FROM campaigns c
+CROSS JOIN LATERAL ({TALLY} WHERE l.campaign_id = c.id) t
+JOIN lanes s ON s.id = t.lane_id JOIN pools p ON p.id = s.pool_id
+WHERE c.state IN ('active', 'paused') OR c.id = :also
+ORDER BY c.id, t.lane_id
+""")
+
+
+def lanes(connection: Connection, *, also: int | None = None) -> list[LaneNow]:
+    """The lanes of every active or paused campaign, and of the campaign `also` whatever its state."""
+    return [
+        LaneNow(
+            **{
+                **row,
+                "state": CampaignState(row["state"]),
+                "device_types": None if row["device_types"] is None else tuple(row["device_types"]),
+            }
+        )
+        for row in connection.execute(_LANES, {"also": also}).mappings()
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueNow:
+    """Batches of one lane that were formed for one queue and that no worker has claimed."""
+
+    lane_id: int
+    queue: str
+    oldest_s: float  # since the oldest was formed
+    sends: int  # how often the one that was sent most often was sent
+
+
+_QUEUES = text("""
+SELECT lane_id, queue, extract(epoch FROM clock_timestamp() - min(created_at))::float8 AS oldest_s, max(sends) AS sends
+FROM batches WHERE NOT folded AND state = 'queued' GROUP BY lane_id, queue ORDER BY lane_id, queue
+""")
+
+
+def queues(connection: Connection) -> list[QueueNow]:
+    """What was formed and is not claimed."""
+    return [QueueNow(**row) for row in connection.execute(_QUEUES).mappings()]
+
+
+_RUNNING = text("""
+SELECT d.uuid AS device_uuid, d.type AS device_type, h.name AS host, p.name AS target, b.id AS batch_id, b.jobs,
+    b.current_job_id AS job_id, extract(epoch FROM clock_timestamp() - b.claimed_at)::float8 AS busy_s,
+    d.last_seen_at <= clock_timestamp() - make_interval(secs => :silent_after) AS silent
+FROM batches b
+JOIN lanes l ON l.id = b.lane_id
+JOIN pools p ON p.id = l.pool_id
+JOIN devices d ON d.id = b.device_id
+JOIN hosts h ON h.id = d.host_id
+WHERE NOT b.folded AND b.state = 'leased' AND l.campaign_id = :campaign_id
+ORDER BY silent DESC, b.claimed_at, b.id
+""")
+
+
+def running(connection: Connection, campaign_id: int, *, silent_after: float) -> list[dict[str, Any]]:
+    """The batches of a campaign that a worker holds, those of silent workers first, then the oldest first.
+
+    `job_id` is the job in hand, where one is; `busy_s` counts from the claim of the batch.
+    """
+    parameters = {"campaign_id": campaign_id, "silent_after": silent_after}
+    return [dict(row) for row in connection.execute(_RUNNING, parameters).mappings()]
+
+
+# --- how fast ----------------------------------------------------------------------------------------
+
+LATELY_SECONDS = 300.0
+"""What ended in this time tells how long the rest will take."""
+
+MOST_BATCHES = 5000
+"""Batches looked at for each campaign: where more ended lately, the newest of them tell the pace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast the jobs of a campaign end, measured or not, in jobs per minute. None where none ended in that time."""
+
+    last_minute: float | None = None
+    lately: float | None = None  # over the last `LATELY_SECONDS`
+    began_s: float | None = None  # seconds from its first claim to its end, or to now; None before its first batch ends
+
+    def seconds_for(self, jobs: int) -> float | None:
+        """How long that many jobs take at the pace of the last minutes; None where nothing ended lately."""
+        return None if self.lately is None else 60 * jobs / self.lately
+
+    def overall(self, ended: int) -> float | None:
+        """Jobs per minute since it began, of which `ended` ended."""
+        return None if self.began_s is None else _per_minute(ended, self.began_s)
+
+
+def _per_minute(jobs: int | None, seconds: float | None) -> float | None:
+    return 60 * jobs / max(seconds, 1.0) if jobs and seconds is not None else None
+
+
+# A span begins where the first of its batches was claimed. `statement_timestamp` can be looked up in an index.
+_PACE = text("""
+WITH ended AS (
+    SELECT c.id AS campaign_id, b.claimed_at, b.finished_at, b.jobs,
+        b.finished_at > statement_timestamp() - interval '1 minute' AS last_minute
+    FROM campaigns c CROSS JOIN LATERAL (
+        SELECT o.* FROM lanes l CROSS JOIN LATERAL (
+            SELECT claimed_at, finished_at, done + invalid + dead AS jobs FROM batches
+            WHERE lane_id = l.id AND claimed_at IS NOT NULL
+                AND finished_at > statement_timestamp() - make_interval(secs => :lately)
+            ORDER BY finished_at DESC LIMIT :most
+        ) o
+        WHERE l.campaign_id = c.id ORDER BY o.finished_at DESC LIMIT :most
+    ) b
+    WHERE c.id = ANY(:ids)
+), spans AS (
+    SELECT campaign_id, sum(jobs) FILTER (WHERE last_minute)::bigint AS minute_jobs, sum(jobs)::bigint AS lately_jobs,
+        CASE WHEN count(*) = :most THEN min(finished_at) ELSE min(claimed_at) FILTER (WHERE last_minute) END AS minute,
+        CASE WHEN count(*) = :most THEN min(finished_at) ELSE min(claimed_at) END AS lately
+    FROM ended GROUP BY campaign_id
+)
+SELECT c.id, s.minute_jobs, s.lately_jobs,
+    least(60, extract(epoch FROM statement_timestamp() - s.minute))::float8 AS minute_s,
+    least(:lately, extract(epoch FROM statement_timestamp() - s.lately))::float8 AS lately_s,
+    extract(epoch FROM coalesce(c.finished_at, statement_timestamp()) - f.claimed_at)::float8 AS began_s
+FROM campaigns c LEFT JOIN spans s ON s.campaign_id = c.id
+CROSS JOIN LATERAL (
+    SELECT min(b.claimed_at) AS claimed_at FROM lanes l CROSS JOIN LATERAL (
+        SELECT claimed_at FROM batches
+        WHERE lane_id = l.id AND claimed_at IS NOT NULL AND finished_at IS NOT NULL ORDER BY finished_at LIMIT 1
+    ) b
+    WHERE l.campaign_id = c.id
+) f
+WHERE c.id = ANY(:ids)
+""")
+
+
+def paces(connection: Connection, campaign_ids: Iterable[int]) -> dict[int, Pace]:
+    """The pace of each of the campaigns, by id."""
+    parameters = {"ids": list(campaign_ids), "lately": LATELY_SECONDS, "most": MOST_BATCHES}
+    return {
+        row.id: Pace(
+            last_minute=_per_minute(row.minute_jobs, row.minute_s),
+            lately=_per_minute(row.lately_jobs, row.lately_s),
+            began_s=row.began_s,
+        )
+        for row in connection.execute(_PACE, parameters)
+    }
+
+
+# --- who lives ---------------------------------------------------------------------------------------
+
+
+class Presence(StrEnum):
+    """What is heard of a device's worker."""
+
+    LIVE = "live"
+    SILENT = "silent"  # not heard of for `FARM_SILENT_AFTER_SECONDS`
+    STOPPED = "stopped"  # it said that it stops
+    GONE = "gone"  # its host is there, and no longer shows the device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNow:
+    """A device, what is heard of it, and what people or the farm made of it. Ages are seconds of Postgres's clock."""
+
+    device_id: int
+    uuid: str
+    type: str
+    host: str
+    state: DeviceState
+    reason: str | None
+    state_s: float  # since its state changed
+    presence: Presence
+    silent_s: float | None  # since it was last heard of; None where it stopped or is gone
+    vanished_s: float | None  # since its host no longer shows it
+    batch_id: int | None  # what it holds
+
+    @property
+    def takes_work(self) -> bool:
+        return self.state is DeviceState.ACTIVE and self.presence is Presence.LIVE
+
+
+_DEVICES = text("""
+SELECT d.id AS device_id, d.uuid, d.type, h.name AS host, d.state, d.state_reason AS reason, b.batch_id,
+    CASE
+        WHEN d.vanished_at IS NOT NULL THEN 'gone'
+        WHEN d.last_seen_at = '-infinity' THEN 'stopped'
+        WHEN d.last_seen_at > clock_timestamp() - make_interval(secs => :silent_after) THEN 'live'
+        ELSE 'silent'
+    END AS presence,
+    extract(epoch FROM clock_timestamp() - d.state_changed_at)::float8 AS state_s,
+    extract(epoch FROM clock_timestamp() - nullif(d.last_seen_at, '-infinity'))::float8 AS silent_s,
+    extract(epoch FROM clock_timestamp() - d.vanished_at)::float8 AS vanished_s
+FROM devices d
+JOIN hosts h ON h.id = d.host_id
+LEFT JOIN (
+    SELECT device_id, max(id) AS batch_id FROM batches WHERE NOT folded AND state = 'leased' GROUP BY device_id
+) b ON b.device_id = d.id
+ORDER BY h.name, d.uuid
+""")
+
+
+def devices(connection: Connection, *, silent_after: float) -> list[DeviceNow]:
+    """Every device that was ever announced."""
+    rows = connection.execute(_DEVICES, {"silent_after": silent_after}).mappings()
+    return [
+        DeviceNow(**{**row, "state": DeviceState(row["state"]), "presence": Presence(row["presence"])}) for row in rows
+    ]
+
+
+_ERRORS = text("""
+SELECT device_id, kind, count(*) AS failures FROM failures
+WHERE device_id = ANY(ARRAY(SELECT id FROM devices))
+    AND at > statement_timestamp() - make_interval(secs => :window)
+GROUP BY device_id, kind ORDER BY device_id, kind
+""")
+
+
+def device_errors(connection: Connection, *, window_seconds: float = 3600.0) -> dict[int, dict[str, int]]:
+    """How many attempts failed on each device lately, by kind; devices without any are left out."""
+    found: dict[int, dict[str, int]] = {}
+    for row in connection.execute(_ERRORS, {"window": window_seconds}):
+        found.setdefault(row.device_id, {})[row.kind] = row.failures
+    return found
+
+
+_HELD = text("""
+SELECT EXISTS (
+    SELECT 1 FROM pg_locks
+    WHERE locktype = 'advisory' AND granted AND objsubid = 1
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND classid::bigint << 32 | objid::bigint = :key
+)
+""")
+
+
+def is_held(connection: Connection, lock: int) -> bool:
+    """Whether any process holds that advisory lock, as the leading coordinator does."""
+    held: bool = connection.execute(_HELD, {"key": lock}).scalar_one()
+    return held

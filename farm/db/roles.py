@@ -1,0 +1,150 @@
+"""The role under which workers reach the database: it can claim and land, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from psycopg import errors, sql
+from sqlalchemy import Connection, text
+
+from farm.db.measurements import cursor_of
+from farm.errors import BadWorkerRole, WorkerRoleRefused, first_line
+from farm.measurement import MEASUREMENT_COLUMNS
+
+WORKER_ROLE = "farm_worker"
+
+LONGEST_NAME_BYTES = 63
+"""Postgres cuts longer names off (NAMEDATALEN)."""
+
+RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "alembic_version": {"SELECT": ("version_num",)},
+    "hosts": {"SELECT": ("id", "name", "facts"), "INSERT": ("name", "facts"), "UPDATE": ("facts", "last_seen_at")},
+    "devices": {
+        "SELECT": (),
+        "INSERT": ("uuid", "host_id", "type", "name", "backend", "traits", "facts"),
+        "UPDATE": (
+            *("host_id", "type", "name", "backend", "traits", "facts", "last_seen_at", "vanished_at"),
+            *("state", "state_reason", "state_changed_at", "unopened"),
+        ),
+    },
+    "campaigns": {"SELECT": ("id", "state", "rules")},
+    "lanes": {"SELECT": ("id", "campaign_id")},
+    "configurations": {"SELECT": ()},
+    "jobs": {"SELECT": (), "UPDATE": ("state", "attempts", "solo")},
+    "batches": {
+        "SELECT": (),
+        "UPDATE": (
+            *("state", "device_id", "claimed_at", "lease_token", "lease_expires_at", "busy_until", "current_job_id"),
+            *("finished_at", "end_reason", "done", "invalid", "dead"),
+        ),
+    },
+    "measurements": {
+        "INSERT": (
+            *("job_id", "campaign_id", "configuration_id", "device_id", "environment_id"),
+            *MEASUREMENT_COLUMNS,
+        )
+    },
+    "environments": {"INSERT": ("id", "content")},
+    "failures": {"INSERT": ("job_id", "lane_id", "batch_id", "device_id", "kind", "message")},
+    "returned_jobs": {"INSERT": ("job_id", "lane_id", "solo", "avoid_device_id")},
+}
+"""What a worker's statements need, by table and privilege: these columns, or all where none is named."""
+
+_FOUND = text("""
+SELECT r.rolsuper, r.rolcreaterole, r.rolcreatedb, r.rolreplication, r.rolbypassrls,
+    r.rolname IN (current_user, session_user) AS own,
+    EXISTS (
+        SELECT 1 FROM pg_shdepend
+        WHERE refclassid = 'pg_authid'::regclass AND refobjid = r.oid AND deptype = 'o'
+    ) AS owner,
+    (SELECT min(g.rolname) FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid WHERE m.member = r.oid) AS member_of
+FROM pg_roles r WHERE r.rolname = :name
+""")
+# What everybody has, this role has too, and it cannot be taken from it alone.
+_TOO_MUCH = text("""
+SELECT 'CREATE on the schema public' WHERE has_schema_privilege(:name, 'public', 'CREATE')
+UNION ALL
+SELECT 'CREATE on the database' WHERE has_database_privilege(:name, current_database(), 'CREATE')
+UNION ALL
+SELECT format('%s on %s', p.privilege, c.relname)
+FROM pg_class c CROSS JOIN unnest(ARRAY['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER']) AS p(privilege)
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')
+  AND has_table_privilege(:name, c.oid, p.privilege)
+LIMIT 1
+""")
+_LACKS = text("""
+SELECT NOT has_database_privilege(:name, current_database(), 'CONNECT') AS database,
+    NOT has_schema_privilege(:name, 'public', 'USAGE') AS schema, current_database() AS database_name
+""")
+
+
+def exists(connection: Connection, name: str) -> bool:
+    """Whether there is a role of that name."""
+    return connection.execute(_FOUND, {"name": name}).one_or_none() is not None
+
+
+def set_up_worker_role(connection: Connection, name: str, *, password: str | None) -> None:
+    """Makes the role, or changes one that is there, so that it has the `RIGHTS` and no other in this database.
+
+    In the caller's transaction: workers that are connected notice nothing. A password of None leaves the role's as it
+    is. The server gets only what it keeps of a password (SCRAM-SHA-256), so that no log of it can hold the password.
+
+    Raises `BadWorkerRole` for a role that is more than a worker's, and `WorkerRoleRefused` where Postgres refuses.
+    """
+    _check(connection, name)
+    try:
+        with cursor_of(connection) as cursor:
+            for statement in _statements(connection, name, password):
+                cursor.execute(statement)
+    except (errors.InsufficientPrivilege, errors.ReservedName) as error:
+        raise WorkerRoleRefused(name=name, why=first_line(error)) from None
+    if (too_much := connection.execute(_TOO_MUCH, {"name": name}).scalar_one_or_none()) is not None:
+        raise BadWorkerRole(name=name, why=f"it would have {too_much}, which PUBLIC has; revoke that from PUBLIC first")
+
+
+def _statements(connection: Connection, name: str, password: str | None) -> Iterator[sql.Composed]:
+    role = sql.Identifier(name)
+    if not exists(connection, name):
+        yield sql.SQL("CREATE ROLE {} LOGIN").format(role)
+    if password is not None:
+        kept = sql.Literal(_as_kept(connection, name, password))
+        yield sql.SQL("ALTER ROLE {} LOGIN PASSWORD {}").format(role, kept)
+    for kind in ("TABLES", "SEQUENCES", "FUNCTIONS"):
+        yield sql.SQL("REVOKE ALL ON ALL {} IN SCHEMA public FROM {}").format(sql.SQL(kind), role)
+    lacks = connection.execute(_LACKS, {"name": name}).one()
+    if lacks.database:
+        yield sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(sql.Identifier(lacks.database_name), role)
+    if lacks.schema:
+        yield sql.SQL("GRANT USAGE ON SCHEMA public TO {}").format(role)
+    for table, privileges in RIGHTS.items():
+        for privilege, columns in privileges.items():
+            named = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, columns))) if columns else sql.SQL("")
+            on = sql.Identifier(table)
+            yield sql.SQL("GRANT {} {} ON {} TO {}").format(sql.SQL(privilege), named, on, role)
+
+
+def _check(connection: Connection, name: str) -> None:
+    """Refuses what is not, and must not become, the role of workers: above all the farm's own."""
+    if not 0 < len(name.encode()) <= LONGEST_NAME_BYTES or "\0" in name:
+        raise BadWorkerRole(name=repr(name), why=f"a name has from 1 to {LONGEST_NAME_BYTES} bytes")
+    found = connection.execute(_FOUND, {"name": name}).one_or_none()
+    if found is None:
+        return
+    why = None
+    if found.own:
+        why = "it is the role that FARM_DATABASE_URL names"
+    elif found.rolsuper or found.rolcreaterole or found.rolcreatedb or found.rolreplication or found.rolbypassrls:
+        why = "there is such a role, and it may do more than log in"
+    elif found.owner:
+        why = "there is such a role, and it owns a database or something in one"
+    elif found.member_of is not None:
+        why = f"there is such a role, and it is a member of {found.member_of}"
+    if why is not None:
+        raise BadWorkerRole(name=name, why=why)
+
+
+def _as_kept(connection: Connection, name: str, password: str) -> str:
+    driver: Any = connection.connection.driver_connection
+    kept: bytes = driver.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256")
+    return kept.decode()

@@ -1,0 +1,26 @@
+"""The command that measures one configuration again, alone on one device, under the rules of its campaign."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from farm.kernels import Configuration
+from farm.measurement import MeasuringRules
+
+RECORDED = "REC-"
+
+
+def repro_command(configuration: Configuration, device_uuid: str | None, rules: MeasuringRules) -> str:
+    """A `farm measure` line for a shell, on the device's own host. Of the rules it has those that are not the default.
+
+    A recorded device is left to FARM_DEVICES, as one that is None: only its file names it, and where that lies is
+    known to its host alone.
+    """
+    words = ["farm", "measure", configuration.canonical]
+    if device_uuid is not None and not device_uuid.startswith(RECORDED):
+        words += ["--device", device_uuid]
+    changed = rules.model_dump(mode="json", exclude_defaults=True)
+    if changed:
+        words += ["--rules", json.dumps(changed, separators=(",", ":"))]
+    return shlex.join(words)

@@ -1,0 +1,319 @@
+"""The farm under chaos: its services, coordinators and workers as real processes in a home of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+import redis
+from homes import embedded_settings
+from sqlalchemy import Engine
+
+import chaos
+from chaos.mischief import CLOCK_AHEAD_S, FOLDER
+from chaos.workload import Workload
+from farm.broker import queue_of_device, queue_of_type
+from farm.campaign import Campaign, KnownDevice, plan
+from farm.db import campaigns, devices
+from farm.db.engine import make_engine
+from farm.services import ServiceUrls, prepare_database, services
+from farm.services.cluster import find_cluster
+from farm.services.home import Home
+from farm.services.postgres import EmbeddedPostgres
+from farm.services.processes import end_tree, start_guarded, wait_gone
+from farm.services.redis import EmbeddedRedis
+from farm.services.urls import redis_client_url
+from farm.services.usage import revive
+from workers.tasks import DEVICE_ID
+
+log = logging.getLogger("chaos")
+
+TIMES = {
+    "FARM_LEASE_SECONDS": "3",
+    "FARM_HEARTBEAT_SECONDS": "0.5",
+    "FARM_SILENT_AFTER_SECONDS": "3",
+    "FARM_RESEND_AFTER_SECONDS": "2",
+    "FARM_BATCH_SECONDS": "1",
+}
+"""The farm's times, about a tenth of its defaults."""
+
+LEASE_S, SILENT_AFTER_S = float(TIMES["FARM_LEASE_SECONDS"]), float(TIMES["FARM_SILENT_AFTER_SECONDS"])
+
+GRACE_S = 40.0
+"""What a program has to end in good order."""
+
+PAUSE_S = 1.0
+"""Between two starts of a coordinator."""
+
+HOSTS_OF = (2, 2)
+"""Devices of each `farm-worker`."""
+
+WRONG_CLOCK_S = 3700.0
+"""By how much the clock of the last host is ahead: more than the hour after which Celery takes messages for lost."""
+
+COORDINATOR = (sys.executable, "-m", "farm.coordinator")
+WORKER = (sys.executable, "-m", "chaos.worker")
+
+
+class Program:
+    """A program of the farm under its guardian, so that nothing of it is left however this process ends."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+        self.name = name
+        self.log = folder / ".farm" / "logs" / f"{name}.log"
+        self._words = list(command[1:])
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as output:
+            self._guardian = start_guarded(
+                command, environment=environment, grace_s=GRACE_S, cwd=folder, stdout=output, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def running(self) -> bool:
+        return self._guardian.poll() is None
+
+    @property
+    def process(self) -> psutil.Process | None:
+        """The program itself; None where it has ended, or has not come up yet."""
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(self._guardian.pid).children():
+                if child.cmdline()[1 : 1 + len(self._words)] == self._words:
+                    return child
+        return None
+
+    def family(self) -> list[psutil.Process]:
+        """The program and everything below it."""
+        with contextlib.suppress(psutil.Error):
+            return psutil.Process(self._guardian.pid).children(recursive=True)
+        return []
+
+    def said(self) -> str:
+        """What it has logged since it started."""
+        with self.log.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode(errors="replace")
+
+    def signal(self, number: signal.Signals) -> bool:
+        """False where it does not run."""
+        found = self.process
+        with contextlib.suppress(psutil.Error):
+            if found is not None:
+                found.send_signal(number)
+                return True
+        return False
+
+    def wait(self) -> int:
+        """Until nothing of it is left. Returns its exit code, 128 + n for signal n."""
+        try:
+            return self._guardian.wait(GRACE_S + 30)
+        finally:
+            end_tree(self._guardian.pid)
+            if self._guardian.stdin is not None:
+                self._guardian.stdin.close()
+
+    def ask_to_stop(self) -> None:
+        self._guardian.terminate()
+
+
+class DeviceProcesses:
+    """The Celery parent of a device, and the child that measures."""
+
+    def __init__(self, parent: psutil.Process) -> None:
+        self.parent = parent
+
+    def child(self) -> psutil.Process | None:
+        with contextlib.suppress(psutil.Error):
+            for process in self.parent.children():
+                if any("spawn_main(" in word for word in process.cmdline()):
+                    return process
+        return None
+
+
+class Farm:
+    """Everything that one machine runs for a farm, each part of which can be broken and mended alone."""
+
+    def __init__(self, folder: Path, workload: Workload) -> None:
+        self.folder = folder
+        self.workload = workload
+        self.settings = embedded_settings(folder / ".farm")
+        self.home = Home.of(self.settings)
+        self.hosts: dict[int, Program] = {}
+        self.coordinators: list[Program] = []
+        self.device_ids: list[int] = []
+        self.exit_codes: list[tuple[str, int]] = []
+        self.supervised = True
+        """Whether a coordinator that ends is to be started again."""
+        self._started, self._started_at = 0, 0.0
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as held:
+            self.urls: ServiceUrls = held.enter_context(services(self.settings, broker=True))
+            prepare_database(self.settings, self.urls)
+            self.engine: Engine = make_engine(self.urls.database_url, application="chaos", pool_size=2)
+            held.callback(self.engine.dispose)
+            held.callback(self._stop_programs)
+            held.callback(self._everything_up)
+            self.start_coordinator()
+            for host in range(len(HOSTS_OF)):
+                self.start_host(host)
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._held.close()
+
+    def _everything_up(self) -> None:
+        """Services are stopped in good order by whoever holds them, which a stopped server would not hear."""
+        for pid in (self.postgres_pid(), self.redis_pid()):
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        self.start_postgres()
+        self.start_redis()
+
+    def _stop_programs(self) -> None:
+        programs = [*self.hosts.values(), *self.coordinators]
+        for program in programs:
+            for process in program.family():
+                with contextlib.suppress(psutil.Error):
+                    process.resume()
+            program.ask_to_stop()
+        self.exit_codes = [(program.name, program.wait()) for program in programs]
+
+    # --- programs --------------------------------------------------------------------------------
+
+    def _environment(self, **more: str) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("FARM_")}
+        return {
+            **kept,
+            **TIMES,
+            "FARM_HOME": str(self.home.path),
+            "FARM_DATABASE_URL": self.urls.database_url,
+            "FARM_BROKER_URL": self.urls.broker_url or "",
+            "PYTHONPATH": str(Path(chaos.__file__).parent.parent),
+            FOLDER: str(self.folder),
+            **more,
+        }
+
+    def start_coordinator(self) -> Program:
+        self._started, self._started_at = self._started + 1, time.monotonic()
+        started = Program(f"coordinator-{self._started}", COORDINATOR, self._environment(), self.folder)
+        self.coordinators.append(started)
+        return started
+
+    def leader(self) -> Program | None:
+        """The coordinator that leads: the only one, or of two the one that does not say that it waits."""
+        running = [program for program in self.coordinators if program.process is not None]
+        for program in running:
+            turns = re.findall(r"(waiting to take over|this coordinator leads now)", program.said())
+            if len(running) == 1 or not turns or "leads" in turns[-1]:
+                return program
+        return None
+
+    def tend(self) -> None:
+        """Starts a coordinator where none runs, as the supervisor of `farm up` does."""
+        for program in [p for p in self.coordinators if not p.running]:
+            program.wait()
+            self.coordinators.remove(program)
+        if self.supervised and not self.coordinators and time.monotonic() - self._started_at > PAUSE_S:
+            self.start_coordinator()
+
+    def start_host(self, host: int) -> None:
+        first = sum(HOSTS_OF[:host])
+        recordings = self.workload.recordings[first : first + HOSTS_OF[host]]
+        selection = ",".join(f"recorded:{file}?scale=1" for file in recordings)
+        ahead_s = WRONG_CLOCK_S if host == len(HOSTS_OF) - 1 else 0.0
+        environment = self._environment(**{CLOCK_AHEAD_S: str(ahead_s)})
+        self.hosts[host] = Program(f"host-{host}", (*WORKER, "--devices", selection), environment, self.folder)
+
+    def learn_device_ids(self) -> None:
+        """Once all are announced."""
+        with self.engine.connect() as connection:
+            of_uuid = {uuid: i for i, uuid, _ in devices.live(connection, silent_after=3600)}
+        self.device_ids = [of_uuid[identity.uuid] for identity in self.workload.devices]
+
+    def processes_of(self, device: int) -> DeviceProcesses | None:
+        """Those of a device, by its number; None where its Celery parent does not run now."""
+        number = str(self.device_ids[device])
+        for program in self.hosts.values():
+            for process in program.family():
+                with contextlib.suppress(psutil.Error):
+                    ours = process.cmdline()[1:] == ["-m", "chaos.process"]
+                    if ours and process.environ().get(DEVICE_ID) == number:
+                        return DeviceProcesses(process)
+        return None
+
+    # --- services --------------------------------------------------------------------------------
+
+    def postgres_pid(self) -> int | None:
+        """The postmaster's number; None where its note is gone."""
+        cluster = find_cluster(self.home)
+        if cluster is None:
+            return None
+        try:
+            return int((cluster.data / "postmaster.pid").read_text().splitlines()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def redis_pid(self) -> int | None:
+        try:
+            return int((self.home.path / "redis" / "redis.pid").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def end_service(self, pid: int | None, number: signal.Signals) -> None:
+        """Sends the signal and waits for the end."""
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            if not wait_gone([pid], 60):
+                raise AssertionError(f"process {pid} does not end on {number.name}")
+
+    def start_postgres(self) -> None:
+        """As the supervisor of `farm up` does."""
+        revive(EmbeddedPostgres(self.home), self.home)
+
+    def start_redis(self) -> None:
+        revive(EmbeddedRedis(self.home), self.home)
+
+    def redis(self) -> redis.Redis:
+        return redis.Redis.from_url(redis_client_url(self.urls.broker_url or ""), socket_timeout=5)
+
+    def queues(self) -> list[str]:
+        """The names of the queues that its devices serve."""
+        kinds = dict.fromkeys(queue_of_type(identity.type) for identity in self.workload.devices)
+        return [*kinds, *(queue_of_device(identity.uuid) for identity in self.workload.devices)]
+
+    # --- work ------------------------------------------------------------------------------------
+
+    def submit(self, campaign: Campaign) -> campaigns.Stored:
+        with self.engine.begin() as connection:
+            known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+            return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
+
+    def live_devices(self) -> int:
+        with self.engine.connect() as connection:
+            return len(devices.live(connection, silent_after=SILENT_AFTER_S))
+
+
+def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Fails by saying what it waited for."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen in {seconds:g} s"
+        time.sleep(0.1)

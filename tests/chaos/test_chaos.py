@@ -1,0 +1,77 @@
+"""A short chaos, with every kind of fault at least once; and what the suite itself rests on."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from homes import need_embedded_services
+
+from chaos.audit import audit_logs
+from chaos.farm import HOSTS_OF
+from chaos.plan import Kind, Victim, make_plan, victim_of
+from chaos.run import DEVICES, SICK_DEVICE, report, run
+
+SEED, SECONDS = 11, 34.0
+
+
+@pytest.mark.timeout(900)
+def test_a_farm_that_is_broken_every_second_measures_everything_once(tmp_path: Path) -> None:
+    need_embedded_services()
+    outcome = run(seed=SEED, seconds=SECONDS, keep=tmp_path, jobs_a_second=6.0, poisons=1)
+    assert outcome.findings == [], report(outcome)
+
+
+@pytest.mark.parametrize("seed", [SEED, *range(20)])
+def test_a_plan_has_every_kind_of_fault_and_is_the_same_for_the_same_seed(seed: int) -> None:
+    plan = make_plan(seed, 40.0, hosts=len(HOSTS_OF), devices=DEVICES, sick=SICK_DEVICE)
+    assert plan == make_plan(seed, 40.0, hosts=len(HOSTS_OF), devices=DEVICES, sick=SICK_DEVICE)
+    assert {fault.kind for fault in plan} == set(Kind)
+    assert [fault.at_s for fault in plan] == sorted(fault.at_s for fault in plan)
+    gaps = [b.at_s - a.at_s for a, b in itertools.pairwise(plan)]
+    assert sum(gaps) / len(gaps) < 1.5
+
+
+def test_two_plans_differ() -> None:
+    one, other = (make_plan(seed, 40.0, hosts=2, devices=4, sick=3) for seed in (1, 2))
+    assert one != other
+
+
+def test_faults_of_one_victim_do_not_overlap_and_the_sick_device_is_not_drained() -> None:
+    for seed in range(50):
+        plan = make_plan(seed, 60.0, hosts=2, devices=4, sick=3)
+        of_victim = defaultdict(list)
+        for fault in plan:
+            of_victim[victim_of(fault.kind), fault.target].append(fault)
+            assert fault.kind is not Kind.DRAIN_DEVICE or fault.target != 3
+        for (victim, _), faults in of_victim.items():
+            if victim is not Victim.NOTHING:
+                assert all(a.at_s + a.lasts_s <= b.at_s for a, b in itertools.pairwise(faults))
+
+
+def test_a_plan_that_is_too_short_says_what_is_missing() -> None:
+    with pytest.raises(ValueError, match=r"5 s are too short for every kind of fault; missing: "):
+        make_plan(1, 5.0, hosts=2, devices=4, sick=3)
+
+
+def test_the_audit_of_logs_finds_passwords_and_tracebacks_that_nothing_explains(tmp_path: Path) -> None:
+    logs, secrets = tmp_path / "logs", tmp_path / "secrets.json"
+    logs.mkdir()
+    secrets.write_text('{"postgres": "geheim"}')
+    (logs / "worker.log").write_text(
+        "10:00:00 INFO connecting to postgresql://farm:geheim@/farm\n"
+        "Traceback (most recent call last):\n"
+        '  File "tasks.py", line 1, in measure\n'
+        "RuntimeError: chaos raised\n"
+        "\n"
+        "During handling of the above exception, another exception occurred:\n"
+        "\n"
+        "Traceback (most recent call last):\n"
+        '  File "tasks.py", line 2, in measure\n'
+        "    raise KeyError\n"
+        "KeyError\n"
+        "10:00:01 INFO landed 1 of 1\n"
+    )
+    assert audit_logs(logs, secrets) == ["worker.log: a password", "worker.log: 1 tracebacks that end in: KeyError"]

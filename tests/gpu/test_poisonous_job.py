@@ -1,0 +1,105 @@
+"""A kernel that poisons the context, and one that never ends, through the real farm on a real card."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from homes import embedded_settings, environment, eventually, need_embedded_services, processes_under
+
+from farm.campaign import Campaign, KnownDevice, plan
+from farm.db import campaigns, devices, jobs
+from farm.db.engine import make_engine
+from farm.db.tables import JobState
+from farm.errors import FarmError
+from farm.services import prepare_database, services
+from farm.services.stack import COORDINATOR, Program, Stack
+from workers.devices import cards
+
+HERE = Path(__file__).parent
+ILLEGAL_M, ENDLESS_M = 111, 222  # as in misbehaving_worker.py
+
+
+def _why_not() -> str | None:
+    try:
+        return None if cards.find_cards() else "the driver shows no card"
+    except FarmError as error:
+        return str(error)
+
+
+WHY_NOT = _why_not()
+pytestmark = [
+    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
+    pytest.mark.filterwarnings("default"),
+]
+CAMPAIGN = {
+    "name": "poisonous",
+    "targets": "any",
+    "problems": {"m": [64, 96, ILLEGAL_M, 128, 192, ENDLESS_M, 256], "n": 64, "k": [32, 64], "types": ["f32"]},
+    "kernels": [{"family": "tiled", "tile": 16}],
+    "measure": {
+        "job_seconds": 4,
+        "max_attempts": 2,
+        "timing": {"max_seconds": 0.05, "min_samples": 5},
+    },
+}
+
+
+def test_jobs_that_poison_or_hang_the_card_harm_only_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_embedded_services()
+    folder = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
+    folder.chmod(0o755)
+    settings = embedded_settings(folder / ".farm")
+    monkeypatch.setenv("FARM_DEVICES", cards.find_cards()[0].uuid)
+    path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH", "")]))
+    for name, value in environment(settings.home, PYTHONPATH=path).items():
+        monkeypatch.setenv(name, value)
+    worker = Program("workers", (sys.executable, str(HERE / "misbehaving_worker.py")))
+    try:
+        with services(settings, broker=True) as urls:
+            prepare_database(settings, urls)
+            engine = make_engine(urls.database_url, application="test")
+            with Stack(urls, settings.home, programs=[COORDINATOR, worker]) as stack:
+
+                def live() -> list[tuple[int, str, str]]:
+                    stack.check()
+                    with engine.connect() as connection:
+                        return devices.live(connection, silent_after=60)
+
+                eventually(live, 120)
+                with engine.begin() as connection:
+                    known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+                    planned = plan(Campaign.from_document(CAMPAIGN), known, allow_missing=False)
+                    campaign_id = campaigns.store(connection, planned.campaign, planned.jobs()).campaign_id
+
+                def over() -> bool:
+                    stack.check()
+                    with engine.connect() as connection:
+                        return campaigns.open_jobs(campaigns.counts(connection, campaign_id)) == 0
+
+                eventually(over, 200)
+                assert live(), "the card takes work again"
+            with engine.connect() as connection:
+                ended = jobs.listed(connection, campaign_id)
+                (card,) = devices.overview(connection, silent_after=60)
+            engine.dispose()
+    finally:
+        print((settings.home / "logs" / "workers.log").read_text()[-8000:])  # noqa: T201 - shown where the test fails
+        shutil.rmtree(folder)
+    assert Counter(job["state"] for job in ended) == {JobState.DONE: 10, JobState.DEAD: 4}
+    for job in ended:
+        if job["state"] == JobState.DONE:
+            assert job["m"] not in (ILLEGAL_M, ENDLESS_M)
+            assert job["attempts"] == 0
+        else:
+            assert (job["error_class"], job["attempts"], job["solo"]) == ("killed", 2, True)
+            words = "context is unusable" if job["m"] == ILLEGAL_M else "outlived its time"
+            assert words in job["error"], job["error"]
+    assert card["state"] == "active"
+    assert card["measurements"] == 10
+    assert processes_under(folder) == []

@@ -1,0 +1,223 @@
+"""docs/states.md once more, as plain Python: what the tables must say after each transition, job by job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, text
+
+from farm.db.tables import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState
+
+OPEN_BATCHES = (BatchState.QUEUED, BatchState.LEASED)
+
+
+@dataclass
+class Campaign:
+    id: int
+    priority: int
+    max_attempts: int
+    state: str = CampaignState.ACTIVE
+
+
+@dataclass
+class Job:
+    id: int
+    campaign_id: int
+    lane_id: int
+    pool: str
+    configuration_id: str
+    any_device: bool
+    state: str = JobRecord.OPEN
+    attempts: int = 0
+    solo: bool = False
+    # Of its failures, the oldest first.
+    kinds: list[str] = field(default_factory=list)
+    # The device that it is to avoid while it waits.
+    avoid: int | None = None
+    # The devices that measured it.
+    measured_on: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Batch:
+    id: int
+    queue: str
+    job_ids: list[int]
+    state: str = BatchState.QUEUED
+    device_id: int | None = None
+    current: int | None = None
+    lapsed: bool = False
+    sends: int = 0
+    # How many of its jobs became final in it; None once that is in the counters of its lane.
+    finals: int | None = 0
+
+
+@dataclass
+class Device:
+    id: int
+    uuid: str
+    type: str
+    state: str = DeviceState.ACTIVE
+    silent: bool = False
+
+    @property
+    def queues(self) -> tuple[str, str]:
+        return f"gpu.{self.type}", f"device.{self.uuid}"
+
+
+class FarmModel:
+    """The campaigns, jobs, batches and devices of a farm, by their ids."""
+
+    def __init__(self) -> None:
+        self.campaigns: dict[int, Campaign] = {}
+        self.jobs: dict[int, Job] = {}
+        self.batches: dict[int, Batch] = {}
+        self.devices: dict[int, Device] = {}
+
+    # --- what is asked of it ---
+
+    def batches_in(self, *states: BatchState) -> list[Batch]:
+        return [batch for batch in self.batches.values() if batch.state in states]
+
+    def batch_of(self, job: Job) -> Batch | None:
+        """The open batch that the job is in."""
+        return next((b for b in self.batches_in(*OPEN_BATCHES) if job.id in b.job_ids), None)
+
+    def jobs_of(self, campaign_id: int) -> list[Job]:
+        return [job for job in self.jobs.values() if job.campaign_id == campaign_id]
+
+    def campaign_of(self, batch: Batch) -> Campaign:
+        return self.campaigns[self.jobs[batch.job_ids[0]].campaign_id]
+
+    def not_counted_as_final(self, campaign_id: int) -> int:
+        """Jobs that the counters of its lanes do not count as final: open, or final in a batch that is not folded."""
+        unfolded = sum(b.finals or 0 for b in self.batches.values() if self.campaign_of(b).id == campaign_id)
+        return unfolded + sum(job.state == JobRecord.OPEN for job in self.jobs_of(campaign_id))
+
+    def can_claim(self, batch: Batch, device: Device) -> bool:
+        return (
+            batch.state == BatchState.QUEUED
+            and batch.queue in device.queues
+            and device.state == DeviceState.ACTIVE
+            and self.campaign_of(batch).state == CampaignState.ACTIVE
+        )
+
+    def may_start(self, batch: Batch) -> bool:
+        """Whether the holder of a batch may start another job."""
+        assert batch.device_id is not None
+        device = self.devices[batch.device_id]
+        return self.campaign_of(batch).state == CampaignState.ACTIVE and device.state != DeviceState.QUARANTINED
+
+    def seen_state(self, job: Job) -> str:
+        """The state that people see."""
+        if job.state != JobRecord.OPEN:
+            return job.state
+        batch = self.batch_of(job)
+        if batch is not None:
+            return JobState.RUNNING if batch.state == BatchState.LEASED else JobState.QUEUED
+        stopped = self.campaigns[job.campaign_id].state == CampaignState.CANCELLED
+        return JobState.CANCELLED if stopped else JobState.PENDING
+
+    def counts(self, campaign_id: int) -> dict[str, int]:
+        return dict(Counter(self.seen_state(job) for job in self.jobs_of(campaign_id)))
+
+    # --- transitions ---
+
+    def fail(self, job: Job, kind: FailureKind, device_id: int | None) -> bool:
+        """Counts a failed attempt. Returns whether that was the end of the job."""
+        job.attempts += 1
+        job.kinds.append(kind)
+        job.solo = job.solo or kind is FailureKind.KILLED
+        if kind is FailureKind.INVALID:
+            job.state = JobRecord.INVALID
+        elif job.attempts == self.campaigns[job.campaign_id].max_attempts:
+            job.state = JobRecord.DEAD
+        else:
+            job.avoid = device_id
+        return job.state != JobRecord.OPEN
+
+    def release(self, batch: Batch, *, suspect: bool) -> None:
+        if suspect and batch.current is not None:
+            batch.finals = int(self.fail(self.jobs[batch.current], FailureKind.KILLED, batch.device_id))
+        batch.state, batch.current = BatchState.RELEASED, None
+
+    def land(self, batch: Batch, done: Iterable[int], failures: Mapping[int, FailureKind]) -> None:
+        assert batch.device_id is not None
+        finals = 0
+        for job in map(self.jobs.__getitem__, done):
+            job.state = JobRecord.DONE
+            job.measured_on.append(batch.device_id)
+            finals += 1
+        for job_id, kind in failures.items():
+            finals += self.fail(self.jobs[job_id], kind, batch.device_id)
+        batch.state, batch.current, batch.finals = BatchState.DONE, None, finals
+
+    def steer(self, campaign: Campaign, to: CampaignState) -> None:
+        campaign.state = to
+        if to is not CampaignState.ACTIVE:
+            for batch in self.batches_in(BatchState.QUEUED):
+                if self.campaign_of(batch) is campaign:
+                    self.release(batch, suspect=False)
+
+    def fold(self) -> int:
+        """Returns how many batches were added to the counters."""
+        over = [b for b in self.batches_in(BatchState.DONE, BatchState.RELEASED) if b.finals is not None]
+        for batch in over:
+            batch.finals = None
+        return len(over)
+
+    def finish(self) -> list[int]:
+        """The campaigns that are done now."""
+        running = (CampaignState.ACTIVE, CampaignState.PAUSED)
+        over = [c for c in self.campaigns.values() if c.state in running and not self.not_counted_as_final(c.id)]
+        for campaign in over:
+            campaign.state = CampaignState.DONE
+        return [campaign.id for campaign in over]
+
+    # --- against the tables ---
+
+    def differences(self, connection: Connection) -> list[str]:
+        """Everything in the tables that is not what the model says, as `expected != found`."""
+        told = dict(self._told())
+        found = {(row.what, row.id): row.said for row in connection.execute(_SAID)}
+        keys = sorted(told.keys() | found.keys())
+        return [f"{what} {i}: {told.get((what, i))} != {found.get((what, i))}"
+                for what, i in keys if told.get((what, i)) != found.get((what, i))]  # fmt: skip
+
+    def _told(self) -> Iterable[tuple[tuple[str, int], list[str]]]:
+        for c in self.campaigns.values():
+            yield ("campaign", c.id), [c.state, str(c.priority)]
+        for d in self.devices.values():
+            yield ("device", d.id), [d.state, "silent" if d.silent else "heard of"]
+        for b in self.batches.values():
+            ids = b.job_ids if b.finals is not None else []
+            held = ["-"] if b.state != BatchState.LEASED else ["lapsed" if b.lapsed else "held"]
+            kept = [str(b.device_id), str(b.current), str(b.sends), "folded" if b.finals is None else "-"]
+            yield ("batch", b.id), [b.state, b.queue, *kept, *held, *map(str, ids)]
+        for j in self.jobs.values():
+            avoid = j.avoid if j.state == JobRecord.OPEN and self.batch_of(j) is None else None
+            words = [j.state, str(j.attempts), "solo" if j.solo else "-", f"avoids {avoid}"]
+            yield ("job", j.id), [*words, *j.kinds, *(f"measured on {d}" for d in j.measured_on)]
+
+
+_SAID = text("""
+SELECT 'campaign' AS what, id, ARRAY[state, priority::text] AS said FROM campaigns
+UNION ALL
+SELECT 'device', id, ARRAY[state, CASE WHEN last_seen_at = '-infinity' THEN 'silent' ELSE 'heard of' END] FROM devices
+UNION ALL
+SELECT 'batch', id, ARRAY[
+    state, queue, coalesce(device_id::text, 'None'), coalesce(current_job_id::text, 'None'), sends::text,
+    CASE WHEN folded THEN 'folded' ELSE '-' END,
+    CASE WHEN lease_expires_at IS NULL THEN '-' WHEN lease_expires_at < clock_timestamp() THEN 'lapsed' ELSE 'held' END
+] || job_ids::text[] FROM batches
+UNION ALL
+SELECT 'job', j.id, ARRAY[
+    j.state, j.attempts::text, CASE WHEN j.solo THEN 'solo' ELSE '-' END,
+    'avoids ' || coalesce(r.avoid_device_id::text, 'None')
+] || ARRAY(SELECT kind FROM failures f WHERE f.job_id = j.id ORDER BY f.id)
+  || ARRAY(SELECT 'measured on ' || device_id FROM measurements m WHERE m.job_id = j.id ORDER BY m.id)
+FROM jobs j LEFT JOIN returned_jobs r ON r.job_id = j.id
+""")
+"""What the tables say, in the same words."""

@@ -1,0 +1,414 @@
+"""The workers' database role: enough to measure a campaign to its end, whatever happens, and not a right more."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from homes import embedded_settings, environment, eventually, need_embedded_services
+from programs import COORDINATOR, FARM_WORKER, programs
+from psycopg import errors
+from samples import cpu, document
+from sqlalchemy import Engine, make_url, text
+from sqlalchemy.exc import OperationalError, ProgrammingError
+from test_batches import land, leased
+
+import farm
+from farm.campaign import Campaign, load
+from farm.db import batches, campaigns, migrate, roles, trainings
+from farm.db.campaigns import Stored
+from farm.db.engine import make_engine
+from farm.db.roles import RIGHTS, set_up_worker_role
+from farm.devices import DeviceIdentity
+from farm.errors import BadWorkerRole, WorkerRoleRefused
+from farm.services import ServiceUrls, postgres, services
+from farm.services.cluster import remove_cluster
+from farm.services.home import Home
+from workers.tasks import DEVICE_ID
+
+EXAMPLES = Path(farm.__file__).parent.parent / "examples"
+RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"
+PASSWORD = "a/pass%word:of'workers"
+
+
+@pytest.fixture(scope="module")
+def farm_services() -> Iterator[ServiceUrls]:
+    """Servers as a fleet shares them: every role may log in with its password, and the farm's may create roles."""
+    need_embedded_services()
+    folder = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
+    folder.chmod(0o755)
+    settings = embedded_settings(folder / ".farm")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres, "_HBA", "local all all scram-sha-256\n")
+        patch.setattr(postgres, "_CREATE", postgres._CREATE.replace(" CREATEDB ", " CREATEDB CREATEROLE "))
+        try:
+            with services(settings, broker=True) as urls:
+                yield urls
+        finally:
+            remove_cluster(Home.of(settings))
+            shutil.rmtree(folder)
+
+
+@pytest.fixture
+def name(engine: Engine) -> Iterator[str]:
+    """A name for the role, which is removed after the test: roles belong to the server, not to a database."""
+    made = f"worker_{uuid.uuid4().hex[:8]}"
+    yield made
+    with engine.begin() as connection:
+        if roles.exists(connection, made):
+            connection.execute(text(f"GRANT {made} TO current_user"))
+            connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{made}'"))
+            connection.execute(text(f"DROP OWNED BY {made}"))
+            connection.execute(text(f"DROP ROLE {made}"))
+
+
+@pytest.fixture
+def url(engine: Engine, name: str, database_url: str) -> str:
+    """The database's URL under the workers' role."""
+    with engine.begin() as connection:
+        set_up_worker_role(connection, name, password=PASSWORD)
+    return make_url(database_url).set(username=name, password=PASSWORD).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def worker(url: str) -> Iterator[Engine]:
+    made = make_engine(url, application="test", pool_size=1)
+    yield made
+    made.dispose()
+
+
+def number(engine: Engine, statement: str) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text(statement)).scalar_one() or 0)
+
+
+# --- enough --------------------------------------------------------------------------------------------
+
+
+def unfit_recording(folder: Path) -> Path:
+    """A recording whose first row, the canary, has a time that cannot be."""
+    table, column = pq.read_table(RECORDING), "runtime_q1_ms"
+    wrong = pa.array([float("inf"), *table.column(column).to_pylist()[1:]], type=pa.float64())
+    pq.write_table(table.set_column(table.schema.get_field_index(column), column, wrong), folder / "unfit.parquet")
+    return folder / "unfit.parquet"
+
+
+def test_under_the_role_a_campaign_is_measured_to_its_end_though_a_child_dies_and_a_device_is_unfit(
+    engine: Engine, submit: Callable[[Campaign], Stored], url: str, name: str, tmp_path: Path, database_url: str,
+    farm_services: ServiceUrls,
+) -> None:  # fmt: skip
+    devices = f"recorded:{RECORDING}?scale=0.02,recorded:{unfit_recording(tmp_path)}"
+    with programs(tmp_path, FARM_BROKER_URL=str(farm_services.broker_url)) as start:
+        start(COORDINATOR, FARM_DATABASE_URL=database_url, FARM_RESEND_AFTER_SECONDS="1")
+        worker = start(FARM_WORKER, "--devices", devices, FARM_DATABASE_URL=url)
+        beating = "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"
+        eventually(lambda: number(engine, beating) == 2, 120)
+        connected = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename"
+        assert number(engine, f"{connected} = '{name}'") >= 2
+        submit(load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000))
+        quarantined = "SELECT count(*) FROM devices WHERE state = 'quarantined' AND state_reason LIKE '%canary%runtime_q1_ms is inf'"
+        eventually(lambda: number(engine, quarantined) == 1, 120)
+        measuring = """
+            SELECT device_id FROM batches WHERE jobs > 40 AND current_job_id IS NOT NULL
+              AND claimed_at > clock_timestamp() - interval '0.5 s'
+        """
+        eventually(lambda: number(engine, f"SELECT count(*) FROM ({measuring}) b"), 120)
+        (victim,) = [p for p in worker.children_that_measure() if p.environ()[DEVICE_ID] == "1"]
+        victim.kill()
+        eventually(lambda: number(engine, "SELECT count(*) FROM failures WHERE kind = 'killed'"), 120)
+        eventually(lambda: number(engine, "SELECT count(*) FROM campaigns WHERE state = 'done'"), 120)
+        assert number(engine, "SELECT count(*) FROM measurements") == 270
+        assert number(engine, "SELECT count(*) FROM batches WHERE end_reason LIKE '%SIGKILL%'") == 1
+        assert worker.stop() == 0
+        assert number(engine, "SELECT count(*) FROM devices WHERE last_seen_at = '-infinity'") == 2
+        assert "denied" not in worker.log()
+
+
+# --- and no more ---------------------------------------------------------------------------------------
+
+FORBIDDEN = """
+CREATE TABLE mine (id int)
+CREATE TABLE mine AS SELECT * FROM jobs
+CREATE SCHEMA mine
+CREATE VIEW mine AS SELECT 1
+CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'
+CREATE INDEX ON jobs (solo)
+CREATE TRIGGER mine BEFORE INSERT ON measurements EXECUTE FUNCTION refuse_change()
+ALTER TABLE jobs ADD COLUMN mine int
+ALTER TABLE measurements DISABLE TRIGGER ALL
+ALTER TABLE measurements OWNER TO CURRENT_USER
+ALTER VIEW v_measurements RENAME TO mine
+ALTER DATABASE {database} SET statement_timeout = 1
+DROP TABLE measurements CASCADE
+DROP VIEW v_measurements
+DROP DATABASE {database}
+TRUNCATE returned_jobs
+INSERT INTO campaigns (name, digest, owner, document, rules) VALUES ('mine', 'd', 'me', '{{}}', '{{}}')
+UPDATE campaigns SET state = 'cancelled'
+UPDATE campaigns SET rules = '{{}}'
+DELETE FROM campaigns
+SELECT document FROM campaigns
+INSERT INTO lanes (campaign_id, pool_id) VALUES (1, 1)
+UPDATE lanes SET done = jobs
+SELECT id FROM lanes FOR UPDATE
+DELETE FROM lanes
+INSERT INTO pools (name, device_uuid) VALUES ('mine', 'CPU-1')
+UPDATE configurations SET m = 1
+INSERT INTO configurations SELECT * FROM configurations
+DELETE FROM configurations
+INSERT INTO jobs (lane_id, configuration_id) SELECT lane_id, configuration_id FROM jobs
+UPDATE jobs SET lane_id = 1
+UPDATE jobs SET configuration_id = gen_random_uuid()
+DELETE FROM jobs
+INSERT INTO batches (lane_id, queue, jobs, job_ids) VALUES (1, 'gpu.cpu-test', 1, '{{1}}')
+UPDATE batches SET job_ids = '{{}}'
+UPDATE batches SET folded = true
+UPDATE batches SET lane_id = 1
+UPDATE batches SET queue = 'elsewhere'
+DELETE FROM batches
+UPDATE measurements SET runtime_ms = 1
+DELETE FROM measurements
+SELECT count(*) FROM measurements
+SELECT count(*) FROM v_measurements
+INSERT INTO measurements (id) VALUES (1)
+INSERT INTO measurements (measured_at) VALUES ('2000-01-01')
+UPDATE environments SET content = '{{}}'
+DELETE FROM environments
+UPDATE failures SET message = ''
+DELETE FROM failures
+INSERT INTO failures (id) VALUES (1)
+UPDATE returned_jobs SET solo = false
+DELETE FROM returned_jobs
+UPDATE devices SET uuid = 'mine'
+UPDATE devices SET measured = 0
+DELETE FROM devices
+UPDATE hosts SET name = 'mine'
+DELETE FROM hosts
+INSERT INTO trainings (device_type) VALUES ('cpu-test')
+UPDATE trainings SET state = 'done'
+SELECT * FROM trainings
+UPDATE alembic_version SET version_num = '0000'
+DELETE FROM alembic_version
+SELECT nextval('jobs_id_seq')
+SELECT setval('batches_id_seq', 1)
+SELECT rolpassword FROM pg_authid
+CREATE ROLE mine
+ALTER ROLE CURRENT_USER CREATEDB
+ALTER ROLE CURRENT_USER SUPERUSER
+ALTER ROLE {owner} PASSWORD 'mine'
+ALTER ROLE {owner} SET statement_timeout = 1
+DROP ROLE {owner}
+GRANT {owner} TO CURRENT_USER
+SET ROLE {owner}
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{owner}'
+SELECT pg_read_file('PG_VERSION')
+COPY jobs TO PROGRAM 'cat'
+"""
+
+
+def is_denied(worker: Engine, statement: str) -> bool:
+    try:
+        with worker.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql(statement)
+    except ProgrammingError as error:
+        return isinstance(error.orig, errors.InsufficientPrivilege)
+    return False
+
+
+def test_the_role_may_do_nothing_else(
+    engine: Engine, worker: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]
+) -> None:
+    device = announce(cpu())
+    submit(Campaign.from_document(document()))
+    leased(engine, device, 5)
+    owner, database = engine.url.username, engine.url.database
+    statements = FORBIDDEN.format(owner=owner, database=database).strip().splitlines()
+    assert [statement for statement in statements if not is_denied(worker, statement)] == []
+
+
+def test_the_farms_own_functions_that_are_not_for_workers_are_denied_to_them(
+    engine: Engine, worker: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]
+) -> None:
+    device = announce(cpu())
+    stored = submit(Campaign.from_document(document()))
+    land(engine, leased(engine, device))
+    again = Campaign.from_document(document(name="mine"))
+    for forbidden in (
+        lambda connection: campaigns.store(connection, again, []),
+        lambda connection: batches.cancel(connection, stored.campaign_id),
+        lambda connection: batches.pause(connection, stored.campaign_id),
+        batches.fold,
+        lambda connection: trainings.request(connection, device_type="cpu-test"),
+        lambda connection: set_up_worker_role(connection, "another", password="mine"),
+    ):
+        with pytest.raises((ProgrammingError, WorkerRoleRefused)) as refused, worker.begin() as connection:
+            forbidden(connection)
+        assert "denied" in str(refused.value)
+
+
+def rights(engine: Engine, name: str) -> dict[str, dict[str, set[str]]]:
+    """By table and privilege: the columns on which the role has it, as the catalogue has it; `*` for all of a table."""
+    statement = text("""
+        SELECT c.relname, a.privilege_type, '*' AS attname
+        FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a JOIN pg_roles r ON r.oid = a.grantee
+        WHERE r.rolname = :name
+        UNION ALL
+        SELECT c.relname, a.privilege_type, t.attname
+        FROM pg_class c JOIN pg_attribute t ON t.attrelid = c.oid
+        CROSS JOIN LATERAL aclexplode(t.attacl) a JOIN pg_roles r ON r.oid = a.grantee
+        WHERE r.rolname = :name
+    """)
+    found: dict[str, dict[str, set[str]]] = {}
+    with engine.connect() as connection:
+        for table, privilege, column in connection.execute(statement, {"name": name}):
+            found.setdefault(table, {}).setdefault(privilege, set()).add(column)
+    return found
+
+
+EXACTLY = {table: {p: set(columns or "*") for p, columns in named.items()} for table, named in RIGHTS.items()}
+
+
+def test_run_again_it_takes_away_what_was_added_and_changes_nothing_else(engine: Engine, url: str, name: str) -> None:
+    assert rights(engine, name) == EXACTLY
+    with engine.begin() as connection:
+        for more in ("DELETE ON jobs", "SELECT (document), UPDATE ON campaigns", "USAGE ON SEQUENCE jobs_id_seq"):
+            connection.execute(text(f"GRANT {more} TO {name}"))
+    assert rights(engine, name) != EXACTLY
+    for _ in range(2):
+        with engine.begin() as connection:
+            set_up_worker_role(connection, name, password=None)
+        assert rights(engine, name) == EXACTLY
+    again = make_engine(url, application="test", pool_size=1)
+    with again.connect():
+        pass  # with the password that it had
+    again.dispose()
+
+
+def test_a_role_that_is_more_than_a_workers_is_left_alone(engine: Engine, name: str) -> None:
+    def refused(which: str) -> str:
+        with pytest.raises(BadWorkerRole) as error, engine.begin() as connection:
+            set_up_worker_role(connection, which, password=PASSWORD)
+        return str(error.value)
+
+    assert "is the role that FARM_DATABASE_URL names" in refused(str(engine.url.username))
+    assert "may do more than log in" in refused("postgres")
+    assert "a name has from 1 to 63 bytes" in refused("")
+    assert "a name has from 1 to 63 bytes" in refused("ä" * 32)
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {name} CREATEDB"))
+    assert "may do more than log in" in refused(name)
+    with engine.begin() as connection:
+        connection.execute(text(f"ALTER ROLE {name} NOCREATEDB"))
+        connection.execute(text(f"CREATE ROLE {name}_group"))
+        connection.execute(text(f"GRANT {name}_group TO {name}"))
+    assert f"a member of {name}_group" in refused(name)
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP ROLE {name}_group"))
+        connection.execute(text(f"GRANT {name} TO current_user"))
+        connection.execute(text("CREATE TABLE theirs ()"))
+        connection.execute(text(f"GRANT CREATE ON SCHEMA public TO {name}"))
+        connection.execute(text(f"ALTER TABLE theirs OWNER TO {name}"))
+    assert "owns a database or something in one" in refused(name)
+    assert rights(engine, name).keys() <= {"theirs"}
+
+
+def test_what_everybody_may_do_is_said_and_nothing_is_changed(engine: Engine, name: str) -> None:
+    for given, told in (("CREATE ON SCHEMA", "CREATE on the schema public"), ("DELETE ON", "DELETE on jobs")):
+        what = f"{given} {'public' if 'SCHEMA' in given else 'jobs'}"
+        with engine.begin() as connection:
+            connection.execute(text(f"GRANT {what} TO PUBLIC"))
+        with (
+            pytest.raises(BadWorkerRole, match=f"it would have {told}, which PUBLIC has"),
+            engine.begin() as connection,
+        ):
+            set_up_worker_role(connection, name, password=None)
+        with engine.begin() as connection:
+            connection.execute(text(f"REVOKE {what} FROM PUBLIC"))
+            assert not roles.exists(connection, name)
+
+
+def test_a_name_that_postgres_keeps_for_itself_is_refused(engine: Engine) -> None:
+    with pytest.raises(WorkerRoleRefused, match="pg_mine could not be made or changed"), engine.begin() as connection:
+        set_up_worker_role(connection, "pg_mine", password=None)
+
+
+def test_the_server_is_not_told_the_password(engine: Engine, url: str, name: str) -> None:
+    with engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        told = [statement.as_string(driver) for statement in roles._statements(connection, name, PASSWORD)]
+    assert any("PASSWORD 'SCRAM-SHA-256$" in statement for statement in told)
+    assert not any("pass%word" in statement for statement in told)
+
+
+# --- the command ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(tmp_path: Path, database_url: str, name: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        changed = environment(tmp_path / ".farm", **{"FARM_DATABASE_URL": database_url, **variables})
+        line = [sys.executable, "-m", "farm", "db", "worker-role", *words]
+        return subprocess.run(line, env=changed, capture_output=True, text=True, check=False)
+
+    return run
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def logs_in(database_url: str, name: str, password: str) -> bool:
+    url = make_url(database_url).set(username=name, password=password).render_as_string(hide_password=False)
+    tried = make_engine(url, application="test", pool_size=1)
+    try:
+        migrate.require_head(tried)
+    except OperationalError:
+        return False
+    finally:
+        tried.dispose()
+    return True
+
+
+def test_the_command_sets_the_password_that_it_is_given(
+    engine: Engine, command: Command, database_url: str, name: str
+) -> None:
+    for password in (PASSWORD, "changed"):
+        done = command(name, FARM_WORKER_PASSWORD=password)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert password not in done.stderr
+        assert logs_in(database_url, name, password)
+    assert not logs_in(database_url, name, PASSWORD)
+    kept = command(name, "--json")
+    assert json.loads(kept.stdout) == {"role": name, "new": False, "password": None}
+    assert logs_in(database_url, name, "changed")
+
+
+def test_the_command_makes_a_password_and_prints_it_once(
+    engine: Engine, command: Command, database_url: str, name: str
+) -> None:
+    first, second = command(name), command(name)
+    assert first.returncode == second.returncode == 0, first.stderr
+    password = first.stdout.strip()
+    assert len(password) == 32
+    assert second.stdout == ""
+    assert logs_in(database_url, name, password)
+
+
+def test_the_command_refuses_a_database_without_tables_and_an_embedded_one(
+    command: Command, database_url: str, name: str
+) -> None:
+    engine = make_engine(database_url, application="test", pool_size=1)
+    migrate.downgrade(engine, "base")
+    engine.dispose()
+    assert command(name).returncode == 5
+    embedded = command(name, FARM_DATABASE_URL="")
+    assert embedded.returncode == 2
+    assert "has one role, and only this machine reaches it" in " ".join(embedded.stderr.split())

@@ -1,0 +1,373 @@
+"""A training that was asked for happens, whatever becomes of its message and of its trainer; and it happens once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import redis
+from celery import Celery
+from homes import environment, eventually
+from samples import cpu, document, row
+from sqlalchemy import Engine, text
+
+from farm import registry
+from farm.broker import TRAIN, TRAIN_QUEUE, make_app
+from farm.campaign import Campaign
+from farm.cli.session import Session
+from farm.cli.training import train_types
+from farm.coordinator.loop import Coordinator
+from farm.coordinator.trainings import MOST_STARTS, SILENT_SECONDS, Trainings
+from farm.db import measurements, trainings
+from farm.db.campaigns import Stored
+from farm.db.tables import TrainingState
+from farm.db.trainings import Start
+from farm.devices import DeviceIdentity
+from farm.services import ServiceUrls
+from farm.settings import Settings
+
+
+@pytest.fixture
+def broker(farm_services: ServiceUrls) -> Iterator[redis.Redis]:
+    """Redis, in which no training waits before and after the test."""
+    assert farm_services.broker_url is not None
+    with make_app(farm_services.broker_url) as app, app.connection_for_write() as connection:
+        client: redis.Redis = connection.default_channel.client
+        client.delete(TRAIN_QUEUE)
+        yield client
+        client.delete(TRAIN_QUEUE)
+
+
+@pytest.fixture
+def app(farm_services: ServiceUrls, broker: redis.Redis) -> Iterator[Celery]:
+    assert farm_services.broker_url is not None
+    with make_app(farm_services.broker_url) as made:
+        yield made
+
+
+def asked(engine: Engine, **changes: Any) -> int:
+    with engine.begin() as connection:
+        return trainings.request(connection, **{"device_type": "cpu-test", **changes})
+
+
+def started(engine: Engine, training_id: int) -> Start:
+    with engine.begin() as connection:
+        found = trainings.start(connection, training_id)
+    assert found is not None
+    return found
+
+
+def stored(engine: Engine, training_id: int) -> dict[str, Any]:
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT * FROM trainings WHERE id = :id"), {"id": training_id})
+        return dict(found.mappings().one())
+
+
+def silent(engine: Engine, seconds: float = SILENT_SECONDS + 1) -> None:
+    """As if nothing had been heard of any trainer for that long."""
+    with engine.begin() as connection:
+        older = (
+            "heard_of_at - make_interval(secs => :seconds), started_at = started_at - make_interval(secs => :seconds)"
+        )
+        connection.execute(text(f"UPDATE trainings SET heard_of_at = {older}"), {"seconds": seconds})
+
+
+def taken_back(engine: Engine) -> dict[int, TrainingState]:
+    with engine.begin() as connection:
+        return trainings.take_back(connection, silent_after=SILENT_SECONDS, most_starts=MOST_STARTS)
+
+
+# --- on the SQL level ----------------------------------------------------------------------------------
+
+
+def test_a_training_starts_once_however_often_its_message_comes(engine: Engine) -> None:
+    training_id = asked(engine, any_source=True)
+    assert started(engine, training_id) == Start(training_id, 1, "cpu-test", True)
+    with engine.begin() as connection:
+        assert trainings.start(connection, training_id) is None
+        assert trainings.start(connection, training_id + 1) is None
+
+
+def test_a_training_whose_trainer_fell_silent_is_started_again_and_given_up_after_three_starts(engine: Engine) -> None:
+    training_id = asked(engine)
+    for number in (1, 2, 3):
+        assert started(engine, training_id).number == number
+        assert taken_back(engine) == {}
+        silent(engine, SILENT_SECONDS - 10)
+        assert taken_back(engine) == {}
+        silent(engine)
+        assert taken_back(engine) == {training_id: "requested" if number < 3 else "failed"}
+    found = stored(engine, training_id)
+    assert (found["state"], found["starts"]) == ("failed", 3)
+    assert found["error"] == "its trainer died or fell silent, 3 times in a row; the log of the trainer may say why"
+    assert found["finished_at"] > found["started_at"]
+    assert taken_back(engine) == {}
+
+
+def test_a_trainer_that_is_heard_of_keeps_its_training(engine: Engine) -> None:
+    first = started(engine, asked(engine))
+    silent(engine)
+    with engine.begin() as connection:
+        assert trainings.beat(connection, first)
+    assert taken_back(engine) == {}
+
+
+def test_a_trainer_that_comes_back_after_another_took_over_changes_nothing(engine: Engine) -> None:
+    training_id = asked(engine)
+    first = started(engine, training_id)
+    silent(engine)
+    assert taken_back(engine) == {training_id: "requested"}
+    for _ in ("while it waits for another trainer", "while another trains"):
+        before = stored(engine, training_id)
+        with engine.begin() as connection:
+            assert not trainings.beat(connection, first)
+            assert not trainings.finish(connection, first, outcome={"rows": 1})
+            assert not trainings.finish(connection, first, error="it was paused")
+        assert stored(engine, training_id) == before
+        if before["state"] == "requested":
+            second = started(engine, training_id)
+    with engine.begin() as connection:
+        assert trainings.finish(connection, second, outcome={"rows": 2})
+        assert not trainings.finish(connection, second, error="twice")
+    found = stored(engine, training_id)
+    assert (found["state"], found["outcome"], found["error"]) == ("done", {"rows": 2}, None)
+
+
+def test_a_training_that_ran_before_the_database_was_upgraded_is_started_again(engine: Engine) -> None:
+    training_id = asked(engine)
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE trainings SET state = 'running', started_at = clock_timestamp() - interval '1 h'")
+        )
+    assert taken_back(engine) == {training_id: "requested"}
+
+
+def test_the_longer_a_request_waits_the_more_rarely_it_is_sent(engine: Engine) -> None:
+    training_id = asked(engine)
+
+    def due(waited_s: float, since_sent_s: float) -> bool:
+        with engine.begin() as connection:
+            connection.execute(
+                text("""
+                    UPDATE trainings SET sent_at = clock_timestamp() - make_interval(secs => :since),
+                        requested_at = clock_timestamp() - make_interval(secs => :since + :waited)
+                """),
+                {"since": since_sent_s, "waited": waited_s},
+            )
+            return trainings.unsent(connection, resend_after=15) == [training_id]
+
+    assert [due(1, 14), due(1, 16)] == [False, True]
+    assert [due(3600, 350), due(3600, 370)] == [False, True]
+
+
+# --- the coordinator and the command line --------------------------------------------------------------
+
+
+def test_the_coordinator_sends_what_was_asked_for_and_sends_it_again_where_redis_lost_it(
+    engine: Engine, app: Celery, broker: redis.Redis
+) -> None:
+    training_id = asked(engine)
+    Coordinator(engine, app, Settings()).turn()
+    Coordinator(engine, app, Settings()).turn()
+    assert broker.llen(TRAIN_QUEUE) == 1
+    broker.delete(TRAIN_QUEUE)
+    Coordinator(engine, app, Settings(resend_after_seconds=0.001)).turn()
+    assert broker.llen(TRAIN_QUEUE) == 1
+    started(engine, training_id)
+    Coordinator(engine, app, Settings(resend_after_seconds=0.001)).turn()
+    assert broker.llen(TRAIN_QUEUE) == 1
+
+
+def test_a_broker_that_is_away_delays_a_training_and_no_more(engine: Engine, app: Celery, broker: redis.Redis) -> None:
+    asked(engine)
+    with make_app("redis://127.0.0.1:1/0") as nowhere:
+        assert not Trainings(engine, nowhere, Settings()).tend()
+    assert Trainings(engine, app, Settings()).tend()
+    assert broker.llen(TRAIN_QUEUE) == 1
+
+
+def test_a_training_is_given_up_by_the_coordinator(engine: Engine, app: Celery, broker: redis.Redis) -> None:
+    training_id = asked(engine)
+    for _ in range(MOST_STARTS):
+        started(engine, training_id)
+        silent(engine)
+        Coordinator(engine, app, Settings()).turn()
+    assert stored(engine, training_id)["state"] == "failed"
+    assert broker.llen(TRAIN_QUEUE) == MOST_STARTS - 1
+
+
+# --- real trainers -------------------------------------------------------------------------------------
+
+TRAINER = """
+import os, pathlib, time
+from trainer import main, registry, tasks
+
+learn, folder = registry.learn, pathlib.Path(os.environ["TEST_FOLDER"])
+
+def slowly(*arguments):
+    learned = learn(*arguments)
+    (folder / f"learned-{os.getpid()}").touch()
+    while not (folder / f"go-on-{os.getpid()}").exists():
+        time.sleep(0.02)
+    return learned
+
+if "TEST_SLOWLY" in os.environ:
+    registry.learn = slowly
+tasks.BEAT_SECONDS = 0.1
+main.main()
+"""
+"""`farm-trainer`, which speaks more often; a slow one does not finish learning before it is told to go on."""
+
+
+class Trainer:
+    """A trainer as a process."""
+
+    def __init__(self, folder: Path, variables: dict[str, str], *, slow: bool) -> None:
+        self._folder = folder
+        self._log = folder / "trainer.log"
+        more = {**variables, "TEST_FOLDER": str(folder), **({"TEST_SLOWLY": "1"} if slow else {})}
+        with self._log.open("ab") as output:
+            command = [sys.executable, "-c", TRAINER]
+            self._process = subprocess.Popen(command, env=environment(folder / ".farm", **more), stderr=output)
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def has_learned(self) -> bool:
+        assert self._process.poll() is None, self.log()
+        return (self._folder / f"learned-{self._process.pid}").exists()
+
+    def go_on(self) -> None:
+        (self._folder / f"go-on-{self._process.pid}").touch()
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def tracking_uri(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.fixture
+def trainer(
+    tmp_path: Path, database_url: str, farm_services: ServiceUrls, broker: redis.Redis, tracking_uri: str
+) -> Iterator[Callable[..., Trainer]]:
+    made = []
+
+    def start(*, slow: bool = False) -> Trainer:
+        urls = {"FARM_DATABASE_URL": database_url, "FARM_BROKER_URL": str(farm_services.broker_url)}
+        made.append(Trainer(tmp_path, {**urls, "MLFLOW_TRACKING_URI": tracking_uri}, slow=slow))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.kill()
+
+
+@pytest.fixture
+def measured(engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]) -> Engine:
+    """A device with enough measurements to learn from."""
+    device_id = announce(cpu())
+    campaign_id = submit(Campaign.from_document(document())).campaign_id
+    with engine.begin() as connection:
+        ids = connection.execute(text("SELECT id FROM configurations ORDER BY id")).scalars().all()
+        rows = [(None, campaign_id, UUID(str(i)), device_id, row(float(at + 1))) for at, i in enumerate(ids)]
+        measurements.insert(connection, rows)
+    return engine
+
+
+def is_done(engine: Engine, training_id: int) -> bool:
+    found = stored(engine, training_id)
+    assert found["state"] != "failed", found["error"]
+    return bool(found["state"] == "done")
+
+
+def heard_of_after_s(engine: Engine, training_id: int) -> float:
+    """From the start of the training to the last time that its trainer was heard of."""
+    found = stored(engine, training_id)
+    return float((found["heard_of_at"] - found["started_at"]).total_seconds())
+
+
+def test_a_training_whose_trainer_is_killed_in_the_middle_is_carried_out_by_another(
+    measured: Engine, app: Celery, trainer: Callable[..., Trainer], tracking_uri: str
+) -> None:
+    training_id = asked(measured)
+    Coordinator(measured, app, Settings()).turn()
+    first = trainer(slow=True)
+    eventually(first.has_learned, 120)
+    silent(measured)
+    eventually(lambda: heard_of_after_s(measured, training_id) > SILENT_SECONDS)  # it speaks, so the silence ends
+    assert taken_back(measured) == {}
+    first.kill()
+    silent(measured)
+    Coordinator(measured, app, Settings()).turn()
+    assert stored(measured, training_id)["state"] == "requested"
+    trainer()
+    eventually(lambda: is_done(measured, training_id), 120)
+    assert stored(measured, training_id)["starts"] == 2
+    assert [model.version for model in registry.list_models(tracking_uri)] == ["1"]
+
+
+def test_a_trainer_that_was_paused_and_comes_back_registers_and_writes_nothing(
+    measured: Engine, app: Celery, trainer: Callable[..., Trainer], tracking_uri: str
+) -> None:
+    training_id = asked(measured)
+    Coordinator(measured, app, Settings()).turn()
+    first = trainer(slow=True)
+    eventually(first.has_learned, 120)
+    first.send(signal.SIGSTOP)
+    silent(measured)
+    Coordinator(measured, app, Settings()).turn()
+    trainer()
+    eventually(lambda: is_done(measured, training_id), 120)
+    before = stored(measured, training_id)
+    first.go_on()
+    first.send(signal.SIGCONT)
+    eventually(lambda: first.log().count("is no longer held here") >= 2, 120)  # its heartbeat's, and the training's own
+    assert stored(measured, training_id) == before
+    assert [(model.version, model.aliases) for model in registry.list_models(tracking_uri)] == [("1", ("champion",))]
+
+
+def test_farm_train_gets_its_model_without_a_coordinator_though_the_message_is_lost(
+    measured: Engine, broker: redis.Redis, farm_services: ServiceUrls, trainer: Callable[..., Trainer]
+) -> None:
+    opened = Session(Settings(resend_after_seconds=1), farm_services, measured)
+    came: dict[str, Any] = {}
+
+    def ask() -> None:
+        came.update(train_types(opened, ["cpu-test"], any_source=False, check=lambda: None))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    eventually(lambda: broker.delete(TRAIN_QUEUE))
+    trainer()
+    asking.join(100)
+    assert came["cpu-test"]["state"] == "done", came
+    assert came["cpu-test"]["outcome"]["rows"] == 12
+
+
+def test_messages_that_name_no_training_are_refused_and_harm_nothing(
+    measured: Engine, app: Celery, trainer: Callable[..., Trainer]
+) -> None:
+    one = trainer()
+    for arguments in (["1"], [True], [1.5], [None], [[1]], [], [1, 2], [10**30]):
+        app.send_task(TRAIN, args=arguments, queue=TRAIN_QUEUE)
+    app.send_task("trainer.no_such_task", args=[1], queue=TRAIN_QUEUE)
+    app.send_task(TRAIN, args=[1], queue=TRAIN_QUEUE, serializer="pickle")
+    training_id = asked(measured)
+    app.send_task(TRAIN, args=[training_id], queue=TRAIN_QUEUE)
+    eventually(lambda: is_done(measured, training_id), 120)
+    assert stored(measured, training_id)["starts"] == 1
+    assert "ContentDisallowed" in one.log()

@@ -1,0 +1,48 @@
+"""How numbers, times and configurations are written for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.cli.output import configuration_text, counts_text, percent_text, rate_text, seconds_text, some_of
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "written"),
+    [(0, 12, "0%"), (1, 3, "33.3%"), (999_999, 1_000_000, "99.9%"), (12, 12, "100%"), (289, 1000, "28.9%"), (0, 0, "0%")],
+)  # fmt: skip
+def test_percent_is_rounded_down_so_that_100_means_all(part: int, whole: int, written: str) -> None:
+    assert percent_text(part, whole) == written
+
+
+@pytest.mark.parametrize(("rate", "written"), [(12_345.6, "12,346"), (10, "10"), (3.44, "3.4"), (0.05, "0.05")])
+def test_a_rate_has_two_digits_where_it_is_small(rate: float, written: str) -> None:
+    assert rate_text(rate) == written
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [(0.2, "0 s"), (59, "59 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (3600, "1 h 00 min"), (90_000, "25 h 00 min")],
+)  # fmt: skip
+def test_seconds_are_written_in_the_units_that_matter(seconds: float, written: str) -> None:
+    assert seconds_text(seconds) == written
+
+
+def test_long_lists_are_cut_with_what_is_left_out_counted() -> None:
+    assert some_of(["a", "b"], most=2) == "a, b"
+    assert some_of(["a", "b", "c"], most=2, separator="; ") == "a; b and 1 more"
+    assert some_of([]) == ""
+
+
+def test_counts_leave_out_what_is_zero() -> None:
+    assert counts_text({"pending": 1200, "done": 0, "dead": 3}) == "1,200 pending, 3 dead"
+    assert counts_text({"pending": 0}) == "none"
+
+
+def test_a_configuration_is_short_where_it_is_plain() -> None:
+    row = {
+        "family": "tiled", "parameters": {"tile": 16}, "m": 64, "n": 32, "k": 8, "ab": "f16", "cd": "f16", "acc": "f32",
+        "layout": "nt", "alpha": 1.0, "beta": 0.0,
+    }  # fmt: skip
+    assert configuration_text(row) == "tiled(tile=16) 64x32x8 f16:f16:f32 nt"
+    assert configuration_text({**row, "acc": "f16", "beta": 0.5}) == "tiled(tile=16) 64x32x8 f16 nt alpha=1 beta=0.5"

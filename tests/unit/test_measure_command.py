@@ -1,0 +1,511 @@
+"""`farm measure` by hand: what it measures, what it refuses, and that nothing a configuration does outlives it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import typer
+from homes import environment, eventually, processes_under
+from hypothesis import given
+from hypothesis import strategies as st
+
+import farm
+from farm.cli import measure
+from farm.cli.app import app
+from farm.devices import Backend
+from farm.errors import BadInput, CudaUnavailable, DevicePoisoned, InvalidOnDevice, MeasurementFailed
+from farm.kernels import Configuration
+from farm.measurement import Measurement, MeasuringRules, OperandRules, TimingRules
+from farm.repro import repro_command
+from workers import devices, single
+from workers.devices import cpu
+
+RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
+RECORDED = "tiled(tile=28) 2048x2048x512 f32"  # any but its first row, which a recorded device answers at once
+SMALL = "blas(threads=1) 16x16x16 f32"
+QUICK = '{"timing":{"max_seconds":0.01,"warmup_seconds":0,"max_samples":20}}'
+HANGING = (RECORDED, "--device", f"recorded:{RECORDING}?scale=1000,cpu")
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def words(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "farm", "measure", *arguments]
+
+
+def nowhere(folder: Path, **more: str) -> dict[str, str]:
+    """An environment whose services do not answer."""
+    urls = {"FARM_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "FARM_BROKER_URL": "redis://127.0.0.1:1/0"}
+    return environment(folder / ".farm", **urls, **more)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    """`farm measure` in a folder of its own, in which it leaves no process and no file."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            words(*arguments),
+            cwd=tmp_path,
+            env=nowhere(tmp_path, **more),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert processes_under(tmp_path) == []
+        assert list(tmp_path.iterdir()) == []
+        return done
+
+    return run
+
+
+# --- what is measured --------------------------------------------------------------------------------
+
+
+def test_a_configuration_is_measured_on_the_cpu_without_any_service(command: Command) -> None:
+    done = command(SMALL, "--device", "cpu", "--rules", QUICK, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    here = cpu.identify()
+    assert document["device"] == {"uuid": here.uuid, "type": here.type, "name": here.name}
+    row = document["measurement"]
+    assert set(row) == {field.name for field in dataclasses.fields(Measurement)} | {"tflops", "energy_mj"}
+    assert (row["source"], row["energy_mj"]) == ("measured", None)
+    assert row["samples"] <= 20
+    assert row["tflops"] == pytest.approx(2 * 16**3 / row["runtime_ms"] / 1e9)
+    assert row["details"]["threads"] == 1
+    assert "numpy" in row["environment"]
+
+
+def test_a_recording_answers_with_its_row(command: Command) -> None:
+    row = json.loads(command(RECORDED, "--device", f"recorded:{RECORDING}", "--json").stdout)["measurement"]
+    assert (row["source"], row["runtime_ms"], row["power_w"]) == ("recorded", 0.6032191991806031, 423.5510982161064)
+    assert row["energy_mj"] == pytest.approx(255.49415427798468)
+    assert row["tflops"] == pytest.approx(7.120077248592501)
+
+
+def test_people_read_a_table_of_what_is_known(command: Command) -> None:
+    done = command(RECORDED, "--device", f"recorded:{RECORDING}")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    assert ["configuration", Configuration.parse(RECORDED).canonical] in [[*map(str.strip, line)] for line in lines]
+    said = {" ".join(line.split()) for line in done.stdout.splitlines()}
+    assert said >= {
+        "source recorded",
+        "median ms 0.6032",
+        "first quartile ms 0.6031",
+        "third quartile ms 0.6032",
+        "fastest ms 0.6027",
+        "±% 0.01019",
+        "samples 10",
+        "stopped because recorded",
+        "TFLOP/s 7.12",
+        "power W 423.6",
+        "energy mJ 255.5",
+        "largest error, relative 1.933e-06",
+        "SM clock MHz 1,980",
+        "temperature °C 50",
+        "throttled by none",
+        "cache cold",
+        "environment: recording nvidia-h200-paper-tiled.parquet",
+    }
+    assert any(line.startswith("device recording of NVIDIA H200 (recorded-nvidia-h200), REC-") for line in said)
+
+
+def test_what_could_not_be_measured_has_no_line(command: Command) -> None:
+    said = command(SMALL, "--device", "cpu", "--rules", QUICK).stdout
+    assert "median ms" in said
+    assert "temperature" not in said
+    assert "–" not in said
+
+
+def test_the_device_is_the_one_of_the_settings_where_none_is_named(command: Command) -> None:
+    done = command(RECORDED, "--json", FARM_DEVICES=f"recorded:{RECORDING}")
+    assert json.loads(done.stdout)["device"]["type"] == "recorded-nvidia-h200"
+    assert done.stderr == ""
+
+
+def test_of_several_devices_the_first_is_used_and_named(command: Command) -> None:
+    done = command(RECORDED, "--device", f"recorded:{RECORDING},cpu", "--json")
+    here = json.loads(done.stdout)["device"]
+    assert here["type"] == "recorded-nvidia-h200"
+    assert f"names 2 devices; the first is used: {here['name']}, {here['uuid']}" in done.stderr
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *says: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for text in says:
+        assert text in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("blas 16", "--device", "cpu"), 2, ("'blas 16' is not a configuration",)),
+        (("blas(threads=0) 16 f32", "--device", "cpu"), 2, ("threads=0", "1 to 4096")),
+        ((SMALL, "--device", "gpu"), 2, ("'gpu'", "none of the known words", "cuda")),
+        ((SMALL, "--device", ""), 2, ("it is empty",)),
+        ((SMALL, "--device", "recorded:none.parquet"), 2, ("none.parquet", "there is no such file")),
+        ((SMALL, "--device", "CPU-00000000"), 4, ("no device 'CPU-00000000'", cpu.identify().uuid)),
+        ((SMALL, "--rules", "{"), 2, ("--rules '{' is not JSON",)),
+        ((SMALL, "--power", "some"), 2, ("some",)),
+        ((SMALL, "--job-seconds", "0"), 2, ("job_seconds", "greater than 0")),
+    ],
+)
+def test_bad_input_is_one_clear_message(
+    command: Command, arguments: tuple[str, ...], code: int, says: tuple[str, ...]
+) -> None:
+    refused(command(*arguments, "--json"), code, *says)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[" * 100_000, "is not JSON"),
+        ("[1]", "'[1]' is not a JSON object"),
+        ('{"timming":{}}', "timming: there is no such rule; did you mean timing?"),
+        ('{"timing":{"target":0.1}}', "timing.target: there is no such rule; did you mean target_rse?"),
+        ('{"timing":3}', "timing: 3 is not a JSON object of target_rse, min_samples"),
+        ('{"timing":{"target_rse":5}}', "timing.target_rse: input should be less than 1, not 5"),
+        ('{"power":"some"}', "power: input should be 'none' or 'all', not 'some'"),
+        ('{"job_seconds":NaN}', "job_seconds: input should be less than or equal to 3600, not nan"),
+        ('{"timing":{"min_samples":50,"max_samples":20}}', "min_samples is 50 and max_samples 20"),
+    ],
+)
+def test_what_is_wrong_with_rules_is_said(text: str, says: str) -> None:
+    with pytest.raises(BadInput) as found:
+        measure.rules_of(text)
+    assert says in str(found.value)
+
+
+def test_every_mistake_in_rules_is_said_at_once() -> None:
+    with pytest.raises(BadInput) as found:
+        measure.rules_of('{"timing":{"target_rse":5},"powr":1}', job_seconds=-1.0)
+    assert len(str(found.value).splitlines()) == 3
+
+
+def test_options_go_before_rules() -> None:
+    text = '{"power":"none","job_seconds":5,"max_attempts":1}'
+    found = measure.rules_of(text, power="all", job_seconds=7.5)
+    assert found == MeasuringRules(power="all", job_seconds=7.5, max_attempts=1)
+    assert measure.rules_of(text) == MeasuringRules(power="none", job_seconds=5, max_attempts=1)
+    assert measure.rules_of("{}") == MeasuringRules()
+
+
+# --- what cannot be measured -------------------------------------------------------------------------
+
+
+def test_an_invalid_configuration_says_why_and_exits_6(command: Command) -> None:
+    done = command(RECORDED, "--device", "cpu")
+    refused(done, 6, "could not be measured (invalid): tiled runs on cuda devices, this is a cpu device")
+
+
+def test_a_failure_is_a_document_too(command: Command) -> None:
+    done = command(RECORDED, "--device", "cpu", "--json")
+    why = "tiled runs on cuda devices, this is a cpu device"
+    assert (done.returncode, json.loads(done.stdout)) == (6, {"failure": {"kind": "invalid", "message": why}})
+    assert why in done.stderr
+
+
+def test_a_hang_is_ended_at_its_deadline(command: Command) -> None:
+    done = command(*HANGING, "--job-seconds", "0.2", "--json")
+    assert done.returncode == 6
+    assert json.loads(done.stdout) == {"failure": {"kind": "killed", "message": "it took longer than 0.2 s"}}
+    assert "could not be measured (killed): it took longer than 0.2 s" in done.stderr
+
+
+@contextmanager
+def measuring(folder: Path) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
+    """A command in the middle of a measurement that takes long, and the process that measures."""
+    with subprocess.Popen(
+        words(*HANGING, "--job-seconds", "600", "--json"),
+        cwd=folder,
+        env=nowhere(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert "the first is used" in process.stderr.readline()  # said when the device is open
+            family = psutil.Process(process.pid).children(recursive=True)
+            (child,) = [member for member in family if member.cmdline()[1:3] == ["-m", "workers.single"]]
+            yield process, child
+        finally:
+            process.kill()
+
+
+def test_a_killed_process_is_told_by_its_signal(tmp_path: Path) -> None:
+    with measuring(tmp_path) as (process, child):
+        child.kill()
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 6
+    assert json.loads(stdout) == {"failure": {"kind": "killed", "message": "its process was killed by SIGKILL"}}
+    assert "could not be measured (killed): its process was killed by SIGKILL" in stderr
+    assert processes_under(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_command_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    with measuring(tmp_path) as (process, _):
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=60)
+        assert (process.returncode, stdout) == (130, "")
+        assert "Traceback" not in stderr
+        assert processes_under(tmp_path) == []
+
+
+def test_a_killed_command_leaves_nothing_behind(tmp_path: Path) -> None:
+    with measuring(tmp_path) as (process, child):
+        process.kill()
+        process.wait()
+        eventually(lambda: processes_under(tmp_path) == [])
+        assert not child.is_running()
+
+
+# --- processes that misbehave ------------------------------------------------------------------------
+
+OPENED = """print('{"opened": {}, "of": 1}', flush=True)"""
+ANSWER = """print('{"measurement": 1}', flush=True)"""
+SLEEP = "import time; time.sleep(600)"
+
+
+def answered(*lines: str, job_seconds: float = 60.0, start_seconds: float = 60.0) -> measure.Answer:
+    return measure.answer_of(
+        [sys.executable, "-c", "\n".join(lines)],
+        job_seconds=job_seconds,
+        start_seconds=start_seconds,
+        opened=lambda _: None,
+    )
+
+
+def killed(message: str) -> measure.Answer:
+    return {"failure": {"kind": "killed", "message": message}}
+
+
+SILENT = "and did not say what it measured"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["import os; os.kill(os.getpid(), 11)"], "its process was killed by SIGSEGV"),
+        ([OPENED, "import os; os.abort()"], "its process was killed by SIGABRT"),
+        ([OPENED, "raise SystemExit(3)"], f"its process ended with status 3, {SILENT}"),
+        ([OPENED, "raise SystemExit(250)"], f"its process ended with status 250, {SILENT}"),
+        ([], f"its process ended with status 0, {SILENT}"),
+        ([OPENED, ANSWER.replace("flush=True", "end=''")], f"its process ended with status 0, {SILENT}"),
+    ],
+)
+def test_how_a_process_died_is_said(lines: list[str], message: str) -> None:
+    assert answered(*lines) == killed(message)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that every process of the test works in, so that those left behind are found."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_process_that_does_not_open_its_device_is_ended(here: Path) -> None:
+    assert answered(SLEEP, start_seconds=0.2) == killed("its device was not open after 0.2 s")
+    assert processes_under(here) == []
+
+
+def test_a_process_that_ignores_signals_is_ended_with_all_that_it_started(here: Path) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    another = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    assert answered(deaf, another, OPENED, SLEEP, job_seconds=0.2) == killed("it took longer than 0.2 s")
+    assert processes_under(here) == []
+
+
+def test_a_process_that_has_answered_may_hang_on_its_way_out(here: Path) -> None:
+    assert answered(OPENED, ANSWER, SLEEP) == {"measurement": 1}
+    assert processes_under(here) == []
+
+
+def test_an_answer_may_be_long() -> None:
+    assert answered(OPENED, """print('{"measurement": "' + 'x' * 1_000_000 + '"}')""") == {
+        "measurement": "x" * 1_000_000
+    }
+
+
+def test_a_process_that_nothing_ends_is_not_waited_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "GRACE_SECONDS", 30.0)  # so it is not killed within the time for ending it
+    monkeypatch.setattr(measure, "ENDING_SECONDS", 0.1)
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    assert answered(deaf, OPENED, SLEEP, job_seconds=0.2) == killed("it took longer than 0.2 s")
+    (left,) = processes_under(here)
+    os.kill(int(left.split()[0]), signal.SIGKILL)
+
+
+def test_what_libraries_print_does_not_reach_the_answers(capfd: pytest.CaptureFixture[str]) -> None:
+    noisy = """
+import os, sys, workers.devices
+from workers import single
+real = workers.devices.open_device
+def open_device(identity):
+    os.write(1, b"from below\\n")
+    print("from Python", flush=True)
+    os.system("echo from a program")
+    return real(identity)
+workers.devices.open_device = open_device
+single.main()
+"""
+    request = {"configuration": SMALL, "device": "cpu", "rules": json.loads(QUICK)}
+    answer = measure.answer_of(
+        [sys.executable, "-c", noisy, json.dumps(request)], job_seconds=60, opened=lambda _: None
+    )
+    assert answer["measurement"]["runtime_ms"] > 0
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert {"from below", "from Python", "from a program"} <= set(captured.err.splitlines())
+
+
+# --- what the measuring process answers --------------------------------------------------------------
+
+
+class Device:
+    """A CPU whose opening or measuring raises."""
+
+    def __init__(self, *, opening: Exception | None = None, measuring: Exception | None = None) -> None:
+        self.identity = cpu.identify()
+        self._opening, self._measuring = opening, measuring
+
+    def open(self) -> None:
+        if self._opening is not None:
+            raise self._opening
+
+    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
+        assert (configuration, rules) == (Configuration.parse(SMALL), measure.rules_of(QUICK))
+        assert self._measuring is not None
+        raise self._measuring
+
+
+@pytest.fixture
+def answers_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], list[dict[str, Any]]]:
+    def run(device: Device) -> list[dict[str, Any]]:
+        monkeypatch.setattr(devices, "open_device", lambda identity: device)
+        rules = measure.rules_of(QUICK).model_dump(mode="json")
+        return list(single.measure({"configuration": SMALL, "device": "cpu", "rules": rules}))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (InvalidOnDevice(why="too large"), "invalid", "too large"),
+        (MeasurementFailed(why="no memory"), "failed", "The measurement failed: no memory"),
+        (DevicePoisoned(why="illegal address"), "killed", str(DevicePoisoned(why="illegal address"))),
+        (ZeroDivisionError("of a device"), "failed", "ZeroDivisionError: of a device"),
+    ],
+)
+def test_errors_are_classed_as_those_of_jobs(answers_of: Any, error: Exception, kind: str, message: str) -> None:
+    opened, last = answers_of(Device(measuring=error))
+    assert (opened["opened"]["uuid"], opened["of"]) == (cpu.identify().uuid, 1)
+    assert last == {"failure": {"kind": kind, "message": message}}
+
+
+def test_a_defect_of_a_device_shows_where_it_is(answers_of: Any, caplog: pytest.LogCaptureFixture) -> None:
+    answers_of(Device(measuring=ZeroDivisionError("of a device")))
+    assert "raise self._measuring" in caplog.text
+    caplog.clear()
+    answers_of(Device(measuring=MeasurementFailed(why="no memory")))
+    assert caplog.text == ""
+
+
+def test_a_device_that_cannot_be_used_is_not_the_configurations_failure(answers_of: Any) -> None:
+    error = CudaUnavailable(why="no driver")
+    assert answers_of(Device(opening=error)) == [{"refused": {"exit_code": 3, "message": str(error)}}]
+    poisoned = DevicePoisoned(why="it is lost")
+    assert answers_of(Device(opening=poisoned)) == [{"failure": {"kind": "killed", "message": str(poisoned)}}]
+
+
+# --- the line that does it again ---------------------------------------------------------------------
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> MeasuringRules:
+    least = draw(st.integers(2, 1000))
+    timing = TimingRules(
+        target_rse=draw(st.floats(1e-9, 0.999)), min_samples=least, max_samples=draw(st.integers(least, 1_000_000))
+    )
+    return MeasuringRules(
+        timing=draw(st.sampled_from([TimingRules(), timing])),
+        operands=OperandRules(seed=draw(st.integers(0, 2**32 - 1))),
+        power=draw(st.sampled_from(["none", "all"])),
+        job_seconds=draw(st.floats(1e-3, 3600)),
+        max_attempts=draw(st.integers(1, 20)),
+    )
+
+
+configurations = st.builds(
+    lambda tile, extent, alpha, beta: Configuration.parse(
+        f"tiled(tile={tile}) {extent}x7x{extent} f64 tn alpha={alpha!r} beta={beta!r}"
+    ),
+    st.integers(1, 32),
+    st.integers(1, 2**31 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+
+
+def read_back(line: str) -> dict[str, Any]:
+    """What the command line makes of a line that was typed into a shell."""
+    program, name, *rest = shlex.split(line)
+    assert (program, name) == ("farm", "measure")
+    command: Any = typer.main.get_command(app)
+    found: dict[str, Any] = command.commands[name].make_context(name, rest).params
+    return found
+
+
+@given(configurations, st.sampled_from([None, "GPU-4e7a5dfa", "CPU-1"]), rules())
+def test_the_line_reads_back_as_the_same_measurement(
+    configuration: Configuration, uuid: str | None, asked: MeasuringRules
+) -> None:
+    found = read_back(repro_command(configuration, uuid, asked))
+    assert Configuration.parse(found["configuration"]) == configuration
+    assert found["device"] == uuid
+    assert measure.rules_of(found["rules"], power=found["power"], job_seconds=found["job_seconds"]) == asked
+
+
+def test_the_line_has_only_what_is_not_the_default() -> None:
+    configuration, canonical = Configuration.parse(SMALL), Configuration.parse(SMALL).canonical
+    assert repro_command(configuration, None, MeasuringRules()) == f"farm measure '{canonical}'"
+    changed = MeasuringRules(timing=TimingRules(target_rse=0.01), power="all")
+    assert repro_command(configuration, "CPU-1", changed) == (
+        f"""farm measure '{canonical}' --device CPU-1 --rules '{{"timing":{{"target_rse":0.01}},"power":"all"}}'"""
+    )
+
+
+def test_a_recorded_device_is_left_to_the_settings() -> None:
+    (identity,) = devices.discover(f"recorded:{RECORDING}")
+    assert identity.backend is Backend.RECORDED
+    assert "--device" not in repro_command(Configuration.parse(SMALL), identity.uuid, MeasuringRules())
+
+
+def test_the_line_runs_in_a_shell(command: Command) -> None:
+    line = repro_command(Configuration.parse(SMALL), cpu.identify().uuid, measure.rules_of(QUICK))
+    done = command(*shlex.split(line)[2:], "--json")
+    assert json.loads(done.stdout)["device"]["uuid"] == cpu.identify().uuid

@@ -1,0 +1,213 @@
+"""What is stuck, and why: said in plain words from how the farm stands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from farm.cli.devices import select
+from farm.cli.jobs import device_for
+from farm.cli.outlook import Cause, Farm, Outlook, Stuck, condition, what_is_stuck
+from farm.cli.progress import pace_text
+from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow
+from farm.db.tables import CampaignState, DeviceState
+from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
+
+LIVE = DeviceNow(
+    device_id=1,
+    uuid="GPU-1a",
+    type="nvidia-h200",
+    host="gpu01",
+    state=DeviceState.ACTIVE,
+    reason=None,
+    state_s=7200,
+    presence=Presence.LIVE,
+    silent_s=1.0,
+    vanished_s=None,
+    batch_id=None,
+)
+SILENT = replace(LIVE, device_id=2, uuid="GPU-2b", presence=Presence.SILENT, silent_s=200.0)
+STOPPED = replace(LIVE, device_id=3, uuid="GPU-3c", presence=Presence.STOPPED, silent_s=None)
+GONE = replace(LIVE, device_id=4, uuid="GPU-4d", presence=Presence.GONE, silent_s=None, vanished_s=65.0)
+HOT = replace(LIVE, device_id=5, uuid="GPU-5e", state=DeviceState.QUARANTINED, reason="hot (by ann)")
+LANE = LaneNow(
+    lane_id=1,
+    campaign_id=1,
+    campaign="sweep",
+    owner="ann",
+    priority=0,
+    state=CampaignState.ACTIVE,
+    target="type:nvidia-h200",
+    device_types=("nvidia-h200",),
+    device_uuid=None,
+    jobs=100,
+    done=20,
+    invalid=1,
+    dead=2,
+    queued=0,
+    running=0,
+)
+
+
+def farm(*lanes: LaneNow, devices: tuple[DeviceNow, ...] = (LIVE,), **changes: object) -> Farm:
+    stands = Farm(lanes=lanes, devices=devices, queues=(), coordinated=True, resend_after_s=15.0)
+    return replace(stands, **changes)  # type: ignore[arg-type]
+
+
+def only(stands: Farm) -> Stuck:
+    (stuck,) = what_is_stuck(stands)
+    return stuck
+
+
+def test_what_waits_for_a_live_device_is_not_stuck() -> None:
+    assert LANE.open == LANE.waiting == 77
+    assert what_is_stuck(farm(LANE)) == []
+    assert what_is_stuck(farm(LANE, devices=(SILENT, LIVE))) == []
+
+
+def test_what_is_over_or_in_hand_is_not_stuck_even_without_a_device() -> None:
+    assert what_is_stuck(farm(replace(LANE, done=97), devices=())) == []
+    assert what_is_stuck(farm(replace(LANE, done=90, running=7), devices=(SILENT,))) == []
+
+
+def test_a_type_that_nobody_has_announced_is_named() -> None:
+    stuck = only(farm(LANE, devices=(replace(LIVE, type="cpu-test"),)))
+    assert (stuck.cause, stuck.jobs, stuck.target) == (Cause.NO_DEVICE, 77, "type:nvidia-h200")
+    assert "no device of nvidia-h200 was ever announced" in stuck.why
+    assert "farm-worker" in stuck.why
+
+
+def test_a_device_that_was_never_announced_is_named() -> None:
+    lane = replace(LANE, device_types=None, device_uuid="GPU-9")
+    assert only(farm(lane)).why.startswith("the device GPU-9 was never announced")
+    assert what_is_stuck(farm(replace(lane, device_uuid="GPU-1a"))) == []
+
+
+def test_devices_that_take_no_work_are_named_with_what_keeps_them_from_it() -> None:
+    stuck = only(farm(replace(LANE, queued=7), devices=(SILENT, HOT, GONE, STOPPED)))
+    assert stuck.jobs == 77
+    assert stuck.why == (
+        "no device takes them: GPU-2b on gpu01, silent for 3 min 20 s; "
+        "GPU-5e on gpu01, quarantined 2 h 00 min ago: hot (by ann); "
+        "GPU-4d on gpu01, gone from its host for 1 min 05 s and 1 more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        (LIVE, "live"),
+        (STOPPED, "stopped"),
+        (replace(HOT, presence=Presence.SILENT, silent_s=3.0), "silent for 3 s, quarantined 2 h 00 min ago: hot (by ann)"),
+        (replace(LIVE, state=DeviceState.DRAINED), "drained 2 h 00 min ago: no reason given"),
+    ],
+)  # fmt: skip
+def test_a_device_is_described_by_all_that_keeps_it_from_work(device: DeviceNow, words: str) -> None:
+    assert condition(device) == words
+
+
+def test_a_paused_campaign_is_stuck_as_a_whole() -> None:
+    paused = replace(LANE, state=CampaignState.PAUSED, queued=2, running=5)
+    other = replace(paused, lane_id=2, target="any:cpu-test", device_types=("cpu-test",))
+    stuck = only(farm(paused, other, devices=()))
+    assert (stuck.cause, stuck.target, stuck.jobs) == (Cause.PAUSED, None, 2 * 72)
+    assert "farm resume sweep" in stuck.why
+
+
+def test_a_cancelled_campaign_is_not_stuck() -> None:
+    assert what_is_stuck(farm(replace(LANE, state=CampaignState.CANCELLED), devices=())) == []
+
+
+def test_without_a_coordinator_what_waits_is_stuck_and_what_was_sent_is_not() -> None:
+    sent = replace(LANE, queued=7)
+    assert (only(farm(sent, coordinated=False)).cause, only(farm(sent, coordinated=False)).jobs) == (
+        Cause.NO_COORDINATOR,
+        70,
+    )
+    assert what_is_stuck(farm(replace(LANE, done=90, queued=7), coordinated=False)) == []
+
+
+def test_work_waits_behind_a_campaign_of_higher_priority_on_the_same_devices() -> None:
+    urgent = replace(LANE, lane_id=2, campaign_id=2, campaign="urgent", owner="bob", priority=5, queued=4)
+    stuck = only(farm(LANE, urgent))
+    assert (stuck.campaign_id, stuck.cause) == (1, Cause.BEHIND)
+    assert "urgent (priority 5)" in stuck.why
+    assert "this campaign has priority 0" in stuck.why
+    elsewhere = replace(urgent, device_types=("nvidia-b200",))
+    assert [s.campaign_id for s in what_is_stuck(farm(LANE, elsewhere))] == [2]
+    assert what_is_stuck(farm(LANE, replace(urgent, done=93))) == []
+    assert what_is_stuck(farm(replace(LANE, running=3), urgent)) == []
+
+
+def test_an_owners_campaigns_go_one_after_another_and_owners_take_turns() -> None:
+    later = replace(LANE, lane_id=2, campaign_id=2, campaign="later")
+    stuck = only(farm(LANE, later))
+    assert (stuck.campaign_id, stuck.cause) == (2, Cause.BEHIND)
+    assert "behind sweep, of the same owner and priority" in stuck.why
+    assert what_is_stuck(farm(LANE, replace(later, owner="bob"))) == []
+
+
+def test_batches_that_no_worker_hears_of_are_stuck_where_a_device_idles() -> None:
+    queue = QueueNow(lane_id=1, queue="gpu.nvidia-h200", oldest_s=65.0, sends=4)
+    sent = replace(LANE, queued=7)
+    stuck = only(farm(sent, queues=(queue,)))
+    assert (stuck.cause, stuck.jobs) == (Cause.NOT_TAKEN, 77)
+    assert "1 min 05 s" in stuck.why
+    assert "sent 4 times" in stuck.why
+    assert "FARM_BROKER_URL" in stuck.why
+    assert "does not take their messages" in only(farm(sent, queues=(replace(queue, sends=0),))).why
+    assert only(farm(sent, queues=(queue,), coordinated=False)).cause is Cause.NO_COORDINATOR
+    assert what_is_stuck(farm(sent, queues=(queue,), devices=(replace(LIVE, batch_id=3),))) == []
+    assert what_is_stuck(farm(sent, queues=(replace(queue, oldest_s=29.0),))) == []
+    assert what_is_stuck(farm(sent, queues=(replace(queue, queue="device.GPU-7"),))) == []
+    assert only(farm(sent, queues=(replace(queue, queue="device.GPU-1a"),))).cause is Cause.NOT_TAKEN
+
+
+# --- how fast ----------------------------------------------------------------------------------------
+
+
+def test_time_left_is_what_waits_at_the_pace_of_the_last_minutes() -> None:
+    pace = Pace(last_minute=30.0, lately=60.0, began_s=600.0)
+    assert pace.seconds_for(90) == 90
+    assert pace.overall(1000) == 100
+    assert Pace(last_minute=None, lately=None, began_s=600.0).seconds_for(90) is None
+    assert Pace().overall(0) is None
+
+
+def test_progress_says_the_rate_the_time_left_and_what_is_stuck() -> None:
+    pace = Pace(last_minute=1234.5, lately=1000.0, began_s=600.0)
+    stuck = Stuck(campaign_id=1, target=None, jobs=12, cause=Cause.PAUSED, why="it is paused")
+    assert pace_text(Outlook(pace=pace, seconds_left=200.0)) == "1,234 jobs/min, 3 min 20 s left"
+    assert pace_text(Outlook(pace=Pace(), stuck=(stuck, stuck))) == "24 jobs are stuck: it is paused"
+    assert pace_text(Outlook(pace=Pace())) == "waiting for the first results"
+
+
+# --- naming devices ----------------------------------------------------------------------------------
+
+ELSEWHERE = replace(LIVE, device_id=6, uuid="GPU-1ab", host="gpu02")
+KNOWN = (LIVE, SILENT, ELSEWHERE)
+
+
+def test_devices_are_named_by_uuid_a_beginning_of_it_or_their_host() -> None:
+    assert select(KNOWN, ["GPU-1a"]) == [LIVE]
+    assert select(KNOWN, ["gpu-2"]) == [SILENT]
+    assert select(KNOWN, ["host:gpu01", "GPU-1ab", "GPU-2b"]) == [LIVE, SILENT, ELSEWHERE]
+
+
+def test_a_name_that_fits_no_device_or_several_is_refused_with_the_candidates() -> None:
+    with pytest.raises(AmbiguousDevice, match=r"GPU-1a on gpu01, GPU-2b on gpu01, GPU-1ab on gpu02") as several:
+        select(KNOWN, ["GPU-"])
+    assert several.value.exit_code == 2
+    for nothing in ("GPU-7", ""):
+        with pytest.raises(UnknownDevice, match=r"Known: GPU-1a, GPU-2b, GPU-1ab"):
+            select(KNOWN, ["GPU-2b", nothing])
+    with pytest.raises(UnknownHost, match=r"'gpu03'.*gpu01, gpu02"):
+        select(KNOWN, ["host:gpu03"])
+
+
+def test_a_job_that_never_ran_is_reproduced_on_a_live_device_of_its_target() -> None:
+    assert device_for(LANE, (replace(LIVE, uuid="other", type="cpu-test"), SILENT, LIVE)) == "GPU-1a"
+    assert device_for(LANE, (SILENT,)) == "GPU-2b"
+    assert device_for(LANE, ()) is None
+    assert device_for(replace(LANE, device_types=None, device_uuid="GPU-9"), KNOWN) == "GPU-9"

@@ -1,0 +1,199 @@
+"""Keeps one worker process running for each device that this host has, while devices come and vanish."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+import psutil
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from farm.db import devices
+from farm.devices import Backend, DeviceIdentity, host_name
+from farm.services.backoff import BackOff
+from farm.services.processes import start_guarded
+from farm.settings import settings
+from workers import metrics
+from workers.lookout import Look, Lookout
+from workers.tasks import DEVICE_ID
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 30.0
+"""How long a worker may take to finish its batch after SIGTERM."""
+
+MISSES = 2
+"""Looks in a row that must miss a device before it counts as gone: a file may be being replaced, a driver reloaded."""
+
+TEND_SECONDS = 0.5
+
+
+class _Worker:
+    """One device and the process that serves it."""
+
+    def __init__(self, identity: DeviceIdentity, environment: Mapping[str, str]) -> None:
+        self.identity = identity
+        self.misses = 0  # looks in a row
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._back_off = BackOff()
+
+    def tend(self) -> None:
+        """Starts the process where it should run and does not."""
+        now = time.monotonic()
+        if self._process is not None and (status := self._process.poll()) is not None and self._back_off.ended(now):
+            log.error(
+                "the worker of %s ended with status %d; again in %g s",
+                self.identity.name,
+                status,
+                self._back_off.pause_s,
+                extra={"device": self.identity.uuid},
+            )
+        if self._process is None or self._back_off.is_due(now):
+            self._back_off.started(now)
+            command = [sys.executable, "-m", "workers.process"]
+            self._process = start_guarded(command, environment=self._environment, grace_s=GRACE_SECONDS)
+
+    def ask_to_stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+
+    def has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    def wait(self) -> None:
+        """Until the batch in hand is finished, or the guardian has ended what did not stop in time."""
+        if self._process is not None:
+            self._process.wait()
+
+
+class Host:
+    """The devices of this host and their workers. Used from one thread; another looks, since a driver may hang.
+
+    `environment` is what every worker process gets, beside the variables that say which device is its own.
+    """
+
+    def __init__(self, lookout: Lookout, engine: Engine, environment: Mapping[str, str], *, rescan_s: float) -> None:
+        self._lookout = lookout
+        self._engine = engine
+        self._environment = environment
+        self._rescan_s = rescan_s
+        self._workers: dict[str, _Worker] = {}  # by UUID
+        self._leaving: dict[str, _Worker] = {}  # told to stop, because their devices are gone
+        self._unmarked: set[str] = set()  # devices that are gone, which the database does not know yet
+        self._absent_marked = False
+        self._problems: Mapping[str, str] = {}
+        self._looks: queue.SimpleQueue[Look] = queue.SimpleQueue()
+
+    def serve(self, first: Look, stop: threading.Event) -> None:
+        """Runs a worker for each device until `stop`, and looks for others every `rescan_s` seconds."""
+        self._looks.put(first)
+        threading.Thread(target=self._keep_looking, args=(stop,), name="lookout", daemon=True).start()
+        try:
+            while not stop.is_set():
+                while not self._looks.empty():
+                    self.apply(self._looks.get())
+                for worker in self._workers.values():
+                    worker.tend()
+                stop.wait(TEND_SECONDS)
+        finally:
+            for worker in self._workers.values():
+                worker.ask_to_stop()
+            for worker in (*self._workers.values(), *self._leaving.values()):
+                worker.wait()
+
+    def _keep_looking(self, stop: threading.Event) -> None:
+        while not stop.wait(self._rescan_s):
+            self._looks.put(self._lookout.look())
+
+    def apply(self, look: Look) -> None:
+        """Serves what came, and stops serving what `MISSES` looks in a row have missed.
+
+        Where the database is away, it is told after the next look; a device is not served before it is announced.
+        """
+        self._say(look.problems)
+        self._count_misses(look)
+        self._leaving = {uuid: worker for uuid, worker in self._leaving.items() if not worker.has_ended()}
+        served = self._workers.keys() | self._leaving.keys()  # a process that still ends has its device still
+        came = [identity for identity in look.found if identity.uuid not in served]
+        absent_now = look.cards_known and not self._absent_marked
+        if not (came or self._unmarked or absent_now):
+            return
+        try:
+            with self._engine.begin() as connection:
+                gone = self._unmarked | (self._absent(connection, look) if absent_now else set())
+                vanished = devices.vanish(connection, host=host_name(), uuids=sorted(gone))
+                ids = _announce(connection, came)
+        except SQLAlchemyError as error:
+            log.warning("the database is told of this host's devices after the next look: %s", _first_line(error))
+            return
+        finally:
+            self._engine.dispose()  # what is needed once in days holds no connection
+        self._absent_marked |= absent_now
+        self._unmarked.clear()
+        for uuid in vanished:
+            log.warning("marked as vanished from this host", extra={"device": uuid})
+        for identity, device_id in zip(came, ids, strict=True):
+            log.info("serving %s (%s, %s)", identity.name, identity.type, identity.uuid)
+            self._workers[identity.uuid] = _Worker(identity, self._environment_of(identity, device_id))
+
+    def _say(self, problems: Mapping[str, str]) -> None:
+        """Says what is wrong once, not at every look."""
+        for word, problem in problems.items():
+            if self._problems.get(word) != problem:
+                log.warning("%s: %s", word, problem)
+        self._problems = problems
+
+    def _count_misses(self, look: Look) -> None:
+        found = {identity.uuid for identity in look.found}
+        for uuid, worker in list(self._workers.items()):
+            if uuid in found:
+                worker.misses = 0
+            elif uuid not in look.unknown:
+                worker.misses += 1
+            if worker.misses == MISSES:
+                log.error(
+                    "%s is not found any more; its worker is stopped", worker.identity.name, extra={"device": uuid}
+                )
+                worker.ask_to_stop()
+                self._leaving[uuid] = self._workers.pop(uuid)
+                self._unmarked.add(uuid)
+
+    def _absent(self, connection: Connection, look: Look) -> set[str]:
+        """What this host announced before it was started again, is to serve, and does not show.
+
+        Not what another `farm-worker` of this host serves, to whom other cards may be visible.
+        """
+        here = {identity.uuid for identity in look.found}
+        here |= {uuid for _, uuid, _ in devices.live(connection, silent_after=settings().silent_after_seconds)}
+        known = devices.of_host(connection, host_name())
+        return {uuid for uuid, backend in known if uuid not in here and self._lookout.asks_for(uuid, backend)}
+
+    def _environment_of(self, identity: DeviceIdentity, device_id: int) -> dict[str, str]:
+        own = {DEVICE_ID: str(device_id), **metrics.labels_of(identity, settings())}
+        if identity.backend is Backend.CUDA:
+            own["CUDA_VISIBLE_DEVICES"] = identity.uuid
+            own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        return {**self._environment, **own}
+
+
+def _announce(connection: Connection, came: Sequence[DeviceIdentity]) -> list[int]:
+    facts = {
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+    }
+    return [devices.register(connection, host=host_name(), host_facts=facts, device=identity) for identity in came]
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

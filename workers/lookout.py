@@ -1,0 +1,131 @@
+"""Which of the devices that a host is to serve are there now? Asked again and again, for as long as the host serves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from farm.devices import Backend, DeviceIdentity
+from farm.errors import BadRecording, MissingColumns, UnknownDeviceSelection
+from workers.devices import cards, cpu, discover
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look at the host found."""
+
+    # Each device once, in the order of the selection.
+    found: Sequence[DeviceIdentity]
+    # UUIDs of devices seen before that could not be looked for this time: neither here nor gone.
+    unknown: frozenset[str] = frozenset()
+    # Whether the driver could be asked for its cards.
+    cards_known: bool = True
+    # By word of the selection: why it gave no device.
+    problems: Mapping[str, str]
+
+
+class Lookout:
+    """Looks for what a selection names (see `workers.devices.discover`), word by word: a missing device hides no other.
+
+    Looking raises `UnknownDeviceSelection` where the selection cannot be read; everything else is in the `Look`.
+    """
+
+    def __init__(self, selection: str) -> None:
+        self._selection = selection
+        self._words = [word.strip() for word in selection.split(",") if word.strip()]
+        self._cards = _Cards()
+        # By word: the UUIDs of every device that it ever gave.
+        self._given: dict[str, set[str]] = {}
+
+    def first(self) -> Look:
+        """A look that finds something. Raises what `discover` raises where there is nothing."""
+        look = self.look()
+        if not look.found:
+            discover(self._selection)
+            look = self.look()  # it has just come
+        return look
+
+    def look(self) -> Look:
+        """What is here now. The driver is asked once, in a session that lasts no longer: an older one would show what was."""
+        visible = self._look_at_cards()
+        found, problems, unknown = dict[str, DeviceIdentity](), dict[str, str](), set[str]()
+        for word in self._words:
+            try:
+                given = self._find(word, visible)
+            except UnknownDeviceSelection:
+                raise
+            except (BadRecording, MissingColumns) as error:
+                given, problems[word] = [], str(error)
+            except Exception as error:  # whatever the driver or the disk has: what it hides is not gone
+                problems[word] = str(error)
+                unknown |= self._given.get(word, set())
+                continue
+            if not given:
+                problems.setdefault(word, "this host shows no such device")
+            self._given.setdefault(word, set()).update(identity.uuid for identity in given)
+            for identity in given:
+                found.setdefault(identity.uuid, identity)
+        return Look(
+            found=list(found.values()),
+            unknown=frozenset(unknown - found.keys()),
+            cards_known=not isinstance(visible, Exception),
+            problems=problems,
+        )
+
+    def asks_for(self, uuid: str, backend: str) -> bool:
+        """Whether the selection names a device that this host once had."""
+        words = {word.lower() for word in self._words}
+        return uuid.lower() in words or (backend == Backend.CUDA and not words.isdisjoint({"auto", "cuda"}))
+
+    def _look_at_cards(self) -> list[DeviceIdentity] | Exception:
+        if not any(_names_cards(word) for word in self._words):
+            return []
+        try:
+            return self._cards.look()
+        except Exception as error:  # it is the trouble of the words that name cards, and of no other
+            return error
+
+    def _find(self, word: str, visible: list[DeviceIdentity] | Exception) -> list[DeviceIdentity]:
+        if not _names_cards(word):
+            return discover(word)
+        if word == "auto" and not self._cards.ever_seen:
+            # The CPU stands in for cards that never were here, not for one that is lost.
+            return [cpu.identify()] if word in self._given else discover(word)
+        if isinstance(visible, Exception):
+            raise visible
+        if word in ("auto", "cuda"):
+            return visible
+        return [identity for identity in visible if identity.uuid.lower() == word.lower()]
+
+
+def _names_cards(word: str) -> bool:
+    return word in ("auto", "cuda") or word.upper().startswith(("GPU-", "MIG-"))
+
+
+class _Cards:
+    """The cards that CUDA_VISIBLE_DEVICES leaves to this process, whichever of them is lost.
+
+    Its numbers are read once: when a card is lost, the same number means another card, which may be somebody else's.
+    Nor does a lost card end the list, as CUDA has it.
+    """
+
+    def __init__(self) -> None:
+        self.ever_seen = False
+        text = os.environ.get("CUDA_VISIBLE_DEVICES")
+        entries = [] if text is None else [entry.strip().lower() for entry in text.split(",") if entry.strip()]
+        # How the UUIDs of our cards begin; None while numbers stand for them.
+        self._ours: tuple[str, ...] | None = ("",) if text is None else tuple(entries)
+        if any(entry.isdecimal() for entry in entries):
+            self._ours = None
+
+    def look(self) -> list[DeviceIdentity]:
+        """Raises `CudaUnavailable`, `MeasurementFailed` or `DevicePoisoned`, as the driver has it."""
+        if self._ours is None:
+            found = cards.find_cards()
+            if found:
+                self._ours = tuple(identity.uuid.lower() for identity in found)
+        else:
+            found = [card for card in cards.find_cards({}) if card.uuid.lower().startswith(self._ours)]
+        self.ever_seen = self.ever_seen or bool(found)
+        return found

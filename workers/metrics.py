@@ -1,0 +1,137 @@
+"""What Prometheus learns from a host: what each of its devices did, over HTTP from `farm-worker`.
+
+The processes of a device count into memory-mapped files (prometheus_client's multiprocess mode), which `farm-worker`
+adds up when it is asked. A file belongs to a role, not to a process: a child that takes the place of a dead one goes on
+with its counts, so that nothing is lost and there are never more files than roles. There are no gauges, which a dead
+process would leave behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from farm.devices import DeviceIdentity
+from farm.metrics import Count, Duration, Metrics, PrometheusMetrics, serving
+from farm.services.home import Home
+from farm.settings import Settings
+
+log = logging.getLogger(__name__)
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The environment variable by which prometheus_client learns where the files are. `farm-worker` sets it."""
+
+DEVICE_UUID, DEVICE_TYPE = "FARM_WORKER_METRICS_DEVICE", "FARM_WORKER_METRICS_DEVICE_TYPE"
+"""The environment variables by which `farm-worker` tells a device's processes their labels; unset: metrics are off."""
+
+PARENT, CHILD = "parent", "child"
+"""The roles of a device's processes: one of each lives at a time."""
+
+_SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+JOBS = Count(
+    "worker_jobs",
+    "Attempts at jobs that ended here, by outcome; killed: the process died or had to be replaced.",
+    "outcome",
+    ("measured", "invalid", "failed", "killed"),
+)
+LEASES_LOST = Count("worker_leases_lost", "Batches given up because their lease was no longer held.")
+CANARY_FAILURES = Count("worker_canary_failures", "Times that the device failed its canary.")
+DATABASE_ERRORS = Count("worker_database_errors", "Times that the database did not answer, each try counted.")
+CHILD_DEATHS = Count(
+    "worker_child_deaths",
+    "Measuring processes that died while they had a batch or claimed one, by cause: hung, poisoned, a signal's name, "
+    "or exit for any other status.",
+    "cause",
+    ("hung", "poisoned", "SIGKILL", "SIGSEGV", "exit"),
+)
+MEASURING = Duration("worker_measuring", "Time of one job on the device, without claiming, marking and landing.", _LONG)
+BATCH = Duration("worker_batch", "Time of one batch, from its claim to the end of its landing.", _LONG)
+CLAIM = Duration("worker_claim", "Time to claim a batch, or to find that there is nothing to claim.", _SHORT)
+MARK = Duration("worker_mark", "Time to renew the lease and name the next job, before each job.", _SHORT)
+LAND = Duration("worker_land", "Time to land the rows of a batch.", _SHORT)
+
+_COUNTS = {
+    PARENT: (JOBS, DATABASE_ERRORS, CHILD_DEATHS),
+    CHILD: (JOBS, LEASES_LOST, CANARY_FAILURES, DATABASE_ERRORS),
+}
+_DURATIONS = {PARENT: (), CHILD: (MEASURING, BATCH, CLAIM, MARK, LAND)}
+
+
+# --- in the processes of a device --------------------------------------------------------------------
+
+
+def metrics_of(role: str, device_id: int) -> Metrics:
+    """Where this process of the device counts, which has that role. To be called once, before anything is counted.
+
+    Where the files cannot be made, it is logged and nothing is counted: measuring goes on.
+    """
+    device, kind = os.environ.get(DEVICE_UUID), os.environ.get(DEVICE_TYPE)
+    if device is None or kind is None:
+        return Metrics()
+    from prometheus_client import values
+
+    values.ValueClass = values.MultiProcessValue(lambda: f"{device_id}-{role}")  # type: ignore[no-untyped-call]
+    try:
+        return PrometheusMetrics(None, _COUNTS[role], _DURATIONS[role], {"device": device, "device_type": kind})
+    except OSError as error:
+        log.warning("there are no metrics of this process: %s", error)
+        return Metrics()
+
+
+# --- in farm-worker ----------------------------------------------------------------------------------
+
+
+def labels_of(identity: DeviceIdentity, settings: Settings) -> dict[str, str]:
+    """What the environment of the device's processes says of metrics, beside `served`."""
+    if settings.worker_metrics is None:
+        return {}
+    return {DEVICE_UUID: identity.uuid, DEVICE_TYPE: identity.type}
+
+
+@contextmanager
+def served(settings: Settings) -> Iterator[Mapping[str, str]]:
+    """Serves what this host's devices count, inside the block. Yields environment variables for their processes.
+
+    Where metrics are off, there are none and nothing is done. Raises `BadMetricsAddress` and `MetricsAddressUnusable`.
+    """
+    if settings.worker_metrics is None:
+        yield {}
+        return
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    registry = CollectorRegistry()
+    with _folder(Home.of(settings)) as folder:
+        MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
+        with serving("FARM_WORKER_METRICS", settings.worker_metrics, registry):
+            yield {FOLDER: str(folder)}
+
+
+@contextmanager
+def _folder(home: Home) -> Iterator[Path]:
+    """A new folder for the files, removed afterwards, as are those of `farm-worker`s that were killed.
+
+    Whose folder it is, a lock says: several may serve devices of one home.
+    """
+    home.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with home.locked("metrics"):
+        for old in home.run.glob("metrics-*"):
+            with suppress(BlockingIOError), (old / "held").open("a") as held:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(old, ignore_errors=True)
+        made = Path(tempfile.mkdtemp(prefix="metrics-", dir=home.run))
+        holding = (made / "held").open("w")
+        fcntl.flock(holding, fcntl.LOCK_EX)
+    with holding:
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
