@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from farm.db import batches, measurements
 from farm.db.batches import ClaimedJob, Failure, Lease
+from farm.db.engine import unanswered
 from farm.db.tables import FailureKind
 from farm.errors import DevicePoisoned, FarmError, InvalidOnDevice, LeaseLost
 from farm.measurement import Measurement
@@ -222,8 +223,8 @@ class Runner:
         while True:
             try:
                 return action()
-            except (OperationalError, InterfaceError):
-                if time.monotonic() > end:
+            except DBAPIError as error:
+                if not unanswered(error) or time.monotonic() > end:
                     raise
                 self._metrics.count(DATABASE_ERRORS)
                 log.warning("the database does not answer; trying again", extra={"device_id": self._device_id})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from psycopg.errors import IdleInTransactionSessionTimeout
 from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from farm.errors import BadServiceUrl, DatabaseUnreachable, first_line
 
@@ -21,7 +22,11 @@ _NOTICE_SILENCE = {
 DURABLE: Mapping[str, str] = {}
 """A commit is on disk when it returns."""
 
-HASTY = {"synchronous_commit": "off"}
+FROZEN_SECONDS = 5
+"""A process that stands still in the middle of a transaction (stopped, swapped out, its host suspended) holds its locks.
+Workers and coordinators never think that long between two statements: then Postgres ends their session."""
+
+HASTY = {"synchronous_commit": "off", "idle_in_transaction_session_timeout": f"{FROZEN_SECONDS}s"}
 """A commit does not wait for the disk: for what may be undone by a power cut, though never out of order."""
 
 DISPATCHING = {**HASTY, "enable_bitmapscan": "off"}
@@ -56,6 +61,13 @@ def check_reachable(engine: Engine) -> None:
         why = first_line(error.orig)
         shown = engine.url.difference_update_query(["password", "sslpassword"])  # only the one before the @ is hidden
         raise DatabaseUnreachable(url=shown.render_as_string(hide_password=True), why=why) from None
+
+
+def unanswered(error: DBAPIError) -> bool:
+    """Whether the database did not answer, or ended the session: the same may work on another connection."""
+    return isinstance(error, (OperationalError, InterfaceError)) or isinstance(
+        error.orig, IdleInTransactionSessionTimeout
+    )
 
 
 def sqlalchemy_url(url: str) -> str:

@@ -340,9 +340,9 @@ def test_gauges_count_jobs_of_active_campaigns_before_and_after_they_are_folded(
         lease.jobs[1].id: Failure(FailureKind.FAILED, "a hiccup"),
     }
     land(engine, lease, failures)
-    leased(engine, device, 2)
-    form(engine, 1)
-    expected = {"pending": 5, "queued": 1, "running": 2, "done": 3, "invalid": 1, "dead": 0}
+    leased(engine, device, 2)  # what failed goes first, and not with fresh jobs
+    form(engine, 2)
+    expected = {"pending": 5, "queued": 2, "running": 1, "done": 3, "invalid": 1, "dead": 0}
     assert read(engine).jobs == expected
     with engine.begin() as connection:
         assert batches.fold(connection) == 1

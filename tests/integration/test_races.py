@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from audit import faults, unfinished
 from samples import cpu, document, row
 from sqlalchemy import Connection, Engine, text
 from test_batches import claim, counts, expire, form, leased, rows
+from test_runner import Scripted
 
 from farm.campaign import Campaign, KnownDevice, plan
 from farm.coordinator.costs import CostBook
@@ -20,10 +22,14 @@ from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.db import batches, campaigns, devices, jobs
 from farm.db.batches import Failure, Lease
 from farm.db.campaigns import Stored
+from farm.db.engine import DISPATCHING, FROZEN_SECONDS, HASTY, make_engine
 from farm.db.tables import FailureKind, JobState
 from farm.devices import DeviceIdentity
 from farm.errors import LeaseLost
+from farm.metrics import Metrics
 from farm.settings import Settings
+from workers import runner
+from workers.runner import Runner
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]
@@ -395,3 +401,56 @@ def test_a_storm_of_everybody_ends_with_every_job_final(engine: Engine, announce
         seen = counts(engine, one.campaign_id)
         assert set(seen) <= FINAL
         assert seen["done"] > 0
+
+
+def test_a_process_that_stands_still_in_a_transaction_holds_up_nobody(
+    engine: Engine, database_url: str, device: int, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = submit(Campaign.from_document(document()))
+    batch_id = form(engine, 3)
+    assert batch_id is not None
+    session = {**HASTY, "idle_in_transaction_session_timeout": "500ms"}
+    frozen = make_engine(database_url, application="frozen", pool_size=1, session=session, pre_ping=False)
+    awake = threading.Event()
+    times: list[None] = []
+    real = batches.claim
+
+    def standing_still_at_first(*arguments: Any, **named: Any) -> Lease | None:
+        lease = real(*arguments, **named)
+        times.append(None)
+        if len(times) == 1:
+            assert awake.wait(30)
+        return lease
+
+    monkeypatch.setattr(batches, "claim", standing_still_at_first)
+    monkeypatch.setattr(runner, "RETRY_SECONDS", 0.01)
+    working = Runner(
+        frozen, Scripted(lambda n, _: row()), device, lease_seconds=60, stopping=threading.Event(), metrics=Metrics()
+    )
+    landed: list[int] = []
+    thread = threading.Thread(target=lambda: landed.append(working.run_batch(batch_id)))
+    thread.start()
+    try:
+        while not times:
+            time.sleep(0.01)
+        with engine.begin() as connection:
+            assert batches.mark_sent(connection, [batch_id]) == 0  # waits for the row that the frozen one has
+        with engine.begin() as connection:
+            batches.pause(connection, stored.campaign_id)
+            batches.resume(connection, stored.campaign_id)
+    finally:
+        awake.set()
+        thread.join(30)
+        frozen.dispose()
+    assert landed == [0]  # the pause took the batch back before the worker woke up and asked again
+    assert len(times) == 2
+    nothing_is_broken(engine)
+
+
+def test_sessions_of_workers_and_coordinators_end_when_they_stand_still(database_url: str) -> None:
+    for session in (HASTY, DISPATCHING):
+        engine = make_engine(database_url, application="test", session=session)
+        with engine.connect() as connection:
+            timeout = connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
+        engine.dispose()
+        assert timeout == f"{FROZEN_SECONDS}s"
