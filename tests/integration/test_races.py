@@ -1,3 +1,4 @@
+# ruff: noqa: B023 - what runs at once runs within its round
 """What happens at the same moment: threads on real Postgres. A deadlock, or a promise that is broken, fails a test."""
 
 from __future__ import annotations
