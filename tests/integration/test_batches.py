@@ -84,7 +84,10 @@ def expire(engine: Engine, lease: Lease) -> None:
     """As if the lease's time had gone by."""
     with engine.begin() as connection:
         connection.execute(
-            text("UPDATE batches SET lease_expires_at = clock_timestamp() - interval '1 second' WHERE id = :id"),
+            text(
+                "UPDATE batches SET lease_expires_at = clock_timestamp() - interval '1 second' "
+                "WHERE id = :id AND state = 'leased'"
+            ),
             {"id": lease.batch_id},
         )
 

@@ -76,13 +76,17 @@ def claim(
     return Lease(batch_id, token, campaign_id, device_id, MeasuringRules.model_validate(rules), jobs)
 
 
+# A job that is not to start is not the suspect of what happens next.
 _MARK = text("""
-UPDATE batches SET current_job_id = :job_id,
+UPDATE batches b SET current_job_id = CASE WHEN may.go_on THEN :job_id END,
     lease_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds),
     busy_until = clock_timestamp() + make_interval(secs => :busy_seconds)
-WHERE id = :batch_id AND state = 'leased' AND lease_token = :token AND lease_expires_at > clock_timestamp()
-RETURNING (SELECT state = 'active' FROM campaigns WHERE id = :campaign_id)
-    AND (SELECT state <> 'quarantined' FROM devices WHERE id = :device_id)
+FROM (
+    SELECT (SELECT state = 'active' FROM campaigns WHERE id = :campaign_id)
+        AND (SELECT state <> 'quarantined' FROM devices WHERE id = :device_id) AS go_on
+) may
+WHERE b.id = :batch_id AND b.state = 'leased' AND b.lease_token = :token AND b.lease_expires_at > clock_timestamp()
+RETURNING may.go_on
 """)
 
 
