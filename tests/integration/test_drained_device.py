@@ -79,6 +79,7 @@ def test_a_drained_device_takes_no_message_and_a_resumed_one_does_again(
         assert (measured_by(drained), measured_by(other)) == (0, 270)
         set_state(other, DeviceState.DRAINED)
         set_state(drained, DeviceState.ACTIVE)
+        eventually(lambda: worker.log().count("leaves its queues to others") == 2, 60)
         eventually(lambda: "asks its queues again" in worker.log(), 60)
         second_id = submit(engine, Campaign.from_document({**first.document, "name": "again"}))
         eventually(lambda: done(second_id), 90)
