@@ -17,6 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRA ?= $(shell cat $(VENV)/.extra 2>/dev/null)
 STAMP := $(VENV)/.ready$(if $(EXTRA),-$(EXTRA))
+TESTERS ?= 2
 CAMPAIGN ?= examples/campaigns/quickstart.yaml
 
 run: $(STAMP)
@@ -39,8 +40,9 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(if $(EXTR
 	echo '$(EXTRA)' > $(VENV)/.extra
 	touch $@
 
+# Most tests wait for processes of the farm, so two at a time take little more than half as long. TESTERS=0 for one.
 test: $(STAMP)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile
 
 chaos: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
