@@ -12,15 +12,18 @@ from farm.db.tables import BatchState, FailureKind
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt at a job gave no measurement. `kind`: see `FailureKind`."""
+    """Why an attempt at a job gave no measurement. `kind`: see `FailureKind`.
+
+    What neither Postgres nor a log can take of a message, zero bytes and surrogates that stand for broken bytes, is
+    escaped.
+    """
 
     kind: FailureKind
     message: str
 
-
-def _storable(message: str) -> str:
-    """The message without what Postgres cannot store: zero bytes, and surrogates that stand for broken bytes."""
-    return message.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+    def __post_init__(self) -> None:
+        message = self.message.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+        object.__setattr__(self, "message", message)
 
 
 _FAIL = text("""
@@ -59,7 +62,7 @@ def fail(
     parameters = {
         "ids": list(failures),
         "kinds": [f.kind.value for f in failures.values()],
-        "messages": [_storable(f.message) for f in failures.values()],
+        "messages": [f.message for f in failures.values()],
         "batch_id": batch_id,
         "device_id": device_id,
     }
