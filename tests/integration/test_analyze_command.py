@@ -1,0 +1,159 @@
+"""`farm analyze tiles` by hand: on a campaign in Postgres, and on the recording in the project."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from commands import Command, farm_in, refused
+from samples import document, row
+from sqlalchemy import Engine, text
+
+import farm
+from farm.campaign import Campaign
+from farm.db import measurements
+from farm.db.campaigns import Stored
+from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
+
+RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
+NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
+TIMES_MS = {4: 4.0, 8: 1.0, 16: 2.0}
+POWERS_W = {4: 100.0, 8: 300.0, 16: 110.0}
+
+
+@pytest.fixture
+def on_file(tmp_path: Path) -> Command:
+    """`farm` where no database answers."""
+    return farm_in(tmp_path, NOWHERE)
+
+
+@pytest.fixture
+def command(tmp_path: Path, database_url: str) -> Command:
+    return farm_in(tmp_path, database_url)
+
+
+def card(number: int) -> DeviceIdentity:
+    traits = DeviceTraits(
+        kind=DeviceKind.CUDA,
+        memory_bytes=2**34,
+        compute_capability=(9, 0),
+        max_threads_per_block=1024,
+        shared_memory_per_block_bytes=49152,
+    )
+    return DeviceIdentity(uuid=f"GPU-{number}", type="test-card", name="Card", backend=Backend.CUDA, traits=traits)
+
+
+@pytest.fixture
+def measured(engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]) -> Engine:
+    """Three tiles on two cards, of which the second takes three times as long."""
+    cards = [announce(card(1)), announce(card(2))]
+    problems = {"m": 64, "n": 64, "k": 64, "types": "f32"}
+    kernels = [{"family": "tiled", "tile": list(TIMES_MS)}]
+    asked = document(name="tiles", problems=problems, kernels=kernels, targets=[{"each": "test-card"}])
+    campaign_id = submit(Campaign.from_document(asked)).campaign_id
+    with engine.begin() as connection:
+        found = connection.execute(text("SELECT id, (parameters->>'tile')::int FROM configurations")).all()
+        rows = [
+            (None, campaign_id, UUID(str(i)), device_id,
+             row(TIMES_MS[tile] * scale, power_w=POWERS_W[tile], details={"occupancy": tile / 16, "registers": 32}))
+            for i, tile in found for device_id, scale in zip(cards, (1, 3), strict=True)
+        ]  # fmt: skip
+        measurements.insert(connection, rows)
+    return engine
+
+
+def test_a_campaign_is_studied_over_its_devices_and_on_one(command: Command, measured: Engine) -> None:
+    done = command("analyze", "tiles", "tiles", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "tile 1 was not measured; the baseline is tile 4" in done.stderr
+    (kind,) = json.loads(done.stdout)["device_types"]
+    assert (kind["device_type"], kind["rows"], kind["devices"], kind["baseline"]) == ("test-card", 6, 2, 4)
+    (problem,) = kind["problems"]
+    assert (problem["m"], problem["ab"], problem["layout"], problem["beta"]) == (64, "f32", "nn", 0)
+    assert (problem["fastest"], problem["thriftiest"], problem["trade"]["time_change_pct"]) == (8, 16, 100)
+    eight = problem["tiles"][1]
+    assert (eight["runtime_ms"], eight["speed_up"], eight["power_change_pct"], eight["energy_change_pct"]) == (
+        2,
+        4,
+        200,
+        -25,
+    )
+    assert (eight["occupancy"], eight["registers"], eight["shared_bytes"]) == (0.5, 32, 512)
+
+    one = json.loads(command("analyze", "tiles", "tiles", "--device", "GPU-2", "--baseline", "8", "--json").stdout)
+    (problem,) = one["device_types"][0]["problems"]
+    assert [(tile["runtime_ms"], tile["devices"]) for tile in problem["tiles"]] == [(12, 1), (3, 1), (6, 1)]
+    assert problem["baseline"] == 8
+
+
+def test_people_read_where_the_fastest_tile_is_not_the_thriftiest(command: Command, measured: Engine) -> None:
+    done = command("analyze", "tiles", "tiles")
+    assert "test-card: 64x64x64 f32 nn, against tile 4" in done.stdout
+    assert "Tile 16 takes 26.7% less energy than tile 8, and 100% more time." in done.stdout
+    assert "1 problem, 6 rows of 2 devices" in done.stdout
+
+
+def test_what_a_campaign_does_not_have_is_named(command: Command, measured: Engine) -> None:
+    refused(command("analyze", "tiles", "nothing"), 4, "nothing", "tiles")
+    refused(command("analyze", "tiles", "tiles", "--device-type", "h9000"), 4, "h9000", "test-card")
+    refused(command("analyze", "tiles", "tiles", "--device", "GPU-7"), 4, "GPU-7", "GPU-1, GPU-2")
+    refused(command("analyze", "tiles", "tiles", "--device", "GPU"), 2, "GPU-1, GPU-2")
+
+
+def test_a_campaign_without_rows_of_the_family_says_so(
+    command: Command, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]
+) -> None:
+    announce(card(1))
+    submit(Campaign.from_document(document(kernels=[{"family": "tiled", "tile": 8}])))
+    refused(command("analyze", "tiles", "small"), 4, "Campaign small", "no measurements of the family tiled")
+
+
+def test_a_recording_is_studied_without_a_database(on_file: Command) -> None:
+    done = on_file("analyze", "tiles", "--recording", str(RECORDING), "--json")
+    assert done.returncode == 0, done.stderr
+    assert "measured by gemm-farm" in done.stderr
+    (kind,) = json.loads(done.stdout)["device_types"]
+    assert (kind["device_type"], kind["rows"], kind["devices"], len(kind["problems"])) == ("nvidia-h200", 270, 4, 27)
+    best = kind["summary"][-1]
+    assert (best["tile"], best["fastest"], best["thriftiest"]) == (32, 27, 27)
+    assert best["speed_up"] == pytest.approx(211.3, abs=0.1)
+    assert best["energy_ratio"] == pytest.approx(0.006074, rel=1e-3)
+    computed = {2 * tile["tile"] ** 2 * 4: tile["shared_bytes"] for p in kind["problems"] for tile in p["tiles"]}
+    assert all(size == said for size, said in computed.items())
+    assert [tile["tile"] for tile in kind["paper"]["tiles"]] == [1, 4, 8, 16, 32]
+
+
+def test_people_read_a_recording_as_tables(on_file: Command) -> None:
+    done = on_file("analyze", "tiles", "--recording", str(RECORDING))
+    assert done.stdout.count("f32 nn, against tile 1") == 27
+    assert "27 problems, 270 rows of 4 devices" in done.stdout
+    assert "nvidia-h200 beside the paper" in done.stdout
+    assert "27 of 27" in done.stdout
+
+
+def test_pictures_are_drawn_and_their_paths_printed(command: Command, measured: Engine, tmp_path: Path) -> None:
+    done = command("analyze", "tiles", "tiles", "--plot", "pictures")
+    assert done.returncode == 0, done.stderr
+    printed = [line for line in done.stdout.splitlines() if line.endswith(".png")]
+    assert printed == ["pictures/test-card_64x64x64_f32_nn.png", "pictures/test-card_tiles.png"]
+    assert all((tmp_path / path).stat().st_size > 10_000 for path in printed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ((), 2, "--recording FILE"),
+        (("some", "--recording", "rows.parquet"), 2, "either a campaign"),
+        (("--recording", "rows.parquet"), 2, "there is no such file"),
+        (("--recording", str(RECORDING), "--device-type", "h9000"), 4, "nvidia-h200"),
+        (("--recording", str(RECORDING), "--device", "none"), 4, "GPU-"),
+        (("--recording", str(RECORDING), "--baseline", "33"), 2, "--baseline"),
+        (("some",), 3, "127.0.0.1:1"),
+    ],
+    ids=lambda value: " ".join(value)[-30:] if isinstance(value, tuple) else None,
+)
+def test_a_mistake_has_one_clear_message(on_file: Command, arguments: tuple[str, ...], code: int, says: str) -> None:
+    refused(on_file("analyze", "tiles", *arguments), code, says)
