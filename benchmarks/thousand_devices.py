@@ -52,6 +52,7 @@ from farm.settings import settings
 from workers.devices import discover
 from workers.devices.recorded import RecordedDevice
 from workers.devices.recording import write_recording
+from workers.measure.explain import Explanation
 from workers.runner import Deadline, Runner
 
 WARM_UP_SECONDS = 30.0
@@ -104,10 +105,12 @@ class StandIn(RecordedDevice):
         self.times = Times()
         self.measured_s = 0.0
 
-    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
+    def measure(
+        self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
+    ) -> Measurement:
         began = time.perf_counter()
         try:
-            return super().measure(configuration, rules)
+            return super().measure(configuration, rules, explanation)
         finally:
             self.measured_s += time.perf_counter() - began
             self.times.jobs += 1

@@ -95,6 +95,57 @@ def _tile_fits(problem: Problem, parameters: Mapping[str, int], device: DeviceTr
     return None
 
 
+_E = ElementType
+_CUBLASLT_TYPES: Mapping[ElementType, tuple[tuple[ElementType, ElementType], ...]] = {
+    _E.F64: ((_E.F64, _E.F64),),
+    _E.F32: ((_E.F32, _E.F32),),
+    _E.TF32: ((_E.F32, _E.F32),),
+    _E.F16: ((_E.F16, _E.F32), (_E.F32, _E.F32), (_E.F16, _E.F16)),
+    _E.BF16: ((_E.BF16, _E.F32), (_E.F32, _E.F32)),
+    _E.F8E4M3: ((_E.BF16, _E.F32), (_E.F16, _E.F32), (_E.F32, _E.F32)),
+    _E.F8E5M2: (),
+    _E.I8: ((_E.I32, _E.I32),),
+}
+"""For each input type the outputs and accumulators that go with it: cuBLAS documentation, cublasLtMatmul()."""
+
+_FIRST_CAPABILITY = {_E.TF32: (8, 0), _E.BF16: (8, 0), _E.F8E4M3: (8, 9), _E.F8E5M2: (8, 9)}
+_CUBLASLT_8BIT_MULTIPLE = 16
+
+
+def _cublaslt_types(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
+    t = problem.types
+    if t.ab is _E.F8E5M2:
+        return "multiplies f8e5m2 by f8e4m3 only, not by f8e5m2"
+    known = _CUBLASLT_TYPES[t.ab]
+    if (t.cd, t.acc) in known:
+        return None
+    return f"computes {' or '.join(f'{t.ab}:{cd}:{acc}' for cd, acc in known)}, not {t}"
+
+
+def _whole_scalars(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
+    if problem.types.acc is not _E.I32 or (problem.alpha.is_integer() and problem.beta.is_integer()):
+        return None
+    return f"scales i32 by whole numbers only, not by alpha={problem.alpha:g} and beta={problem.beta:g}"
+
+
+def _tensor_types_exist(problem: Problem, _: Mapping[str, int], device: DeviceTraits) -> Reason:
+    first, has = _FIRST_CAPABILITY.get(problem.types.ab), device.compute_capability
+    if first is None or has is None or has >= first:
+        return None
+    return f"needs compute capability {first[0]}.{first[1]} for {problem.types.ab}, the device has {has[0]}.{has[1]}"
+
+
+def _cublaslt_8bit(problem: Problem, _: Mapping[str, int], device: DeviceTraits) -> Reason:
+    if problem.types.ab is not _E.F8E4M3:
+        return None
+    has, s = device.compute_capability, problem.shape
+    if problem.layout is not Layout.NT and has is not None and has[0] in (8, 9, 12):
+        return f"multiplies f8e4m3 in layout nt only on compute capability {has[0]}.{has[1]}, not {problem.layout}"
+    if s.n % _CUBLASLT_8BIT_MULTIPLE or s.k % _CUBLASLT_8BIT_MULTIPLE:
+        return f"needs n and k to be multiples of {_CUBLASLT_8BIT_MULTIPLE} for f8e4m3, not {s}"
+    return None
+
+
 FAMILIES: Mapping[str, KernelFamily] = {
     family.name: family
     for family in (
@@ -119,7 +170,7 @@ FAMILIES: Mapping[str, KernelFamily] = {
             parameters=(
                 Parameter(name="algorithm", smallest=0, largest=255, default=0, meaning="rank in the heuristic's list"),
             ),
-            unmeasurable="this version of the farm cannot measure cublaslt yet",
+            rules=(_cublaslt_types, _whole_scalars, _tensor_types_exist, _cublaslt_8bit),
         ),
         KernelFamily(
             name="cutlass",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
@@ -21,13 +22,23 @@ class TimingRules(_Rules):
     max_samples: int = Field(default=1000, ge=2, le=1_000_000, description="never more samples than this")
     max_seconds: float = Field(default=0.5, gt=0, le=600, description="time budget of the samples of one configuration")
     warmup_seconds: float = Field(default=0.02, ge=0, le=60, description="time spent running before the first sample")
+    warm_l2: bool = Field(default=False, description="true: measure the time with operands in the L2 as well")
+
+
+Distribution = Literal["uniform", "normal", "zeros", "ones", "sparse"]
 
 
 class OperandRules(_Rules):
     """What A, B and C are filled with. The distribution changes the power that a card draws, so it is part of a row."""
 
-    distribution: Literal["uniform"] = Field(default="uniform", description="uniform: on [-1, 1]")
+    distribution: Distribution = Field(
+        default="uniform",
+        description="uniform: on [-1, 1]; normal: mean 0, deviation 1; zeros; ones; sparse: uniform, but half are 0",
+    )
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the operands")
+
+
+PowerWish = Literal["none", "fraction", "all"]
 
 
 class MeasuringRules(_Rules):
@@ -35,10 +46,18 @@ class MeasuringRules(_Rules):
 
     timing: TimingRules = TimingRules()
     operands: OperandRules = OperandRules()
-    power: Literal["none", "all"] = Field(default="none", description="all: measure power where the device can")
-    power_seconds: float = Field(default=1.0, ge=0.5, le=60, description="length of the power window")
+    power: PowerWish = Field(default="none", description="measure power of all, of a fraction, or of none")
+    power_fraction: float = Field(default=0.1, gt=0, le=1, description="the share of configurations, for fraction")
+    power_rse: float = Field(default=0.02, gt=0, lt=1, description="stop at this relative standard error of the power")
+    power_seconds: float = Field(default=1.0, ge=0.3, le=60, description="the longest power window")
     job_seconds: float = Field(default=120.0, gt=0, le=3600, description="a job that takes longer is ended as hung")
     max_attempts: int = Field(default=3, ge=1, le=20, description="attempts before a failing job is dead")
+
+    def wants_power(self, configuration_id: uuid.UUID) -> bool:
+        """Whether a configuration's power is to be measured. A fraction is the same on every device and every time."""
+        if self.power == "fraction":
+            return configuration_id.int >> 64 < self.power_fraction * 2**64
+        return self.power == "all"
 
 
 class Source(StrEnum):
@@ -47,6 +66,7 @@ class Source(StrEnum):
     MEASURED = "measured"
     RECORDED = "recorded"
     IMPORTED = "imported"
+    SENTINEL = "sentinel"  # a fixed configuration between the jobs of a batch, to notice drift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +86,19 @@ class Measurement:
     samples: int
     stop_reason: str  # converged | settled | budget | max_samples | recorded
     l2: str  # cold: operands rotated over at least twice the last-level cache; warm
+    runtime_warm_ms: float | None = None  # median with the operands of one set in the cache, where that was asked for
     # Power: mean over a window in which nothing but this kernel ran.
     power_w: float | None = None
     power_source: str | None = None
+    power_rse: float | None = None  # relative standard error
+    power_disagrees: bool | None = None  # two sources are further apart than their noise and 5%
     # Telemetry around the window.
     idle_power_w: float | None = None
     power_limit_w: float | None = None
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
-    temperature_c: int | None = None
+    temperature_before_c: int | None = None
+    temperature_c: int | None = None  # after
     throttle_reasons: str | None = None
     # Verification: the largest error as a share of its bound's scale; None where the source cannot say.
     verify_error: float | None = None
@@ -86,6 +110,8 @@ class Measurement:
     kernel_hash: str | None = None
     # Seconds of device time that taking this row cost, everything included.
     cost_s: float = 0.0
+    # Of these, the seconds in which the device ran the configuration to be timed or to have its power read.
+    window_s: float = 0.0
     # Versions of what computed and measured; equal for many rows, stored once.
     environment: dict[str, Any] = field(default_factory=dict)
     # What only some families have: registers, occupancy, waves …

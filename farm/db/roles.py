@@ -30,7 +30,10 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "campaigns": {"SELECT": ("id", "state", "rules")},
     "lanes": {"SELECT": ("id", "campaign_id")},
-    "configurations": {"SELECT": ()},
+    "configurations": {  # a worker adds its sentinel's
+        "SELECT": (),
+        "INSERT": ("id", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
+    },
     "jobs": {"SELECT": (), "UPDATE": ("state", "attempts", "solo")},
     "batches": {
         "SELECT": (),

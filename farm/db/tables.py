@@ -343,10 +343,17 @@ class Measurement(Base):
         CheckConstraint("runtime_ms > 0", name="runtime_positive"),
         CheckConstraint("power_w > 0", name="power_positive"),
         CheckConstraint("samples > 0", name="samples_positive"),
-        CheckConstraint("source IN ('measured', 'recorded', 'imported')", name="source_known"),
+        CheckConstraint("source IN ('measured', 'recorded', 'imported', 'sentinel')", name="source_known"),
         Index("ix_measurements_configuration_id", "configuration_id"),
         Index("ix_measurements_device_id", "device_id"),
         Index("ix_measurements_campaign_id", "campaign_id"),
+        Index(
+            "ix_measurements_sentinels",
+            "campaign_id",
+            "device_id",
+            "measured_at",
+            postgresql_where=text("source = 'sentinel'"),
+        ),
     )
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)
@@ -365,12 +372,16 @@ class Measurement(Base):
     samples: Mapped[int]
     stop_reason: Mapped[str]
     l2: Mapped[str]
+    runtime_warm_ms: Mapped[float | None]
     power_w: Mapped[float | None]
     power_source: Mapped[str | None]
+    power_rse: Mapped[float | None]
+    power_disagrees: Mapped[bool | None]
     idle_power_w: Mapped[float | None]
     power_limit_w: Mapped[float | None]
     sm_clock_mhz: Mapped[int | None]
     memory_clock_mhz: Mapped[int | None]
+    temperature_before_c: Mapped[int | None]
     temperature_c: Mapped[int | None]
     throttle_reasons: Mapped[str | None]
     verify_error: Mapped[float | None]
@@ -379,6 +390,7 @@ class Measurement(Base):
     clock_policy: Mapped[str | None]
     kernel_hash: Mapped[str | None]
     cost_s: Mapped[float]
+    window_s: Mapped[float] = mapped_column(server_default=text("0"))
     details: Mapped[dict[str, Any]]
 
 

@@ -27,6 +27,7 @@ from farm.errors import DevicePoisoned, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
 from workers.devices import Device, open_device
+from workers.measure.explain import Explanation
 
 FOLDER = "CHAOS_FOLDER"
 """The environment variable with the folder of `poisons.json` and of the marks of sick devices."""
@@ -77,7 +78,15 @@ class MischievousDevice:
     def canary(self) -> Configuration:
         return self._device.canary()
 
-    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
+    def sentinel(self) -> Configuration | None:
+        return self._device.sentinel()
+
+    def prepare(self, configuration: Configuration) -> None:
+        self._device.prepare(configuration)
+
+    def measure(
+        self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
+    ) -> Measurement:
         if configuration is self.canary():
             return self._device.measure(configuration, rules)
         if self._sick.exists():
@@ -87,7 +96,7 @@ class MischievousDevice:
             return _impossible_row()
         if poison is not None and poison is not Poison.UNKNOWN:
             misbehave(poison)
-        return self._device.measure(configuration, rules)
+        return self._device.measure(configuration, rules, explanation)
 
 
 def misbehave(poison: Poison) -> NoReturn:

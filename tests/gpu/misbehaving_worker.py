@@ -16,6 +16,7 @@ from farm.measurement import Measurement, MeasuringRules
 from farm.services.processes import start_guarded
 from workers.devices import Device, open_device
 from workers.devices.cuda_errors import cuda_errors
+from workers.measure.explain import Explanation
 
 ILLEGAL_M, ENDLESS_M = 111, 222
 """The problems with these m misbehave."""
@@ -43,7 +44,15 @@ class MisbehavingCard:
     def canary(self) -> Configuration:
         return self._device.canary()
 
-    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
+    def sentinel(self) -> Configuration | None:
+        return self._device.sentinel()
+
+    def prepare(self, configuration: Configuration) -> None:
+        self._device.prepare(configuration)
+
+    def measure(
+        self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
+    ) -> Measurement:
         if configuration.problem.shape.m in (ILLEGAL_M, ENDLESS_M):
             import cupy
 
@@ -54,7 +63,7 @@ class MisbehavingCard:
                 else:
                     module.get_function("endless")((1,), (1,), (cupy.ones(1, dtype=cupy.int32),))
                 cupy.cuda.Device().synchronize()
-        return self._device.measure(configuration, rules)
+        return self._device.measure(configuration, rules, explanation)
 
 
 def _open(identity: DeviceIdentity) -> Device:

@@ -6,27 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from farm.errors import CanaryFailed, DevicePoisoned, FarmError, WrongResult
+from farm.errors import CanaryFailed, DevicePoisoned, WrongResult
 from workers.canary import prove
 from workers.devices import cards, open_device
 from workers.devices.cuda import CudaDevice
 from workers.kernels import tiled
-
-
-def _why_not() -> str | None:
-    """Why there is no card to test on. Neither imports CuPy nor creates a context."""
-    try:
-        return None if cards.find_cards() else "the driver shows no card"
-    except FarmError as error:
-        return str(error)
-
-
-WHY_NOT = _why_not()
-pytestmark = [
-    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
-    # CuPy warns of parts of CUDA that it looks for at import; they are not what is tested.
-    pytest.mark.filterwarnings("default"),
-]
 
 
 @pytest.fixture

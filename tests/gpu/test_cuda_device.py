@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
+from quick import QUICK
 
-from farm.errors import ElementNotWritten, FarmError, InvalidOnDevice, WrongResult
-from farm.gemm import ElementType, Layout
+from farm.errors import ElementNotWritten, InvalidOnDevice, WrongResult
+from farm.gemm import INPUT_TYPES, ElementType, Layout
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules, TimingRules
-from workers.devices import cards, open_device
+from farm.measurement import MeasuringRules, OperandRules, TimingRules
+from workers.devices import cards
 from workers.devices.cuda import CudaDevice
 from workers.kernels import tiled
 from workers.kernels.tiled import TILED_ENTRY, TiledKernel
-from workers.measure.operands import NUMPY_TYPES
-from workers.measure.verify import error_bound, result_scale
-
-QUICK = MeasuringRules(timing=TimingRules(min_samples=5, max_seconds=0.05, warmup_seconds=0.005))
-
-
-def _why_not() -> str | None:
-    """Why there is no card to test on. Neither imports CuPy nor creates a context."""
-    try:
-        return None if cards.find_cards() else "the driver shows no card"
-    except FarmError as error:
-        return str(error)
-
-
-WHY_NOT = _why_not()
-pytestmark = [
-    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
-    # CuPy warns of parts of CUDA that it looks for at import; they are not what is tested.
-    pytest.mark.filterwarnings("default"),
-]
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[CudaDevice]:
-    opened = open_device(cards.find_cards()[0])
-    assert isinstance(opened, CudaDevice)
-    opened.open()
-    yield opened
-    opened.close()
+from workers.measure.elements import NUMPY_TYPES, STORAGE, decode
+from workers.measure.explain import Explanation
+from workers.measure.operands import result_scale
+from workers.measure.verify import error_bound
 
 
 def computed(configuration: Configuration, *, grid: tuple[int, int] | None = None) -> tuple[Any, Any]:
@@ -147,12 +123,12 @@ def test_a_wrong_kernel_is_caught(device: CudaDevice, size: int, monkeypatch: py
     # Another tile for each: a compiled kernel is kept by its options.
     for tile, (error, (right, wrong)) in zip((13, 14), sabotages.items(), strict=True):
         assert source.count(right) == 1
-        device._kernels.clear()
+        device._families["tiled"].close()  # what is compiled already
         broken = source.replace(right, wrong)
         monkeypatch.setattr(tiled, "source", lambda _, text=broken: text)
         with pytest.raises(error):
             device.measure(Configuration.parse(f"tiled(tile={tile}) {size}x{size}x{size} f32"), QUICK)
-    device._kernels.clear()
+    device._families["tiled"].close()
 
 
 def test_power_of_a_cube(device: CudaDevice) -> None:
@@ -162,7 +138,7 @@ def test_power_of_a_cube(device: CudaDevice) -> None:
     assert row.runtime_rse < 0.05
     if row.power_w is None:
         pytest.skip("this card reports no power")
-    assert row.power_source in {"nvml-counter+samples", "nvml-counter", "nvml-samples"}
+    assert row.power_source in {"nvml-counter+samples", "nvml-counter", "nvml-samples", "nvml-instant", "nvml-limit"}
     assert row.power_limit_w is None or 10 < row.power_w < 1.2 * row.power_limit_w
     assert row.idle_power_w is None or row.power_w > row.idle_power_w
     assert row.temperature_c is not None
@@ -172,19 +148,36 @@ def test_power_of_a_cube(device: CudaDevice) -> None:
     assert again.runtime_ms == pytest.approx(row.runtime_ms, rel=0.1)
 
 
-def test_operands_are_uniform_and_do_not_depend_on_length(device: CudaDevice) -> None:
+@pytest.mark.parametrize("kind", INPUT_TYPES)
+def test_operands_are_uniform_and_do_not_depend_on_length(device: CudaDevice, kind: ElementType) -> None:
     import cupy
 
-    for kind in (ElementType.F32, ElementType.F64):
-        short, long, other = (cupy.empty(size, NUMPY_TYPES[kind]) for size in (1000, 10**6, 1000))
-        for numbers, seed in ((short, 3), (long, 3), (other, 4)):
-            device._fill_uniform(numbers, kind, seed)
-        assert bool((short == long[:1000]).all())
-        assert not bool((short == other).any())
-        assert -1 <= float(long.min()) < -0.999
-        assert 0.999 < float(long.max()) <= 1
-        assert abs(float(long.mean())) < 0.005
-        assert float(long.var()) == pytest.approx(1 / 3, rel=0.01)
+    def filled(count: int, seed: int = 3, stream: int = 0) -> Any:
+        return device._arena._filled(kind, count, OperandRules(seed=seed), stream)
+
+    long = filled(10**6)
+    assert long.dtype == STORAGE[kind]
+    assert bool((filled(1000) == long[:1000]).all())
+    assert bool((filled(1000, seed=4) != long[:1000]).any())
+    assert bool((filled(1000, stream=1) != long[:1000]).any())
+    numbers = decode(kind, long, cupy) / (127 if kind is ElementType.I8 else 1)
+    assert -1 <= float(numbers.min()) < -0.99
+    assert 0.99 < float(numbers.max()) <= 1
+    assert abs(float(numbers.mean())) < 0.005
+    assert float(numbers.var()) == pytest.approx(1 / 3, rel=0.01)
+
+
+@pytest.mark.parametrize(("distribution", "mean_square"), [("normal", 1), ("zeros", 0), ("ones", 1), ("sparse", 1 / 6)])
+def test_other_distributions_have_their_spread(device: CudaDevice, distribution: Any, mean_square: float) -> None:
+    numbers = device._arena._filled(ElementType.F32, 10**6, OperandRules(distribution=distribution), 0)
+    assert float((numbers.astype(np.float64) ** 2).mean()) == pytest.approx(mean_square, rel=0.01)
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal", "zeros", "ones", "sparse"])
+def test_every_distribution_is_measured_and_recorded(device: CudaDevice, distribution: Any) -> None:
+    rules = QUICK.model_copy(update={"operands": OperandRules(distribution=distribution, seed=5)})
+    row = device.measure(Configuration.parse("tiled(tile=16) 300x200x100 f32 nn alpha=1 beta=1"), rules)
+    assert (row.distribution, row.seed) == (distribution, 5)
 
 
 def test_what_does_not_fit_is_invalid(device: CudaDevice) -> None:
@@ -201,3 +194,49 @@ def test_opening_reads_what_nvml_does_not_tell(device: CudaDevice) -> None:
     promised = cards.shared_memory_per_block_bytes(traits.compute_capability)
     assert traits.shared_memory_per_block_bytes is not None
     assert promised <= traits.shared_memory_per_block_bytes
+
+
+def test_a_warm_cache_is_faster_where_the_memory_is_what_a_kernel_waits_for(device: CudaDevice) -> None:
+    rules = QUICK.model_copy(update={"timing": TimingRules(max_seconds=0.1, warm_l2=True)})
+    row = device.measure(Configuration.parse("tiled(tile=32) 32x4096x512 f32"), rules)
+    assert row.runtime_warm_ms is not None
+    assert row.runtime_warm_ms < 0.97 * row.runtime_ms
+    assert device.measure(Configuration.parse("tiled(tile=32) 32x4096x512 f32"), QUICK).runtime_warm_ms is None
+
+
+def test_what_was_prepared_is_not_compiled_again(device: CudaDevice) -> None:
+    configuration = Configuration.parse("tiled(tile=29) 64x64x64 f64 tn")
+    thread = threading.Thread(target=device.prepare, args=(configuration,))
+    thread.start()
+    thread.join()
+    family = device._families["tiled"]
+    assert isinstance(family, tiled.TiledFamily)
+    compiled = dict(family._compiled)
+    assert TiledKernel.of(configuration) in compiled
+    assert device.measure(configuration, QUICK).verify_error is not None
+    assert family._compiled == compiled
+    device.prepare(Configuration.parse("blas() 64x64x64 f32"))  # raises nothing
+
+
+def test_an_explanation_has_every_sample(device: CudaDevice) -> None:
+    explanation = Explanation()
+    rules = QUICK.model_copy(update={"power": "all"})
+    row = device.measure(Configuration.parse("tiled(tile=16) 512x512x512 f32"), rules, explanation)
+    assert len(explanation.samples_ms) == row.samples
+    assert float(np.median(explanation.samples_ms)) == row.runtime_ms
+    assert explanation.notes
+    assert explanation.telemetry
+    assert 0 < row.window_s < row.cost_s
+    if row.power_w is not None:
+        assert explanation.power_samples or explanation.energy_steps
+
+
+def test_without_graphs_the_time_is_the_same(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = Configuration.parse("tiled(tile=16) 256x256x256 f32")
+    rules = MeasuringRules(timing=TimingRules(max_seconds=0.3))
+    captured = device.measure(configuration, rules)
+    monkeypatch.setattr(tiled._BoundTiled, "capturable", False)
+    launched = device.measure(configuration, rules)
+    assert (captured.details["timed_by"], launched.details["timed_by"]) == ("graph", "launches")
+    assert launched.details["launches_hidden"]
+    assert launched.runtime_ms == pytest.approx(captured.runtime_ms, rel=0.1)

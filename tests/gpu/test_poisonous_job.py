@@ -16,7 +16,6 @@ from farm.campaign import Campaign, KnownDevice, plan
 from farm.db import campaigns, devices, jobs
 from farm.db.engine import make_engine
 from farm.db.tables import JobState
-from farm.errors import FarmError
 from farm.services import prepare_database, services
 from farm.services.stack import COORDINATOR, Program, Stack
 from workers.devices import cards
@@ -25,18 +24,6 @@ HERE = Path(__file__).parent
 ILLEGAL_M, ENDLESS_M = 111, 222  # as in misbehaving_worker.py
 
 
-def _why_not() -> str | None:
-    try:
-        return None if cards.find_cards() else "the driver shows no card"
-    except FarmError as error:
-        return str(error)
-
-
-WHY_NOT = _why_not()
-pytestmark = [
-    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
-    pytest.mark.filterwarnings("default"),
-]
 CAMPAIGN = {
     "name": "poisonous",
     "targets": "any",

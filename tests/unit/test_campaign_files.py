@@ -188,7 +188,7 @@ measure:
         "24: measure.timing.warmup_seconds: it has no value; write a number from 0 up to 60 (time spent running before "
         "the first sample), or remove the field",
         "24: measure.timing.max_second: there is no such field here; did you mean max_seconds?",
-        "25: measure.power: 'off' is not known here; write none or all (all: measure power where the device can)",
+        "25: measure.power: 'off' is not known here; write none or fraction or all (measure power of all, of a fraction, or of none)",
     ]
 
 

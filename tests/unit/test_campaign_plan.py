@@ -162,9 +162,9 @@ def test_a_missing_type_or_device_may_be_waited_for(target, pool):
 
 
 def test_a_family_that_cannot_be_measured_yet_is_invalid_even_where_nothing_is_known():
-    campaign = campaign_of(kernels={"family": "cublaslt"}, targets=[{"type": "nvidia-h100"}])
+    campaign = campaign_of(kernels={"family": "cutlass"}, targets=[{"type": "nvidia-h100"}])
     (job,) = jobs_of(campaign, allow_missing=True)
-    assert job[2] == "this version of the farm cannot measure cublaslt yet"
+    assert job[2] == "this version of the farm cannot measure cutlass yet"
 
 
 def test_gpu_kernels_on_a_farm_of_cpus_are_nothing_to_measure():

@@ -205,6 +205,8 @@ class FakeCupy(ModuleType):
         self.capturing: list[Callable[[], None]] | None = None
         self.free = 2**33
         self.freed = 0
+        self.queue_runs_dry = True  # an event that is recorded has happened
+        self.held_ms: list[float] = []
         names = {f"cudaDevAttr{name}": number for number, name in enumerate(self.CARD)}
         numbers = dict(enumerate(self.CARD.values()))
         self.cuda = SimpleNamespace(
@@ -222,7 +224,18 @@ class FakeCupy(ModuleType):
             Stream=lambda non_blocking: FakeStream(self),
             get_elapsed_time=lambda a, b: 1e3 * (b.at - a.at),
         )
-        for name in ("isnan", "isfinite", "where", "abs", "zeros", "asarray", "concatenate"):
+        for name in (
+            "isnan",
+            "isfinite",
+            "where",
+            "abs",
+            "zeros",
+            "asarray",
+            "concatenate",
+            "multiply",
+            "clip",
+            "rint",
+        ):
             setattr(self, name, getattr(np, name))
 
     def empty(self, count: int, dtype: type) -> Any:
@@ -236,7 +249,7 @@ class FakeCupy(ModuleType):
 
         return SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=free_all_blocks)
 
-    def RawModule(self, *, code: str, options: tuple[str, ...]) -> Any:
+    def RawModule(self, *, code: str, options: tuple[str, ...] = ()) -> Any:
         defines = dict(o.removeprefix("-D").split("=") for o in options if o.startswith("-D"))
         return SimpleNamespace(get_function=lambda name: FakeKernel(self, name, defines))
 
@@ -257,9 +270,15 @@ class FakeKernel:
         else:
             run()
 
-    def fill_uniform(self, _: Any, __: Any, numbers: Any, count: Any, seed: Any) -> None:
+    def hold(self, _: Any, __: Any, nanoseconds: int) -> None:
+        self.cupy.held_ms.append(nanoseconds / 1e6)
+        self.cupy.queue_runs_dry = self.cupy.held_ms[-1] < 4
+
+    def fill(self, _: Any, __: Any, numbers: Any, first: Any, count: Any, seed: Any) -> None:
         assert int(count) == numbers.size
-        numbers[:] = np.random.default_rng(int(seed)).uniform(-1, 1, numbers.size)
+        random = np.random.default_rng([int(seed), int(first)])
+        draw = {"0": lambda n: random.uniform(-1, 1, n), "1": random.standard_normal, "2": np.zeros, "3": np.ones}
+        numbers[:] = draw[self.defines["DISTRIBUTION"]](numbers.size)
 
     def tiled_gemm(
         self, grid: Any, block: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any
@@ -293,7 +312,7 @@ class FakeStream:
 
     def record(self) -> Any:
         assert self.cupy.capturing is None
-        return SimpleNamespace(at=time.perf_counter(), done=True, synchronize=lambda: None)
+        return SimpleNamespace(at=time.perf_counter(), done=self.cupy.queue_runs_dry, synchronize=lambda: None)
 
     def synchronize(self) -> None:
         return None
@@ -502,6 +521,26 @@ def test_a_row_says_how_it_was_measured(device: CudaDevice, cupy: FakeCupy) -> N
     assert (row.sm_clock_mhz, row.memory_clock_mhz, row.temperature_c) == (1980, 3201, 47)
     assert (row.throttle_reasons, row.clock_policy) == ("sw_power_cap", "default")
     assert (row.power_w, row.power_source) == (None, None)
+
+
+def test_what_no_graph_captures_is_launched_behind_a_kernel_that_holds_the_card(
+    device: CudaDevice, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiled._BoundTiled, "capturable", False)
+    row = device.measure(Configuration.parse("tiled(tile=16) 96x80x64 f32"), QUICK)
+    assert (row.details["timed_by"], row.details["launches_hidden"]) == ("launches", True)
+    assert 1 <= row.details["launches_per_sample"] <= 500
+    assert cupy.held_ms[:3] == [1, 2, 4]  # until the card was still held when the last launch was queued
+    assert set(cupy.held_ms[3:]) == {4}
+
+
+def test_launches_that_cannot_be_hidden_are_told(
+    device: CudaDevice, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiled._BoundTiled, "capturable", False)
+    monkeypatch.setattr(FakeKernel, "hold", lambda *_: None)
+    row = device.measure(Configuration.parse("tiled(tile=16) 96x80x64 f32"), QUICK)
+    assert row.details["launches_hidden"] is False
 
 
 def test_opening_fills_in_what_needs_a_context(device: CudaDevice) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -209,6 +210,7 @@ CPU = DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**33, threads=4)
 GPU = DeviceTraits(
     kind=DeviceKind.CUDA, memory_bytes=2**33, max_threads_per_block=1024, shared_memory_per_block_bytes=16 * 1024
 )
+TURING, HOPPER, BLACKWELL = (replace(GPU, compute_capability=c) for c in ((7, 5), (9, 0), (10, 0)))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,24 @@ GPU = DeviceTraits(
         ("tiled(tile=32) 512 f64",
          DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**33, shared_memory_per_block_bytes=8192),
          "tiled needs 16384 bytes of shared memory, the device has 8192"),
-        ("cublaslt() 512 f16", GPU, "this version of the farm cannot measure cublaslt yet"),
+        ("cublaslt() 512 f16", GPU, None),
+        ("cublaslt() 512 f16:f32:f32 tt beta=1", GPU, None),
+        ("cublaslt() 512 f16:f16:f16", GPU, None),
+        ("cublaslt() 512 i8 alpha=-2", GPU, None),
+        ("cublaslt() 512 i8 alpha=0.5", GPU,
+         "cublaslt scales i32 by whole numbers only, not by alpha=0.5 and beta=0"),
+        ("cublaslt() 512 f64:f32:f64", GPU, "cublaslt computes f64:f64:f64, not f64:f32:f64"),
+        ("cublaslt() 512 bf16:f16:f32", GPU,
+         "cublaslt computes bf16:bf16:f32 or bf16:f32:f32, not bf16:f16:f32"),
+        ("cublaslt() 512 f8e5m2", GPU, "cublaslt multiplies f8e5m2 by f8e4m3 only, not by f8e5m2"),
+        ("cublaslt() 512 tf32", TURING, "cublaslt needs compute capability 8.0 for tf32, the device has 7.5"),
+        ("cublaslt() 512 f16", TURING, None),
+        ("cublaslt() 512 f8e4m3 nt", HOPPER, None),
+        ("cublaslt() 512 f8e4m3", HOPPER,
+         "cublaslt multiplies f8e4m3 in layout nt only on compute capability 9.0, not nn"),
+        ("cublaslt() 512 f8e4m3", BLACKWELL, None),
+        ("cublaslt() 512x512x24 f8e4m3 nt", HOPPER,
+         "cublaslt needs n and k to be multiples of 16 for f8e4m3, not 512x512x24"),
         ("cutlass() 512 f16", GPU, "this version of the farm cannot measure cutlass yet"),
         ("tiled() 30000x32000x1000 f64", GPU, "its operands take 8,176,000,000 bytes, the device has "
          f"{int(2**33 * MEMORY_SHARE):,} for them"),

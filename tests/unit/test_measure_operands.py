@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.measurement import OperandRules
+from workers.measure.elements import decode
 from workers.measure.operands import HostArena, SetLayout, plan_rotation
 
 MIB = 2**20
@@ -53,7 +57,7 @@ def test_a_rotation_is_called_cold_exactly_when_it_is(set_bytes: int, cache_byte
 @pytest.mark.parametrize("beta", [0.0, 1.0])
 def test_operands_have_the_layout_and_lie_apart(layout: Layout, beta: float) -> None:
     given_problem = problem(Shape(5, 7, 3), "f64", layout, beta)
-    sets = HostArena(2**12).sets(SetLayout.of(given_problem, 64), 3, seed=1)
+    sets = HostArena(2**12).sets(SetLayout.of(given_problem, 64), 3, OperandRules(seed=1))
     operands = [x for s in sets for x in (s.a, s.b, s.c, s.d) if x is not None]
     for number, one in enumerate(operands):
         assert one.base is not None
@@ -68,16 +72,16 @@ def test_operands_have_the_layout_and_lie_apart(layout: Layout, beta: float) -> 
 def test_the_same_seed_gives_the_same_numbers_also_after_growing() -> None:
     small, large = problem(Shape(8, 8, 8)), problem(Shape(200, 200, 200))
     arena = HostArena(2**10)
-    before = arena.sets(SetLayout.of(small, 64), 1, seed=7)[0].a.copy()
-    arena.sets(SetLayout.of(large, 64), 2, seed=7)
-    after = arena.sets(SetLayout.of(small, 64), 1, seed=7)[0].a
-    other = arena.sets(SetLayout.of(small, 64), 1, seed=8)[0].a
+    before = arena.sets(SetLayout.of(small, 64), 1, OperandRules(seed=7))[0].a.copy()
+    arena.sets(SetLayout.of(large, 64), 2, OperandRules(seed=7))
+    after = arena.sets(SetLayout.of(small, 64), 1, OperandRules(seed=7))[0].a
+    other = arena.sets(SetLayout.of(small, 64), 1, OperandRules(seed=8))[0].a
     assert np.array_equal(before, after)
     assert not np.array_equal(before, other)
 
 
 def test_operands_are_uniform_on_minus_one_to_one() -> None:
-    numbers = HostArena(2**10).sets(SetLayout.of(problem(Shape(400, 4, 400)), 64), 1, seed=0)[0].a
+    numbers = HostArena(2**10).sets(SetLayout.of(problem(Shape(400, 4, 400)), 64), 1, OperandRules(seed=0))[0].a
     assert -1 <= numbers.min() < -0.99
     assert 0.99 < numbers.max() <= 1
     assert abs(float(numbers.mean())) < 0.01
@@ -87,6 +91,33 @@ def test_operands_are_uniform_on_minus_one_to_one() -> None:
 def test_buffers_are_kept_between_problems() -> None:
     arena = HostArena(2**20)
     layout = SetLayout.of(problem(Shape(16, 16, 16)), 64)
-    first, again = arena.sets(layout, 4, 0), arena.sets(layout, 2, 0)
+    first, again = arena.sets(layout, 4), arena.sets(layout, 2)
     assert np.shares_memory(first[0].a, again[0].a)
     assert np.shares_memory(first[0].d, again[0].d)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "mean_square"), [("normal", 1.0), ("zeros", 0.0), ("ones", 1.0), ("sparse", 1 / 6)]
+)
+@pytest.mark.parametrize("types", ["f32", "f16", "f8e4m3"])
+def test_other_distributions_have_their_spread(types: str, distribution: Any, mean_square: float) -> None:
+    given_problem = problem(Shape(400, 4, 400), types)
+    rules = OperandRules(distribution=distribution)
+    elements = HostArena(2**10).sets(SetLayout.of(given_problem, 64), 1, rules)[0].a
+    numbers = decode(given_problem.types.ab, elements)
+    assert float((numbers**2).mean()) == pytest.approx(mean_square, rel=0.02)
+    if distribution == "sparse":
+        assert float((numbers == 0).mean()) == pytest.approx(0.5, abs=0.02)
+
+
+def test_operands_and_addends_are_numbers_of_their_own() -> None:
+    first = HostArena(2**10).sets(SetLayout.of(problem(Shape(64, 64, 64), beta=1.0), 64), 1)[0]
+    assert first.c is not None
+    assert not np.array_equal(first.a, first.c)
+
+
+def test_a_narrow_input_and_a_wide_output_are_counted_in_their_own_bytes() -> None:
+    given_problem = problem(Shape(10, 20, 30), "i8", beta=1.0)
+    layout = SetLayout.of(given_problem, 64)
+    assert (layout.b_offset, layout.inputs, layout.outputs, layout.addends) == (320, 320 + 640, 208, 208)
+    assert layout.bytes == 960 + 2 * 208 * 4

@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.errors import ElementNotWritten, WrongResult
-from farm.gemm import ElementTypes, Layout, Problem, Shape
-from workers.measure.operands import NUMPY_TYPES, HostArena, OperandSet, SetLayout
-from workers.measure.verify import error_bound, result_scale, verify
+from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
+from farm.measurement import OperandRules
+from workers.measure.elements import NUMPY_TYPES, decode, encode, poison
+from workers.measure.operands import HostArena, OperandSet, SetLayout, result_scale
+from workers.measure.verify import error_bound, verify
 
 SMALL = Shape(37, 29, 41)
 LARGE = Shape(300, 270, 310)  # past the size at which every element is compared one by one
@@ -26,10 +28,10 @@ def problem(shape: Shape, types: str = "f32", layout: str = "nn", alpha: float =
     return Problem(shape, ElementTypes.parse(types), Layout(layout), alpha, beta)
 
 
-def computed(given_problem: Problem, seed: int = 0) -> OperandSet:
+def computed(given_problem: Problem, rules: OperandRules = OperandRules()) -> OperandSet:  # noqa: B008 - it is frozen
     """An operand set with the right result in it."""
     layout = SetLayout.of(given_problem, HostArena.ALIGNMENT)
-    operands = HostArena(2**16).sets(layout, 2, seed)[1]
+    operands = HostArena(2**16).sets(layout, 2, rules)[1]
     kind = NUMPY_TYPES[given_problem.types.acc]
     operands.d[:] = kind(given_problem.alpha) * (operands.a @ operands.b)
     if operands.c is not None:
@@ -150,9 +152,87 @@ def test_any_element_off_by_a_tenth_is_caught(
     m: int, n: int, k: int, types: str, layout: str, beta: float, data: st.DataObject
 ) -> None:
     given_problem = problem(Shape(m, n, k), types, layout, 0.7, beta)
-    operands = computed(given_problem, seed=m)
+    operands = computed(given_problem, OperandRules(seed=m))
     verify(given_problem, operands)
     row, column = data.draw(st.integers(0, m - 1)), data.draw(st.integers(0, n - 1))
     operands.d[row, column] += 0.1 * result_scale(given_problem)
     with pytest.raises(WrongResult):
         verify(given_problem, operands)
+
+
+NARROW = ["tf32", "f16", "f16:f32:f32", "f16:f16:f16", "bf16", "bf16:f32:f32", "f8e4m3", "f8e4m3:f32:f32", "i8"]
+
+
+def narrow(given_problem: Problem, rules: OperandRules = OperandRules()) -> OperandSet:  # noqa: B008 - it is frozen
+    """An operand set of any types with the right result in it, rounded to the output's type."""
+    layout = SetLayout.of(given_problem, HostArena.ALIGNMENT)
+    operands = HostArena(2**16).sets(layout, 2, rules)[1]
+    types = given_problem.types
+    exact = given_problem.alpha * (decode(types.ab, operands.a) @ decode(types.ab, operands.b))
+    if operands.c is not None:
+        exact += given_problem.beta * decode(types.cd, operands.c)
+    operands.d[:] = exact if types.cd is ElementType.I32 else encode(types.cd, exact.astype(np.float32))
+    return operands
+
+
+@pytest.mark.parametrize("types", NARROW)
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+@pytest.mark.parametrize("shape", [SMALL, LARGE])
+def test_a_right_result_of_any_types_passes(shape: Shape, layout: str, beta: float, types: str) -> None:
+    given_problem = problem(shape, types, layout, 1.0, beta)
+    checked = verify(given_problem, narrow(given_problem))
+    assert checked.error <= checked.bound / 2
+
+
+@pytest.mark.parametrize("types", NARROW)
+@pytest.mark.parametrize("shape", [SMALL, LARGE])
+def test_a_wrong_element_of_any_types_is_caught_and_named(shape: Shape, types: str) -> None:
+    given_problem = problem(shape, types)
+    operands = narrow(given_problem)
+    row, column = shape.m - 1, shape.n // 2
+    kind = given_problem.types.cd
+    wrong = decode(kind, operands.d[row, column : column + 1]) + result_scale(given_problem)
+    operands.d[row, column] = wrong[0] if kind is ElementType.I32 else encode(kind, wrong.astype(np.float32))[0]
+    with pytest.raises(WrongResult, match=rf"\({row}, {column}\)"):
+        verify(given_problem, operands)
+
+
+def test_a_sum_of_integers_that_is_off_by_one_is_caught() -> None:
+    for shape in (SMALL, LARGE):
+        given_problem = problem(shape, "i8")
+        operands = narrow(given_problem)
+        operands.d[3, 5] += 1
+        with pytest.raises(WrongResult, match=r"\(3, 5\)"):
+            verify(given_problem, operands)
+
+
+@pytest.mark.parametrize("types", NARROW)
+def test_a_missing_element_of_any_types_is_caught(types: str) -> None:
+    given_problem = problem(LARGE, types)
+    operands = narrow(given_problem)
+    operands.d[LARGE.m - 1, 7] = poison(given_problem.types.cd)
+    with pytest.raises(ElementNotWritten, match=rf"\({LARGE.m - 1}, 7\)"):
+        verify(given_problem, operands)
+
+
+@pytest.mark.parametrize("types", ["f16", "bf16:f32:f32", "f8e4m3", "tf32", "i8"])
+def test_a_missing_part_of_the_sum_is_caught_in_any_type(types: str) -> None:
+    given_problem = problem(Shape(200, 210, 2048), types)
+    operands = narrow(given_problem)
+    kind = given_problem.types
+    partly = decode(kind.ab, operands.a[:, :-32]) @ decode(kind.ab, operands.b[:-32])
+    operands.d[:] = partly if kind.cd is ElementType.I32 else encode(kind.cd, partly.astype(np.float32))
+    with pytest.raises(WrongResult):
+        verify(given_problem, operands)
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal", "zeros", "ones", "sparse"])
+@pytest.mark.parametrize("types", ["f32", "f64", "bf16", "f8e4m3", "i8"])
+def test_every_distribution_is_verified_at_its_own_scale(types: str, distribution: Any) -> None:
+    given_problem, rules = problem(LARGE, types, beta=1.0), OperandRules(distribution=distribution)
+    operands = narrow(given_problem, rules) if types not in ("f32", "f64") else computed(given_problem, rules)
+    checked = verify(given_problem, operands, rules)
+    assert checked.error <= checked.bound / 2
+    measured = np.sqrt(np.mean(decode(given_problem.types.cd, operands.d).astype(np.float64) ** 2)) or 1.0
+    assert measured == pytest.approx(result_scale(given_problem, rules), rel=0.05)

@@ -7,6 +7,7 @@ from typing import Protocol
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
+from workers.measure.explain import Explanation
 
 
 class Device(Protocol):
@@ -20,8 +21,18 @@ class Device(Protocol):
         A CUDA device imports CuPy here and not before.
         """
 
-    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
+    def prepare(self, configuration: Configuration) -> None:
+        """Does what of measuring this configuration needs no device, such as compiling. Raises nothing of the farm's.
+
+        Called from another thread, while the device may be measuring.
+        """
+
+    def measure(
+        self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
+    ) -> Measurement:
         """Verifies, times and, where the rules ask for it, measures the power of one configuration.
+
+        An explanation is filled with what was seen on the way.
 
         Raises `InvalidOnDevice` where it can never run here, `WrongResult` where it computes something else,
         `MeasurementFailed` where it may work another time, and `DevicePoisoned` where this process must end.
@@ -29,6 +40,9 @@ class Device(Protocol):
 
     def canary(self) -> Configuration:
         """A small configuration that this device, once open, must be able to measure."""
+
+    def sentinel(self) -> Configuration | None:
+        """The configuration that this device measures now and then to notice drift; None where that makes no sense."""
 
     def close(self) -> None:
         """Gives back what `open` took."""

@@ -21,12 +21,13 @@ from threadpoolctl import ThreadpoolController
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, device_type_of
 from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
-from farm.measurement import Measurement, MeasuringRules
+from farm.measurement import Measurement, MeasuringRules, OperandRules
 from workers.devices import host
 from workers.measure import rapl
+from workers.measure.explain import Explanation
 from workers.measure.operands import HostArena, OperandSet, Rotation, SetLayout, plan_rotation
-from workers.measure.timing import time_samples, warm_up
-from workers.measure.verify import verify
+from workers.measure.timing import Timing, time_samples, warm_up
+from workers.measure.verify import Verification, verify
 
 SHORTEST_SAMPLE_MS = 0.2
 """A sample is a group of GEMMs at least this long: the clock and the loop around it then cost under 0.1%."""
@@ -38,6 +39,8 @@ OPERANDS_SHARE = 0.4
 """The share of memory that a rotation may take; a single set may take more."""
 
 CANARY = Configuration.parse("blas(threads=1) 128x128x128 f32")
+
+SENTINEL = Configuration.parse("blas(threads=1) 512x512x512 f32")
 
 _HOSTS = uuid.UUID("6f0d3b0e-7a6b-4a53-9d0c-3f2f6c1f5f11")  # the name space of CPU devices
 
@@ -82,7 +85,15 @@ class CpuDevice:
     def canary(self) -> Configuration:
         return CANARY
 
-    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
+    def sentinel(self) -> Configuration:
+        return SENTINEL
+
+    def prepare(self, configuration: Configuration) -> None:
+        """There is nothing to prepare."""
+
+    def measure(
+        self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
+    ) -> Measurement:
         start = time.perf_counter()
         problem = configuration.problem
         why = configuration.why_invalid(self.identity.traits)
@@ -95,22 +106,24 @@ class CpuDevice:
             memory_bytes=int(self.identity.traits.memory_bytes * OPERANDS_SHARE),
             most_sets=MOST_SETS,
         )
-        operands = self._arena.sets(layout, rotation.sets, rules.operands.seed)
+        operands = self._arena.sets(layout, rotation.sets, rules.operands)
         with self._threads(dict(configuration.kernel.parameters)["threads"]) as threads:
             try:
-                checked = _run_and_verify(configuration, operands[0], rules.operands.seed)
+                checked = _run_and_verify(configuration, operands[0], rules.operands)
             except MemoryError as error:
                 raise MeasurementFailed(why=f"no memory for the verification: {error}") from None
-            gemms = _Gemms(operands)
-            estimate_ms = warm_up(lambda: gemms.sample(1), rules.timing.warmup_seconds)
-            group = max(1, math.ceil(SHORTEST_SAMPLE_MS / estimate_ms))
-            timing = time_samples(lambda: gemms.sample(group), rules.timing)
+            verified = time.perf_counter()
+            timing, group = _timed(_Gemms(operands), rules, explanation)
+            warm = _timed(_Gemms(operands[:1]), rules)[0] if rules.timing.warm_l2 else None
             power_w = None
-            if rules.power == "all":
+            if rules.wants_power(configuration.id):
+                gemms = _Gemms(operands)
                 power_w = rapl.mean_power_w(self._counters, lambda: gemms.sample(group), rules.power_seconds)
+            window_s = time.perf_counter() - verified
         return Measurement(
             **timing.columns(),
             l2=rotation.l2,
+            runtime_warm_ms=None if warm is None else warm.median_ms,
             power_w=power_w,
             power_source=None if power_w is None else "rapl",
             verify_error=checked.error,
@@ -118,6 +131,7 @@ class CpuDevice:
             seed=rules.operands.seed,
             clock_policy=self._clock_policy,
             cost_s=time.perf_counter() - start,
+            window_s=window_s,
             environment=self._environment,
             details=_details(rotation, threads=threads, gemms_per_sample=group, verified_by=checked.method),
         )
@@ -148,10 +162,17 @@ class CpuDevice:
         }
 
 
-def _run_and_verify(configuration: Configuration, operands: OperandSet, seed: int) -> Any:
+def _run_and_verify(configuration: Configuration, operands: OperandSet, rules: OperandRules) -> Verification:
     operands.d.fill(np.nan)
     np.matmul(operands.a, operands.b, operands.d)
-    return verify(configuration.problem, operands, np, seed=seed)
+    return verify(configuration.problem, operands, rules)
+
+
+def _timed(gemms: _Gemms, rules: MeasuringRules, explanation: Explanation | None = None) -> tuple[Timing, int]:
+    """The time of one GEMM, and how many make a sample."""
+    estimate_ms = warm_up(lambda: gemms.sample(1), rules.timing.warmup_seconds, explanation=explanation)
+    group = max(1, math.ceil(SHORTEST_SAMPLE_MS / estimate_ms))
+    return time_samples(lambda: gemms.sample(group), rules.timing, explanation=explanation), group
 
 
 def _details(rotation: Rotation, **more: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A CUDA card or MIG slice: hand-written kernels through CuPy, timed as captured graphs, their power read by NVML.
+"""A CUDA card or MIG slice: kernels of any family, timed as captured graphs, their power read by NVML.
 
 CuPy is imported in `open`, in the process that owns the device. Nothing here changes the card: clocks, limits and modes
 are read and recorded.
@@ -10,25 +10,28 @@ import importlib
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from farm.devices import DeviceIdentity
-from farm.errors import CudaUnavailable, DeviceOutOfMemory, InvalidOnDevice, MeasurementFailed
-from farm.gemm import ElementType
+from farm.errors import CudaUnavailable, DeviceOutOfMemory, FarmError, InvalidOnDevice, MeasurementFailed
 from farm.kernels import MEMORY_SHARE, Configuration
-from farm.measurement import Measurement, MeasuringRules
+from farm.measurement import Measurement, MeasuringRules, OperandRules
 from workers.devices.cards import require_cupy
 from workers.devices.cuda_arena import DeviceArena
 from workers.devices.cuda_errors import cuda_errors
-from workers.kernels.tiled import FILL_ENTRY, TILED_ENTRY, TiledKernel, fill_options, source
+from workers.kernels.base import BoundKernel, CardContext, CudaFamily, Placement
+from workers.kernels.families import CUDA_FAMILIES
+from workers.measure.elements import poison
+from workers.measure.explain import Explanation
 from workers.measure.nvml import Card, Nvml
-from workers.measure.operands import NUMPY_TYPES, Rotation, SetLayout, plan_rotation, views
+from workers.measure.operands import Buffers, Rotation, SetLayout, plan_rotation
 from workers.measure.power import PowerReading, TelemetryLog, measure_power
-from workers.measure.replay import Replays, estimate_ms, plan_replays, replays_in_batch
+from workers.measure.replay import Runs, estimate_ms, replays_in_batch, runs_of
 from workers.measure.timing import Timing, time_samples, warm_up
 from workers.measure.verify import Verification, verify
 
@@ -41,6 +44,9 @@ ROTATION_SHARE = 0.8
 """The share of free memory that a rotation may take; a single set may take more."""
 
 CANARY = Configuration.parse("tiled(tile=16) 256x256x256 f32")
+
+SENTINEL = Configuration.parse("tiled(tile=32) 2048x2048x2048 f32")
+"""Some milliseconds of a kernel that is ours on every card: compute-bound, and the same whatever libraries are there."""
 
 LOOK_SECONDS = 0.1
 """Between two looks at clocks and temperature while timing."""
@@ -60,22 +66,40 @@ class _Look:
             self.last = time.perf_counter()
 
 
+@dataclass(slots=True)
+class Work:
+    """One configuration on the card, ready to be run: what the tiers share."""
+
+    kernel: BoundKernel
+    runs: Runs
+    rotation: Rotation
+    checked: Verification
+    gemm_ms: float  # as far as is known
+
+    def keep_busy(self) -> None:
+        """Puts 50 to 100 ms of work before the card; returns at once."""
+        self.runs.keep_busy(self.gemm_ms)
+
+    def drain(self) -> None:
+        """Waits for all that was put before the card."""
+        self.runs.drain()
+
+
 class CudaDevice:
-    """Measures the family `tiled`."""
+    """Measures the families of `workers.kernels.families`."""
 
     def __init__(self, identity: DeviceIdentity) -> None:
         self.identity = identity
-        self._kernels: dict[TiledKernel, Any] = {}
-        self._fills: dict[ElementType, Any] = {}
+        self._families: dict[str, CudaFamily] = {}
 
     # --- taking and leaving the device ------------------------------------------------------------
 
     def open(self) -> None:
         self._nvml = Nvml()
         require_cupy(self._nvml.driver)
-        self._card = self._nvml.card(self.identity.uuid)
-        self._idle_power_w = self._card.power_now_w  # before this process wakes the card
-        self._power_limit_w = self._card.power_limit_w
+        self.meter: Card = self._nvml.card(self.identity.uuid)
+        self._idle_power_w = self.meter.power_now_w  # before this process wakes the card
+        self._power_limit_w = self.meter.power_limit_w
         # Read when CUDA starts, which importing CuPy does not yet do; `farm-worker` has set it for its processes already.
         os.environ["CUDA_VISIBLE_DEVICES"] = self.identity.uuid
         try:
@@ -84,15 +108,18 @@ class CudaDevice:
             raise CudaUnavailable(why=f"CuPy cannot be imported: {error}") from None
         with cuda_errors():
             self._check_it_is_the_card()
-            self._read_limits()
+            threads = self._read_limits()
             self._stream = self._cp.cuda.Stream(non_blocking=True)
-            self._arena = DeviceArena(self._cp, self._fill_uniform, 2 * self._l2_bytes)
+            self._arena = DeviceArena(self._cp, 2 * self._l2_bytes, self.identity.traits.multiprocessors or 1)
+        card = CardContext(cp=self._cp, traits=self.identity.traits, threads_per_multiprocessor=threads)
+        self._families = {name: make(card) for name, make in CUDA_FAMILIES.items()}
         self._environment = self._describe()
 
     def close(self) -> None:
-        self._kernels.clear()
-        self._fills.clear()
         with cuda_errors():
+            for family in self._families.values():
+                family.close()
+            self._families.clear()
             self._arena.clear()
         self._nvml.close()
 
@@ -104,32 +131,30 @@ class CudaDevice:
             raise CudaUnavailable(
                 why=f"CUDA had started in this process before, and sees {count} cards instead of one."
             )
-        bus, expected = runtime.deviceGetPCIBusId(0).lower(), self._card.pci_bus_id
+        bus, expected = runtime.deviceGetPCIBusId(0).lower(), self.meter.pci_bus_id
         if expected is not None and bus != expected:
             raise CudaUnavailable(
                 why=f"CUDA had started on the card at {bus} before, {self.identity.uuid} is at {expected}."
             )
         runtime.setDevice(0)
 
-    def _read_limits(self) -> None:
+    def _read_limits(self) -> int:
+        """Completes the traits by what CUDA says. Returns the most threads that one multiprocessor holds."""
         runtime = self._cp.cuda.runtime
 
         def attribute(name: str) -> int:
             return int(runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), 0))
 
         self._l2_bytes = attribute("L2CacheSize")
-        self._threads_per_multiprocessor = attribute("MaxThreadsPerMultiProcessor")
-        self._multiprocessors = attribute("MultiProcessorCount")
-        self.identity = replace(
-            self.identity,
-            traits=replace(
-                self.identity.traits,
-                multiprocessors=self._multiprocessors,
-                l2_bytes=self._l2_bytes,
-                max_threads_per_block=attribute("MaxThreadsPerBlock"),
-                shared_memory_per_block_bytes=attribute("MaxSharedMemoryPerBlockOptin"),
-            ),
+        traits = replace(
+            self.identity.traits,
+            multiprocessors=attribute("MultiProcessorCount"),
+            l2_bytes=self._l2_bytes,
+            max_threads_per_block=attribute("MaxThreadsPerBlock"),
+            shared_memory_per_block_bytes=attribute("MaxSharedMemoryPerBlockOptin"),
         )
+        self.identity = replace(self.identity, traits=traits)
+        return attribute("MaxThreadsPerMultiProcessor")
 
     def _describe(self) -> dict[str, Any]:
         runtime = self._cp.cuda.runtime
@@ -144,20 +169,98 @@ class CudaDevice:
             "os": platform.platform(),
         }
 
-    # --- kernels and operands ---------------------------------------------------------------------
+    # --- measuring --------------------------------------------------------------------------------
 
-    def _fill_uniform(self, numbers: Any, kind: ElementType, seed: int) -> None:
-        if kind not in self._fills:
-            module = self._cp.RawModule(code=source("operands.cu"), options=fill_options(kind))
-            self._fills[kind] = module.get_function(FILL_ENTRY)
-        blocks = min(-(-numbers.size // 256), 32 * self._multiprocessors)
-        self._fills[kind]((blocks,), (256,), (numbers, np.uint64(numbers.size), np.uint64(seed)))
+    def canary(self) -> Configuration:
+        return CANARY
 
-    def _compiled(self, kernel: TiledKernel) -> Any:
-        if kernel not in self._kernels:
-            module = self._cp.RawModule(code=kernel.code, options=kernel.options)
-            self._kernels[kernel] = module.get_function(TILED_ENTRY)
-        return self._kernels[kernel]
+    def sentinel(self) -> Configuration:
+        return SENTINEL
+
+    def prepare(self, configuration: Configuration) -> None:
+        """What fails here is raised when the configuration is measured."""
+        with suppress(FarmError), cuda_errors():
+            if configuration.why_invalid(self.identity.traits) is None:
+                self._cp.cuda.runtime.setDevice(0)  # each thread has its own current device
+                self._families[configuration.kernel.family].prepare(configuration)
+
+    def measure(
+        self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
+    ) -> Measurement:
+        start = time.perf_counter()
+        log = TelemetryLog()
+        log.add(self.meter.telemetry())
+        with self.replaying(configuration, rules.operands) as work:
+            prepared = time.perf_counter()
+            timing = self._time(work, rules, log, explanation)
+            timed = time.perf_counter()
+            power = self._power(work, rules, log, explanation) if rules.wants_power(configuration.id) else None
+            powered = time.perf_counter()
+            warm_ms = self._time_warm(work, rules, explanation) if rules.timing.warm_l2 else None
+            end = time.perf_counter()
+            if explanation is not None:
+                explanation.telemetry = list(log.looks)
+                explanation.seconds |= {"preparing and verifying": prepared - start, "timing": timed - prepared}
+                explanation.seconds |= {"power": powered - timed, "warm cache": end - powered}
+            details = {
+                **work.kernel.details(),
+                "operand_sets": work.rotation.sets,
+                "footprint_bytes": work.rotation.footprint_bytes,
+                **work.runs.details(),
+                "verified_by": work.checked.method,
+                **({} if power is None else power.details()),
+            }
+            return Measurement(
+                **timing.columns(),
+                l2=work.rotation.l2,
+                runtime_warm_ms=warm_ms,
+                power_w=None if power is None else power.power_w,
+                power_source=None if power is None else power.source,
+                power_rse=None if power is None else power.rse,
+                power_disagrees=None if power is None else power.disagrees,
+                idle_power_w=self._idle_power_w,
+                power_limit_w=self._power_limit_w,
+                **log.columns(),
+                verify_error=work.checked.error,
+                distribution=rules.operands.distribution,
+                seed=rules.operands.seed,
+                clock_policy=log.clock_policy(*self.meter.application_clocks_mhz),
+                kernel_hash=work.kernel.hash,
+                cost_s=time.perf_counter() - start,
+                window_s=end - prepared,
+                environment=self._environment,
+                details=details,
+            )
+
+    @contextmanager
+    def replaying(self, configuration: Configuration, rules: OperandRules) -> Iterator[Work]:
+        """The configuration verified and its graphs captured, inside the block.
+
+        Raises `InvalidOnDevice`, `WrongResult`, `ElementNotWritten`, `MeasurementFailed` and `DevicePoisoned`.
+        """
+        why = configuration.why_invalid(self.identity.traits)
+        if why is not None:
+            raise InvalidOnDevice(why=why)
+        try:
+            with cuda_errors(), self._stream:
+                layout = SetLayout.of(configuration.problem, ALIGNMENT)
+                rotation = self._rotation(layout)
+                buffers = self._arena.buffers(layout, rotation.sets, rules)
+                kernel = self._families[configuration.kernel.family].bind(configuration, Placement.of(buffers))
+                try:
+                    checked = self._verify(configuration, buffers, kernel, rules)
+                    rough_ms = estimate_ms(self._cp, self._stream, kernel.launch, rotation.sets)
+                    runs = self._runs(kernel, rotation.sets, rough_ms)
+                    work = Work(kernel, runs, rotation, checked, rough_ms)
+                    yield work
+                finally:
+                    kernel.close()
+        except DeviceOutOfMemory:  # the next job finds the card as it was at first
+            self._arena.clear()
+            raise
+
+    def _runs(self, kernel: BoundKernel, sets: int, gemm_ms: float) -> Runs:
+        return runs_of(self._cp, self._stream, kernel.launch, sets, gemm_ms, capturable=kernel.capturable)
 
     def _rotation(self, layout: SetLayout) -> Rotation:
         free, total = self._cp.cuda.runtime.memGetInfo()
@@ -175,127 +278,45 @@ class CudaDevice:
             most_sets=MOST_SETS,
         )
 
-    def _launcher(
-        self,
-        configuration: Configuration,
-        kernel: Any,
-        launch: TiledKernel,
-        layout: SetLayout,
-        inputs: Any,
-        outputs: Any,
-    ) -> Callable[[int], None]:
-        """A function that launches the kernel on an operand set, on the current stream."""
-        p = configuration.problem
-        scalar = NUMPY_TYPES[p.types.acc]
-        ab, cd = p.types.ab.bytes, p.types.cd.bytes
-        first_input, first_output = int(inputs.data.ptr), int(outputs.data.ptr)
-        grid, block = launch.grid(p.shape), launch.block
-        # Python integers reach a kernel as 64 bits: pointers and extents alike.
-        rest = (p.shape.m, p.shape.n, p.shape.k, scalar(p.alpha), scalar(p.beta))
-
-        def run(index: int) -> None:
-            a = first_input + index * layout.inputs * ab
-            c = a + layout.c_offset * ab if p.beta else 0
-            d = first_output + index * layout.outputs * cd
-            kernel(grid, block, (a, a + layout.b_offset * ab, c, d, *rest))
-
-        return run
-
-    # --- measuring --------------------------------------------------------------------------------
-
-    def canary(self) -> Configuration:
-        return CANARY
-
-    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
-        start = time.perf_counter()
-        why = configuration.why_invalid(self.identity.traits)
-        if why is not None:
-            raise InvalidOnDevice(why=why)
-        try:
-            with cuda_errors(), self._stream:
-                return self._measure(configuration, rules, start)
-        except DeviceOutOfMemory:  # the next job finds the card as it was at first
-            self._arena.clear()
-            raise
-
-    def _measure(self, configuration: Configuration, rules: MeasuringRules, start: float) -> Measurement:
-        layout = SetLayout.of(configuration.problem, ALIGNMENT)
-        rotation = self._rotation(layout)
-        inputs, outputs = self._arena.buffers(layout, rotation.sets, rules.operands.seed)
-        launch = TiledKernel.of(configuration)
-        kernel = self._compiled(launch)
-        run = self._launcher(configuration, kernel, launch, layout, inputs, outputs)
-        checked = self._verify(configuration, layout, inputs, outputs, run, rules.operands.seed)
-        plan = plan_replays(rotation.sets, estimate_ms(self._cp, self._stream, run, rotation.sets))
-        replays = Replays(self._cp, self._stream, run, rotation.sets, plan)
-        log = TelemetryLog()
-        timing = self._time(replays, rules, log)
-        power = self._power(replays, rules, timing, log) if rules.power == "all" else None
-        details = {
-            **self._kernel_details(kernel, launch, configuration),
-            "operand_sets": rotation.sets,
-            "footprint_bytes": rotation.footprint_bytes,
-            "launches_per_sample": plan.launches,
-            "verified_by": checked.method,
-            **({} if power is None else power.details()),
-        }
-        return Measurement(
-            **timing.columns(),
-            l2=rotation.l2,
-            power_w=None if power is None else power.power_w,
-            power_source=None if power is None else power.source,
-            idle_power_w=self._idle_power_w,
-            power_limit_w=self._power_limit_w,
-            **log.columns(),
-            verify_error=checked.error,
-            distribution=rules.operands.distribution,
-            seed=rules.operands.seed,
-            clock_policy=log.clock_policy(*self._card.application_clocks_mhz),
-            kernel_hash=launch.hash,
-            cost_s=time.perf_counter() - start,
-            environment=self._environment,
-            details=details,
-        )
-
     def _verify(
-        self,
-        configuration: Configuration,
-        layout: SetLayout,
-        inputs: Any,
-        outputs: Any,
-        run: Callable[[int], None],
-        seed: int,
+        self, configuration: Configuration, buffers: Buffers, kernel: BoundKernel, rules: OperandRules
     ) -> Verification:
-        operands = views(layout, inputs, outputs, 0)
-        operands.d.fill(np.nan)
-        run(0)
+        operands = buffers.views(0)
+        operands.d.fill(poison(configuration.problem.types.cd))
+        kernel.launch(0)
         self._stream.synchronize()  # an error of the kernel shows here, not in the reference
-        return verify(configuration.problem, operands, self._cp, seed=seed)
+        return verify(configuration.problem, operands, rules, self._cp)
 
-    def _time(self, replays: Replays, rules: MeasuringRules, log: TelemetryLog) -> Timing:
-        gemm_ms = warm_up(replays.sample, rules.timing.warmup_seconds)
-        batch, look = replays_in_batch(gemm_ms * replays.launches), _Look(self._card, log)
-        return time_samples(lambda: replays.sample(batch, look), rules.timing)
+    def _time(self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None) -> Timing:
+        runs = work.runs
+        work.gemm_ms = warm_up(runs.sample, rules.timing.warmup_seconds, explanation=explanation)
+        batch, look = replays_in_batch(work.gemm_ms * runs.launches), _Look(self.meter, log)
+        timing = time_samples(lambda: runs.sample(batch, look), rules.timing, explanation=explanation)
+        work.gemm_ms = timing.median_ms
+        return timing
 
-    def _power(self, replays: Replays, rules: MeasuringRules, timing: Timing, log: TelemetryLog) -> PowerReading | None:
+    def _time_warm(self, work: Work, rules: MeasuringRules, explanation: Explanation | None) -> float:
+        """The median with one operand set again and again: what fits into the L2 stays there."""
+        runs = self._runs(work.kernel, 1, work.gemm_ms)
+        gemm_ms = warm_up(runs.sample, rules.timing.warmup_seconds)
+        batch = replays_in_batch(gemm_ms * runs.launches)
+        taken = Explanation()
+        timing = time_samples(lambda: runs.sample(batch), rules.timing, explanation=taken)
+        if explanation is not None:
+            explanation.warm_l2_ms = taken.samples_ms
+        return timing.median_ms
+
+    def _power(
+        self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None
+    ) -> PowerReading | None:
         try:
-            return measure_power(self._card, lambda: replays.keep_busy(timing.median_ms), rules.power_seconds, log)
+            return measure_power(
+                self.meter,
+                work.keep_busy,
+                target_rse=rules.power_rse,
+                longest_s=rules.power_seconds,
+                log=log,
+                explanation=explanation,
+            )
         finally:
-            replays.drain()
-
-    def _kernel_details(self, kernel: Any, launch: TiledKernel, configuration: Configuration) -> dict[str, Any]:
-        """What the compiler and the device make of the kernel. Occupancy: resident warps over the most there can be."""
-        resident = int(
-            self._cp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(kernel.kernel.ptr, launch.threads, 0)
-        )
-        columns, rows = launch.grid(configuration.problem.shape)
-        warps = -(-launch.threads // 32)
-        return {
-            "registers": int(kernel.num_regs),
-            "static_shared_bytes": int(kernel.shared_size_bytes),
-            "local_bytes": int(kernel.local_size_bytes),
-            "blocks": columns * rows,
-            "blocks_per_multiprocessor": resident,
-            "occupancy": resident * warps * 32 / self._threads_per_multiprocessor,
-            "waves": columns * rows / (resident * self._multiprocessors) if resident else None,
-        }
+            work.drain()

@@ -1,56 +1,78 @@
-"""The memory of a card that operands live in: allocated once, grown where a larger problem comes.
+"""The memory of a card that operands live in, filled there.
 
 CuPy's module is given, never imported. Plain allocations only: managed memory would move under a measurement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
+
+import numpy as np
 
 from farm.gemm import ElementType
-from workers.measure.operands import NUMPY_TYPES, SetLayout
+from farm.measurement import Distribution, OperandRules
+from workers.kernels.tiled import CUDA_TYPES, source
+from workers.measure.elements import STORAGE
+from workers.measure.operands import Arena, Buffers, SetLayout, encoded
+
+FILL_ENTRY = "fill"
+
+CHUNK = 2**26
+"""Numbers that are made at once on their way to a type that is not float or double: 256 MiB."""
+
+STREAMS_APART = 2**40
+"""Numbers between two streams of one seed: more than a card holds."""
+
+_CODES = {distribution: code for code, distribution in enumerate(get_args(Distribution))}
+"""The codes of operands.cu, in the order of `Distribution`."""
 
 
 class DeviceArena:
-    """The operands of a card: a buffer of uniform numbers and one for results, for each element type."""
+    """The operands of a card: grown where a larger problem comes, dropped before the larger ones are taken."""
 
-    def __init__(self, cp: Any, fill: Callable[[Any, ElementType, int], None], smallest_bytes: int) -> None:
+    def __init__(self, cp: Any, smallest_bytes: int, multiprocessors: int) -> None:
         self._cp = cp
-        self._fill = fill
-        self._smallest_bytes = smallest_bytes
-        self._inputs: dict[ElementType, tuple[int, Any]] = {}  # with the seed
-        self._outputs: dict[ElementType, Any] = {}
+        self._blocks = 32 * multiprocessors
+        self._fills: dict[tuple[str, str], Any] = {}
+        self._arena = Arena(self._filled, self._blank, smallest_bytes)
 
     @property
     def bytes(self) -> int:
-        return sum(int(x.nbytes) for x in (*(held for _, held in self._inputs.values()), *self._outputs.values()))
+        return self._arena.bytes
 
     def clear(self) -> None:
         """Gives all memory back to the driver, CuPy's pool included."""
-        self._inputs.clear()
-        self._outputs.clear()
+        self._arena.clear()
         self._cp.get_default_memory_pool().free_all_blocks()
 
-    def buffers(self, layout: SetLayout, count: int, seed: int) -> tuple[Any, Any]:
-        """Inputs and outputs with room for that many sets: flat arrays."""
-        ab, cd = layout.problem.types.ab, layout.problem.types.cd
-        inputs, outputs = self._inputs.get(ab), self._outputs.get(cd)
-        if inputs is None or inputs[0] != seed or inputs[1].size < layout.inputs * count:
-            inputs = None
-            self._inputs.pop(ab, None)
-        if outputs is None or outputs.size < layout.outputs * count:
-            outputs = None
-            self._outputs.pop(cd, None)
-        if inputs is None or outputs is None:  # what was dropped goes back first: the larger one may need its place
-            self._cp.get_default_memory_pool().free_all_blocks()
-        if inputs is None:
-            numbers = self._empty(ab, layout.inputs * count, self._smallest_bytes)
-            self._fill(numbers, ab, seed)
-            inputs = self._inputs[ab] = (seed, numbers)
-        if outputs is None:
-            outputs = self._outputs[cd] = self._empty(cd, layout.outputs * count, self._smallest_bytes // 4)
-        return inputs[1], outputs
+    def buffers(self, layout: SetLayout, count: int, rules: OperandRules) -> Buffers:
+        """Room for that many sets, filled under the rules."""
+        return self._arena.buffers(layout, count, rules)
 
-    def _empty(self, kind: ElementType, count: int, smallest_bytes: int) -> Any:
-        return self._cp.empty(max(count, smallest_bytes // kind.bytes), NUMPY_TYPES[kind])
+    def _blank(self, kind: ElementType, count: int) -> Any:
+        self._cp.get_default_memory_pool().free_all_blocks()  # what was dropped before may be in its way
+        return self._cp.empty(count, STORAGE[kind])
+
+    def _filled(self, kind: ElementType, count: int, rules: OperandRules, stream: int) -> Any:
+        elements = self._blank(kind, count)
+        first = stream * STREAMS_APART
+        made_as = ElementType.F64 if kind is ElementType.F64 else ElementType.F32
+        if kind is made_as:
+            self._fill(elements, made_as, first, rules)
+            return elements
+        numbers = self._cp.empty(min(count, CHUNK), STORAGE[made_as])
+        for start in range(0, count, CHUNK):
+            part = numbers[: min(CHUNK, count - start)]
+            self._fill(part, made_as, first + start, rules)
+            elements[start : start + len(part)] = encoded(kind, part, rules, self._cp)
+        return elements
+
+    def _fill(self, numbers: Any, kind: ElementType, first: int, rules: OperandRules) -> None:
+        key = CUDA_TYPES[kind], rules.distribution
+        if key not in self._fills:
+            options = ("-std=c++17", f"-DELEMENT={key[0]}", f"-DDISTRIBUTION={_CODES[rules.distribution]}")
+            module = self._cp.RawModule(code=source("operands.cu"), options=options)
+            self._fills[key] = module.get_function(FILL_ENTRY)
+        blocks = min(-(-numbers.size // 256), self._blocks)
+        arguments = (numbers, np.uint64(first), np.uint64(numbers.size), np.uint64(rules.seed))
+        self._fills[key]((blocks,), (256,), arguments)

@@ -50,6 +50,8 @@ def translate(error: BaseException) -> FarmError | None:
         return MeasurementFailed(why=f"the kernel does not compile: {message}")
     if "CUBLASError" in names:
         return MeasurementFailed(why=f"the reference product failed: {message}")
+    if "cuBLASLtError" in names:
+        return MeasurementFailed(why=f"cuBLASLt: {message}")
     return None
 
 

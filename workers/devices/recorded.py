@@ -17,6 +17,7 @@ from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, Source
 from workers.devices import recording
 from workers.devices.recording import CONFIGURATION_COLUMNS, ID_COLUMN, RESULT_COLUMNS
+from workers.measure.explain import Explanation
 
 _RECORDINGS = uuid.UUID("0d2b7b0a-52f2-4b0e-8a54-6b7c1f1d7a10")  # the name space of recorded devices
 
@@ -79,7 +80,15 @@ class RecordedDevice:
         """The first row of the recording. Measured as this very object it is answered at once, whatever the scale."""
         return self._rows.first
 
-    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
+    def sentinel(self) -> None:
+        """A recording does not drift."""
+
+    def prepare(self, configuration: Configuration) -> None:
+        """There is nothing to prepare."""
+
+    def measure(
+        self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
+    ) -> Measurement:
         """The recorded row, whatever the rules: they governed the measurement then. `InvalidOnDevice` without one."""
         start = time.perf_counter()
         found = self._rows.find(configuration)
@@ -164,6 +173,8 @@ def _plain(name: str, value: Any) -> Any:
         return value
     if np.isnan(value):  # also in a text column, where a whole batch had none
         return None
+    if name in recording.BOOLEAN_COLUMNS:
+        return bool(value)
     return int(value) if name in recording.INTEGER_COLUMNS else float(value)
 
 

@@ -39,7 +39,8 @@ _CONFIGURATION_TYPES = [
     (ID_COLUMN, pa.binary(16)),
 ]
 
-INTEGER_COLUMNS = {"samples", "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "seed"}
+INTEGER_COLUMNS = {"samples", "sm_clock_mhz", "memory_clock_mhz", "temperature_before_c", "temperature_c", "seed"}
+BOOLEAN_COLUMNS = {"power_disagrees"}
 TEXT_COLUMNS = {"stop_reason", "l2", "power_source", "throttle_reasons", "distribution", "clock_policy", "kernel_hash"}
 RESULT_COLUMNS = tuple(c for c in MEASUREMENT_COLUMNS if c not in ("source", "details"))
 """The measurement columns that a recording may hold."""
@@ -49,7 +50,10 @@ BATCH_ROWS = 65_536
 
 def type_of_result(column: str) -> pa.DataType:
     """The Arrow type of a measurement column."""
-    return pa.int64() if column in INTEGER_COLUMNS else pa.string() if column in TEXT_COLUMNS else pa.float64()
+    for columns, kind in ((INTEGER_COLUMNS, pa.int64()), (TEXT_COLUMNS, pa.string()), (BOOLEAN_COLUMNS, pa.bool_())):
+        if column in columns:
+            return kind
+    return pa.float64()
 
 
 def provenance_of(path: Path) -> Provenance:

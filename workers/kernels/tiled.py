@@ -1,14 +1,18 @@
-"""The `tiled` family: its source, how it is compiled, and the grid it is launched with. No CUDA is needed here."""
+"""The `tiled` family: its source, how it is compiled, the grid it is launched with, and how it runs on a card."""
 
 from __future__ import annotations
 
 import hashlib
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from farm.gemm import ElementType, Problem, Shape
 from farm.kernels import Configuration
+from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.measure.elements import STORAGE
 
 CUDA_TYPES = {ElementType.F32: "float", ElementType.F64: "double"}
 
@@ -16,18 +20,12 @@ LARGEST_GRID_X = 2**31 - 1
 LARGEST_GRID_Y = 65_535
 
 TILED_ENTRY = "tiled_gemm"
-FILL_ENTRY = "fill_uniform"
 
 
 @cache
 def source(name: str) -> str:
     """The text of a CUDA source beside this module."""
     return Path(__file__).with_name(name).read_text()
-
-
-def fill_options(kind: ElementType) -> tuple[str, ...]:
-    """Compiler options of operands.cu for an element type."""
-    return ("-std=c++17", f"-DELEMENT={CUDA_TYPES[kind]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +75,69 @@ class TiledKernel:
     def grid(self, shape: Shape) -> tuple[int, int]:
         """Blocks along the columns and along the rows of D; where rows need more than 65535, blocks walk on."""
         return (-(-shape.n // self.tile), min(-(-shape.m // self.tile), LARGEST_GRID_Y))
+
+
+class TiledFamily:
+    """The family on one card. Kernels are compiled once for each process, and by CuPy's cache once for each host."""
+
+    def __init__(self, card: CardContext) -> None:
+        self._card = card
+        self._compiled: dict[TiledKernel, Any] = {}
+        self._compiling = threading.Lock()
+
+    def prepare(self, configuration: Configuration) -> None:
+        self._function(TiledKernel.of(configuration))
+
+    def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
+        kernel = TiledKernel.of(configuration)
+        return _BoundTiled(self._card, kernel, self._function(kernel), placement)
+
+    def close(self) -> None:
+        self._compiled.clear()
+
+    def _function(self, kernel: TiledKernel) -> Any:
+        with self._compiling:
+            if kernel not in self._compiled:
+                module = self._card.cp.RawModule(code=kernel.code, options=kernel.options)
+                self._compiled[kernel] = module.get_function(TILED_ENTRY)
+            return self._compiled[kernel]
+
+
+class _BoundTiled:
+    capturable = True
+
+    def __init__(self, card: CardContext, kernel: TiledKernel, function: Any, placement: Placement) -> None:
+        self._card = card
+        self._kernel = kernel
+        self._function = function
+        self._placement = placement
+        p = placement.layout.problem
+        self._grid, self._block = kernel.grid(p.shape), kernel.block
+        scalar = STORAGE[p.types.acc]
+        # Python integers reach a kernel as 64 bits: pointers and extents alike.
+        self._rest = (p.shape.m, p.shape.n, p.shape.k, scalar(p.alpha), scalar(p.beta))
+        self.hash = kernel.hash
+
+    def launch(self, index: int) -> None:
+        self._function(self._grid, self._block, (*self._placement.addresses(index), *self._rest))
+
+    def details(self) -> dict[str, Any]:
+        """What the compiler and the card make of it. Occupancy: resident warps over the most there can be."""
+        card, function, threads = self._card, self._function, self._kernel.threads
+        driver = card.cp.cuda.driver
+        resident = int(driver.occupancyMaxActiveBlocksPerMultiprocessor(function.kernel.ptr, threads, 0))
+        columns, rows = self._grid
+        warps = -(-threads // 32)
+        at_once = resident * (card.traits.multiprocessors or 0)
+        return {
+            "registers": int(function.num_regs),
+            "static_shared_bytes": int(function.shared_size_bytes),
+            "local_bytes": int(function.local_size_bytes),
+            "blocks": columns * rows,
+            "blocks_per_multiprocessor": resident,
+            "occupancy": resident * warps * 32 / card.threads_per_multiprocessor,
+            "waves": columns * rows / at_once if at_once else None,
+        }
+
+    def close(self) -> None:
+        """The compiled kernel is kept for the next configuration."""

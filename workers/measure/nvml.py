@@ -8,17 +8,73 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
-from farm.errors import CudaUnavailable, DevicePoisoned, MeasurementFailed
+from farm.errors import CudaUnavailable, DevicePoisoned, FarmError, MeasurementFailed
 
 log = logging.getLogger(__name__)
 
-# Return codes of nvml.h.
-_NOT_HERE = {2, 3, 4, 13, 21}  # invalid argument (a MIG slice), not supported, no permission, no such function, no data
-_GONE = {15, 16}  # lost, or in need of a reset
-_NO_MORE = {2, 6}  # invalid argument, not found: what the index of a MIG slice gives where there is none
+
+class Meaning(Enum):
+    """What a return code of NVML means for the farm."""
+
+    SILENT = "this card, driver or slice does not say that"
+    NO_MORE = "there is none (any more)"
+    GONE = "the card is lost or must be reset: this process must end"
+    NO_DRIVER = "the driver is not there, or another one than this library's"
+    FAILED = "this call failed, another may work"
+
+
+_CODES: Mapping[int, tuple[str, Meaning]] = {
+    1: ("uninitialized", Meaning.NO_DRIVER),
+    2: ("invalid argument", Meaning.SILENT),  # of a MIG slice: what only whole cards have
+    3: ("not supported", Meaning.SILENT),
+    4: ("no permission", Meaning.SILENT),
+    6: ("not found", Meaning.NO_MORE),
+    7: ("insufficient size", Meaning.FAILED),
+    8: ("insufficient external power", Meaning.GONE),
+    9: ("driver not loaded", Meaning.NO_DRIVER),
+    10: ("timeout", Meaning.FAILED),
+    11: ("interrupt request issue", Meaning.GONE),
+    12: ("library not found", Meaning.NO_DRIVER),
+    13: ("function not found", Meaning.SILENT),
+    14: ("corrupted inforom", Meaning.FAILED),
+    15: ("GPU is lost", Meaning.GONE),
+    16: ("reset required", Meaning.GONE),
+    17: ("blocked by the operating system", Meaning.FAILED),
+    18: ("driver/library version mismatch", Meaning.NO_DRIVER),
+    19: ("in use", Meaning.FAILED),
+    20: ("insufficient memory", Meaning.FAILED),
+    21: ("no data", Meaning.SILENT),
+    22: ("vGPU ECC not supported", Meaning.SILENT),
+    24: ("frequency not supported", Meaning.SILENT),
+    25: ("argument version mismatch", Meaning.SILENT),
+    26: ("deprecated", Meaning.SILENT),
+    27: ("not ready", Meaning.FAILED),
+    28: ("GPU not found", Meaning.GONE),
+    29: ("invalid state", Meaning.FAILED),
+}
+"""The codes of nvmlReturn_t in nvml.h, and what they mean here. All others, 999 (unknown) among them, have failed."""
+
+
+def meaning_of(code: int) -> Meaning:
+    """What a code of nvmlReturn_t means."""
+    return _CODES[code][1] if code in _CODES else Meaning.FAILED
+
+
+def as_farm_error(code: int, what: str) -> FarmError:
+    """The farm's error for a code. `what` names the call and says what NVML said."""
+    match meaning_of(code):
+        case Meaning.GONE:
+            return DevicePoisoned(why=what)
+        case Meaning.NO_DRIVER:
+            return CudaUnavailable(why=f"NVIDIA's driver does not answer: {what}. nvidia-smi should list the cards.")
+        case _:
+            return MeasurementFailed(why=what)
+
 
 CLOCK_EVENTS = {
     0x2: "applications_clocks",
@@ -84,7 +140,8 @@ class Nvml:
     def ask(self, function: str, *arguments: Any) -> Any:
         """Calls an NVML function by name. None where it is not supported.
 
-        Raises `DevicePoisoned` for a card that is lost, `MeasurementFailed` for any other error.
+        Raises `DevicePoisoned` for a card that is lost, `CudaUnavailable` where the driver is gone, `MeasurementFailed`
+        for any other error.
         """
         call = getattr(self.library, function, None)
         if call is None:
@@ -93,11 +150,9 @@ class Nvml:
             return call(*arguments)
         except self.library.NVMLError as error:
             code = int(getattr(error, "value", -1))
-            if code in _NOT_HERE:
+            if meaning_of(code) is Meaning.SILENT:
                 return None
-            if code in _GONE:
-                raise DevicePoisoned(why=f"{function}: {error}") from None
-            raise MeasurementFailed(why=f"{function}: {error}") from None
+            raise as_farm_error(code, f"{function}: {error}") from None
 
     @property
     def driver(self) -> str:
@@ -129,9 +184,10 @@ class Nvml:
             try:
                 handle = self.library.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
             except self.library.NVMLError as error:
-                if int(getattr(error, "value", -1)) in _NO_MORE:
+                code = int(getattr(error, "value", -1))
+                if meaning_of(code) in (Meaning.SILENT, Meaning.NO_MORE):  # no slice has this number
                     continue
-                raise MeasurementFailed(why=f"nvmlDeviceGetMigDeviceHandleByIndex: {error}") from None
+                raise as_farm_error(code, f"nvmlDeviceGetMigDeviceHandleByIndex: {error}") from None
             found.append(Card(self, handle, parent=parent))
         return found
 
@@ -202,6 +258,16 @@ class Card:
         """Millijoules since the driver was loaded; steps about every 100 ms. None for a slice: it cannot be shared out."""
         found = None if self.is_slice else self._ask("nvmlDeviceGetTotalEnergyConsumption")
         return None if found is None else int(found)
+
+    def instant_power_w(self) -> float | None:
+        """The power of this moment, which the driver reads about every 100 ms. None for a slice."""
+        field = getattr(self._nvml.library, "NVML_FI_DEV_POWER_INSTANT", None)
+        if self.is_slice or field is None:
+            return None
+        found = self._ask("nvmlDeviceGetFieldValues", [field])
+        if found is None or int(found[0].nvmlReturn) != 0:
+            return None
+        return float(found[0].value.uiVal) / 1e3
 
     def power_samples(self, since_us: int) -> list[tuple[int, float]]:
         """The driver's ring of power samples after a time: (microseconds of the wall clock, watts)."""

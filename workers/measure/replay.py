@@ -1,7 +1,8 @@
 """Timing kernels on a GPU: CUDA graphs replayed between events, so that the kernel is timed and not its launch.
 
 A launch from Python takes several microseconds, as long as a short kernel runs; inside a captured graph it takes one.
-CuPy's module is given, never imported.
+What cannot be captured is launched in groups behind a kernel that holds the card until the whole group is queued, as
+nvbench does; whether that worked is seen, not assumed. CuPy's module is given, never imported.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle, pairwise
-from typing import Any
+from typing import Any, Protocol
 
 SHORTEST_REPLAY_MS = 1.0
 """A sample is one replay at least this long: the gap between two graphs, some microseconds, is then under 1%."""
@@ -55,6 +56,25 @@ def estimate_ms(cp: Any, stream: Any, launch: Callable[[int], None], sets: int) 
         if sum(seen) >= BATCH_MS:
             break
     return max(min(seen), 1e-3)  # events resolve about half a microsecond
+
+
+class Runs(Protocol):
+    """One configuration, run again and again on one stream."""
+
+    launches: int
+    """Launches in one sample."""
+
+    def sample(self, replays: int = 1, meanwhile: Callable[[], None] | None = None) -> list[float]:
+        """Milliseconds per launch of each of some samples in a row. `meanwhile` is called while they run."""
+
+    def keep_busy(self, gemm_ms: float) -> None:
+        """Queues work until two lots of some 50 ms lie before the card; returns at once."""
+
+    def drain(self) -> None:
+        """Waits for all that was queued."""
+
+    def details(self) -> dict[str, Any]:
+        """What a row should hold of the way it was run."""
 
 
 class Replays:
@@ -110,6 +130,90 @@ class Replays:
         """Waits for all that was queued."""
         self._stream.synchronize()
         self._pending.clear()
+
+    def details(self) -> dict[str, Any]:
+        return {"timed_by": "graph", "launches_per_sample": self.launches}
+
+
+HOLD = r"""
+extern "C" __global__ void hold(unsigned long long nanoseconds) {
+    unsigned long long start, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+    do {
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    } while (now - start < nanoseconds);
+}
+"""
+
+MOST_QUEUED = 500
+"""Launches in a group: about a thousand fit into a stream's queue before a launch waits."""
+
+LONGEST_HOLD_MS = 200.0
+
+
+class Launches:
+    """The launches of one configuration that no graph can capture, in groups behind a kernel that holds the card.
+
+    Where the holding kernel is still running when the last launch of a group is queued, none of them was waited for.
+    """
+
+    def __init__(self, cp: Any, stream: Any, launch: Callable[[int], None], sets: int, plan: ReplayPlan) -> None:
+        self._cp = cp
+        self._stream = stream
+        self._launch = launch
+        self.launches = min(plan.launches, MOST_QUEUED)
+        self._next = cycle(range(sets))
+        self._hold = cp.RawModule(code=HOLD).get_function("hold")
+        self._hold_ms = 1.0
+        self._pending: deque[Any] = deque()
+        self.hidden = True
+
+    def _group(self) -> None:
+        for _ in range(self.launches):
+            self._launch(next(self._next))
+
+    def sample(self, replays: int = 1, meanwhile: Callable[[], None] | None = None) -> list[float]:
+        """As `Runs.sample`. A group whose launches were not hidden is taken again behind a longer hold."""
+        samples = [self._one() for _ in range(replays)]
+        if meanwhile is not None:
+            meanwhile()
+        return samples
+
+    def _one(self) -> float:
+        while True:
+            self._hold((1,), (1,), (int(self._hold_ms * 1e6),))
+            before = self._stream.record()
+            self._group()
+            after = self._stream.record()
+            hidden = not before.done
+            after.synchronize()
+            if hidden or self._hold_ms >= LONGEST_HOLD_MS:
+                self.hidden = self.hidden and hidden
+                return float(self._cp.cuda.get_elapsed_time(before, after)) / self.launches
+            self._hold_ms *= 2
+
+    def keep_busy(self, gemm_ms: float) -> None:
+        while self._pending and self._pending[0].done:
+            self._pending.popleft()
+        while len(self._pending) < 2:
+            for _ in range(math.ceil(QUEUED_MS / (gemm_ms * self.launches))):
+                self._group()
+            self._pending.append(self._stream.record())
+
+    def drain(self) -> None:
+        self._stream.synchronize()
+        self._pending.clear()
+
+    def details(self) -> dict[str, Any]:
+        return {"timed_by": "launches", "launches_per_sample": self.launches, "launches_hidden": self.hidden}
+
+
+def runs_of(
+    cp: Any, stream: Any, launch: Callable[[int], None], sets: int, gemm_ms: float, *, capturable: bool
+) -> Runs:
+    """The way to run a kernel of about that time that does not time its launches."""
+    plan = plan_replays(sets, gemm_ms)
+    return (Replays if capturable else Launches)(cp, stream, launch, sets, plan)
 
 
 def replays_in_batch(replay_ms: float) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 
 from farm.errors import MeasurementFailed
 from farm.measurement import TimingRules
+from workers.measure.explain import Explanation
 
 Clock = Callable[[], float]
 """Seconds that never go backwards."""
@@ -155,7 +156,9 @@ def stopping_rules(rules: TimingRules, clock: Clock) -> list[StoppingRule]:
     ]
 
 
-def warm_up(sample: Sampler, seconds: float, clock: Clock = time.perf_counter) -> float:
+def warm_up(
+    sample: Sampler, seconds: float, clock: Clock = time.perf_counter, explanation: Explanation | None = None
+) -> float:
     """Runs for at least `seconds`, and on until two samples agree within 10%, up to five times as long.
 
     Returns the median of what it saw, in milliseconds per GEMM: an estimate to size groups by.
@@ -167,10 +170,18 @@ def warm_up(sample: Sampler, seconds: float, clock: Clock = time.perf_counter) -
         elapsed = clock() - start
         stable = len(seen) > 1 and abs(seen[-1] - seen[-2]) <= 0.1 * seen[-2]
         if elapsed >= seconds and (stable or elapsed >= 5 * seconds):
+            if explanation is not None:
+                explanation.warm_up_ms = seen
+                explanation.note(f"warm-up: {len(seen)} samples, {'stable' if stable else 'not stable yet'}")
             return statistics.median(seen)
 
 
-def time_samples(sample: Sampler, rules: TimingRules, clock: Clock = time.perf_counter) -> Timing:
+def time_samples(
+    sample: Sampler,
+    rules: TimingRules,
+    clock: Clock = time.perf_counter,
+    explanation: Explanation | None = None,
+) -> Timing:
     """Samples until a rule is reached, but never fewer than `rules.min_samples`.
 
     Raises `MeasurementFailed` where the clock did not move during a sample.
@@ -186,7 +197,18 @@ def time_samples(sample: Sampler, rules: TimingRules, clock: Clock = time.perf_c
             # All rules are asked, in order: each keeps its own history.
             reached = [stop.reason for stop in stops if stop.reached(spread)]
             if reached and spread.count >= rules.min_samples:
+                if explanation is not None:
+                    explanation.samples_ms = samples
+                    explanation.note(_WHY_STOPPED[reached[0]].format(rse=spread.relative_standard_error, rules=rules))
                 return _summary(samples, spread, reached[0])
+
+
+_WHY_STOPPED = {
+    "converged": "timing stopped: the standard error of the mean, {rse:.3%}, is at the target of {rules.target_rse:.3%}",
+    "settled": "timing stopped: the noise has settled, more samples would say the same (standard error {rse:.3%})",
+    "max_samples": "timing stopped: there are {rules.max_samples} samples, the most of a row (standard error {rse:.3%})",
+    "budget": "timing stopped: its {rules.max_seconds:g} s are used up (standard error {rse:.3%})",
+}
 
 
 def _summary(samples: list[float], spread: Spread, reason: str) -> Timing:

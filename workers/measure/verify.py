@@ -12,11 +12,13 @@ Three checks, of which the last two share the work by size:
    compared exactly as in 2. What can hide: an error below sqrt(32) times the bound of an element outside that choice,
    or several errors in one group that cancel under random signs.
 
-The bound of an element's error is 8·sqrt(k + 16) times the unit round-off, as a share of the root mean square of an
-element of the result. Rounding errors of a sum of k terms grow as sqrt(k) with high probability (Higham and Mary,
-"A new approach to probabilistic rounding error analysis", 2019); a sum of uniform numbers has errors of about
-0.4·sqrt(k) units, the largest of 10^8 elements lies six standard deviations out, and 16 leaves room for the few
-roundings of alpha and beta where k is 1.
+The bound of an element's error is 8·sqrt(k + 16) times the unit round-off of the accumulator, as a share of the root
+mean square of an element of the result. Rounding errors of a sum of k terms grow as sqrt(k) with high probability
+(Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019); a sum of uniform numbers has errors
+of about 0.4·sqrt(k) units, the largest of 10^8 elements lies six standard deviations out, and 16 leaves room for the
+few roundings of alpha and beta where k is 1. An output in a narrower type than the accumulator is rounded once more: 8
+of its units. Operands are exact in their types (see `elements`), so nothing else is lost, but that tensor
+cores keep fewer bits while they add up (`_TENSOR_CORES`). Sums of integers are exact.
 
 The same code runs on NumPy and CuPy arrays: `xp` is the module that the arrays come from.
 """
@@ -32,7 +34,9 @@ import numpy as np
 
 from farm.errors import ElementNotWritten, WrongResult
 from farm.gemm import ElementType, Problem
-from workers.measure.operands import NUMPY_TYPES, OperandSet
+from farm.measurement import OperandRules
+from workers.measure.elements import UNIT_ROUNDOFF, decode, unwritten
+from workers.measure.operands import DEFAULT, OperandSet, result_scale
 
 SAFETY = 8.0
 ROUNDINGS_OF_SCALARS = 16
@@ -45,8 +49,28 @@ SAMPLED = 8
 SUSPECTS = 32
 """Groups that are computed exactly where their sums are off."""
 
+
+@dataclass(frozen=True, slots=True)
+class _TensorCores:
+    """How tensor cores add up: their unit round-off, and after how many terms a sum goes to the float32 accumulator."""
+
+    unit: float
+    terms: int = 2**62
+
+
+# They drop the low bits of what they add, which is a bias: errors grow a little faster than sqrt(k). Up to k = 262144
+# an H200's were 38 units of 2^-24 for tf32 and 25 for f16 and bf16; 8-bit floats keep about 13 bits and are added to the
+# accumulator every 128 terms, so that their errors do not grow.
+_TENSOR_CORES = {
+    ElementType.TF32: _TensorCores(2.0**-20),
+    ElementType.F16: _TensorCores(2.0**-21),
+    ElementType.BF16: _TensorCores(2.0**-21),
+    ElementType.F8E4M3: _TensorCores(2.0**-14, 128),
+    ElementType.F8E5M2: _TensorCores(2.0**-14, 128),
+}
+
 # Multiplications up to which every element is compared: some milliseconds. Long double has no BLAS.
-_EVERY_ELEMENT = {ElementType.F32: 2**24, ElementType.F64: 2**20}
+_EVERY_ELEMENT, _EVERY_ELEMENT_F64 = 2**24, 2**20
 # Elements of a temporary in float64: 128 MiB.
 _BLOCK = 2**24
 
@@ -60,29 +84,36 @@ class Verification:
     method: str  # elements | groups
 
 
-def result_scale(problem: Problem) -> float:
-    """Root mean square of an element of the result for operands uniform on [-1, 1]; never 0.
-
-    An element of A·B is a sum of k products of variance 1/9, an element of C has variance 1/3.
-    """
-    return math.sqrt(problem.alpha**2 * problem.shape.k / 9 + problem.beta**2 / 3) or 1.0
-
-
-def error_bound(problem: Problem) -> float:
+def error_bound(problem: Problem, rules: OperandRules = DEFAULT) -> float:
     """The largest error that an element may have, as a share of `result_scale`."""
-    unit = float(np.finfo(NUMPY_TYPES[problem.types.acc]).eps) / 2
-    return SAFETY * math.sqrt(problem.shape.k + ROUNDINGS_OF_SCALARS) * unit
+    types, scale = problem.types, result_scale(problem, rules)
+    if is_exact(problem):
+        return 0.5 / scale
+    bound = SAFETY * math.sqrt(problem.shape.k + ROUNDINGS_OF_SCALARS) * UNIT_ROUNDOFF[types.acc]
+    cores = _TENSOR_CORES.get(types.ab)
+    if cores is not None:
+        terms = min(problem.shape.k, cores.terms) + ROUNDINGS_OF_SCALARS
+        bound = max(bound, SAFETY * math.sqrt(terms) * cores.unit)
+    if UNIT_ROUNDOFF[types.cd] > UNIT_ROUNDOFF[types.acc]:
+        bound += SAFETY * UNIT_ROUNDOFF[types.cd]
+    return bound
 
 
-def verify(problem: Problem, operands: OperandSet, xp: Any = np, *, seed: int = 0) -> Verification:
-    """Checks `operands.d` = alpha·a·b + beta·c; `d` was all NaN before the kernel ran.
+def is_exact(problem: Problem) -> bool:
+    """Whether a right result has no error at all: sums of integers in integers."""
+    return UNIT_ROUNDOFF[problem.types.acc] == 0
+
+
+def verify(problem: Problem, operands: OperandSet, rules: OperandRules = DEFAULT, xp: Any = np) -> Verification:
+    """Checks `operands.d` = alpha·a·b + beta·c; `d` was all poison before the kernel ran.
 
     Raises `ElementNotWritten` or `WrongResult`, with the first or the worst element.
     """
-    check, s = _Check(problem, operands, xp, seed), problem.shape
+    check, s = _Check(problem, operands, rules, xp), problem.shape
     with np.errstate(invalid="ignore", over="ignore"):  # infinities in a wrong result are found, not warned of
         check.every_element_written()
-        if s.m * s.n * s.k <= _EVERY_ELEMENT[problem.types.ab]:
+        most = _EVERY_ELEMENT if check.reference_is_wider else _EVERY_ELEMENT_F64
+        if s.m * s.n * s.k <= most:
             return Verification(error=check.exactly(range(s.m), range(s.n)), bound=check.bound, method="elements")
         error = max(check.groups(), check.exactly(check.choice(s.m), check.choice(s.n)))
         return Verification(error=error, bound=check.bound, method="groups")
@@ -99,21 +130,29 @@ def _length(part: slice) -> int:
 
 
 class _Check:
-    def __init__(self, problem: Problem, operands: OperandSet, xp: Any, seed: int) -> None:
+    def __init__(self, problem: Problem, operands: OperandSet, rules: OperandRules, xp: Any) -> None:
         self.problem = problem
         self.operands = operands
         self.xp = xp
-        self.random = np.random.default_rng(seed)
-        self.scale = result_scale(problem)
-        self.bound = error_bound(problem)
-        # For float32 a float64 reference has no error to speak of; for float64 it has as much as the result.
-        self.reference_is_wider = problem.types.ab is ElementType.F32
+        self.random = np.random.default_rng(rules.seed)
+        self.scale = result_scale(problem, rules)
+        self.bound = error_bound(problem, rules)
+        # For narrower types a float64 reference has no error to speak of; for float64 it has as much as the result.
+        self.reference_is_wider = problem.types.acc is not ElementType.F64
+
+    def inputs(self, part: Any) -> Any:
+        """A part of A or B in float64."""
+        return decode(self.problem.types.ab, part, self.xp)
+
+    def results(self, part: Any) -> Any:
+        """A part of C or D in float64."""
+        return decode(self.problem.types.cd, part, self.xp)
 
     def every_element_written(self) -> None:
         d = self.operands.d
         rows, columns = d.shape
         for part in _blocks(0, rows, _BLOCK // columns):
-            missing = self.xp.isnan(d[part])
+            missing = unwritten(self.problem.types.cd, d[part], self.xp)
             if bool(missing.any()):
                 row, column = divmod(int(missing.argmax()), columns)
                 raise ElementNotWritten(row=part.start + row, column=column, error=math.nan, bound=self.bound)
@@ -133,14 +172,15 @@ class _Check:
         c: Any = o.c if o.c is None or whole else o.c[rows][:, columns]
         d: Any = o.d if whole else o.d[rows][:, columns]
         xp: Any = self.xp
-        wide: Any = np.float64
-        if not self.reference_is_wider:  # long double exists on the host only
-            xp, wide = np, np.longdouble
-            a, b, c, d = (None if x is None else _on_host(x) for x in (a, b, c, d))
-        expected = p.alpha * (a.astype(wide) @ b.astype(wide))
+        if self.reference_is_wider:
+            a, b, c, d = self.inputs(a), self.inputs(b), None if c is None else self.results(c), self.results(d)
+        else:  # long double exists on the host only
+            xp = np
+            a, b, c, d = (None if x is None else _on_host(x).astype(np.longdouble) for x in (a, b, c, d))
+        expected = p.alpha * (a @ b)
         if c is not None:
-            expected += p.beta * c.astype(wide)
-        error = xp.abs(d.astype(wide) - expected)
+            expected += p.beta * c
+        error = xp.abs(d - expected)
         error = xp.where(xp.isfinite(error), error, math.inf) / self.scale
         row, column = divmod(int(error.argmax()), len(columns))
         worst = float(error[row, column])
@@ -152,7 +192,8 @@ class _Check:
         """Compares signed sums of 32 columns and returns the largest error per element. Raises `WrongResult`."""
         s = self.problem.shape
         signs = self.random.choice(np.array([-1.0, 1.0]), s.n)
-        allowed = self.bound * math.sqrt(min(GROUP, s.n)) * (1 if self.reference_is_wider else 2)
+        wider = 1 if self.reference_is_wider else 2
+        allowed = self.bound * (1 if is_exact(self.problem) else math.sqrt(min(GROUP, s.n)) * wider)
         largest = 0.0
         for rows in _blocks(0, s.m, _BLOCK):
             width = max(GROUP, _BLOCK * GROUP // _length(rows) // GROUP * GROUP)
@@ -168,16 +209,16 @@ class _Check:
         o, p, xp = self.operands, self.problem, self.xp
         sums = xp.zeros((_length(rows), -(-_length(columns) // GROUP)))
         for inner in _blocks(0, p.shape.k, _BLOCK // _length(columns)):
-            right = _group_sums(o.b[inner, columns], signs, xp)
+            right = _group_sums(self.inputs(o.b[inner, columns]), signs, xp)
             for part in _blocks(rows.start, rows.stop, _BLOCK // _length(inner)):
                 here = slice(part.start - rows.start, part.stop - rows.start)
-                sums[here] += o.a[part, inner].astype(np.float64) @ right
+                sums[here] += self.inputs(o.a[part, inner]) @ right
         sums *= p.alpha
         for part in _blocks(rows.start, rows.stop, _BLOCK // _length(columns)):
             here = slice(part.start - rows.start, part.stop - rows.start)
             if o.c is not None:
-                sums[here] += p.beta * _group_sums(o.c[part, columns], signs, xp)
-            sums[here] -= _group_sums(o.d[part, columns], signs, xp)
+                sums[here] += p.beta * _group_sums(self.results(o.c[part, columns]), signs, xp)
+            sums[here] -= _group_sums(self.results(o.d[part, columns]), signs, xp)
         off = xp.abs(sums)
         return xp.where(xp.isfinite(off), off, math.inf) / self.scale
 
@@ -195,8 +236,7 @@ class _Check:
 def _group_sums(matrix: Any, signs: Any, xp: Any) -> Any:
     """[rows, columns] -> [rows, groups]: sums of 32 neighbouring columns, each with its sign; the last may be short."""
     # Row-major whatever the operand's layout, or reshaping would copy once more.
-    signed = matrix.astype(np.float64, order="C")
-    signed *= signs
+    signed = xp.multiply(matrix, signs, order="C")
     rows, columns = signed.shape
     whole = columns // GROUP * GROUP
     sums = [signed[:, :whole].reshape(rows, -1, GROUP).sum(axis=2)] if whole else []

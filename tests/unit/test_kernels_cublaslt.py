@@ -1,0 +1,251 @@
+"""The cublaslt family without a card: what is asked of the library, and what becomes of what it says."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.devices import DeviceKind, DeviceTraits
+from farm.errors import InvalidOnDevice, MeasurementFailed
+from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.kernels import Configuration
+from workers.kernels.base import CardContext, Placement
+from workers.kernels.cublaslt import CublasLtFamily, Matrix, as_columns, compute_type
+from workers.measure.operands import SetLayout
+
+
+def seen_as(matrix: Matrix, elements: Any) -> Any:
+    """What cuBLASLt multiplies: the flat elements by columns, transposed where it is told to."""
+    stored = elements.reshape(matrix.columns, matrix.leading).T[: matrix.rows]
+    return stored.T if matrix.operation else stored
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("shape", [Shape(3, 5, 7), Shape(1, 4, 2), Shape(6, 1, 1)])
+def test_rows_seen_as_columns_give_the_same_product(shape: Shape, layout: Layout) -> None:
+    problem = Problem(shape, ElementTypes.parse("f64"), layout)
+    random = np.random.default_rng(0)
+    a, b = random.random((shape.m, shape.k)), random.random((shape.k, shape.n))
+    first, second, result = as_columns(problem)
+    stored_a = np.ascontiguousarray(a.T if layout.a_transposed else a).ravel()
+    stored_b = np.ascontiguousarray(b.T if layout.b_transposed else b).ravel()
+    product = seen_as(first, stored_b) @ seen_as(second, stored_a)
+    assert (result.rows, result.columns) == product.shape
+    in_memory = np.empty(shape.m * shape.n)
+    in_memory.reshape(result.columns, result.leading).T[:] = product
+    assert np.allclose(in_memory.reshape(shape.m, shape.n), a @ b)
+
+
+@pytest.mark.parametrize(
+    ("types", "name"),
+    [
+        ("f64", "COMPUTE_64F"),
+        ("f32", "COMPUTE_32F"),
+        ("tf32", "COMPUTE_32F_FAST_TF32"),
+        ("f16", "COMPUTE_32F"),
+        ("f16:f16:f16", "COMPUTE_16F"),
+        ("f8e4m3", "COMPUTE_32F"),
+        ("i8", "COMPUTE_32I"),
+    ],
+)
+def test_the_accumulator_chooses_the_compute_type(types: str, name: str) -> None:
+    assert compute_type(Problem(Shape(8, 8, 8), ElementTypes.parse(types))) == name
+
+
+class LtError(Exception):
+    pass
+
+
+class Attributes(dict[str, str]):
+    """An enumeration of attributes, by name."""
+
+    def __missing__(self, name: str) -> str:
+        return name
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+class Tile(IntEnum):
+    TILE_UNDEFINED = 0
+    TILE_128x256 = 24
+
+
+class Stages(IntEnum):
+    STAGES_64xAUTO = 35
+
+
+class Cluster(IntEnum):
+    SHAPE_2x1x1 = 3
+
+
+CHOSEN = {"ID": 66, "SPLITK_NUM": 1, "REDUCTION_SCHEME": 0, "CTA_SWIZZLING": 0, "CUSTOM_OPTION": 7}
+CHOSEN |= {"TILE_ID": 24, "STAGES_ID": 35, "CLUSTER_SHAPE_ID": 999}
+
+
+class FakeLt:
+    """The low-level bindings, which count what they make and remember what they were asked for."""
+
+    cuBLASLtError = LtError
+    MatmulTile, MatmulStages, ClusterShape = Tile, Stages, Cluster
+    MatmulDescAttribute = MatmulPreferenceAttribute = MatmulAlgoConfigAttribute = Attributes()
+
+    def __init__(self) -> None:
+        self.alive = 0
+        self.offers = 8
+        self.error: LtError | None = None
+        self.multiplied: list[tuple[Any, ...]] = []
+
+    def make(self, *_: Any) -> int:
+        self.alive += 1
+        return self.alive
+
+    def destroy_one(self, _: int) -> None:
+        self.alive -= 1
+
+    create = matmul_desc_create = matrix_layout_create = matmul_preference_create = make
+    destroy = matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy = destroy_one
+
+    def get_version(self) -> int:
+        return 130100
+
+    def attribute_type(self, _: str) -> Any:
+        return np.int32
+
+    get_matmul_desc_attribute_dtype = get_matmul_preference_attribute_dtype = attribute_type
+    get_matmul_algo_config_attribute_dtype = attribute_type
+
+    def ignore(self, *_: Any) -> None:
+        """What is set needs no answer."""
+
+    matmul_desc_set_attribute = matmul_preference_set_attribute = ignore
+
+    def MatmulHeuristicResult(self, wanted: int) -> Any:
+        class Found(list[Any]):
+            ptr = 0
+
+        return Found(
+            SimpleNamespace(algo=np.zeros(8, np.uint64), waves_count=1.5, workspace_size=64) for _ in range(wanted)
+        )
+
+    def matmul_algo_get_heuristic(self, *arguments: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        wanted, count = arguments[7], arguments[9]
+        np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int32 * 1).from_address(count))[0] = min(wanted, self.offers)
+
+    def matmul_algo_config_get_attribute(self, _: int, name: str, buffer: int, __: int, ___: int) -> None:
+        np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int32 * 1).from_address(buffer))[0] = CHOSEN[name]
+
+    def matmul(self, *arguments: Any) -> None:
+        self.multiplied.append(arguments)
+
+
+@pytest.fixture
+def lt(monkeypatch: pytest.MonkeyPatch) -> FakeLt:
+    fake = FakeLt()
+    modules = {
+        "nvmath.bindings.cublasLt": fake,
+        "nvmath.bindings.cublas": SimpleNamespace(
+            ComputeType={name: n for n, name in enumerate(("COMPUTE_32F", "COMPUTE_64F", "COMPUTE_32I"))}
+        ),
+    }
+    real = importlib.import_module
+    monkeypatch.setattr(importlib, "import_module", lambda name: modules.get(name) or real(name))
+    return fake
+
+
+@pytest.fixture
+def family() -> Iterator[CublasLtFamily]:
+    workspace = SimpleNamespace(data=SimpleNamespace(ptr=4096), nbytes=32 * 2**20)
+    cupy = SimpleNamespace(
+        empty=lambda *_: workspace, cuda=SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=77))
+    )
+    traits = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**34)
+    opened = CublasLtFamily(CardContext(cp=cupy, traits=traits, threads_per_multiprocessor=2048))
+    yield opened
+    opened.close()
+
+
+def bound(family: CublasLtFamily, text: str) -> Any:
+    configuration = Configuration.parse(text)
+    layout = SetLayout.of(configuration.problem, 256)
+    addends = 2**21 if configuration.problem.beta else 0
+    return family.bind(configuration, Placement(layout=layout, inputs=2**20, addends=addends, outputs=2**22))
+
+
+def test_a_row_says_what_the_library_chose(lt: FakeLt, family: CublasLtFamily) -> None:
+    details = bound(family, "cublaslt() 512x256x128 f16").details()
+    assert (details["tile"], details["tile_id"]) == ("128x256", 24)
+    assert (details["stages"], details["stages_id"]) == ("64xauto", 35)
+    assert (details["cluster"], details["cluster_id"]) == (None, 999)  # newer than the bindings
+    assert (details["waves"], details["workspace_bytes"], details["cublaslt"]) == (1.5, 64, "13.1.0")
+    assert details["algorithm_id"] == 66
+
+
+def test_operands_of_a_set_reach_the_library_b_first(lt: FakeLt, family: CublasLtFamily) -> None:
+    kernel = bound(family, "cublaslt() 64x32x16 f32 nn alpha=2 beta=3")
+    kernel.launch(1)
+    kernel.close()
+    (call,) = lt.multiplied
+    set_bytes, result_bytes = (64 * 16 + 16 * 32) * 4, 64 * 32 * 4
+    a = 2**20 + set_bytes
+    assert (call[3], call[5]) == (a + 64 * 16 * 4, a)
+    assert (call[8], call[10]) == (2**21 + result_bytes, 2**22 + result_bytes)
+    assert call[-3:] == (4096, 32 * 2**20, 77)
+
+
+def test_without_a_c_the_result_stands_in_for_it(lt: FakeLt, family: CublasLtFamily) -> None:
+    kernel = bound(family, "cublaslt() 64x32x16 f32")
+    kernel.launch(0)
+    assert lt.multiplied[0][8] == lt.multiplied[0][10] == 2**22
+
+
+def test_a_rank_that_is_not_offered_is_invalid_and_says_how_many_are(lt: FakeLt, family: CublasLtFamily) -> None:
+    lt.offers = 3
+    bound(family, "cublaslt(algorithm=2) 64x32x16 f32").close()
+    with pytest.raises(InvalidOnDevice, match=r"offers 3 algorithms here, so there is none of rank 3"):
+        bound(family, "cublaslt(algorithm=3) 64x32x16 f32")
+
+
+def test_what_the_library_does_not_support_is_invalid(lt: FakeLt, family: CublasLtFamily) -> None:
+    lt.error = LtError("the requested functionality is not supported (CUBLAS_STATUS_NOT_SUPPORTED).")
+    with pytest.raises(InvalidOnDevice, match=r"supports no i8:i32:i32 with layout nn and the shape 257x131x67 here"):
+        bound(family, "cublaslt() 257x131x67 i8")
+    lt.error = LtError("CUBLAS_STATUS_INTERNAL_ERROR")
+    with pytest.raises(LtError):
+        bound(family, "cublaslt() 64x32x16 f32")
+
+
+def test_nothing_is_left_of_what_binding_took(lt: FakeLt, family: CublasLtFamily) -> None:
+    bound(family, "cublaslt() 64x32x16 f32").close()
+    lt.offers = 0
+    with pytest.raises(InvalidOnDevice):
+        bound(family, "cublaslt() 64x32x16 f32")
+    assert lt.alive == 1  # the handle
+    family.close()
+    assert lt.alive == 0
+
+
+def test_equal_choices_are_the_same_kernel(lt: FakeLt, family: CublasLtFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again = (bound(family, f"cublaslt() {shape} f32") for shape in ("64x32x16", "128x32x16"))
+    assert first.hash == again.hash
+    monkeypatch.setitem(CHOSEN, "SPLITK_NUM", 4)
+    assert bound(family, "cublaslt() 64x32x16 f32").hash != first.hash
+
+
+def test_without_the_bindings_the_job_may_be_measured_elsewhere(
+    family: CublasLtFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(MeasurementFailed, match=r"nvmath-python .* pip install 'gemm-farm\[cuda13\]'"):
+        bound(family, "cublaslt() 64x32x16 f32")

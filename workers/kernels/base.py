@@ -1,0 +1,83 @@
+"""What a kernel family must offer on a CUDA card: everything the engine asks of it, and no more.
+
+The engine (`workers.devices.cuda`) places operands, verifies, times and reads power. A family turns a configuration into
+launches. Another family fits in by implementing `CudaFamily` and being named in `workers.kernels.families`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from farm.devices import DeviceTraits
+from farm.kernels import Configuration
+from workers.measure.operands import Buffers, SetLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardContext:
+    """What every family may use on the card it runs on. CuPy's module is given, never imported."""
+
+    cp: Any
+    traits: DeviceTraits
+    threads_per_multiprocessor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where the operand sets of a configuration lie in the card's memory, as addresses."""
+
+    layout: SetLayout
+    inputs: int  # the first set's A
+    addends: int  # the first set's C; 0 where there is none
+    outputs: int  # the first set's D
+
+    @classmethod
+    def of(cls, buffers: Buffers) -> Placement:
+        first = 0 if buffers.addends is None else int(buffers.addends.data.ptr)
+        return cls(
+            layout=buffers.layout,
+            inputs=int(buffers.inputs.data.ptr),
+            addends=first,
+            outputs=int(buffers.outputs.data.ptr),
+        )
+
+    def addresses(self, index: int) -> tuple[int, int, int, int]:
+        """The addresses of A, B, C and D of a set. Where beta is 0 there is no C, and its address is 0."""
+        lies, types = self.layout, self.layout.problem.types
+        a = self.inputs + index * lies.inputs * types.ab.bytes
+        output = index * lies.outputs * types.cd.bytes
+        c = self.addends + output if self.addends else 0
+        return a, a + lies.b_offset * types.ab.bytes, c, self.outputs + output
+
+
+class BoundKernel(Protocol):
+    """A configuration ready to be launched on operands that have their place."""
+
+    hash: str
+    """Names what runs: equal hashes are the same kernel."""
+
+    capturable: bool
+    """Whether its launches can be captured into a CUDA graph. Others are timed in groups."""
+
+    def launch(self, index: int) -> None:
+        """Launches it on the operand set of that number, on CuPy's current stream."""
+
+    def details(self) -> dict[str, Any]:
+        """What the row should hold of it: registers, shared memory, occupancy, waves, what a library chose …"""
+
+    def close(self) -> None:
+        """Gives back what binding took."""
+
+
+class CudaFamily(Protocol):
+    """A kernel family in the process that owns a card."""
+
+    def prepare(self, configuration: Configuration) -> None:
+        """Does what needs no card: compiling. Called from another thread while the card measures something else."""
+
+    def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
+        """Raises `InvalidOnDevice` where this card cannot run it."""
+
+    def close(self) -> None:
+        """Gives back what the family holds."""

@@ -1,0 +1,251 @@
+"""The `cublaslt` family: NVIDIA's library through nvmath-python's low-level bindings, which a graph can capture.
+
+cuBLASLt thinks in columns. The row-major D = A·B is its column-major Dᵀ = Bᵀ·Aᵀ, so B goes in as its first operand, and
+no element is moved. The configuration's `algorithm` is a rank in the list that its heuristic gives for a problem.
+
+The bindings are imported when the first configuration is bound, and not before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farm.errors import InvalidOnDevice, MeasurementFailed
+from farm.gemm import ElementType, Problem
+from farm.kernels import Configuration
+from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.measure.elements import STORAGE
+
+E = ElementType
+
+WORKSPACE_BYTES = 32 * 2**20
+"""What NVIDIA recommends for Hopper; an algorithm that needs more is not offered."""
+
+_DATA_TYPES = {E.F64: 1, E.F32: 0, E.TF32: 0, E.F16: 2, E.BF16: 14, E.F8E4M3: 28, E.F8E5M2: 29, E.I8: 3, E.I32: 10}
+"""cudaDataType_t of library_types.h."""
+
+_OP_N, _OP_T = 0, 1  # cublasOperation_t
+
+_CONFIGURATION = {
+    "algorithm_id": "ID",
+    "split_k": "SPLITK_NUM",
+    "reduction_scheme": "REDUCTION_SCHEME",
+    "swizzle": "CTA_SWIZZLING",
+    "custom_option": "CUSTOM_OPTION",
+}
+"""The numbers of cublasLtMatmulAlgoConfigAttributes_t that a row keeps, beside tile, stages and cluster."""
+
+
+def compute_type(problem: Problem) -> str:
+    """The name of the cublasComputeType_t for a problem."""
+    types = problem.types
+    if types.acc is E.F32:
+        return "COMPUTE_32F_FAST_TF32" if types.ab is E.TF32 else "COMPUTE_32F"
+    return {E.F64: "COMPUTE_64F", E.F16: "COMPUTE_16F", E.I32: "COMPUTE_32I"}[types.acc]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix as cuBLASLt sees it: column-major, with a leading dimension, perhaps to be transposed."""
+
+    rows: int
+    columns: int
+    leading: int
+    operation: int = _OP_N
+
+
+def as_columns(problem: Problem) -> tuple[Matrix, Matrix, Matrix]:
+    """Its first operand (our B), its second (our A) and its result (our D), none of which is moved in memory."""
+    s, layout = problem.shape, problem.layout
+    first = Matrix(s.k, s.n, s.k, _OP_T) if layout.b_transposed else Matrix(s.n, s.k, s.n)
+    second = Matrix(s.m, s.k, s.m, _OP_T) if layout.a_transposed else Matrix(s.k, s.m, s.k)
+    return first, second, Matrix(s.n, s.m, s.n)
+
+
+class CublasLtFamily:
+    """The family on one card: one handle and one workspace for all configurations."""
+
+    def __init__(self, card: CardContext) -> None:
+        self._card = card
+        self._opening = threading.Lock()
+        self._library: _Library | None = None
+
+    def prepare(self, configuration: Configuration) -> None:
+        """Imports the bindings. Choosing an algorithm takes less than a millisecond."""
+        self._opened()
+
+    def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
+        library = self._opened()
+        rank = dict(configuration.kernel.parameters)["algorithm"]
+        return _BoundCublasLt(library, configuration.problem, placement, rank)
+
+    def close(self) -> None:
+        if self._library is not None:
+            self._library.close()
+            self._library = None
+
+    def _opened(self) -> _Library:
+        with self._opening:
+            if self._library is None:
+                self._library = _Library(self._card)
+            return self._library
+
+
+class _Library:
+    """cuBLASLt with a handle and a workspace, and its errors as the farm's."""
+
+    def __init__(self, card: CardContext) -> None:
+        try:
+            self.lt: Any = importlib.import_module("nvmath.bindings.cublasLt")
+            self.compute_types: Any = importlib.import_module("nvmath.bindings.cublas").ComputeType
+        except (ImportError, RuntimeError) as error:
+            raise MeasurementFailed(
+                why=f"cublaslt needs nvmath-python and cuBLAS, which cannot be loaded here ({error}). "
+                "pip install 'gemm-farm[cuda13]', or cuda12 for drivers before 580"
+            ) from None
+        self.cp = card.cp
+        self.handle = self.lt.create()
+        self.workspace = card.cp.empty(WORKSPACE_BYTES, np.uint8)
+
+    @property
+    def version(self) -> str:
+        """As in 13.1.0; the library says 130100."""
+        number = int(self.lt.get_version())
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+    def close(self) -> None:
+        self.lt.destroy(self.handle)
+
+    def layout(self, kind: ElementType, matrix: Matrix) -> int:
+        return int(self.lt.matrix_layout_create(_DATA_TYPES[kind], matrix.rows, matrix.columns, matrix.leading))
+
+    def set_description(self, description: int, name: str, value: int) -> None:
+        attribute = self.lt.MatmulDescAttribute[name]
+        held = np.array([value], self.lt.get_matmul_desc_attribute_dtype(attribute))
+        self.lt.matmul_desc_set_attribute(description, attribute, held.ctypes.data, held.nbytes)
+
+    def offered(self, description: int, layouts: tuple[int, int, int], wanted: int) -> Any:
+        """Up to that many algorithms of its heuristic, the most promising first. Empty where it supports none."""
+        lt = self.lt
+        preference = lt.matmul_preference_create()
+        try:
+            attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
+            most = np.array([WORKSPACE_BYTES], lt.get_matmul_preference_attribute_dtype(attribute))
+            lt.matmul_preference_set_attribute(preference, attribute, most.ctypes.data, most.nbytes)
+            found, count = lt.MatmulHeuristicResult(wanted), np.zeros(1, np.int32)
+            first, second, result = layouts
+            try:
+                lt.matmul_algo_get_heuristic(
+                    self.handle, description, first, second, result, result, preference, wanted, found.ptr,
+                    count.ctypes.data,
+                )  # fmt: skip
+            except lt.cuBLASLtError as error:
+                if "NOT_SUPPORTED" in str(error) or "INVALID_VALUE" in str(error):
+                    return []
+                raise
+            return [found[n] for n in range(int(count[0]))]
+        finally:
+            lt.matmul_preference_destroy(preference)
+
+    def configuration_of(self, algorithm: Any) -> dict[str, Any]:
+        """What the library would run: numbers, and the names of tile, stages and cluster."""
+
+        def read(name: str) -> int:
+            attribute = self.lt.MatmulAlgoConfigAttribute[name]
+            held = np.zeros(1, self.lt.get_matmul_algo_config_attribute_dtype(attribute))
+            written = np.zeros(1, np.uint64)
+            self.lt.matmul_algo_config_get_attribute(
+                algorithm.ctypes.data, attribute, held.ctypes.data, held.nbytes, written.ctypes.data
+            )
+            return int(held[0])
+
+        names = (
+            ("tile", "TILE_ID", self.lt.MatmulTile),
+            ("stages", "STAGES_ID", self.lt.MatmulStages),
+            ("cluster", "CLUSTER_SHAPE_ID", self.lt.ClusterShape),
+        )
+        found: dict[str, Any] = {ours: read(theirs) for ours, theirs in _CONFIGURATION.items()}
+        for ours, theirs, kinds in names:
+            number = read(theirs)
+            found[f"{ours}_id"] = number
+            found[ours] = _name_in(kinds, number)
+        return found
+
+
+def _name_in(kinds: Any, number: int) -> str | None:
+    """`128x256` of MatmulTile.TILE_128x256; None for what this version of the bindings does not know."""
+    try:
+        return str(kinds(number).name).split("_", 1)[1].lower()
+    except (ValueError, IndexError):
+        return None
+
+
+class _BoundCublasLt:
+    capturable = True
+
+    def __init__(self, library: _Library, problem: Problem, placement: Placement, rank: int) -> None:
+        self._library = library
+        self._placement = placement
+        lt, types = library.lt, problem.types
+        first, second, result = as_columns(problem)
+        scale = STORAGE[types.acc]
+        self._alpha, self._beta = np.array([problem.alpha], scale), np.array([problem.beta], scale)
+        self._description = lt.matmul_desc_create(
+            int(library.compute_types[compute_type(problem)]), _DATA_TYPES[types.acc]
+        )
+        self._layouts: tuple[int, int, int] = (
+            library.layout(types.ab, first),
+            library.layout(types.ab, second),
+            library.layout(types.cd, result),
+        )
+        try:
+            library.set_description(self._description, "TRANSA", first.operation)
+            library.set_description(self._description, "TRANSB", second.operation)
+            offered = library.offered(self._description, self._layouts, rank + 1)
+            if len(offered) <= rank:
+                raise InvalidOnDevice(why=_why_none(problem, len(offered), rank))
+        except BaseException:
+            self.close()
+            raise
+        self._chosen = offered[rank]
+        self._algorithm = self._chosen.algo
+        self._configuration = library.configuration_of(self._algorithm)
+        named = repr((library.version, self._configuration))
+        self.hash = hashlib.sha256(f"cublaslt {named}".encode()).hexdigest()
+
+    def launch(self, index: int) -> None:
+        a, b, c, d = self._placement.addresses(index)
+        library, workspace = self._library, self._library.workspace
+        first, second, result = self._layouts
+        # Where beta is 0 there is no C, which must be a valid address all the same.
+        library.lt.matmul(
+            library.handle, self._description, self._alpha.ctypes.data, b, first, a, second, self._beta.ctypes.data,
+            c or d, result, d, result, self._algorithm.ctypes.data, workspace.data.ptr, workspace.nbytes,
+            library.cp.cuda.get_current_stream().ptr,
+        )  # fmt: skip
+
+    def details(self) -> dict[str, Any]:
+        """What the library chose. Its waves are how often the card is filled with blocks."""
+        return {
+            **self._configuration,
+            "waves": float(self._chosen.waves_count),
+            "workspace_bytes": int(self._chosen.workspace_size),
+            "cublaslt": self._library.version,
+        }
+
+    def close(self) -> None:
+        for layout in self._layouts:
+            self._library.lt.matrix_layout_destroy(layout)
+        self._library.lt.matmul_desc_destroy(self._description)
+
+
+def _why_none(problem: Problem, offered: int, rank: int) -> str:
+    if offered:
+        return f"cublaslt: its heuristic offers {offered} algorithms here, so there is none of rank {rank}"
+    return f"cublaslt supports no {problem.types} with layout {problem.layout} and the shape {problem.shape} here"

@@ -1,0 +1,11 @@
+"""The kernel families that a CUDA card can run, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from workers.kernels.base import CardContext, CudaFamily
+from workers.kernels.cublaslt import CublasLtFamily
+from workers.kernels.tiled import TiledFamily
+
+CUDA_FAMILIES: Mapping[str, Callable[[CardContext], CudaFamily]] = {"tiled": TiledFamily, "cublaslt": CublasLtFamily}
