@@ -43,7 +43,7 @@ def test_a_poisoned_context_is_the_cause(device: CudaDevice, monkeypatch: pytest
     def poisoned(*_: object) -> None:
         raise poison
 
-    monkeypatch.setattr(device, "_measure", poisoned)
+    monkeypatch.setattr(device, "_verify", poisoned)
     with pytest.raises(CanaryFailed) as caught:
         prove(device)
     assert caught.value.__cause__ is poison

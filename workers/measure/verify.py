@@ -236,7 +236,7 @@ class _Check:
 def _group_sums(matrix: Any, signs: Any, xp: Any) -> Any:
     """[rows, columns] -> [rows, groups]: sums of 32 neighbouring columns, each with its sign; the last may be short."""
     # Row-major whatever the operand's layout, or reshaping would copy once more.
-    signed = xp.multiply(matrix, signs, order="C")
+    signed = xp.ascontiguousarray(matrix) * signs
     rows, columns = signed.shape
     whole = columns // GROUP * GROUP
     sums = [signed[:, :whole].reshape(rows, -1, GROUP).sum(axis=2)] if whole else []
