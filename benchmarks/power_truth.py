@@ -35,7 +35,8 @@ from common import markdown, write
 from farm.kernels import Configuration
 from farm.measurement import OperandRules
 from workers.measure.nvml import Telemetry
-from workers.measure.power import DROPPED_SECONDS, PowerMeter, TelemetryLog, measure_power
+from workers.measure.power import DROPPED_SECONDS, PowerMeter, measure_power
+from workers.measure.telemetry import TelemetryLog
 
 Window = dict[str, Any]
 

@@ -18,7 +18,6 @@ from workers.measure.power import (
     EnergySteps,
     Mean,
     PowerReading,
-    TelemetryLog,
     averages,
     better,
     disagree,
@@ -27,6 +26,7 @@ from workers.measure.power import (
     settled_from,
     standard_error,
 )
+from workers.measure.telemetry import TelemetryLog
 
 MS = 1000
 LONGEST_S = 3.0

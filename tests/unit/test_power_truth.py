@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from workers.measure.nvml import Telemetry
-from workers.measure.power import TelemetryLog, measure_power
+from workers.measure.power import measure_power
+from workers.measure.telemetry import TelemetryLog
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 WALL = 1_700_000_000.0

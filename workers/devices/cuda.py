@@ -30,8 +30,9 @@ from workers.measure.elements import poison
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Card, Nvml
 from workers.measure.operands import Buffers, Rotation, SetLayout, plan_rotation
-from workers.measure.power import PowerReading, TelemetryLog, measure_power
+from workers.measure.power import PowerReading, measure_power
 from workers.measure.replay import Runs, estimate_ms, replays_in_batch, runs_of
+from workers.measure.telemetry import TelemetryLog
 from workers.measure.timing import Timing, time_samples, warm_up
 from workers.measure.verify import Verification, verify
 

@@ -1,0 +1,60 @@
+"""Looks at a card while it works, summed up for a row."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+from workers.measure.nvml import APPLICATION_CLOCKS_EVENT, Telemetry, event_names
+
+
+@dataclass(slots=True)
+class TelemetryLog:
+    """Looks at a card while it works, summed up for a row."""
+
+    looks: list[Telemetry] = field(default_factory=list)
+
+    def add(self, look: Telemetry) -> None:
+        self.looks.append(look)
+
+    def _values(self, name: str) -> list[int]:
+        return [value for look in self.looks if (value := getattr(look, name)) is not None]
+
+    def _median(self, name: str) -> int | None:
+        values = self._values(name)
+        return round(statistics.median(values)) if values else None
+
+    @property
+    def clock_events(self) -> int | None:
+        """Every reason that was seen at any time."""
+        seen = self._values("clock_events")
+        bits = 0
+        for mask in seen:
+            bits |= mask
+        return bits if seen else None
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of a measurement: median clocks, the first and the last temperature, every reason seen."""
+        temperatures, events = self._values("temperature_c"), self.clock_events
+        return {
+            "sm_clock_mhz": self._median("sm_clock_mhz"),
+            "memory_clock_mhz": self._median("memory_clock_mhz"),
+            "temperature_before_c": temperatures[0] if temperatures else None,
+            "temperature_c": temperatures[-1] if temperatures else None,
+            "throttle_reasons": None if events is None else event_names(events),
+        }
+
+    def clock_policy(self, application_mhz: int | None, default_mhz: int | None) -> str:
+        """`locked:<MHz>` where a user set the clock, as far as a card lets it be seen, otherwise `default`.
+
+        NVML does not tell of locked clocks as such: they show as a clock that is held below the default one by the
+        applications-clocks reason.
+        """
+        if application_mhz is not None and application_mhz != default_mhz:
+            return f"locked:{application_mhz}"
+        clock = self._median("sm_clock_mhz")
+        held = (self.clock_events or 0) & APPLICATION_CLOCKS_EVENT
+        if held and clock is not None and (default_mhz is None or clock < default_mhz):
+            return f"locked:{clock}"
+        return "default"
