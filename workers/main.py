@@ -5,21 +5,13 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
 import typer
-from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
 
-from farm.db.engine import make_engine
-from farm.db.migrate import require_head
-from farm.errors import BrokerUnreachable, DatabaseUnreachable, FarmError, first_line
+from farm.errors import FarmError
 from farm.logs import set_up_logging
-from farm.services import ServiceUrls, safe_url, services
-from farm.services.backoff import BackOff
+from farm.services.waiting import when_they_answer
 from farm.settings import environment_for_children, settings
 from workers import metrics
 from workers.devices import discover
@@ -36,7 +28,7 @@ def serve(selection: str, stop: threading.Event) -> None:
     """Runs a worker for each selected device until `stop`."""
     lookout = Lookout(selection)
     first = lookout.first()
-    with metrics.served(settings()) as variables, _services_when_they_answer(stop) as reached:
+    with metrics.served(settings()) as variables, when_they_answer(stop, application="farm-worker", pool_size=1) as reached:
         if reached is None:
             return
         urls, engine = reached
@@ -47,44 +39,6 @@ def serve(selection: str, stop: threading.Event) -> None:
             **variables,
         )
         Host(lookout, engine, environment, rescan_s=RESCAN_SECONDS).serve(first, stop)
-
-
-@contextmanager
-def _services_when_they_answer(stop: threading.Event) -> Iterator[tuple[ServiceUrls, Engine] | None]:
-    """The services and an engine on the database; None where `stop` was set before they answered.
-
-    Raises what `services` raises for servers that do not belong to others, and `WrongRevision`.
-    """
-    back_off = BackOff()
-    with ExitStack() as held:
-        reached = None
-        while reached is None and not stop.is_set():
-            back_off.started(time.monotonic())
-            try:
-                reached = _reach(held)
-            except (DatabaseUnreachable, BrokerUnreachable, OperationalError) as error:
-                back_off.ended(time.monotonic())
-                log.warning("waiting for %s; asked again in %g s", _what_is_away(error), back_off.pause_s)
-                stop.wait(back_off.pause_s)
-        yield reached
-
-
-def _reach(held: ExitStack) -> tuple[ServiceUrls, Engine]:
-    with ExitStack() as trying:
-        urls = trying.enter_context(services(settings(), broker=True))
-        engine = make_engine(urls.database_url, application="farm-worker", pool_size=1)
-        trying.callback(engine.dispose)
-        require_head(engine)
-        held.enter_context(trying.pop_all())
-    return urls, engine
-
-
-def _what_is_away(error: DatabaseUnreachable | BrokerUnreachable | OperationalError) -> str:
-    """As in `the broker at redis://:***@host:6379/0: Connection refused`."""
-    if isinstance(error, OperationalError):
-        return f"the database: {first_line(error.orig)}"
-    what = "database" if isinstance(error, DatabaseUnreachable) else "broker"
-    return f"the {what} at {safe_url(error.fields['url'])}: {error.fields['why']}"
 
 
 def _command(

@@ -9,11 +9,10 @@ import threading
 from farm.broker import make_app
 from farm.coordinator.loop import run
 from farm.coordinator.metrics import watching
-from farm.db.engine import DISPATCHING, make_engine
-from farm.db.migrate import require_head
+from farm.db.engine import DISPATCHING
 from farm.errors import FarmError
 from farm.logs import set_up_logging
-from farm.services import services
+from farm.services.waiting import when_they_answer
 from farm.settings import settings
 
 
@@ -23,10 +22,11 @@ def main() -> int:
         signal.signal(number, lambda *_: stop.set())
     set_up_logging(settings(), "coordinator")
     try:
-        with services(settings(), broker=True) as urls:
+        with when_they_answer(stop, application="farm coordinator", session=DISPATCHING) as reached:
+            if reached is None:
+                return 0
+            urls, engine = reached
             assert urls.broker_url is not None
-            engine = make_engine(urls.database_url, application="farm coordinator", session=DISPATCHING)
-            require_head(engine)
             with watching(settings(), urls.database_url) as watch:
                 run(engine, make_app(urls.broker_url), settings(), stop, watch)
     except FarmError as error:

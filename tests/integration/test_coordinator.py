@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import redis
 from celery import Celery
+from homes import eventually
+from programs import COORDINATOR, programs
 from samples import cpu, document
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
@@ -198,3 +201,21 @@ def test_a_rare_failure_of_a_busy_device_is_no_reason(engine: Engine, announce: 
     assert again is not None
     land(engine, again)
     assert quarantine_refuted(engine, Settings(quarantine_after_jobs=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "url", "told"),
+    [
+        ("FARM_BROKER_URL", "redis://:geheim@127.0.0.1:1/0", "waiting for the broker at redis://:***@127.0.0.1:1/0"),
+        ("FARM_DATABASE_URL", "postgresql://farm:geheim@127.0.0.1:1/farm", "waiting for the database at "),
+    ],
+)
+def test_a_coordinator_waits_for_services_that_are_away_when_it_starts(
+    engine: Engine, database_url: str, farm_services: ServiceUrls, tmp_path: Path, variable: str, url: str, told: str
+) -> None:
+    urls = {"FARM_DATABASE_URL": database_url, "FARM_BROKER_URL": str(farm_services.broker_url), variable: url}
+    with programs(tmp_path, **urls) as start:
+        coordinator = start(COORDINATOR)
+        eventually(lambda: coordinator.log().count(told) >= 2, 60)
+        assert coordinator.stop() == 0
+        assert "geheim" not in coordinator.log()

@@ -1,0 +1,61 @@
+"""For programs that run for weeks: Postgres and Redis may be away when they start, and are waited for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from farm.db.engine import make_engine
+from farm.db.migrate import require_head
+from farm.errors import BrokerUnreachable, DatabaseUnreachable, first_line
+from farm.services.backoff import BackOff
+from farm.services.embedded import ServiceUrls, services
+from farm.services.urls import safe_url
+from farm.settings import settings
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def when_they_answer(stop: threading.Event, **of_engine: Any) -> Iterator[tuple[ServiceUrls, Engine] | None]:
+    """The services, and an engine on the database with those options; None where `stop` was set before they answered.
+
+    Raises what `services` raises for servers that do not belong to others, and `WrongRevision`.
+    """
+    back_off = BackOff()
+    with ExitStack() as held:
+        reached = None
+        while reached is None and not stop.is_set():
+            back_off.started(time.monotonic())
+            try:
+                reached = _reach(held, of_engine)
+            except (DatabaseUnreachable, BrokerUnreachable, OperationalError) as error:
+                back_off.ended(time.monotonic())
+                log.warning("waiting for %s; asked again in %g s", _what_is_away(error), back_off.pause_s)
+                stop.wait(back_off.pause_s)
+        yield reached
+
+
+def _reach(held: ExitStack, of_engine: Mapping[str, Any]) -> tuple[ServiceUrls, Engine]:
+    with ExitStack() as trying:
+        urls = trying.enter_context(services(settings(), broker=True))
+        engine = make_engine(urls.database_url, **of_engine)
+        trying.callback(engine.dispose)
+        require_head(engine)
+        held.enter_context(trying.pop_all())
+    return urls, engine
+
+
+def _what_is_away(error: DatabaseUnreachable | BrokerUnreachable | OperationalError) -> str:
+    """As in `the broker at redis://:***@host:6379/0: Connection refused`."""
+    if isinstance(error, OperationalError):
+        return f"the database: {first_line(error.orig)}"
+    what = "database" if isinstance(error, DatabaseUnreachable) else "broker"
+    return f"the {what} at {safe_url(error.fields['url'])}: {error.fields['why']}"
