@@ -1,14 +1,14 @@
 """`python -m workers.single REQUEST`: measures one configuration, in a process of its own. `farm measure` starts it.
 
 REQUEST is a JSON object: `configuration`, a canonical line; `device`, a selection as in FARM_DEVICES, of which the first
-is used; `rules`, those of measuring. The process answers on standard output with JSON objects, one a line. First, when
-the device is open and the configuration's own time begins:
+is used; `rules`, those of measuring; `explain`, whether to answer with what was seen on the way too. The process answers
+on standard output with JSON objects, one a line. First, when the device is open and the configuration's own time begins:
 
     {"opened": {"uuid": …, "type": …, "name": …}, "of": how many devices the selection names}
 
 Then, and last, what came of it:
 
-    {"device": {"uuid": …, "type": …, "name": …}, "measurement": {…}}
+    {"device": {"uuid": …, "type": …, "name": …}, "measurement": {…}, "explanation": {…} where it was asked for}
     {"failure": {"kind": "invalid", "failed" or "killed", "message": …}}
 
 or, instead of both, why there is no such device to open:
@@ -26,13 +26,16 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from farm.errors import BadInput, DevicePoisoned, FarmError, InvalidOnDevice, NotFound, ServiceUnavailable
 from farm.kernels import Configuration
 from farm.logs import set_up_logging
 from farm.measurement import Measurement, MeasuringRules
 from farm.settings import settings
+
+if TYPE_CHECKING:
+    from workers.measure.explain import Explanation
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,7 @@ def _take_standard_output() -> TextIO:
 def measure(request: Answer) -> Iterator[Answer]:
     """Opens the device and measures, and yields the answers as they become known."""
     from workers.devices import discover, open_device  # imports libraries, which may print
+    from workers.measure.explain import Explanation
 
     configuration = Configuration.parse(request["configuration"])
     rules = MeasuringRules.model_validate(request["rules"])
@@ -72,12 +76,36 @@ def measure(request: Answer) -> Iterator[Answer]:
         return
     here = {name: getattr(device.identity, name) for name in ("uuid", "type", "name")}
     yield {"opened": here, "of": len(found)}
+    explanation = Explanation() if request["explain"] else None
+    if explanation is not None and rules.power == "fraction":
+        explanation.note(_chosen(configuration, rules))
     try:
-        row = device.measure(configuration, rules)
+        row = device.measure(configuration, rules, explanation)
     except Exception as error:
         yield _failure(error)
         return
-    yield {"device": here, "measurement": _columns(configuration, row)}
+    answer = {"device": here, "measurement": _columns(configuration, row)}
+    yield answer if explanation is None else {**answer, "explanation": _explained(explanation)}
+
+
+def _chosen(configuration: Configuration, rules: MeasuringRules) -> str:
+    """Whether a configuration is of the fraction whose power is measured."""
+    share = f"the {100 * rules.power_fraction:.3g}% of all configurations that the rules choose"
+    if rules.wants_power(configuration.id):
+        return f"power: wanted, as this one is among {share}"
+    return f"power: not wanted, as this one is not among {share}"
+
+
+def _explained(explanation: Explanation) -> Answer:
+    """The explanation, with what its numbers mean: reasons by their names, and how much of a power window is left out."""
+    from workers.measure.nvml import event_names
+    from workers.measure.power import DROPPED_SECONDS
+
+    answer = explanation.to_json()
+    for look in answer["telemetry"]:
+        events = look["clock_events"]
+        look["throttle_reasons"] = None if events is None else event_names(events)
+    return {**answer, "power_dropped_s": DROPPED_SECONDS}
 
 
 def _failure(error: Exception) -> Answer:
@@ -93,11 +121,14 @@ def _failure(error: Exception) -> Answer:
 
 
 def _columns(configuration: Configuration, row: Measurement) -> Answer:
-    """Every field of a measurement, and what is derived where rows are read: TFLOP/s, and mJ for each GEMM."""
+    """Every field of a measurement, and what is derived where rows are read, under the names that it has there."""
+    problem, energy_mj = configuration.problem, None if row.power_w is None else row.power_w * row.runtime_ms
     return {
         **asdict(row),
-        "tflops": configuration.problem.flops / row.runtime_ms / 1e9,
-        "energy_mj": None if row.power_w is None else row.power_w * row.runtime_ms,
+        "tflops": problem.flops / row.runtime_ms / 1e9,
+        "intensity": problem.arithmetic_intensity,
+        "energy_mj": energy_mj,
+        "gflops_per_w": None if energy_mj is None else problem.flops / energy_mj / 1e6,
     }
 
 

@@ -20,9 +20,12 @@ import typer
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from rich.markup import escape
+from rich.text import Text
 
 from farm.campaign.axes import shown
 from farm.campaign.words import did_you_mean
+from farm.cli import explained, measured
+from farm.cli.charts import Paper
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable
 from farm.kernels import Configuration
@@ -47,6 +50,14 @@ class Power(StrEnum):
     ALL = "all"
 
 
+class Distribution(StrEnum):
+    UNIFORM = "uniform"
+    NORMAL = "normal"
+    ZEROS = "zeros"
+    ONES = "ones"
+    SPARSE = "sparse"
+
+
 def measure(
     configuration: Annotated[
         str, typer.Argument(help='As the farm writes it: "tiled(tile=16) 512x512x512 f32".', show_default=False)
@@ -58,15 +69,38 @@ def measure(
         ),
     ] = None,
     rules: Annotated[
-        str, typer.Option("--rules", help="Rules that differ from the defaults, as a JSON object.", show_default=False)
+        str,
+        typer.Option(
+            "--rules",
+            help="Rules that differ from the defaults, as a JSON object. Other options go before it.",
+            show_default=False,
+        ),
     ] = "{}",
     power: Annotated[
         Power | None, typer.Option("--power", help="all: measure power where the device can.", show_default=False)
+    ] = None,
+    warm_l2: Annotated[
+        bool | None,
+        typer.Option(
+            "--warm-l2/--no-warm-l2", help="Measure the time with operands in the cache as well.", show_default=False
+        ),
+    ] = None,
+    distribution: Annotated[
+        Distribution | None,
+        typer.Option(
+            "--distribution", help="What the operands are filled with.", show_default="uniform, or that of --rules"
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of the operands.", show_default="0, or that of --rules")
     ] = None,
     job_seconds: Annotated[
         float | None,
         typer.Option("--job-seconds", help="End it when it takes longer.", show_default="120, or that of --rules"),
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show the samples too, and why it stopped.", show_default=False)
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure one configuration on one device of this host, alone. It needs no services and stores nothing.
@@ -74,7 +108,7 @@ def measure(
     Nothing else should use the device meanwhile. Where several devices are named, the first is used.
     """
     asked = Configuration.parse(configuration)
-    under = rules_of(rules, power=power, job_seconds=job_seconds)
+    under = rules_of(rules, power=power, job_seconds=job_seconds, warm_l2=warm_l2, distribution=distribution, seed=seed)
     selection = settings().devices if device is None else device
 
     def say_which(opened: Answer) -> None:
@@ -83,7 +117,12 @@ def measure(
             text = f"{selection} names {opened['of']} devices; the first is used: {here['name']}, {here['uuid']}"
             remarks.print(escape(text))
 
-    request = {"configuration": asked.canonical, "device": selection, "rules": under.model_dump(mode="json")}
+    request = {
+        "configuration": asked.canonical,
+        "device": selection,
+        "rules": under.model_dump(mode="json"),
+        "explain": explain,
+    }
     command = [sys.executable, "-m", "workers.single", json.dumps(request)]
     with remarks.status("measuring"):
         answer = answer_of(command, job_seconds=under.job_seconds, opened=say_which)
@@ -94,14 +133,22 @@ def measure(
     if "failure" in answer:
         raise NotMeasured(kind=answer["failure"]["kind"], why=answer["failure"]["message"])
     if not as_json:
-        console.print(table(None, ["configuration", asked.canonical], _rows(answer)))
+        _print(asked, answer)
 
 
 # --- what was asked for ------------------------------------------------------------------------------
 
 
-def rules_of(text: str, *, power: str | None = None, job_seconds: float | None = None) -> MeasuringRules:
-    """The rules of a JSON object, completed by their defaults; `power` and `job_seconds` go before it.
+def rules_of(
+    text: str,
+    *,
+    power: str | None = None,
+    job_seconds: float | None = None,
+    warm_l2: bool | None = None,
+    distribution: str | None = None,
+    seed: int | None = None,
+) -> MeasuringRules:
+    """The rules of a JSON object, completed by their defaults. Whatever else is given goes before it.
 
     Raises `BadInput`, which names every mistake.
     """
@@ -111,9 +158,16 @@ def rules_of(text: str, *, power: str | None = None, job_seconds: float | None =
         raise BadInput(detail=f"--rules {shown(text)} is not JSON: {error}. {_EXAMPLE}") from None
     if not isinstance(given, dict):
         raise BadInput(detail=f"--rules {shown(text)} is not a JSON object. {_EXAMPLE}")
-    options = {"power": power, "job_seconds": job_seconds}
+    given = _with(given, power=power, job_seconds=job_seconds)
+    for section, chosen in (
+        ("timing", {"warm_l2": warm_l2}),
+        ("operands", {"distribution": distribution, "seed": seed}),
+    ):
+        written = given.get(section, {})
+        if isinstance(written, dict):  # otherwise it is a mistake that is said below
+            given = _with(given, **{section: _with(written, **chosen) or None})
     try:
-        rules = MeasuringRules.model_validate({**given, **{k: v for k, v in options.items() if v is not None}})
+        rules = MeasuringRules.model_validate(given)
     except ValidationError as error:
         raise BadInput(detail="\n".join(_finding(detail) for detail in error.errors(include_url=False))) from None
     least, most = rules.timing.min_samples, rules.timing.max_samples
@@ -121,6 +175,10 @@ def rules_of(text: str, *, power: str | None = None, job_seconds: float | None =
         why = f"min_samples is {least} and max_samples {most}; the least cannot be more than the most"
         raise BadInput(detail=f"measuring rules: timing: {why}")
     return rules
+
+
+def _with(given: dict[str, Any], **chosen: Any) -> dict[str, Any]:
+    return {**given, **{name: value for name, value in chosen.items() if value is not None}}
 
 
 _EXAMPLE = """Write it as in --rules '{"timing":{"target_rse":0.01},"power":"all"}'"""
@@ -231,38 +289,23 @@ def _refusal(exit_code: int, message: str) -> FarmError:
 
 # --- what people read --------------------------------------------------------------------------------
 
-_COLUMNS = {
-    "source": "source",
-    "median ms": "runtime_ms",
-    "first quartile ms": "runtime_q1_ms",
-    "third quartile ms": "runtime_q3_ms",
-    "fastest ms": "runtime_min_ms",
-    "±%": "runtime_rse",
-    "samples": "samples",
-    "stopped because": "stop_reason",
-    "TFLOP/s": "tflops",
-    "power W": "power_w",
-    "energy mJ": "energy_mj",
-    "power from": "power_source",
-    "idle power W": "idle_power_w",
-    "power limit W": "power_limit_w",
-    "largest error, relative": "verify_error",
-    "SM clock MHz": "sm_clock_mhz",
-    "memory clock MHz": "memory_clock_mhz",
-    "clock policy": "clock_policy",
-    "temperature °C": "temperature_c",
-    "throttled by": "throttle_reasons",
-    "cache": "l2",
-    "cost s": "cost_s",
-}
-"""What a line of the table is called, and the field that it shows."""
+
+_INDENT = "  "
 
 
-def _rows(answer: Answer) -> list[tuple[str, Any]]:
-    """The table's lines: what could not be measured here has none."""
-    here, row = answer["device"], answer["measurement"]
-    values = {**row, "runtime_rse": 100 * row["runtime_rse"]}
-    lines = [(name, values[field]) for name, field in _COLUMNS.items()]
-    lines += [(f"{group}: {name}", value) for group in ("environment", "details") for name, value in row[group].items()]
-    device = ("device", f"{here['name']} ({here['type']}), {here['uuid']}")
-    return [device, *((name, value) for name, value in lines if value is not None)]
+def _print(asked: Configuration, answer: Answer) -> None:
+    """The row as a table, and the explanation below where there is one."""
+    paper = Paper(min(console.width, explained.WIDEST) - len(_INDENT), ascii_only=console.options.ascii_only)
+    rows = measured.lines(answer["device"], answer["measurement"])
+    fitting = [(paper.fitting(name) if isinstance(name, str) else name, value) for name, value in rows]
+    console.print(table(None, ["configuration", asked.canonical], fitting))
+    if "explanation" not in answer:
+        return
+    found = list(explained.sections(answer["explanation"], answer["measurement"], paper))
+    if not found:
+        remarks.print("There is nothing to explain: the device said only the row.")
+    for title, lines in found:
+        console.print(Text(title, style="bold"))
+        for line in lines:
+            console.print(Text(f"{_INDENT}{line}".rstrip()), soft_wrap=True)
+        console.print()

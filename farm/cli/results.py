@@ -1,4 +1,4 @@
-"""`farm results`: measurements as a table, CSV, Parquet or JSON."""
+"""`farm results`: measurements as a table, CSV, Parquet, JSON, or the commands that repeat them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +18,13 @@ from farm import __version__
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
 from farm.cli.session import session
 from farm.db import campaigns, devices, measurements
+from farm.db import rules as measuring
 from farm.devices import DeviceIdentity
 from farm.errors import BadInput
+from farm.kernels import Configuration
+from farm.measurement import MeasuringRules
 from farm.provenance import METADATA_KEY, Provenance
+from farm.repro import repro_command
 
 
 class Format(StrEnum):
@@ -26,6 +32,7 @@ class Format(StrEnum):
     CSV = "csv"
     PARQUET = "parquet"
     JSON = "json"
+    COMMANDS = "commands"
 
 
 def results(
@@ -34,7 +41,12 @@ def results(
     family: Annotated[str | None, typer.Option("--family", "-f", help="Only of this kernel family.")] = None,
     sort: Annotated[str, typer.Option("--sort", "-s", help="A column; -column for largest first.")] = "measurement_id",
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = None,
-    format_: Annotated[Format | None, typer.Option("--format", help="How to print or write.")] = None,
+    format_: Annotated[
+        Format | None,
+        typer.Option(
+            "--format", help="How to print or write. commands: a line for each row that measures it again, alone."
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this file; its ending tells the format.")
     ] = None,
@@ -50,12 +62,18 @@ def results(
         rows = measurements.read(
             connection, campaign_id=campaign_id, device_type=device_type, family=family, order_by=sort, limit=shown
         )
+        rules = {}
+        if chosen is Format.COMMANDS:
+            rules = measuring.of_rows(connection, [row["measurement_id"] for row in rows])
         kinds = {row["device_type"] for row in rows}
         identity = devices.of_type(connection, kinds.pop()) if len(kinds) == 1 else None
     if chosen is Format.TABLE:
         _print_table(rows, limited=len(rows) == shown and limit is None)
     elif chosen is Format.JSON and output is None:
         emit_json(rows)
+    elif chosen is Format.COMMANDS:
+        lines = [f"{_command(row, rules.get(row['measurement_id'], MeasuringRules()))}\n" for row in rows]
+        _write("".join(lines), output)
     else:
         _export(rows, chosen, output, None if identity is None else _provenance(rows, identity))
     if output is not None:
@@ -122,25 +140,40 @@ def _provenance(rows: list[dict[str, Any]], identity: DeviceIdentity) -> Provena
     )
 
 
+def _command(row: dict[str, Any], rules: MeasuringRules) -> str:
+    return repro_command(Configuration.from_columns(row), row["device_uuid"], rules)
+
+
 def _export(rows: list[dict[str, Any]], chosen: Format, output: Path | None, provenance: Provenance | None) -> None:
     """CSV has JSON in the columns that hold objects; Parquet too, so that every reader opens it."""
     flat = [{key: json.dumps(v) if isinstance(v, dict) else v for key, v in row.items()} for row in rows]
-    try:
-        if chosen is Format.PARQUET:
-            assert output is not None
+    if chosen is Format.PARQUET:
+        assert output is not None
+        with _writable(output):
             _write_parquet(flat, output, provenance)
-            return
-        text = io.StringIO()
-        if chosen is Format.JSON:
-            json.dump(rows, text, indent=1, default=str)
-        else:
-            writer = csv.DictWriter(text, fieldnames=list(measurements.RESULT_COLUMNS), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(flat)
-        if output is None:
-            sys.stdout.write(text.getvalue())
-        else:
-            output.write_text(text.getvalue(), encoding="utf-8")
+        return
+    text = io.StringIO()
+    if chosen is Format.JSON:
+        json.dump(rows, text, indent=1, default=str)
+    else:
+        writer = csv.DictWriter(text, fieldnames=list(measurements.RESULT_COLUMNS), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(flat)
+    _write(text.getvalue(), output)
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(text)
+        return
+    with _writable(output):
+        output.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _writable(output: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise BadInput(detail=f"{output} cannot be written: {error.strerror}") from None
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 import pytest
@@ -27,10 +29,11 @@ from farm.cli.app import app
 from farm.devices import Backend
 from farm.errors import BadInput, CudaUnavailable, DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
-from farm.measurement import Measurement, MeasuringRules, OperandRules, TimingRules
+from farm.measurement import Distribution, Measurement, MeasuringRules, OperandRules, PowerWish, TimingRules
 from farm.repro import repro_command
 from workers import devices, single
 from workers.devices import cpu
+from workers.measure.explain import Explanation
 
 RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 RECORDED = "tiled(tile=28) 2048x2048x512 f32"  # any but its first row, which a recorded device answers at once
@@ -82,7 +85,8 @@ def test_a_configuration_is_measured_on_the_cpu_without_any_service(command: Com
     here = cpu.identify()
     assert document["device"] == {"uuid": here.uuid, "type": here.type, "name": here.name}
     row = document["measurement"]
-    assert set(row) == {field.name for field in dataclasses.fields(Measurement)} | {"tflops", "energy_mj"}
+    derived = {"tflops", "intensity", "energy_mj", "gflops_per_w"}
+    assert set(row) == {field.name for field in dataclasses.fields(Measurement)} | derived
     assert (row["source"], row["energy_mj"]) == ("measured", None)
     assert row["samples"] <= 20
     assert row["tflops"] == pytest.approx(2 * 16**3 / row["runtime_ms"] / 1e9)
@@ -109,18 +113,19 @@ def test_people_read_a_table_of_what_is_known(command: Command) -> None:
         "first quartile ms 0.6031",
         "third quartile ms 0.6032",
         "fastest ms 0.6027",
-        "±% 0.01019",
+        "standard error % 0.01019",
         "samples 10",
         "stopped because recorded",
         "TFLOP/s 7.12",
         "power W 423.6",
-        "energy mJ 255.5",
+        "energy mJ per GEMM 255.5",
+        "GFLOP/s/W 16.81",
         "largest error, relative 1.933e-06",
         "SM clock MHz 1,980",
-        "temperature °C 50",
+        "temperature after °C 50",
         "throttled by none",
         "cache cold",
-        "environment: recording nvidia-h200-paper-tiled.parquet",
+        "recording nvidia-h200-paper-tiled.parquet",
     }
     assert any(line.startswith("device recording of NVIDIA H200 (recorded-nvidia-h200), REC-") for line in said)
 
@@ -130,6 +135,53 @@ def test_what_could_not_be_measured_has_no_line(command: Command) -> None:
     assert "median ms" in said
     assert "temperature" not in said
     assert "–" not in said
+
+
+def test_a_row_says_what_it_was_asked_for(command: Command) -> None:
+    options = ("--warm-l2", "--distribution", "sparse", "--seed", "3")
+    row = json.loads(command(SMALL, "--device", "cpu", "--rules", QUICK, *options, "--json").stdout)["measurement"]
+    assert (row["distribution"], row["seed"]) == ("sparse", 3)
+    assert row["runtime_warm_ms"] > 0
+
+
+def test_a_measurement_on_the_cpu_explains_itself(command: Command) -> None:
+    chosen = '{"power":"fraction","power_fraction":1,' + QUICK[1:]
+    done = command(SMALL, "--device", "cpu", "--rules", chosen, "--explain", "--json")
+    document = json.loads(done.stdout)
+    row, explanation = document["measurement"], document["explanation"]
+    assert set(explanation) == {*Explanation().to_json(), "power_dropped_s"}
+    samples = explanation["samples_ms"]
+    assert (len(samples), min(samples)) == (row["samples"], row["runtime_min_ms"])
+    assert statistics.median(samples) == pytest.approx(row["runtime_ms"])
+    first, *notes = explanation["notes"]
+    assert first == "power: wanted, as this one is among the 100% of all configurations that the rules choose"
+    assert [note.split(":")[0] for note in notes] == ["warm-up", "timing stopped"]
+
+
+def test_people_read_the_explanation_below_the_table(command: Command) -> None:
+    done = command(SMALL, "--device", "cpu", "--rules", QUICK, "--explain")
+    assert (done.returncode, done.stderr) == (0, "")
+    table, _, explained = done.stdout.partition("what was decided\n")
+    assert "median ms" in table
+    assert "  timing stopped: " in explained
+    assert re.search(r"^samples: \d+, ms of one GEMM\n  min ", explained, flags=re.MULTILINE)
+    assert "█" in explained
+
+
+def test_a_terminal_without_unicode_gets_ascii(command: Command) -> None:
+    arguments = (SMALL, "--device", "cpu", "--rules", QUICK, "--explain")
+    done = command(*arguments, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "#" in done.stdout
+    done = command(RECORDED, "--device", f"recorded:{RECORDING}", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "temperature after C" in done.stdout
+
+
+def test_a_recording_explains_nothing(command: Command) -> None:
+    done = command(RECORDED, "--device", f"recorded:{RECORDING}", "--explain")
+    assert "nothing to explain" in done.stderr
+    assert "what was decided" not in done.stdout
 
 
 def test_the_device_is_the_one_of_the_settings_where_none_is_named(command: Command) -> None:
@@ -168,6 +220,8 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *says: str) -> No
         ((SMALL, "--rules", "{"), 2, ("--rules '{' is not JSON",)),
         ((SMALL, "--power", "some"), 2, ("some",)),
         ((SMALL, "--job-seconds", "0"), 2, ("job_seconds", "greater than 0")),
+        ((SMALL, "--seed", "-1"), 2, ("operands.seed", "greater than or equal to 0, not -1")),
+        ((SMALL, "--distribution", "odd"), 2, ("odd", "uniform")),
     ],
 )
 def test_bad_input_is_one_clear_message(
@@ -183,9 +237,10 @@ def test_bad_input_is_one_clear_message(
         ("[1]", "'[1]' is not a JSON object"),
         ('{"timming":{}}', "timming: there is no such rule; did you mean timing?"),
         ('{"timing":{"target":0.1}}', "timing.target: there is no such rule; did you mean target_rse?"),
+        ('{"timing":null}', "timing: an empty value is not a JSON object of target_rse"),
         ('{"timing":3}', "timing: 3 is not a JSON object of target_rse, min_samples"),
         ('{"timing":{"target_rse":5}}', "timing.target_rse: input should be less than 1, not 5"),
-        ('{"power":"some"}', "power: input should be 'none' or 'all', not 'some'"),
+        ('{"power":"some"}', "power: input should be 'none', 'fraction' or 'all', not 'some'"),
         ('{"job_seconds":NaN}', "job_seconds: input should be less than or equal to 3600, not nan"),
         ('{"timing":{"min_samples":50,"max_samples":20}}', "min_samples is 50 and max_samples 20"),
     ],
@@ -208,6 +263,21 @@ def test_options_go_before_rules() -> None:
     assert found == MeasuringRules(power="all", job_seconds=7.5, max_attempts=1)
     assert measure.rules_of(text) == MeasuringRules(power="none", job_seconds=5, max_attempts=1)
     assert measure.rules_of("{}") == MeasuringRules()
+
+
+def test_options_change_only_their_own_part_of_a_section() -> None:
+    text = '{"timing":{"target_rse":0.1,"warm_l2":true},"operands":{"seed":7}}'
+    found = measure.rules_of(text, warm_l2=False, distribution="ones")
+    assert found == MeasuringRules(
+        timing=TimingRules(target_rse=0.1, warm_l2=False), operands=OperandRules(distribution="ones", seed=7)
+    )
+    assert measure.rules_of("{}", warm_l2=True, seed=3) == MeasuringRules(
+        timing=TimingRules(warm_l2=True), operands=OperandRules(seed=3)
+    )
+
+
+def test_every_distribution_can_be_asked_for() -> None:
+    assert tuple(measure.Distribution) == get_args(Distribution)
 
 
 # --- what cannot be measured -------------------------------------------------------------------------
@@ -372,7 +442,7 @@ def open_device(identity):
 workers.devices.open_device = open_device
 single.main()
 """
-    request = {"configuration": SMALL, "device": "cpu", "rules": json.loads(QUICK)}
+    request = {"configuration": SMALL, "device": "cpu", "rules": json.loads(QUICK), "explain": False}
     answer = measure.answer_of(
         [sys.executable, "-c", noisy, json.dumps(request)], job_seconds=60, opened=lambda _: None
     )
@@ -396,8 +466,10 @@ class Device:
         if self._opening is not None:
             raise self._opening
 
-    def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
-        assert (configuration, rules) == (Configuration.parse(SMALL), measure.rules_of(QUICK))
+    def measure(
+        self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
+    ) -> Measurement:
+        assert (configuration, rules, explanation) == (Configuration.parse(SMALL), measure.rules_of(QUICK), None)
         assert self._measuring is not None
         raise self._measuring
 
@@ -407,7 +479,7 @@ def answers_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], list[dict[
     def run(device: Device) -> list[dict[str, Any]]:
         monkeypatch.setattr(devices, "open_device", lambda identity: device)
         rules = measure.rules_of(QUICK).model_dump(mode="json")
-        return list(single.measure({"configuration": SMALL, "device": "cpu", "rules": rules}))
+        return list(single.measure({"configuration": SMALL, "device": "cpu", "rules": rules, "explain": False}))
 
     return run
 
@@ -449,12 +521,21 @@ def test_a_device_that_cannot_be_used_is_not_the_configurations_failure(answers_
 def rules(draw: st.DrawFn) -> MeasuringRules:
     least = draw(st.integers(2, 1000))
     timing = TimingRules(
-        target_rse=draw(st.floats(1e-9, 0.999)), min_samples=least, max_samples=draw(st.integers(least, 1_000_000))
+        target_rse=draw(st.floats(1e-9, 0.999)),
+        min_samples=least,
+        max_samples=draw(st.integers(least, 1_000_000)),
+        warm_l2=draw(st.booleans()),
+    )
+    operands = OperandRules(
+        distribution=draw(st.sampled_from(get_args(Distribution))), seed=draw(st.integers(0, 2**32 - 1))
     )
     return MeasuringRules(
         timing=draw(st.sampled_from([TimingRules(), timing])),
-        operands=OperandRules(seed=draw(st.integers(0, 2**32 - 1))),
-        power=draw(st.sampled_from(["none", "all"])),
+        operands=operands,
+        power=draw(st.sampled_from(get_args(PowerWish))),
+        power_fraction=draw(st.floats(1e-9, 1)),
+        power_rse=draw(st.floats(1e-9, 0.999)),
+        power_seconds=draw(st.floats(0.3, 60)),
         job_seconds=draw(st.floats(1e-3, 3600)),
         max_attempts=draw(st.integers(1, 20)),
     )
@@ -487,7 +568,8 @@ def test_the_line_reads_back_as_the_same_measurement(
     found = read_back(repro_command(configuration, uuid, asked))
     assert Configuration.parse(found["configuration"]) == configuration
     assert found["device"] == uuid
-    assert measure.rules_of(found["rules"], power=found["power"], job_seconds=found["job_seconds"]) == asked
+    options = ("power", "job_seconds", "warm_l2", "distribution", "seed")
+    assert measure.rules_of(found["rules"], **{name: found[name] for name in options}) == asked
 
 
 def test_the_line_has_only_what_is_not_the_default() -> None:

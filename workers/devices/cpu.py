@@ -114,12 +114,19 @@ class CpuDevice:
                 raise MeasurementFailed(why=f"no memory for the verification: {error}") from None
             verified = time.perf_counter()
             timing, group = _timed(_Gemms(operands), rules, explanation)
-            warm = _timed(_Gemms(operands[:1]), rules)[0] if rules.timing.warm_l2 else None
+            timed = time.perf_counter()
+            taken = Explanation()
+            warm = _timed(_Gemms(operands[:1]), rules, taken)[0] if rules.timing.warm_l2 else None
+            warmed = time.perf_counter()
             power_w = None
             if rules.wants_power(configuration.id):
                 gemms = _Gemms(operands)
                 power_w = rapl.mean_power_w(self._counters, lambda: gemms.sample(group), rules.power_seconds)
-            window_s = time.perf_counter() - verified
+            end = time.perf_counter()
+        if explanation is not None:
+            explanation.warm_l2_ms = taken.samples_ms
+            explanation.seconds |= {"preparing and verifying": verified - start, "timing": timed - verified}
+            explanation.seconds |= {"warm cache": warmed - timed, "power": end - warmed}
         return Measurement(
             **timing.columns(),
             l2=rotation.l2,
@@ -131,7 +138,7 @@ class CpuDevice:
             seed=rules.operands.seed,
             clock_policy=self._clock_policy,
             cost_s=time.perf_counter() - start,
-            window_s=window_s,
+            window_s=end - verified,
             environment=self._environment,
             details=_details(rotation, threads=threads, gemms_per_sample=group, verified_by=checked.method),
         )

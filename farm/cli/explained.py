@@ -1,0 +1,212 @@
+"""What a device saw while it measured, for people: `farm measure --explain`. Text of what `workers.single` answers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from textwrap import fill
+from typing import Any
+
+from farm.cli.charts import Paper, quantile
+
+WIDEST = 100
+"""Characters: longer lines are hard to read, however wide the terminal."""
+
+SHORTEST_SHOWN_S = 0.0005
+"""A part that took less was not there: it is the time between two looks at the clock."""
+
+DRIFT = 3.0
+"""Halves of the samples further apart than so many times their noise: the time was drifting."""
+
+MOST_STEPS = 24
+"""Steps of the energy counter that are shown one by one; of more, neighbours are shown together."""
+
+_FEWEST = 4  # samples in a half whose median says something
+_AFTER = (10, 20, 50)
+
+Section = tuple[str, list[str]]
+"""A title, and the lines under it."""
+
+
+def sections(explanation: Mapping[str, Any], row: Mapping[str, Any], paper: Paper) -> Iterator[Section]:
+    """The parts of an explanation that there is something of, in the order of the measurement."""
+    made = (
+        ("what was decided", _notes(explanation["notes"], paper)),
+        ("where the time went, s", _seconds(explanation["seconds"], paper)),
+        (
+            f"samples: {len(explanation['samples_ms']):,}, ms of one GEMM",
+            _samples(explanation["samples_ms"], explanation["warm_up_ms"], paper),
+        ),
+        (
+            f"samples with operands in the cache: {len(explanation['warm_l2_ms']):,}, ms",
+            _warm(explanation["warm_l2_ms"]),
+        ),
+        ("power", _power(explanation, row, paper)),
+        (f"looks at clocks and temperature: {len(explanation['telemetry']):,}", _looks(explanation, paper)),
+    )
+    for title, lines in made:
+        if lines:
+            yield paper.fitting(title), [paper.fitting(line) for line in lines]
+
+
+def _folded(text: str, paper: Paper) -> list[str]:
+    """Lines of the paper's width. Where a no-break space stands, no line ends."""
+    folded = fill(text, paper.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return folded.replace("\N{NO-BREAK SPACE}", " ").splitlines()
+
+
+def _notes(notes: Sequence[str], paper: Paper) -> list[str]:
+    return [line for note in notes for line in _folded(note, paper)]
+
+
+def _seconds(seconds: Mapping[str, float], paper: Paper) -> list[str]:
+    parts = [(name, spent) for name, spent in seconds.items() if spent >= SHORTEST_SHOWN_S]
+    return paper.bars(parts, shown="{:.3f}") if parts else []
+
+
+# --- samples -----------------------------------------------------------------------------------------
+
+
+def _samples(samples: Sequence[float], warm_up: Sequence[float], paper: Paper) -> list[str]:
+    if not samples:
+        return []
+    lines = [_in_a_line(samples), "", *paper.histogram(samples), ""]
+    lines += _folded(_halves(samples), paper)
+    lines += _folded(_convergence(samples), paper)
+    if warm_up:
+        lines += _folded(
+            f"before them, to warm up: {len(warm_up):,}, from {warm_up[0]:.4g} to {warm_up[-1]:.4g}", paper
+        )
+    return lines
+
+
+def _in_a_line(samples: Sequence[float]) -> str:
+    q1, median, q3 = (quantile(samples, share) for share in (0.25, 0.5, 0.75))
+    return f"min {min(samples):.4g}, quartiles {q1:.4g}  {median:.4g}  {q3:.4g}, max {max(samples):.4g}"
+
+
+def _warm(samples: Sequence[float]) -> list[str]:
+    if not samples:
+        return []
+    return [f"{_in_a_line(samples)}; standard error {_percent(relative_standard_error(samples))}"]
+
+
+def _halves(samples: Sequence[float]) -> str:
+    """Whether the second half is slower or faster than the first, by more than the noise of both medians.
+
+    The standard error of a median of normal values, 1.253 s/√n, with s from the quartiles, which outliers do not move.
+    """
+    middle = len(samples) // 2
+    halves = samples[:middle], samples[middle:]
+    if len(halves[0]) < _FEWEST:
+        return ""
+    first, second = (statistics.median(half) for half in halves)
+    spreads = [(quantile(half, 0.75) - quantile(half, 0.25)) / 1.349 for half in halves]
+    noise = math.hypot(*(1.253 * s / math.sqrt(len(half)) for s, half in zip(spreads, halves, strict=True)))
+    apart = abs(second - first)
+    times = f": {apart / noise:.1f} times the noise" if noise else ""
+    verdict = f"a drift{times}" if apart > DRIFT * noise else "within the noise"
+    return f"median of the first half {first:.4g}, of the second {second:.4g}: {second / first - 1:+.2%}, {verdict}"
+
+
+def _convergence(samples: Sequence[float]) -> str:
+    """The relative standard error after 10, 20, 50, 100, 200 … samples, and at the end."""
+    counts = [step * 10**power for power in range(len(str(len(samples)))) for step in _AFTER]
+    after = [*(n for n in counts if n < len(samples)), len(samples)]
+    said = (
+        f"{_percent(relative_standard_error(samples[:n]))}\N{NO-BREAK SPACE}after\N{NO-BREAK SPACE}{n:,}" for n in after
+    )
+    return f"standard error of the mean: {', '.join(said)}"
+
+
+def relative_standard_error(samples: Sequence[float]) -> float:
+    """Standard error of the mean over the mean; infinite of less than two."""
+    if len(samples) < 2:
+        return math.inf
+    return statistics.stdev(samples) / math.sqrt(len(samples)) / statistics.fmean(samples)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%" if math.isfinite(share) else "unknown"
+
+
+# --- power -------------------------------------------------------------------------------------------
+
+
+def _power(explanation: Mapping[str, Any], row: Mapping[str, Any], paper: Paper) -> list[str]:
+    steps, ring = explanation["energy_steps"], explanation["power_samples"]
+    dropped_s, details = explanation["power_dropped_s"], row["details"]
+    lines = [
+        *_source("energy counter", f"{len(steps):,} steps", details, "power_counter"),
+        *_source("ring of samples", f"{len(ring):,} samples", details, "power_samples"),
+    ]
+    if row["power_disagrees"] is not None:
+        lines.append("the two disagree" if row["power_disagrees"] else "the two agree")
+    if len(steps) > 1:
+        lines += _folded(_between_steps(steps, dropped_s), paper)
+    if len(ring) > 1:
+        lines += ["", f"ring of samples, W over {ring[-1][0] - ring[0][0]:.2f} s"]
+        # Each sample is an average since the one before, so one whose predecessor is too early is left out too.
+        early = 1 + sum(at_s < dropped_s for at_s, _ in ring[:-1])
+        watts = [power_w for _, power_w in ring]
+        lines += paper.curve(watts[:early], watts[early:], unit="W")
+        lines.append(
+            f"×: of the first {dropped_s:g} s, left out ({min(watts[:early]):,.0f} to {max(watts[:early]):,.0f} W)"
+        )
+    return lines
+
+
+def _source(name: str, seen: str, details: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    watts, rse = details.get(f"{prefix}_w"), details.get(f"{prefix}_rse")
+    if watts is not None:
+        error = "" if rse is None else f" ± {_percent(rse)}"
+        yield f"{name}: {watts:,.1f} W{error}, {seen}"
+
+
+def _between_steps(steps: Sequence[tuple[float, int]], dropped_s: float) -> str:
+    """The power from step to step of the counter, by the time of the later one; in brackets what is left out."""
+    stride = math.ceil((len(steps) - 1) / MOST_STEPS)
+    said = []
+    for (since_s, before_mj), (at_s, after_mj) in pairwise([*steps[:-1:stride], steps[-1]]):
+        text = f"{(after_mj - before_mj) / 1e3 / (at_s - since_s):,.0f}\N{NO-BREAK SPACE}W"
+        text += f"\N{NO-BREAK SPACE}at\N{NO-BREAK SPACE}{at_s:.2f}\N{NO-BREAK SPACE}s"
+        said.append(text if since_s >= dropped_s else f"({text})")
+    each = "its steps" if stride == 1 else f"every {stride} of its steps"
+    return f"counter, between {each} (in brackets: too early to count): {', '.join(said)}"
+
+
+# --- clocks and temperature --------------------------------------------------------------------------
+
+_LOOKED_AT = {"SM clock MHz": "sm_clock_mhz", "memory clock MHz": "memory_clock_mhz", "temperature °C": "temperature_c"}
+
+
+def _looks(explanation: Mapping[str, Any], paper: Paper) -> list[str]:
+    looks = explanation["telemetry"]
+    lines = []
+    for name, field in _LOOKED_AT.items():
+        values = [look[field] for look in looks if look[field] is not None]
+        if values:
+            text = f"{paper.fitting(name):<18}{_range(values):<16}"
+            lines.append((text + paper.line(values, paper.width - len(text))).rstrip())
+    reasons = [look["throttle_reasons"] for look in looks]
+    if any(reason is not None for reason in reasons):
+        lines += _folded(f"{'throttled by':<18}{_runs(reasons)}", paper)
+    return lines
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _runs(reasons: Sequence[str | None]) -> str:
+    """`none (looks 1 to 3), sw_power_cap (looks 4 to 20)`, or the reason alone where it never changed."""
+    said, first = [], 1
+    for reason, run in groupby(reasons):
+        last = first + len(list(run)) - 1
+        where = f"look {first}" if first == last else f"looks {first} to {last}"
+        said.append((reason or "not said", f" ({where})".replace(" ", "\N{NO-BREAK SPACE}")))
+        first = last + 1
+    return said[0][0] if len(said) == 1 else ", ".join(name + where for name, where in said)
