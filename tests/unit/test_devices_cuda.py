@@ -601,6 +601,20 @@ def test_running_out_of_memory_frees_what_was_held(device: CudaDevice, cupy: Fak
     assert device.measure(configuration, QUICK).runtime_ms > 0
 
 
+def test_what_other_types_hold_gives_way(device: CudaDevice, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    device.measure(Configuration.parse("tiled(tile=8) 64x64x64 f64"), QUICK)
+    held, empty = device._arena.bytes, cupy.empty
+
+    def as_long_as_there_is_room(count: int, dtype: type) -> Any:
+        if device._arena.bytes >= held:
+            raise OutOfMemoryError("Out of memory allocating 1,024 bytes")
+        return empty(count, dtype)
+
+    monkeypatch.setattr(cupy, "empty", as_long_as_there_is_room)
+    assert device.measure(Configuration.parse("tiled(tile=8) 64x64x64 f32"), QUICK).runtime_ms > 0
+    assert ElementType.F64 not in device._arena._arena._outputs
+
+
 def test_a_kernel_that_breaks_the_context_poisons_the_device(device: CudaDevice, cupy: FakeCupy) -> None:
     cupy.fault = CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
     with pytest.raises(DevicePoisoned, match="illegal memory access"):

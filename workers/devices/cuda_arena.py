@@ -46,8 +46,12 @@ class DeviceArena:
         self._cp.get_default_memory_pool().free_all_blocks()
 
     def buffers(self, layout: SetLayout, count: int, rules: OperandRules) -> Buffers:
-        """Room for that many sets, filled under the rules."""
-        return self._arena.buffers(layout, count, rules)
+        """Room for that many sets, filled under the rules. What other types hold gives way where it must."""
+        try:
+            return self._arena.buffers(layout, count, rules)
+        except MemoryError:  # CuPy's is one
+            self.clear()
+            return self._arena.buffers(layout, count, rules)
 
     def _blank(self, kind: ElementType, count: int) -> Any:
         self._cp.get_default_memory_pool().free_all_blocks()  # what was dropped before may be in its way
