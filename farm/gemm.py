@@ -20,6 +20,8 @@ class ElementType(StrEnum):
     """The type of a matrix element, under the names hardware vendors use.
 
     `tf32` is stored as 4 bytes, of which the multiplier uses 19 bits. `i32` is an output and accumulator type only.
+    `f8e4m3e5m2` and `f8e5m2e4m3` are pairs, for inputs only: A in the first format and B in the second, as the forward and
+    backward passes of training multiply them.
     """
 
     F64 = "f64"
@@ -29,6 +31,8 @@ class ElementType(StrEnum):
     BF16 = "bf16"
     F8E4M3 = "f8e4m3"
     F8E5M2 = "f8e5m2"
+    F8E4M3E5M2 = "f8e4m3e5m2"
+    F8E5M2E4M3 = "f8e5m2e4m3"
     I8 = "i8"
     I32 = "i32"
 
@@ -36,6 +40,16 @@ class ElementType(StrEnum):
     def bytes(self) -> int:
         """Bytes that one element takes in memory."""
         return _ELEMENT_BYTES[self]
+
+    @property
+    def of_a(self) -> ElementType:
+        """The type of A's elements: of a pair its first."""
+        return _PAIRS[self][0] if self in _PAIRS else self
+
+    @property
+    def of_b(self) -> ElementType:
+        """The type of B's elements: of a pair its second."""
+        return _PAIRS[self][1] if self in _PAIRS else self
 
 
 _ELEMENT_BYTES = {
@@ -46,8 +60,15 @@ _ELEMENT_BYTES = {
     ElementType.BF16: 2,
     ElementType.F8E4M3: 1,
     ElementType.F8E5M2: 1,
+    ElementType.F8E4M3E5M2: 1,
+    ElementType.F8E5M2E4M3: 1,
     ElementType.I8: 1,
     ElementType.I32: 4,
+}
+
+_PAIRS = {
+    ElementType.F8E4M3E5M2: (ElementType.F8E4M3, ElementType.F8E5M2),
+    ElementType.F8E5M2E4M3: (ElementType.F8E5M2, ElementType.F8E4M3),
 }
 
 INPUT_TYPES = tuple(t for t in ElementType if t is not ElementType.I32)
@@ -143,6 +164,8 @@ _USUAL_OUTPUT = {
     _E.BF16: (_E.BF16, _E.F32),
     _E.F8E4M3: (_E.BF16, _E.F32),
     _E.F8E5M2: (_E.BF16, _E.F32),
+    _E.F8E4M3E5M2: (_E.BF16, _E.F32),
+    _E.F8E5M2E4M3: (_E.BF16, _E.F32),
     _E.I8: (_E.I32, _E.I32),
 }
 

@@ -96,26 +96,30 @@ def _tile_fits(problem: Problem, parameters: Mapping[str, int], device: DeviceTr
 
 
 _E = ElementType
+_OUTPUTS_OF_8BIT = ((_E.BF16, _E.F32), (_E.F16, _E.F32), (_E.F32, _E.F32))
 _CUBLASLT_TYPES: Mapping[ElementType, tuple[tuple[ElementType, ElementType], ...]] = {
     _E.F64: ((_E.F64, _E.F64),),
     _E.F32: ((_E.F32, _E.F32),),
     _E.TF32: ((_E.F32, _E.F32),),
     _E.F16: ((_E.F16, _E.F32), (_E.F32, _E.F32), (_E.F16, _E.F16)),
     _E.BF16: ((_E.BF16, _E.F32), (_E.F32, _E.F32)),
-    _E.F8E4M3: ((_E.BF16, _E.F32), (_E.F16, _E.F32), (_E.F32, _E.F32)),
+    _E.F8E4M3: _OUTPUTS_OF_8BIT,
+    _E.F8E4M3E5M2: _OUTPUTS_OF_8BIT,
+    _E.F8E5M2E4M3: _OUTPUTS_OF_8BIT,
     _E.F8E5M2: (),
     _E.I8: ((_E.I32, _E.I32),),
 }
 """For each input type the outputs and accumulators that go with it: cuBLAS documentation, cublasLtMatmul()."""
 
-_FIRST_CAPABILITY = {_E.TF32: (8, 0), _E.BF16: (8, 0), _E.F8E4M3: (8, 9), _E.F8E5M2: (8, 9)}
+_EIGHT_BIT_FLOATS = (_E.F8E4M3, _E.F8E5M2, _E.F8E4M3E5M2, _E.F8E5M2E4M3)
+_FIRST_CAPABILITY = {_E.TF32: (8, 0), _E.BF16: (8, 0), **dict.fromkeys(_EIGHT_BIT_FLOATS, (8, 9))}
 _CUBLASLT_8BIT_MULTIPLE = 16
 
 
 def _cublaslt_types(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
     t = problem.types
     if t.ab is _E.F8E5M2:
-        return "multiplies f8e5m2 by f8e4m3 only, not by f8e5m2"
+        return "multiplies f8e5m2 by f8e4m3 only (f8e5m2e4m3 and f8e4m3e5m2), not by f8e5m2"
     known = _CUBLASLT_TYPES[t.ab]
     if (t.cd, t.acc) in known:
         return None
@@ -136,13 +140,14 @@ def _tensor_types_exist(problem: Problem, _: Mapping[str, int], device: DeviceTr
 
 
 def _cublaslt_8bit(problem: Problem, _: Mapping[str, int], device: DeviceTraits) -> Reason:
-    if problem.types.ab is not _E.F8E4M3:
+    ab = problem.types.ab
+    if ab not in _EIGHT_BIT_FLOATS:
         return None
     has, s = device.compute_capability, problem.shape
     if problem.layout is not Layout.NT and has is not None and has[0] in (8, 9, 12):
-        return f"multiplies f8e4m3 in layout nt only on compute capability {has[0]}.{has[1]}, not {problem.layout}"
+        return f"multiplies {ab} in layout nt only on compute capability {has[0]}.{has[1]}, not {problem.layout}"
     if s.n % _CUBLASLT_8BIT_MULTIPLE or s.k % _CUBLASLT_8BIT_MULTIPLE:
-        return f"needs n and k to be multiples of {_CUBLASLT_8BIT_MULTIPLE} for f8e4m3, not {s}"
+        return f"needs n and k to be multiples of {_CUBLASLT_8BIT_MULTIPLE} for {ab}, not {s}"
     return None
 
 

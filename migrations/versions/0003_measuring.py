@@ -78,6 +78,17 @@ CROSS JOIN LATERAL (
 ) f
 """
 
+ELEMENT_BYTES = """
+CREATE OR REPLACE FUNCTION element_bytes(element_type text) RETURNS integer LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT CASE element_type
+        WHEN 'f64' THEN 8
+        WHEN 'f32' THEN 4 WHEN 'tf32' THEN 4 WHEN 'i32' THEN 4
+        WHEN 'f16' THEN 2 WHEN 'bf16' THEN 2
+        WHEN 'f8e4m3' THEN 1 WHEN 'f8e5m2' THEN 1 WHEN 'f8e4m3e5m2' THEN 1 WHEN 'f8e5m2e4m3' THEN 1 WHEN 'i8' THEN 1
+    END
+$$
+"""
+
 V_MEASUREMENTS_BEFORE = f"CREATE VIEW v_measurements AS SELECT {_ALWAYS} {_FROM}"
 V_MEASUREMENTS = f"CREATE VIEW v_measurements AS SELECT {_ALWAYS} {_NEW} {_FROM} WHERE r.source <> 'sentinel'"
 V_SENTINELS = f"CREATE VIEW v_sentinels AS SELECT {_ALWAYS} {_NEW} {_FROM} WHERE r.source = 'sentinel'"
@@ -97,6 +108,7 @@ def upgrade() -> None:
         ["campaign_id", "device_id", "measured_at"],
         postgresql_where=sa.text("source = 'sentinel'"),
     )
+    op.execute(ELEMENT_BYTES)
     op.execute(V_MEASUREMENTS)
     op.execute(V_SENTINELS)
 

@@ -11,7 +11,20 @@ from farm.kernels import Configuration
 from workers.devices.cuda import CudaDevice
 from workers.measure.verify import error_bound
 
-TYPES = ["f64", "f32", "tf32", "f16", "f16:f32:f32", "f16:f16:f16", "bf16", "bf16:f32:f32", "i8", "f8e4m3"]
+TYPES = [
+    "f64",
+    "f32",
+    "tf32",
+    "f16",
+    "f16:f32:f32",
+    "f16:f16:f16",
+    "bf16",
+    "bf16:f32:f32",
+    "i8",
+    "f8e4m3",
+    "f8e4m3e5m2",
+    "f8e5m2e4m3",
+]
 
 
 def supported(device: CudaDevice, text: str) -> Configuration:
@@ -42,7 +55,7 @@ def test_odd_sizes_are_right(device: CudaDevice, shape: str, types: str) -> None
     assert device.measure(supported(device, f"cublaslt() {shape} {types}"), QUICK).verify_error is not None
 
 
-@pytest.mark.parametrize("types", ["f16", "f32", "f8e4m3"])
+@pytest.mark.parametrize("types", ["f16", "f32", "f8e4m3", "f8e5m2e4m3"])
 def test_long_sums_stay_within_the_bound(device: CudaDevice, types: str) -> None:
     for algorithm in range(3):
         text = f"cublaslt(algorithm={algorithm}) 256x512x65536 {types}:f32:f32 nt"

@@ -148,7 +148,7 @@ def test_power_of_a_cube(device: CudaDevice) -> None:
     assert again.runtime_ms == pytest.approx(row.runtime_ms, rel=0.1)
 
 
-@pytest.mark.parametrize("kind", INPUT_TYPES)
+@pytest.mark.parametrize("kind", [kind for kind in INPUT_TYPES if kind.of_a is kind.of_b])
 def test_operands_are_uniform_and_do_not_depend_on_length(device: CudaDevice, kind: ElementType) -> None:
     import cupy
 

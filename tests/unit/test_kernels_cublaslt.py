@@ -173,11 +173,13 @@ def family() -> Iterator[CublasLtFamily]:
     opened.close()
 
 
-def bound(family: CublasLtFamily, text: str) -> Any:
+def bound(family: CublasLtFamily, text: str, inputs_of_b: int = 2**20) -> Any:
     configuration = Configuration.parse(text)
     layout = SetLayout.of(configuration.problem, 256)
     addends = 2**21 if configuration.problem.beta else 0
-    return family.bind(configuration, Placement(layout=layout, inputs=2**20, addends=addends, outputs=2**22))
+    return family.bind(
+        configuration, Placement(layout=layout, inputs=2**20, inputs_of_b=inputs_of_b, addends=addends, outputs=2**22)
+    )
 
 
 def test_a_row_says_what_the_library_chose(lt: FakeLt, family: CublasLtFamily) -> None:
@@ -199,6 +201,16 @@ def test_operands_of_a_set_reach_the_library_b_first(lt: FakeLt, family: CublasL
     assert (call[3], call[5]) == (a + 64 * 16 * 4, a)
     assert (call[8], call[10]) == (2**21 + result_bytes, 2**22 + result_bytes)
     assert call[-3:] == (4096, 32 * 2**20, 77)
+
+
+def test_a_pair_of_types_has_b_in_a_buffer_and_a_type_of_its_own(lt: FakeLt, family: CublasLtFamily) -> None:
+    made: list[tuple[int, ...]] = []
+    lt.matrix_layout_create = lambda *given: made.append(given) or lt.make()  # type: ignore[func-returns-value]
+    kernel = bound(family, "cublaslt() 64x32x16 f8e4m3e5m2 nt", inputs_of_b=2**24)
+    kernel.launch(0)
+    kernel.close()
+    assert [given[0] for given in made] == [29, 28, 14]  # CUDA_R_8F_E5M2 of B, CUDA_R_8F_E4M3 of A, CUDA_R_16BF
+    assert (lt.multiplied[0][3], lt.multiplied[0][5]) == (2**24 + 64 * 16, 2**20)
 
 
 def test_without_a_c_the_result_stands_in_for_it(lt: FakeLt, family: CublasLtFamily) -> None:

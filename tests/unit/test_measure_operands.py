@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
 from farm.measurement import OperandRules
 from workers.measure.elements import decode
 from workers.measure.operands import HostArena, SetLayout, plan_rotation
@@ -121,3 +121,12 @@ def test_a_narrow_input_and_a_wide_output_are_counted_in_their_own_bytes() -> No
     layout = SetLayout.of(given_problem, 64)
     assert (layout.b_offset, layout.inputs, layout.outputs, layout.addends) == (320, 320 + 640, 208, 208)
     assert layout.bytes == 960 + 2 * 208 * 4
+
+
+def test_of_a_pair_each_operand_has_its_own_type() -> None:
+    given_problem = problem(Shape(200, 300, 100), "f8e5m2e4m3")
+    operands = HostArena(2**10).sets(SetLayout.of(given_problem, 64), 2)[1]
+    a, b = decode(ElementType.F8E5M2, operands.a), decode(ElementType.F8E4M3, operands.b)
+    for numbers in (a, b):
+        assert float((numbers**2).mean()) == pytest.approx(1 / 3, rel=0.05)
+    assert (a.shape, b.shape) == ((200, 100), (100, 300))

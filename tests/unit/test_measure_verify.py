@@ -160,7 +160,18 @@ def test_any_element_off_by_a_tenth_is_caught(
         verify(given_problem, operands)
 
 
-NARROW = ["tf32", "f16", "f16:f32:f32", "f16:f16:f16", "bf16", "bf16:f32:f32", "f8e4m3", "f8e4m3:f32:f32", "i8"]
+NARROW = [
+    "tf32",
+    "f16",
+    "f16:f32:f32",
+    "f16:f16:f16",
+    "bf16",
+    "bf16:f32:f32",
+    "f8e4m3",
+    "f8e4m3:f32:f32",
+    "f8e5m2e4m3",
+    "i8",
+]
 
 
 def narrow(given_problem: Problem, rules: OperandRules = OperandRules()) -> OperandSet:  # noqa: B008 - it is frozen
@@ -168,7 +179,7 @@ def narrow(given_problem: Problem, rules: OperandRules = OperandRules()) -> Oper
     layout = SetLayout.of(given_problem, HostArena.ALIGNMENT)
     operands = HostArena(2**16).sets(layout, 2, rules)[1]
     types = given_problem.types
-    exact = given_problem.alpha * (decode(types.ab, operands.a) @ decode(types.ab, operands.b))
+    exact = given_problem.alpha * (decode(types.ab.of_a, operands.a) @ decode(types.ab.of_b, operands.b))
     if operands.c is not None:
         exact += given_problem.beta * decode(types.cd, operands.c)
     operands.d[:] = exact if types.cd is ElementType.I32 else encode(types.cd, exact.astype(np.float32))

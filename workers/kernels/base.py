@@ -29,6 +29,7 @@ class Placement:
 
     layout: SetLayout
     inputs: int  # the first set's A
+    inputs_of_b: int  # what its B's offset counts from
     addends: int  # the first set's C; 0 where there is none
     outputs: int  # the first set's D
 
@@ -38,6 +39,7 @@ class Placement:
         return cls(
             layout=buffers.layout,
             inputs=int(buffers.inputs.data.ptr),
+            inputs_of_b=int(buffers.inputs_of_b.data.ptr),
             addends=first,
             outputs=int(buffers.outputs.data.ptr),
         )
@@ -45,10 +47,11 @@ class Placement:
     def addresses(self, index: int) -> tuple[int, int, int, int]:
         """The addresses of A, B, C and D of a set. Where beta is 0 there is no C, and its address is 0."""
         lies, types = self.layout, self.layout.problem.types
-        a = self.inputs + index * lies.inputs * types.ab.bytes
+        inputs = index * lies.inputs * types.ab.bytes
+        b = self.inputs_of_b + inputs + lies.b_offset * types.ab.bytes
         output = index * lies.outputs * types.cd.bytes
         c = self.addends + output if self.addends else 0
-        return a, a + lies.b_offset * types.ab.bytes, c, self.outputs + output
+        return self.inputs + inputs, b, c, self.outputs + output
 
 
 class BoundKernel(Protocol):

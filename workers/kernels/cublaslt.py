@@ -200,8 +200,8 @@ class _BoundCublasLt:
             int(library.compute_types[compute_type(problem)]), _DATA_TYPES[types.acc]
         )
         self._layouts: tuple[int, int, int] = (
-            library.layout(types.ab, first),
-            library.layout(types.ab, second),
+            library.layout(types.ab.of_b, first),
+            library.layout(types.ab.of_a, second),
             library.layout(types.cd, result),
         )
         try:

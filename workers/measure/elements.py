@@ -31,7 +31,7 @@ STORAGE: dict[ElementType, Any] = {
     E.I8: np.int8,
     E.I32: np.int32,
 }
-"""The array type that holds the elements of a type."""
+"""The array type that holds the elements of a type. A pair has none: A and B are arrays of their own types."""
 
 NUMPY_TYPES: dict[ElementType, Any] = {E.F32: np.float32, E.F64: np.float64}
 """The element types that NumPy's BLAS computes with."""

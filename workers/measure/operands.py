@@ -126,10 +126,14 @@ class OperandSet:
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """The memory of some operand sets that follow each other: flat arrays, NumPy's or CuPy's."""
+    """The memory of some operand sets that follow each other: flat arrays, NumPy's or CuPy's.
+
+    B lies in the same buffer as A, or where its type is another one, at the same place of another buffer.
+    """
 
     layout: SetLayout
     inputs: Any
+    inputs_of_b: Any
     addends: Any | None
     outputs: Any
 
@@ -141,7 +145,7 @@ class Buffers:
         lies, s, given = self.layout, self.layout.problem.shape, self.layout.problem.layout
         first, out = index * lies.inputs, index * lies.outputs
         a = self.inputs[first : first + s.m * s.k]
-        b = self.inputs[first + lies.b_offset : first + lies.b_offset + s.k * s.n]
+        b = self.inputs_of_b[first + lies.b_offset : first + lies.b_offset + s.k * s.n]
         return OperandSet(
             a.reshape(s.k, s.m).T if given.a_transposed else a.reshape(s.m, s.k),
             b.reshape(s.n, s.k).T if given.b_transposed else b.reshape(s.k, s.n),
@@ -176,12 +180,13 @@ class Arena:
     def buffers(self, layout: SetLayout, count: int, rules: OperandRules) -> Buffers:
         """Room for that many sets, filled under the rules."""
         types = layout.problem.types
-        wanted = {(types.ab, 0): layout.inputs * count, (types.cd, 1): layout.addends * count}
+        inputs = dict.fromkeys(((types.ab.of_a, 0), (types.ab.of_b, 0)), layout.inputs * count)
+        wanted = {**inputs, (types.cd, 1): layout.addends * count}
         for key, size in wanted.items():
             held = self._numbers.get(key)
             if held is not None and (held[0] != rules or held[1].size < size):
                 del self._numbers[key]  # freed before the larger one is taken; a seed gives the same numbers again
-            held = None
+            held = None  # or what was dropped would stay
         outputs = self._outputs.get(types.cd)
         if outputs is None or outputs.size < layout.outputs * count:
             outputs = None
@@ -189,8 +194,8 @@ class Arena:
             self._outputs[types.cd] = outputs = self._blank(
                 types.cd, max(layout.outputs * count, self._smallest_bytes // 4 // types.cd.bytes)
             )
-        inputs, addends = (self._filled(*key, size, rules) if size else None for key, size in wanted.items())
-        return Buffers(layout, inputs, addends, outputs)
+        filled = {key: self._filled(*key, size, rules) for key, size in wanted.items() if size}
+        return Buffers(layout, filled[types.ab.of_a, 0], filled[types.ab.of_b, 0], filled.get((types.cd, 1)), outputs)
 
     def _filled(self, kind: ElementType, stream: int, size: int, rules: OperandRules) -> Any:
         held = self._numbers.get((kind, stream))

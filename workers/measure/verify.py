@@ -90,7 +90,7 @@ def error_bound(problem: Problem, rules: OperandRules = DEFAULT) -> float:
     if is_exact(problem):
         return 0.5 / scale
     bound = SAFETY * math.sqrt(problem.shape.k + ROUNDINGS_OF_SCALARS) * UNIT_ROUNDOFF[types.acc]
-    cores = _TENSOR_CORES.get(types.ab)
+    cores = _TENSOR_CORES.get(types.ab.of_a)
     if cores is not None:
         terms = min(problem.shape.k, cores.terms) + ROUNDINGS_OF_SCALARS
         bound = max(bound, SAFETY * math.sqrt(terms) * cores.unit)
@@ -140,9 +140,13 @@ class _Check:
         # For narrower types a float64 reference has no error to speak of; for float64 it has as much as the result.
         self.reference_is_wider = problem.types.acc is not ElementType.F64
 
-    def inputs(self, part: Any) -> Any:
-        """A part of A or B in float64."""
-        return decode(self.problem.types.ab, part, self.xp)
+    def of_a(self, part: Any) -> Any:
+        """A part of A in float64."""
+        return decode(self.problem.types.ab.of_a, part, self.xp)
+
+    def of_b(self, part: Any) -> Any:
+        """A part of B in float64."""
+        return decode(self.problem.types.ab.of_b, part, self.xp)
 
     def results(self, part: Any) -> Any:
         """A part of C or D in float64."""
@@ -173,7 +177,7 @@ class _Check:
         d: Any = o.d if whole else o.d[rows][:, columns]
         xp: Any = self.xp
         if self.reference_is_wider:
-            a, b, c, d = self.inputs(a), self.inputs(b), None if c is None else self.results(c), self.results(d)
+            a, b, c, d = self.of_a(a), self.of_b(b), None if c is None else self.results(c), self.results(d)
         else:  # long double exists on the host only
             xp = np
             a, b, c, d = (None if x is None else _on_host(x).astype(np.longdouble) for x in (a, b, c, d))
@@ -209,10 +213,10 @@ class _Check:
         o, p, xp = self.operands, self.problem, self.xp
         sums = xp.zeros((_length(rows), -(-_length(columns) // GROUP)))
         for inner in _blocks(0, p.shape.k, _BLOCK // _length(columns)):
-            right = _group_sums(self.inputs(o.b[inner, columns]), signs, xp)
+            right = _group_sums(self.of_b(o.b[inner, columns]), signs, xp)
             for part in _blocks(rows.start, rows.stop, _BLOCK // _length(inner)):
                 here = slice(part.start - rows.start, part.stop - rows.start)
-                sums[here] += self.inputs(o.a[part, inner]) @ right
+                sums[here] += self.of_a(o.a[part, inner]) @ right
         sums *= p.alpha
         for part in _blocks(rows.start, rows.stop, _BLOCK // _length(columns)):
             here = slice(part.start - rows.start, part.stop - rows.start)
