@@ -28,7 +28,10 @@ def serve(selection: str, stop: threading.Event) -> None:
     """Runs a worker for each selected device until `stop`."""
     lookout = Lookout(selection)
     first = lookout.first()
-    with metrics.served(settings()) as variables, when_they_answer(stop, application="farm-worker", pool_size=1) as reached:
+    with (
+        metrics.served(settings()) as variables,
+        when_they_answer(stop, application="farm-worker", pool_size=1) as reached,
+    ):
         if reached is None:
             return
         urls, engine = reached
