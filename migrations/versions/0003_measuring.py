@@ -116,7 +116,9 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.execute("DROP VIEW v_sentinels")
     op.execute("DROP VIEW v_measurements")
+    op.execute("ALTER TABLE measurements DISABLE TRIGGER USER")  # it is append-only
     op.execute("DELETE FROM measurements WHERE source = 'sentinel'")
+    op.execute("ALTER TABLE measurements ENABLE TRIGGER USER")
     op.drop_index("ix_measurements_sentinels", "measurements")
     _allow_sources("measured", "recorded", "imported")
     for name in ("window_s", "temperature_before_c", "power_disagrees", "power_rse", "runtime_warm_ms"):

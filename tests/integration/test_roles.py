@@ -163,7 +163,6 @@ SELECT id FROM lanes FOR UPDATE
 DELETE FROM lanes
 INSERT INTO pools (name, device_uuid) VALUES ('mine', 'CPU-1')
 UPDATE configurations SET m = 1
-INSERT INTO configurations SELECT * FROM configurations
 DELETE FROM configurations
 INSERT INTO jobs (lane_id, configuration_id) SELECT lane_id, configuration_id FROM jobs
 UPDATE jobs SET lane_id = 1
