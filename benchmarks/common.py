@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import platform
 import shlex
+import signal
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +15,19 @@ from typing import Any
 
 import psutil
 
+from farm.errors import FarmError
+from workers.devices.cards import find_cards
+
 RESULTS = Path(__file__).parent / "results"
+
+
+def cards() -> list[str]:
+    """The cards of this host, as `4 x NVIDIA H200, driver 580.159.04`; none where CUDA cannot be used."""
+    try:
+        found = Counter((card.name, card.facts["driver"]) for card in find_cards())
+    except FarmError:
+        return []
+    return [f"{count} x {name}, driver {driver}" for (name, driver), count in found.items()]
 
 
 def machine() -> dict[str, Any]:
@@ -26,23 +40,40 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "os": platform.platform(terse=True),
         "python": platform.python_version(),
+        **({"gpus": found} if (found := cards()) else {}),
     }
 
 
-def write(name: str, figures: Mapping[str, Any], table: str, *, repetitions: int) -> None:
-    """Writes `results/<name>.json` and `results/<name>.md`, and prints the table."""
+def command() -> str:
+    """How this benchmark was called."""
+    return shlex.join(["python", *sys.argv])
+
+
+def end_like_interrupted() -> None:
+    """SIGTERM ends this process as Ctrl-C does, so that what it started is stopped and what it has is written."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def write(name: str, figures: Mapping[str, Any], table: str, *, repetitions: int, show: bool = True) -> None:
+    """Writes `results/<name>.json` and `results/<name>.md`, and prints the table unless `show` is false."""
     RESULTS.mkdir(exist_ok=True)
-    about = {
+    about: dict[str, Any] = {
         "machine": machine(),
         "date": datetime.now(UTC).date().isoformat(),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": command(),
         "repetitions": repetitions,
     }
     (RESULTS / f"{name}.json").write_text(json.dumps({**about, **figures}, indent=1) + "\n")
     m = about["machine"]
-    head = f"`{about['command']}` on {m['cpus']} x {m['cpu']}, {about['date']}, {repetitions} repetitions, medians\n\n"
+    on = ", ".join([*m.get("gpus", []), f"{m['cpus']} x {m['cpu']}"])
+    head = f"`{about['command']}` on {on}, {about['date']}, {repetitions} repetitions, medians\n\n"
     (RESULTS / f"{name}.md").write_text(head + table + "\n")
-    print(head + table)
+    if show:
+        print(head + table)
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

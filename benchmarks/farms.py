@@ -7,19 +7,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
-from farm.campaign import KnownDevice, load, plan
-from farm.db import campaigns, devices, migrate
+from farm.campaign import Campaign, KnownDevice, load, plan
+from farm.db import batches, campaigns, devices, migrate
 from farm.db.engine import DISPATCHING, make_engine
-from farm.devices import DeviceKind, DeviceTraits
+from farm.devices import DeviceKind, DeviceTraits, host_name
+from farm.errors import NoDeviceLeft
 from farm.provenance import Provenance
 from farm.services import ServiceUrls, services
+from farm.services.stack import COORDINATOR, WORKERS, Stack
 from farm.settings import settings
 from workers.devices import discover, open_device
 from workers.devices.recording import write_recording
@@ -47,13 +49,16 @@ def record(campaign_file: Path, recording: Path) -> None:
 
 
 @contextmanager
-def farm_home(recording: Path, **more: str) -> Iterator[tuple[ServiceUrls, Engine]]:
-    """A farm of its own with an empty database; `more` are further variables of its environment."""
+def farm_home(recording: Path | None = None, **more: str) -> Iterator[tuple[ServiceUrls, Engine]]:
+    """A farm of its own with an empty database; `more` are further variables of its environment.
+
+    Without a recording, `more` names its devices.
+    """
     folder = Path(tempfile.mkdtemp(prefix="farm-bench-"))
     folder.chmod(0o755)
     os.environ |= {
         "FARM_HOME": str(folder / ".farm"),
-        "FARM_DEVICES": f"recorded:{recording}",
+        **({} if recording is None else {"FARM_DEVICES": f"recorded:{recording}"}),
         "FARM_LOG_LEVEL": "WARNING",
         **more,
     }
@@ -65,6 +70,111 @@ def farm_home(recording: Path, **more: str) -> Iterator[tuple[ServiceUrls, Engin
         migrate.upgrade(engine)
         yield urls, engine
         engine.dispose()
+
+
+DEVICE_SECONDS = 90.0
+"""How long the workers may take to announce their devices and open them."""
+
+
+def made_up_devices(folder: Path, files: Sequence[Path], count: int, job_seconds: float) -> list[str]:
+    """For a trial without a GPU: words for FARM_DEVICES of recordings that answer these campaigns.
+
+    A job takes that long, give or take half, of which nine tenths are said to be its window; it draws 100 W.
+    """
+    traits = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**36)
+    configurations = [c for file in files for c in load(file, limit=10**7).configurations()]
+    words = []
+    for number in range(count):
+        path = folder / f"made-up-{number}.parquet"
+        rows = (
+            {
+                "configuration": c,
+                "runtime_ms": 1e-3 + c.problem.flops * 1e-9,
+                "power_w": 100.0,
+                "cost_s": (cost_s := job_seconds * (0.5 + (n * 7919 % 1000) / 1000)),
+                "window_s": 0.9 * cost_s,
+            }
+            for n, c in enumerate(configurations)
+        )
+        said = f"made up for a trial, {number + 1} of {count}"
+        write_recording(
+            path, rows, Provenance(device_type="made-up", device_name="Made up", traits=traits, provenance=said)
+        )
+        words.append(f"recorded:{path}?scale=1")
+    return words
+
+
+def choose_devices(kind: str, most: int, files: Sequence[Path], folder: Path, job_seconds: float) -> list[str]:
+    """Words for FARM_DEVICES, one for each device: `cuda` (the cards of this host), `cpu`, `recorded` (made up)."""
+    if kind == "recorded":
+        return made_up_devices(folder, files, most, job_seconds)
+    return [device.uuid for device in discover(kind)][:most]
+
+
+@contextmanager
+def programs(urls: ServiceUrls, engine: Engine, words: Sequence[str]) -> Iterator[Stack]:
+    """Coordinator and workers of these devices, inside the block. All devices are there when it begins.
+
+    Raises what ended a program, and `NoDeviceLeft` where a device cannot be opened.
+    """
+    os.environ["FARM_DEVICES"] = ",".join(words)
+    settings.cache_clear()
+    wanted = {device.uuid for word in words for device in discover(word)}
+    with Stack(urls, settings().home, programs=[COORDINATOR, WORKERS]) as stack:
+        until = time.monotonic() + DEVICE_SECONDS
+        while True:
+            check(engine, stack)
+            with engine.connect() as connection:
+                if wanted <= {uuid for _, uuid, _ in devices.live(connection, silent_after=10)}:
+                    break
+            if time.monotonic() > until:
+                raise NoDeviceLeft(devices=f"not announced within {DEVICE_SECONDS:.0f} s", log=stack.logs()["workers"])
+            time.sleep(0.1)
+        yield stack
+
+
+def check(engine: Engine, stack: Stack) -> None:
+    """Raises where a program ended or a device was quarantined: what is measured then is not what was asked for."""
+    stack.check()
+    with engine.connect() as connection:
+        left = devices.quarantined_on(connection, host_name())
+    if left:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left.items())
+        raise NoDeviceLeft(devices=reasons, log=stack.logs()["workers"])
+
+
+def store(engine: Engine, campaign: Campaign) -> int:
+    """Submits a campaign to the devices that are there; returns its id."""
+    with engine.begin() as connection:
+        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+        planned = plan(campaign, known, allow_missing=False)
+        return campaigns.store(connection, campaign, planned.jobs()).campaign_id
+
+
+def is_over(engine: Engine, campaign_id: int) -> bool:
+    with engine.connect() as connection:
+        return not campaigns.open_jobs(campaigns.counts(connection, campaign_id))
+
+
+HAND_BACK_SECONDS = 60.0
+"""How long a device may take to end the job in hand and to land."""
+
+
+def cancel(engine: Engine, campaign_ids: Sequence[int]) -> None:
+    """Cancels what is open of these campaigns, and waits until no device has a batch of them in hand."""
+    with engine.begin() as connection:
+        for campaign_id in campaign_ids:
+            batches.cancel(connection, campaign_id)
+    held = text("""
+        SELECT count(*) FROM batches b JOIN lanes l ON l.id = b.lane_id
+        WHERE l.campaign_id = ANY(:ids) AND b.state = 'leased'
+    """)
+    until = time.monotonic() + HAND_BACK_SECONDS
+    while time.monotonic() < until:
+        with engine.connect() as connection:
+            if not connection.execute(held, {"ids": list(campaign_ids)}).scalar_one():
+                return
+        time.sleep(0.1)
 
 
 def announce(engine: Engine) -> tuple[int, Any]:

@@ -1,0 +1,304 @@
+"""The benchmarks that need cards: what they count, what they ask other tools for, and what they make of the answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.campaign import load
+from farm.gemm import Problem
+from farm.kernels import Configuration
+from workers.kernels.tiled import TiledKernel
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return import_module
+
+
+@pytest.fixture
+def duty(benchmark: Any) -> ModuleType:
+    return benchmark("duty")
+
+
+@pytest.fixture
+def paper(benchmark: Any) -> ModuleType:
+    return benchmark("paper_tiled")
+
+
+@pytest.fixture
+def tools(benchmark: Any) -> ModuleType:
+    return benchmark("against_tools")
+
+
+# --- duty ----------------------------------------------------------------------------------------------
+
+
+def batches(duty: ModuleType, device: int, *spans: tuple[float, float], **columns: Any) -> list[Any]:
+    """Batches of ten rows: 0.1 s of window and 0.05 s of other device time for each row."""
+    usual = {"jobs": 10, "rows": 10, "cost_s": 1.5, "window_s": 1.0, **columns}
+    return [duty.Done(device=device, claimed_s=begin, finished_s=end, **usual) for begin, end in spans]
+
+
+def test_duty_is_the_time_in_windows_between_the_first_and_the_last_batch(duty):
+    found = duty.shares(batches(duty, 1, (0, 9), (10, 12), (12.5, 14.5), (15, 40)))
+    assert found["device_seconds"] == 5.5  # from 9 to 14.5
+    assert found["batches_counted"] == 2
+    assert found["rows"] == 20
+    assert found["duty_pct"] == pytest.approx(100 * 2 / 5.5, abs=0.01)
+    assert found["prepare_verify_pct"] == pytest.approx(100 * 1 / 5.5, abs=0.01)
+    assert found["claim_mark_land_pct"] == pytest.approx(100 * 1 / 5.5, abs=0.01)
+    assert found["wait_pct"] == pytest.approx(100 * 1.5 / 5.5, abs=0.01)
+
+
+def test_the_shares_are_the_whole_time_and_sentinels_are_within_them(duty):
+    found = duty.shares(batches(duty, 1, (0, 1), (1.2, 3.4), (3.5, 5.9), (6, 7), sentinel_s=0.2))
+    assert found["of_which_sentinels_pct"] == pytest.approx(100 * 0.4 / 4.9, abs=0.01)
+    parts = ("duty_pct", "prepare_verify_pct", "claim_mark_land_pct", "wait_pct")
+    assert sum(found[part] for part in parts) == pytest.approx(100, abs=0.05)
+
+
+def test_rates_of_devices_add_up_and_shares_are_of_all_their_time(duty):
+    spans = ((0, 1), (1, 3), (3, 5), (5, 6))
+    one, both = (duty.shares([b for device in range(count) for b in batches(duty, device, *spans)]) for count in (1, 2))
+    assert both["duty_pct"] == one["duty_pct"] == 50
+    assert both["configurations_per_second"] == 2 * one["configurations_per_second"] == 10
+    assert both["seconds_per_configuration"] == one["seconds_per_configuration"] == 0.2
+
+
+def test_a_device_with_a_first_and_a_last_batch_only_does_not_count(duty):
+    few = batches(duty, 2, (0, 1), (1, 2))
+    many = batches(duty, 1, (0, 1), (1, 3), (3, 4))
+    assert duty.shares(few) == {"devices_counted": 0, "batches_counted": 0}
+    assert duty.shares(few + many)["duty_pct"] == duty.shares(many)["duty_pct"]
+    assert "does not count" in duty.table([{"devices": 2, "ran_out": False, **duty.shares(few)}])
+
+
+def exposition(claims: int, seconds: float) -> str:
+    lines = [f'gemm_farm_worker_claim_seconds_{kind}{{device="{d}"}} {value}' for d in "ab" for kind, value in (
+        ("sum", seconds), ("count", claims), ("created", 1e9))]  # fmt: skip
+    return "# TYPE gemm_farm_worker_claim_seconds histogram\n" + "\n".join(sorted(lines)) + "\n"
+
+
+def test_a_claim_s_mean_is_of_the_claims_between_two_scrapes_on_all_devices(duty):
+    before, after = (duty.timed(exposition(*counted)) for counted in ((10, 1.0), (30, 1.2)))
+    assert duty.means_ms(before, after) == {"claim_ms": 10.0, "mark_ms": None, "land_ms": None}
+    assert duty.means_ms({}, {}) == {"claim_ms": None, "mark_ms": None, "land_ms": None}
+
+
+@pytest.mark.parametrize("name", ["tiled", "cublaslt"])
+def test_with_and_without_power_and_on_each_number_of_devices_are_campaigns_of_their_own(duty, name):
+    campaign = load(duty.KNOWN[name], limit=10**5)
+    made = [duty.variant(campaign, power, count) for power in ("none", "all") for count in (1, 2, 4)]
+    assert len({one.digest for one in made}) == 6
+    assert [one.rules.power for one in made] == ["none"] * 3 + ["all"] * 3
+    # Four cards that take 0.1 s for each are busy with it for longer than it is measured.
+    assert sum(1 for _ in campaign.configurations()) > 4 * 30 / 0.1
+
+
+def test_runs_share_what_is_left_but_none_is_too_short_to_say_anything(duty):
+    assert duty.seconds_each(1000, [1, 1, 2, 2], 12) == 12
+    assert duty.seconds_each(52, [1, 1, 2, 2], 12) == (52 - duty.START_SECONDS) / 4 - duty.AROUND_SECONDS
+    assert duty.seconds_each(20, [1, 1, 2, 2], 12) == duty.FEWEST_SECONDS
+
+
+def test_the_figure_of_a_campaign_is_that_of_the_most_devices(duty):
+    runs = [
+        {"devices": count, "campaign": "tiled", "power": "all", "duty_pct": pct}
+        for count, pct in ((4, 90.0), (1, 95.0))
+    ]
+    assert duty.figures(runs, "cuda")["duty_pct"] == {"tiled, power all": 90.0}
+
+
+# --- paper_tiled ---------------------------------------------------------------------------------------
+
+
+def exported(uuid: str, driver: str) -> dict[str, Any]:
+    return {
+        "device_uuid": uuid,
+        "clock_policy": "default",
+        "environment": json.dumps({"driver": driver, "os": "Linux"}),
+    }
+
+
+def test_a_recording_says_which_cards_versions_clocks_and_command(paper):
+    rows = [exported("GPU-2", "580.1"), exported("GPU-1", "580.1"), exported("GPU-2", "580.2")]
+    said = paper.origin("NVIDIA H200", rows, "python benchmarks/paper_tiled.py")
+    assert said == (
+        "2 x NVIDIA H200 (GPU-1, GPU-2); driver 580.1 and 580.2; clocks: default; python benchmarks/paper_tiled.py"
+    )
+
+
+def tiled_row(tile: int, runtime_ms: float, power_w: float | None) -> Any:
+    from farm.analysis.tiles import TiledRow
+
+    problem = Configuration.parse("tiled(tile=1) 512x512x512 f32").problem
+    return TiledRow(device_type="nvidia-h200", problem=problem, tile=tile, runtime_ms=runtime_ms, power_w=power_w)
+
+
+def test_each_problem_tells_its_best_tiles_against_tile_1_beside_the_paper_s(paper):
+    from farm.analysis.tiles import analyze
+
+    rows = [tiled_row(1, 8.0, 300.0), tiled_row(16, 1.0, 500.0), tiled_row(32, 1.1, 400.0)]
+    (study,) = analyze(rows)
+    found = paper.figures({"paper-tiled": study}, {"paper-tiled": {"done": 3, "pending": 1}}, 6.0, 2)
+    assert (found["configurations"], found["device_seconds_per_configuration"]) == (3, 4.0)
+    (problem,) = found["studies"]["paper-tiled"]["problems"]
+    assert problem["fastest"]["tile"] == 16
+    assert problem["fastest"]["speed_up"] == 8
+    assert problem["fastest"]["energy_change_pct"] == pytest.approx(100 * (500 / 2400 - 1))
+    assert problem["thriftiest"]["tile"] == 32
+    assert problem["thriftiest"]["power_change_pct"] == pytest.approx(100 / 3)
+    assert [b["tile"] for b in found["studies"]["paper-tiled"]["beside_paper"]] == [1, 16, 32]
+    table = paper.table(found)
+    assert "(1 more were not measured)" in table
+    assert "| 512x512x512 f32 nn | 16 | 1 | 500 | 500 | 8 | 66.7 | -79.2 | 32 |" in table
+
+
+def test_without_power_a_table_has_dashes_and_no_zeros(paper):
+    from farm.analysis.tiles import analyze
+
+    (study,) = analyze([tiled_row(1, 8.0, None), tiled_row(16, 1.0, None)])
+    found = paper.figures({"paper-tiled": study}, {"paper-tiled": {"done": 2}}, 6.0, 1)
+    assert "| 512x512x512 f32 nn | 16 | 1 | - | - | 8 | - | - | - |" in paper.table(found)
+
+
+# --- against_tools -------------------------------------------------------------------------------------
+
+
+def test_the_kernels_are_eight_at_least_of_all_sizes_and_both_families(tools):
+    parsed = [Configuration.parse(line) for line in tools.KERNELS]
+    assert len(set(parsed)) == len(parsed) >= 8
+    assert {c.kernel.family for c in parsed} == {"tiled", "cublaslt"}
+    flops = sorted(c.problem.flops for c in parsed)
+    assert flops[0] < 1e6
+    assert flops[-1] > 1e11
+
+
+@pytest.mark.parametrize("line", ["tiled(tile=8) 96x50x64 f32 tn", "tiled(tile=32) 64x64x64 f64"])
+def test_kernel_tuner_gets_the_very_kernel_with_its_grid_and_definitions(tools, line):
+    configuration = Configuration.parse(line)
+    kernel, problem = TiledKernel.of(configuration), configuration.problem
+    call = tools.kernel_tuner_call(configuration, ("a", "b", "d"))
+    tuned = {name: value for name, (value,) in call["tune_params"].items()}
+    blocks = [-(-size // tuned[f"block_size_{axis}"]) for size, axis in zip(call["problem_size"], "xy", strict=True)]
+    assert tuple(blocks) == kernel.grid(problem.shape)
+    assert (tuned["block_size_x"], tuned["block_size_y"]) == kernel.block
+    assert {*call["compiler_options"], f"-DTILE={tuned['TILE']}"} == set(kernel.options)
+    assert call["kernel_source"] == kernel.code
+    assert call["kernel_name"] + "(" in kernel.code
+    assert arguments_of(kernel.code) == len(call["arguments"])
+    assert [type(n) for n in call["arguments"][4:]] == [np.int64] * 3 + [scalar_of(problem)] * 2
+
+
+def arguments_of(source: str) -> int:
+    return source.split("tiled_gemm(", 1)[1].split(")", 1)[0].count(",") + 1
+
+
+def scalar_of(problem: Problem) -> type:
+    return {"f32": np.float32, "f64": np.float64}[str(problem.types.acc)]
+
+
+def test_kernel_tuner_s_seconds_are_its_own_account_and_no_reading_is_no_power(tools):
+    spent = {"compile_time": 100.0, "verification_time": 0.0, "benchmark_time": 1100.0, "framework_time": 50.0}
+    answer = tools.kernel_tuner_answer([{"time": 2.5, "nvml_power": 321.0, **spent}])
+    assert answer == {"runtime_ms": 2.5, "power_w": 321.0, "seconds": 1.25}
+    assert tools.kernel_tuner_answer([{"time": 2.5, "nvml_power": 0, **spent}])["power_w"] is None
+
+
+@pytest.mark.parametrize("results", [[], [{"__error__": "InvalidConfig"}]])
+def test_what_kernel_tuner_could_not_measure_is_an_error(tools, results):
+    with pytest.raises(RuntimeError, match=r"kernel_tuner: (InvalidConfig|no result)"):
+        tools.kernel_tuner_answer(results)
+
+
+def nvbench_state(step: int, **means_s: str) -> dict[str, Any]:
+    """As nvbench writes it: numbers as text."""
+    summaries = [
+        {"tag": f"nv/{kind}/time/gpu/mean", "data": [{"name": "value", "type": "float64", "value": value}]}
+        for kind, value in means_s.items()
+    ]
+    axis = {"name": "step", "type": "int64", "value": str(step)}
+    return {"name": f"Device=0 step={step}", "axis_values": [axis], "summaries": summaries or None}
+
+
+def test_nvbench_s_cold_and_batched_means_become_two_answers_for_a_kernel(tools):
+    states = [nvbench_state(1, cold="0.002", batch="0.0015"), nvbench_state(0, cold="0.001"), nvbench_state(2)]
+    found = tools.nvbench_summaries({"benchmarks": [{"name": "gemm", "states": states}]})
+    answers = tools.nvbench_answers(["x", "y", "z"], 0, found, {"0": 0.7, "1": 1.1})
+    told = [(a.tool, a.kernel, a.runtime_ms, a.seconds) for a in answers]
+    assert told == [("nvbench", "x", 1.0, 0.7), ("nvbench", "y", 2.0, 1.1), ("nvbench_batched", "y", 1.5, 1.1)]
+
+
+@pytest.fixture
+def judged(tools: ModuleType) -> Iterator[Any]:
+    line = tools.KERNELS[0]
+    known = [
+        tools.Reference(kernel=line, policy=policy, runtime_ms=ms, power_w=200.0)
+        for policy, ms in (("cold", 2.0), ("warm", 1.0))
+    ]
+
+    def judge(*answers: tuple[str, dict[str, Any]]) -> Any:
+        made = [
+            tools.Answer(tool=tool, kernel=line, round=n, **{"seconds": 1.0, **said})
+            for n, (tool, said) in enumerate(answers)
+        ]
+        return tools.figures(made, known, {"nvbench": "not here"}, {})
+
+    return judge
+
+
+def test_a_tool_is_held_against_the_reference_of_its_own_cache_policy(judged):
+    said = {"runtime_ms": 1.1, "power_w": 190.0}
+    found = judged(("farm", said), ("kernel_tuner", said))["tools"]
+    assert found["farm"]["runtime_error_median_pct"] == pytest.approx(45)
+    assert found["kernel_tuner"]["runtime_error_median_pct"] == pytest.approx(10)
+    assert found["kernel_tuner"]["power_error_worst_pct"] == pytest.approx(5)
+
+
+def test_the_median_of_the_rounds_counts_and_failed_ones_do_not(judged):
+    times = [{"runtime_ms": ms} for ms in (2.0, 2.2, 9.0)]
+    found = judged(*(("triton", said) for said in times), ("triton", {"error": "OSError: x", "seconds": 99.0}))
+    (kernel,) = found["kernels"]
+    assert (kernel["runtime_ms"], kernel["rounds"], kernel["seconds"]) == (2.2, 3, 1.0)
+    assert kernel["errors"] == ["OSError: x"]
+
+
+def test_a_tool_that_only_failed_has_no_figures_and_says_so(tools, judged):
+    found = judged(("triton", {"error": "OSError: x"}), ("farm", {"runtime_ms": 2.0, "power_w": 200.0}))
+    assert found["tools"]["triton"]["runtime_error_median_pct"] is None
+    assert found["tools"]["triton"]["kernels"] == 0
+    table = tools.tables(found)
+    assert "nvbench is absent: not here." in table
+    assert "| +0.0 / +0.0 | failed |" in table
+
+
+def test_what_a_tool_raises_is_its_answer(tools):
+    answer = tools.ask("triton", None, tools.KERNELS[0], 2)
+    assert answer.error is not None
+    assert answer.runtime_ms is None
+    assert tools.why_absent(("json", "no_such_tool")) == "no_such_tool: No module named 'no_such_tool'"
+
+
+def test_every_round_gives_every_kernel_to_every_tool_that_takes_it_in_an_order_of_its_own(tools):
+    first, second = tools.orders(2, 0, ["farm", "kernel_tuner"])
+    assert first != second
+    assert sorted(first) == sorted(second)
+    assert {line for line, tool in first if tool == "farm"} == set(tools.KERNELS)
+    assert all(line.startswith("tiled") for line, tool in first if tool == "kernel_tuner")
+
+
+def test_a_kernel_gets_the_references_that_its_tools_need(tools):
+    assert tools.policies_of("tiled(tile=8) 64x64x64 f32", ["farm", "kernel_tuner"]) == ["cold", "warm"]
+    assert tools.policies_of("cublaslt(algorithm=0) 64x64x64 f32", ["farm", "kernel_tuner"]) == ["cold"]
+    assert tools.policies_of("cublaslt(algorithm=0) 64x64x64 f32", ["nvbench", "nvbench_batched"]) == ["cold", "warm"]
