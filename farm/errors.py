@@ -253,6 +253,14 @@ class BadRecording(BadInput):
     """{path} is not a recording of measurements: {why}."""
 
 
+class RowNotImported(BadInput):
+    """{path}: row {row:,} cannot be imported: {why}. Nothing of the file was imported."""
+
+
+class ImportNotAllowed(ServiceUnavailable):
+    """The database does not let this role import: {why}. FARM_DATABASE_URL must name a role that owns the farm's tables; the role of workers cannot import."""
+
+
 class NotMeasured(FarmError):
     """The configuration could not be measured ({kind}): {why}"""
 

@@ -11,19 +11,24 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.campaign import Campaign, PlannedJob, PoolSpec
+from farm.db.imports import UUID_PREFIX
 from farm.db.measurements import cursor_of
 from farm.db.tables import OPEN_JOB_STATES, JobState
 from farm.devices import DeviceTraits
 from farm.errors import NoSuchCampaign
 from farm.kernels import Kernel
 
-_DEVICES = text("""
-SELECT d.uuid, d.type, h.name AS host, d.traits FROM devices d JOIN hosts h ON h.id = d.host_id ORDER BY d.id
+_DEVICES = text(f"""
+SELECT d.uuid, d.type, h.name AS host, d.traits FROM devices d JOIN hosts h ON h.id = d.host_id
+WHERE NOT starts_with(d.uuid, '{UUID_PREFIX}') ORDER BY d.id
 """)
 
 
 def known_devices(connection: Connection) -> list[tuple[str, str, str, DeviceTraits]]:
-    """(uuid, type, host, traits) of each device that was ever announced: what targets are resolved against."""
+    """(uuid, type, host, traits) of each device that was ever announced: what targets are resolved against.
+
+    Devices of imports are none of these.
+    """
     return [(row.uuid, row.type, row.host, DeviceTraits.from_json(row.traits)) for row in connection.execute(_DEVICES)]
 
 

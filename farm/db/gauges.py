@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from farm.db.campaigns import TALLY
+from farm.db.imports import UUID_PREFIX
 from farm.db.tables import BatchState, JobState
 
 
@@ -32,13 +33,13 @@ SELECT coalesce(sum(jobs - done - invalid - dead - queued - running), 0)::bigint
     coalesce(sum(dead), 0)::bigint AS dead
 FROM ({TALLY} WHERE l.campaign_id IN (SELECT id FROM campaigns WHERE state = 'active')) t
 """)
-_DEVICES = text("""
+_DEVICES = text(f"""
 SELECT type, CASE
         WHEN state <> 'active' THEN state
         WHEN vanished_at IS NULL AND last_seen_at > clock_timestamp() - make_interval(secs => :silent_after) THEN 'live'
         ELSE 'silent'
     END AS condition, count(*) AS n
-FROM devices GROUP BY 1, 2
+FROM devices WHERE NOT starts_with(uuid, '{UUID_PREFIX}') GROUP BY 1, 2
 """)
 # A queue is `gpu.<type>` or `device.<uuid>`.
 _BATCHES = text("""

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.db.campaigns import TALLY
+from farm.db.imports import UUID_PREFIX
 from farm.db.tables import CampaignState, DeviceState
 
 # --- jobs --------------------------------------------------------------------------------------------
@@ -48,7 +49,9 @@ class LaneNow:
         return self.open - self.queued - self.running
 
     def serves(self, device: DeviceNow) -> bool:
-        """Whether the device is one of those that may take the jobs."""
+        """Whether the device is one of those that may take the jobs. A device of an import never is."""
+        if device.presence is Presence.IMPORTED:
+            return False
         if self.device_types is None:
             return device.uuid == self.device_uuid
         return device.type in self.device_types
@@ -213,6 +216,7 @@ class Presence(StrEnum):
     SILENT = "silent"  # not heard of for `FARM_SILENT_AFTER_SECONDS`
     STOPPED = "stopped"  # it said that it stops
     GONE = "gone"  # its host is there, and no longer shows the device
+    IMPORTED = "imported"  # it was measured elsewhere and has no worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,9 +240,10 @@ class DeviceNow:
         return self.state is DeviceState.ACTIVE and self.presence is Presence.LIVE
 
 
-_DEVICES = text("""
+_DEVICES = text(f"""
 SELECT d.id AS device_id, d.uuid, d.type, h.name AS host, d.state, d.state_reason AS reason, b.batch_id,
     CASE
+        WHEN starts_with(d.uuid, '{UUID_PREFIX}') THEN 'imported'
         WHEN d.vanished_at IS NOT NULL THEN 'gone'
         WHEN d.last_seen_at = '-infinity' THEN 'stopped'
         WHEN d.last_seen_at > clock_timestamp() - make_interval(secs => :silent_after) THEN 'live'

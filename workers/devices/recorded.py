@@ -15,8 +15,9 @@ from farm.devices import Backend, DeviceIdentity, device_type_of
 from farm.errors import BadRecording, FarmError, InvalidOnDevice
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, Source
+from farm.recording import CONFIGURATION_COLUMNS
 from workers.devices import recording
-from workers.devices.recording import CONFIGURATION_COLUMNS, ID_COLUMN, RESULT_COLUMNS
+from workers.devices.recording import ID_COLUMN, RESULT_COLUMNS
 from workers.measure.explain import Explanation
 
 _RECORDINGS = uuid.UUID("0d2b7b0a-52f2-4b0e-8a54-6b7c1f1d7a10")  # the name space of recorded devices

@@ -1,7 +1,7 @@
 """Recordings: files of earlier measurements that a `recorded` device answers from.
 
 A recording is a Parquet file, or a CSV file with a sidecar of the same name and `.json` added. Each row is a
-configuration (the columns of `CONFIGURATION_COLUMNS`; `parameters` is a JSON object) and what was measured: `runtime_ms`
+configuration (the columns of `farm.recording.CONFIGURATION_COLUMNS`; `parameters` is a JSON object) and what was measured: `runtime_ms`
 must be there, any other column of `farm.measurement.Measurement` may be. Where the rows come from is said in the
 Parquet metadata under the key `gemm-farm`, or in the sidecar: a JSON object of the fields of `Provenance`. The Parquet
 that `farm results` exports for one device type is a recording.
@@ -13,7 +13,6 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from farm.errors import BadRecording, FarmError, MissingColumns, first_line
+from farm.errors import BadRecording, FarmError
 from farm.kernels import Configuration
 from farm.measurement import MEASUREMENT_COLUMNS
 from farm.provenance import METADATA_KEY, Provenance
-
-CONFIGURATION_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters")
+from farm.recording import check_columns, provenance_in, readable
 
 ID_COLUMN = "configuration_id"
 """Optional: the 16 bytes of the configuration's id, which spares a reader hashing every row."""
@@ -58,11 +56,7 @@ def type_of_result(column: str) -> pa.DataType:
 
 def provenance_of(path: Path) -> Provenance:
     """The provenance of a recording. Raises `BadRecording`."""
-    text = _metadata(path)
-    try:
-        return Provenance.from_json(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadRecording(path=path, why=f"its provenance cannot be read: {error!r}") from None
+    return provenance_in(path, _metadata(path))
 
 
 def is_csv(path: Path) -> bool:
@@ -74,34 +68,23 @@ def sidecar_of(path: Path) -> Path:
     return path.with_name(path.name + ".json")
 
 
-def _metadata(path: Path) -> str:
+def _metadata(path: Path) -> bytes:
     if is_csv(path):
         try:
-            return sidecar_of(path).read_text()
-        except (OSError, UnicodeDecodeError):
+            return sidecar_of(path).read_bytes()
+        except OSError:
             raise BadRecording(path=path, why=f"its provenance, {sidecar_of(path).name}, cannot be read") from None
-    with _readable(path):
+    with readable(path):
         found = (pq.read_schema(path).metadata or {}).get(METADATA_KEY)
     if found is None:
         raise BadRecording(path=path, why="its metadata has no key gemm-farm, so it does not say where it comes from")
-    return bytes(found).decode(errors="replace")
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turns what Arrow and the operating system raise into `BadRecording`."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise BadRecording(path=path, why="there is no such file") from None
-    except (pa.ArrowException, OSError) as error:
-        raise BadRecording(path=path, why=first_line(error)) from None
+    return bytes(found)
 
 
 def content_id(path: Path) -> uuid.UUID:
     """The first 128 bits of the SHA-256 of the file (and of a CSV's sidecar): the same copy is the same recording."""
     digest = hashlib.sha256()
-    with _readable(path):
+    with readable(path):
         for file in (path, sidecar_of(path)) if is_csv(path) else (path,):
             with file.open("rb") as stream:
                 while block := stream.read(2**20):
@@ -111,15 +94,13 @@ def content_id(path: Path) -> uuid.UUID:
 
 def columns_of(path: Path) -> list[str]:
     """The columns of a recording, checked. Raises `BadRecording`, `MissingColumns`."""
-    with _readable(path):
+    with readable(path):
         if is_csv(path):
             with pa_csv.open_csv(path) as reader:
                 found = list(reader.schema.names)
         else:
             found = list(pq.read_schema(path).names)
-    missing = [c for c in (*CONFIGURATION_COLUMNS, "runtime_ms") if c not in found]
-    if missing:
-        raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(found))
+    check_columns(path, found)
     return found
 
 
@@ -127,13 +108,13 @@ def row_count(path: Path) -> int | None:
     """Rows, where that can be said without reading them (Parquet)."""
     if is_csv(path):
         return None
-    with _readable(path):
+    with readable(path):
         return int(pq.read_metadata(path).num_rows)
 
 
 def batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows, some ten thousand at a time: a recording may have a million."""
-    with _readable(path):
+    with readable(path):
         if not is_csv(path):
             with pq.ParquetFile(path) as file:
                 yield from file.iter_batches(BATCH_ROWS, columns=columns)

@@ -1,0 +1,209 @@
+"""Rows that were measured elsewhere: staged from their file, then landed with devices of their own, in one transaction.
+
+A device of an import is a row of `devices` that no worker ever announces. It is drained and was never heard of, so it
+counts as neither live nor awaited. Its UUID begins with `IMP-` and the content of its file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from farm.db.measurements import cursor_of
+from farm.db.tables import DeviceState
+from farm.devices import DeviceIdentity
+from farm.errors import ImportNotAllowed, RowNotImported, first_line
+from farm.kernels import Configuration
+from farm.measurement import MEASUREMENT_COLUMNS, Measurement
+from farm.recording import CONFIGURATION_COLUMNS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedRow:
+    """One row of a file."""
+
+    # What the file tells its devices apart by.
+    device: str
+    # None: the file does not say. Then it counts as measured when it was imported.
+    measured_at: datetime | None
+    configuration: Configuration
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedDevice:
+    """A device of a file, as it is stored."""
+
+    key: str  # as in `ImportedRow.device`
+    identity: DeviceIdentity
+    host: str
+    rows: int
+
+
+UUID_PREFIX = "IMP-"
+"""How the UUIDs of devices of imports begin, and no others."""
+
+
+def uuid_of(content: str, key: str) -> str:
+    """`IMP-3fa94c0e11d2ab47-GPU-4e7a…`: the UUID of a device that a file of that SHA-256 names so."""
+    return f"{UUID_PREFIX}{content[:16]}-{key}"
+
+
+_LOCK = text("SELECT pg_advisory_xact_lock(:key)")
+_FOUND = text("SELECT uuid FROM devices WHERE starts_with(uuid, :prefix) ORDER BY uuid")
+
+
+def claim(connection: Connection, content: str) -> list[str]:
+    """The UUIDs of the devices of a file that is imported already; none, and no other transaction can import it now."""
+    connection.execute(_LOCK, {"key": int.from_bytes(bytes.fromhex(content[:16]), signed=True)})
+    return list(connection.execute(_FOUND, {"prefix": uuid_of(content, "")}).scalars())
+
+
+# The staged rows meet the constraints of the table that they are for, so that COPY names the row that does not.
+_STAGE = (
+    "CREATE TEMPORARY TABLE imported_rows (LIKE measurements INCLUDING CONSTRAINTS) ON COMMIT DROP",
+    """
+    ALTER TABLE imported_rows DROP COLUMN id, DROP COLUMN job_id, DROP COLUMN campaign_id, DROP COLUMN device_id,
+        ADD COLUMN number bigint, ADD COLUMN device text, ADD COLUMN environment jsonb, ADD COLUMN m bigint,
+        ADD COLUMN n bigint, ADD COLUMN k bigint, ADD COLUMN ab text, ADD COLUMN cd text, ADD COLUMN acc text,
+        ADD COLUMN layout text, ADD COLUMN alpha float8, ADD COLUMN beta float8, ADD COLUMN family text,
+        ADD COLUMN parameters jsonb
+    """,
+)
+_KEYS = ("number", "device", "configuration_id", "environment_id", "environment", "measured_at")
+_COPY = sql.SQL("COPY imported_rows ({}) FROM STDIN").format(
+    sql.SQL(", ").join(map(sql.Identifier, (*_KEYS, *CONFIGURATION_COLUMNS, *MEASUREMENT_COLUMNS)))
+)
+_MOMENT = text("SELECT clock_timestamp()")
+
+
+def stage(connection: Connection, rows: Iterable[ImportedRow], *, path: Path) -> None:
+    """Copies a file's rows into a temporary table, which the end of the transaction drops.
+
+    Raises `RowNotImported` for a row that the database does not take, `ImportNotAllowed`.
+    """
+    number = 0
+    known = set[bytes]()
+    moment = connection.execute(_MOMENT).scalar_one()
+    try:
+        with cursor_of(connection) as cursor:
+            for statement in _STAGE:
+                cursor.execute(statement)
+            with cursor.copy(_COPY) as copy:
+                for number, row in enumerate(rows, start=1):
+                    content = json.dumps(row.measurement.environment, sort_keys=True)
+                    digest = hashlib.sha256(content.encode()).digest()[:16]
+                    new = digest not in known
+                    known.add(digest)
+                    keys = (number, row.device, row.configuration.id, uuid.UUID(bytes=digest), content if new else None)
+                    copy.write_row((*keys, row.measured_at or moment, *_values_of(row)))
+    except psycopg.Error as error:
+        raise _translated(connection, error, path, number) from error
+
+
+def _values_of(row: ImportedRow) -> Iterable[Any]:
+    p, kernel = row.configuration.problem, row.configuration.kernel
+    yield from (p.shape.m, p.shape.n, p.shape.k, p.types.ab.value, p.types.cd.value, p.types.acc.value, p.layout.value)
+    yield from (p.alpha, p.beta, kernel.family, json.dumps(dict(kernel.parameters)))
+    for name in MEASUREMENT_COLUMNS:
+        value = getattr(row.measurement, name)
+        yield json.dumps(value) if isinstance(value, dict) else value
+
+
+def _translated(connection: Connection, error: psycopg.Error, path: Path, number: int) -> BaseException:
+    """What to raise: the row, where one is to blame, and otherwise the error as SQLAlchemy raises it."""
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return ImportNotAllowed(why=first_line(error))
+    if isinstance(error, (psycopg.DataError, psycopg.IntegrityError)):
+        line = re.search(r"^COPY imported_rows, line (\d+)", error.diag.context or "", flags=re.MULTILINE)
+        why = error.diag.message_primary or first_line(error)
+        return RowNotImported(path=path, row=int(line[1]) if line else number, why=why)
+    driver = connection.connection.driver_connection
+    lost = driver is None or bool(driver.closed)
+    return DBAPIError.instance("COPY imported_rows", None, error, psycopg.Error, connection_invalidated=lost)
+
+
+_COUNTS = text("""
+SELECT count(*) AS configurations, count(*) FILTER (WHERE c.id IS NULL) AS new
+FROM (SELECT DISTINCT configuration_id AS id FROM imported_rows) s LEFT JOIN configurations c USING (id)
+""")
+
+
+def staged_configurations(connection: Connection) -> tuple[int, int]:
+    """How many configurations the staged rows have, and how many of them the farm does not know yet."""
+    row = connection.execute(_COUNTS).one()
+    return row.configurations, row.new
+
+
+_NEW_HOST = text("INSERT INTO hosts (name) VALUES (:name) ON CONFLICT (name) DO NOTHING")
+_DEVICE = text("""
+INSERT INTO devices (uuid, host_id, type, name, backend, traits, facts, state, state_reason, last_seen_at, measured)
+VALUES (:uuid, (SELECT id FROM hosts WHERE name = :host), :type, :name, :backend, CAST(:traits AS jsonb),
+    CAST(:facts AS jsonb), :state, :reason, '-infinity', :rows)
+RETURNING id
+""")
+_ENVIRONMENTS = text("""
+INSERT INTO environments (id, content)
+SELECT environment_id, environment FROM imported_rows WHERE environment IS NOT NULL ORDER BY environment_id
+ON CONFLICT DO NOTHING
+""")
+# In the order in which a submission writes them: neither waits for what the other holds.
+_CONFIGURATIONS = text(f"""
+INSERT INTO configurations (id, {", ".join(CONFIGURATION_COLUMNS)})
+SELECT DISTINCT ON (configuration_id) configuration_id, {", ".join(CONFIGURATION_COLUMNS)}
+FROM imported_rows ORDER BY configuration_id
+ON CONFLICT DO NOTHING
+""")
+_COLUMNS = ", ".join(("configuration_id", "environment_id", "measured_at", *MEASUREMENT_COLUMNS))
+_MEASUREMENTS = text(f"""
+INSERT INTO measurements (device_id, {_COLUMNS})
+SELECT d.id, {_COLUMNS} FROM imported_rows
+JOIN unnest(CAST(:keys AS text[]), CAST(:ids AS bigint[])) AS d(key, id) ON d.key = device
+ORDER BY number
+""")
+
+
+def land(connection: Connection, devices: Sequence[ImportedDevice], *, reason: str) -> int:
+    """Stores the devices and the staged rows, and returns how many rows.
+
+    `reason` is what lists of devices say of why these take no work. Raises `ImportNotAllowed`.
+    """
+    try:
+        ids = [_stored(connection, device, reason) for device in devices]
+        connection.execute(_ENVIRONMENTS)
+        connection.execute(_CONFIGURATIONS)
+        return connection.execute(_MEASUREMENTS, {"keys": [device.key for device in devices], "ids": ids}).rowcount
+    except DBAPIError as error:
+        if isinstance(error.orig, psycopg.errors.InsufficientPrivilege):
+            raise ImportNotAllowed(why=first_line(error.orig)) from error
+        raise
+
+
+def _stored(connection: Connection, device: ImportedDevice, reason: str) -> int:
+    connection.execute(_NEW_HOST, {"name": device.host})
+    identity = device.identity
+    parameters = {
+        **{"uuid": identity.uuid, "host": device.host, "type": identity.type, "name": identity.name},
+        **{
+            "backend": identity.backend.value,
+            "rows": device.rows,
+            "reason": reason,
+            "state": DeviceState.DRAINED.value,
+        },
+        "traits": json.dumps(identity.traits.to_json()),
+        "facts": json.dumps(identity.facts),
+    }
+    found: int = connection.execute(_DEVICE, parameters).scalar_one()
+    return found

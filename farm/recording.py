@@ -1,0 +1,50 @@
+"""Recordings as every reader of them sees them: what a Parquet file of measurements must have, and what it says of itself.
+
+A row has the columns of a configuration (`parameters` is a JSON object), `runtime_ms`, and any other column of
+`farm.measurement.Measurement`. The Parquet that `farm results` exports for one device type is a recording.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from farm.errors import BadRecording, MissingColumns, first_line
+from farm.provenance import Provenance
+
+CONFIGURATION_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters")
+NEEDED_COLUMNS = (*CONFIGURATION_COLUMNS, "runtime_ms")
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turns what Arrow and the operating system raise while the file is read into `BadRecording`."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise BadRecording(path=path, why="there is no such file") from None
+    except PermissionError:
+        raise BadRecording(path=path, why="you may not read it") from None
+    except IsADirectoryError:
+        raise BadRecording(path=path, why="it is a folder") from None
+    except (pa.ArrowException, OSError) as error:
+        raise BadRecording(path=path, why=first_line(error)) from None
+
+
+def check_columns(path: Path, found: Collection[str]) -> None:
+    """Raises `MissingColumns` where a column is missing without which a row says nothing."""
+    missing = [name for name in NEEDED_COLUMNS if name not in found]
+    if missing:
+        raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(found))
+
+
+def provenance_in(path: Path, metadata: bytes) -> Provenance:
+    """The provenance that stands in a file's metadata as JSON. Raises `BadRecording`."""
+    try:
+        return Provenance.from_json(json.loads(metadata))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadRecording(path=path, why=f"its provenance cannot be read: {error!r}") from None

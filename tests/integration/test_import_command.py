@@ -1,0 +1,371 @@
+"""`farm import dataset`: rows that were measured elsewhere come in whole, once, and stay apart from the farm's own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from commands import Command, farm_in, refused
+from homes import environment, eventually
+from samples import cpu, document
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
+from test_batches import land, leased
+
+import farm
+from farm.campaign import Campaign, KnownDevice, PoolSpec, plan
+from farm.db import campaigns, devices, gauges, measurements, trainings
+from farm.db.campaigns import Stored
+from farm.db.tables import DeviceState
+from farm.devices import Backend, DeviceIdentity
+from farm.errors import BadRecording, ImportNotAllowed, NoSuchTarget, RowNotImported
+from farm.importers import dataset
+from farm.importers.dataset import Import, Outcome, import_dataset, look
+from trainer.table import read_training_table
+
+PUBLISHED = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
+DERIVED = ("tflops", "energy_mj", "gflops_per_w", "intensity")
+OF_THE_IMPORT = ("campaign", "host", "device_uuid", "source", "measurement_id")
+TABLES = ("measurements", "configurations", "environments", "devices", "hosts")
+
+
+@pytest.fixture
+def command(tmp_path: Path, database_url: str) -> Command:
+    return farm_in(tmp_path, database_url)
+
+
+def load(engine: Engine, path: Path, **options: Any) -> Import:
+    return import_dataset(engine, look(path), **{"dry_run": False, "progress": lambda _: None, **options})
+
+
+def counts(engine: Engine) -> dict[str, int]:
+    with engine.connect() as connection:
+        return {name: connection.execute(text(f"SELECT count(*) FROM {name}")).scalar_one() for name in TABLES}
+
+
+NOTHING = dict.fromkeys(TABLES, 0)
+
+
+def rows_here(engine: Engine) -> list[dict[str, Any]]:
+    with engine.connect() as connection:
+        return measurements.read(connection)
+
+
+def changed(path: Path, **columns: Callable[[list[Any]], list[Any]]) -> Path:
+    """The published recording with columns changed."""
+    table = pq.read_table(PUBLISHED)
+    for name, change in columns.items():
+        at = table.schema.get_field_index(name)
+        table = table.set_column(
+            at, table.schema.field(at), pa.array(change(table[name].to_pylist()), table.schema.types[at])
+        )
+    pq.write_table(table, path)
+    return path
+
+
+def with_value(number: int, value: Any) -> Callable[[list[Any]], list[Any]]:
+    return lambda values: [value if n == number else v for n, v in enumerate(values, start=1)]
+
+
+# --- what comes in -----------------------------------------------------------------------------------
+
+
+def test_every_row_comes_in_with_its_columns_in_its_order(engine: Engine) -> None:
+    done = load(engine, PUBLISHED)
+    assert (done.outcome, done.configurations, done.new_configurations) == (Outcome.IMPORTED, 270, 270)
+    given, found = pq.read_table(PUBLISHED).to_pylist(), rows_here(engine)
+    kept = [name for name in given[0] if name not in (*DERIVED, *OF_THE_IMPORT)]
+    assert len(kept) == 38
+    for row in given:
+        row.update({name: json.loads(row[name]) for name in ("parameters", "details", "environment")})
+    assert [{n: row[n] for n in kept} for row in given] == [
+        {n: str(row[n]) if n == "configuration_id" else row[n] for n in kept} for row in found
+    ]
+    for name in DERIVED:
+        assert [row[name] for row in found] == pytest.approx([row[name] for row in given])
+    assert {row["source"] for row in found} == {"imported"}
+    assert [row["device_uuid"] for row in found] == [
+        f"IMP-{done.dataset.content[:16]}-{r['device_uuid']}" for r in given
+    ]
+    assert {(row["campaign"], row["host"]) for row in found} == {(None, "imported:vm")}
+
+
+def test_repeats_stay_repeats(engine: Engine, tmp_path: Path) -> None:
+    table = pq.read_table(PUBLISHED)
+    pq.write_table(pa.concat_tables([table, table.slice(0, 30)]), tmp_path / "twice.parquet")
+    done = load(engine, tmp_path / "twice.parquet")
+    assert (done.configurations, sum(device.rows for device in done.devices)) == (270, 300)
+    assert counts(engine)["measurements"] == 300
+
+
+def test_a_row_without_a_time_counts_as_measured_when_it_was_imported(engine: Engine, tmp_path: Path) -> None:
+    load(engine, changed(tmp_path / "timeless.parquet", measured_at=with_value(3, None)))
+    found = [row["measured_at"] for row in rows_here(engine)]
+    with engine.connect() as connection:
+        now = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    assert timedelta() <= now - found[2] < timedelta(minutes=1)
+    assert found[2] not in found[:2] + found[3:]
+
+
+def test_the_same_content_comes_in_once_and_a_changed_file_is_another_import(engine: Engine, tmp_path: Path) -> None:
+    first = load(engine, PUBLISHED)
+    (tmp_path / "copy.parquet").write_bytes(PUBLISHED.read_bytes())
+    before = counts(engine)
+    again = load(engine, tmp_path / "copy.parquet")
+    assert (again.outcome, again.uuids) == (Outcome.KNOWN, tuple(sorted(first.uuids)))
+    assert counts(engine) == before
+    other = load(engine, changed(tmp_path / "other.parquet", seed=with_value(1, 7)))
+    assert (other.outcome, other.new_configurations) == (Outcome.IMPORTED, 0)
+    assert counts(engine) == {**before, "measurements": 540, "devices": 8}
+
+
+def test_of_two_imports_at_a_time_one_brings_the_rows(engine: Engine) -> None:
+    outcomes = list[Outcome]()
+    together = threading.Barrier(2)
+
+    def run() -> None:
+        together.wait()
+        outcomes.append(load(engine, PUBLISHED).outcome)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == [Outcome.IMPORTED, Outcome.KNOWN]
+    assert counts(engine)["measurements"] == 270
+
+
+def test_an_export_of_imported_rows_is_a_recording_too(command: Command, engine: Engine, tmp_path: Path) -> None:
+    load(engine, PUBLISHED)
+    assert command("results", "--type", "nvidia-h200", "-o", "again.parquet").returncode == 0
+    (device, *_) = load(engine, tmp_path / "again.parquet").devices
+    assert device.identity.facts["sources"] == {"imported": 69}
+    assert device.identity.facts["device_uuid"].startswith("IMP-")
+
+
+# --- whole or not at all -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("samples", 0, 'violates check constraint "ck_measurements_samples_positive"'),
+        ("power_w", -1.0, 'violates check constraint "ck_measurements_power_positive"'),
+        ("runtime_ms", 0.0, 'violates check constraint "ck_measurements_runtime_positive"'),
+        ("kernel_hash", "zero\0byte", "NUL"),
+        ("details", '{"text": "zero\\u0000byte"}', "unsupported Unicode escape sequence"),
+        ("details", '{"waves": NaN}', "invalid input syntax for type json"),
+        ("family", "magic", "no kernel family 'magic'"),
+    ],
+)
+def test_a_row_that_cannot_be_stored_is_named_and_nothing_is_imported(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, value: Any, why: str
+) -> None:
+    monkeypatch.setattr(dataset, "BATCH_ROWS", 100)
+    path = changed(tmp_path / "bad.parquet", **{column: with_value(242, value)})
+    for dry_run in (True, False):
+        with pytest.raises(RowNotImported) as raised:
+            load(engine, path, dry_run=dry_run)
+        assert f"{path}: row 242 cannot be imported: " in str(raised.value)
+        assert why in str(raised.value)
+    assert counts(engine) == NOTHING
+    assert load(engine, PUBLISHED).outcome is Outcome.IMPORTED
+
+
+def test_an_interrupted_import_leaves_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "BATCH_ROWS", 100)
+    seen = list[int]()
+
+    def interrupt(rows: int) -> None:
+        seen.append(rows)
+        if rows == 200:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        load(engine, PUBLISHED, progress=interrupt)
+    assert seen == [100, 200]
+    assert counts(engine) == NOTHING
+    assert load(engine, PUBLISHED).outcome is Outcome.IMPORTED
+
+
+def test_ctrl_c_in_the_middle_ends_the_command_and_leaves_nothing(
+    engine: Engine, database_url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "long.parquet"
+    pq.write_table(pa.concat_tables([pq.read_table(PUBLISHED)] * 400), path)  # some 10 s
+    program = subprocess.Popen(
+        [sys.executable, "-m", "farm", "import", "dataset", str(path)],
+        env=environment(tmp_path / ".farm", FARM_DATABASE_URL=database_url),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def is_copying() -> bool:
+        with engine.connect() as connection:
+            query = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND query ~ '^COPY'"
+            return bool(connection.execute(text(query)).scalar_one())
+
+    eventually(is_copying)
+    program.send_signal(signal.SIGINT)
+    _, said = program.communicate(timeout=30)
+    assert (program.returncode, said.strip()) == (130, f"Interrupted. Nothing of {path} was imported.")
+    assert counts(engine) == NOTHING
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_imported(engine: Engine, tmp_path: Path) -> None:
+    path = changed(tmp_path / "moving.parquet", seed=with_value(1, 7))
+    with pytest.raises(BadRecording, match="it was changed while it was read"):
+        load(engine, path, progress=lambda _: path.write_bytes(PUBLISHED.read_bytes()))
+    assert counts(engine) == NOTHING
+
+
+def test_a_lost_connection_leaves_nothing_and_says_so(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "BATCH_ROWS", 100)
+
+    def lose(_: int) -> None:
+        with engine.connect() as connection:
+            connection.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND xact_start < now()"
+                    " AND datname = current_database()"
+                )
+            )
+
+    with pytest.raises(OperationalError) as raised:
+        load(engine, PUBLISHED, progress=lose)
+    assert raised.value.connection_invalidated
+    assert counts(engine) == NOTHING
+
+
+def test_a_dry_run_says_what_would_come_and_stores_nothing(command: Command, engine: Engine) -> None:
+    done = command("import", "dataset", str(PUBLISHED), "--dry-run", "--json")
+    (said,) = json.loads(done.stdout)
+    assert (said["outcome"], said["rows"], said["new_configurations"]) == ("importable", 270, 270)
+    assert sorted(device["rows"] for device in said["devices"]) == [63, 68, 69, 70]
+    assert "270 rows of 270 configurations (0 known here) would be imported" in done.stderr
+    assert load(engine, PUBLISHED, dry_run=True).outcome is Outcome.IMPORTABLE
+    assert counts(engine) == NOTHING
+
+
+def test_a_role_that_may_not_write_is_told_so(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("REVOKE INSERT ON measurements FROM CURRENT_USER"))
+    with pytest.raises(ImportNotAllowed, match="permission denied for table measurements"):
+        load(engine, PUBLISHED)
+    assert counts(engine) == NOTHING
+
+
+# --- apart from the farm's own -----------------------------------------------------------------------
+
+
+def test_devices_of_an_import_are_never_live_nor_awaited(engine: Engine) -> None:
+    load(engine, PUBLISHED)
+    with engine.begin() as connection:
+        for resumed in (False, True):
+            assert devices.live(connection, silent_after=1e6) == []
+            assert devices.awaited(connection, silent_after=0, within=1e9) == []
+            assert devices.live_hosts(connection, silent_after=1e6) == set()
+            assert sum(n["live"] for n in gauges.read(connection, silent_after=1e6).devices.values()) == 0
+            if not resumed:
+                for row in devices.overview(connection, silent_after=15):
+                    assert devices.set_state(connection, row["device_id"], DeviceState.ACTIVE, None)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "any",
+        {"type": "nvidia-h200"},
+        {"each": "nvidia-h200"},
+        {"host": "imported:vm"},
+        {"device": "IMP-c88fd782ee3e1d4c-GPU-4e7a5dfa-071d-0fcc-c80b-26351fb9bd98"},
+    ],
+    ids=str,
+)
+def test_devices_of_an_import_are_no_targets(engine: Engine, target: str | dict[str, str]) -> None:
+    assert "IMP-c88fd782ee3e1d4c-GPU-4e7a5dfa-071d-0fcc-c80b-26351fb9bd98" in load(engine, PUBLISHED).uuids
+    asked = Campaign.from_document(
+        document(targets=[target] if isinstance(target, dict) else target, kernels=[{"family": "tiled", "tile": 16}])
+    )
+    with engine.connect() as connection:
+        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+    with pytest.raises(NoSuchTarget, match="no worker has announced a device yet"):
+        plan(asked, known, allow_missing=False)
+
+
+def test_a_campaign_for_any_device_has_the_pool_of_the_farms_own(
+    engine: Engine, announce: Callable[[DeviceIdentity], int]
+) -> None:
+    traits = load(engine, PUBLISHED).dataset.provenance.traits
+    announce(replace(cpu(), uuid="GPU-1", type="nvidia-l4", backend=Backend.CUDA, traits=traits))
+    asked = Campaign.from_document(document(kernels=[{"family": "tiled", "tile": 16}]))
+    with engine.connect() as connection:
+        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+    jobs = list(plan(asked, known, allow_missing=False).jobs())
+    assert {job.pool for job in jobs} == {PoolSpec.of_types(["nvidia-l4"])}
+
+
+def test_models_learn_from_imported_rows_only_when_asked(engine: Engine) -> None:
+    load(engine, PUBLISHED)
+    with engine.connect() as connection:
+        assert trainings.trainable_types(connection, campaign_id=None, any_source=False) == []
+        assert len(read_training_table(connection, "nvidia-h200")) == 0
+        assert trainings.trainable_types(connection, campaign_id=None, any_source=True) == ["nvidia-h200"]
+        table = read_training_table(connection, "nvidia-h200", any_source=True)
+    assert (len(table), set(table["source"])) == (270, {"imported"})
+
+
+def test_the_farms_own_rows_keep_their_source_beside_imported_ones(
+    engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]
+) -> None:
+    device = announce(cpu())
+    submit(Campaign.from_document(document()))
+    land(engine, leased(engine, device))
+    load(engine, PUBLISHED)
+    found = rows_here(engine)
+    assert [row["source"] for row in found] == ["measured"] * 12 + ["imported"] * 270
+    assert {row["device_uuid"] for row in found[:12]} == {"CPU-1"}
+
+
+# --- the command -------------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_came_and_lists_show_it_as_imported(command: Command, engine: Engine) -> None:
+    done = command("import", "dataset", str(PUBLISHED))
+    assert done.returncode == 0
+    assert "270 rows of 270 configurations (0 known here) are imported" in done.stderr
+    assert done.stdout.count("IMP-c88fd782ee3e1d4c-GPU-") == 4
+    again = command("import", "dataset", str(PUBLISHED), str(PUBLISHED), "--json")
+    assert [(one["outcome"], len(one["device_uuids"])) for one in json.loads(again.stdout)] == [("known", 4)] * 2
+    assert again.stderr.count("was imported before") == 2
+    listed = command("devices").stdout
+    assert listed.count(f"imported from {PUBLISHED.name}") == 4
+    (first, *_) = json.loads(command("devices", "--json").stdout)
+    assert (first["live"], first["measurements"], first["facts"]["imported_from"]) == (False, 70, PUBLISHED.name)
+    assert "Some rows are recorded or imported" in command("results").stdout
+
+
+def test_no_file_is_begun_where_one_is_no_recording(command: Command, engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("m,n,k\n")
+    refused(command("import", "dataset", str(PUBLISHED), "rows.csv"), 2, "rows.csv is not a recording of measurements")
+    refused(command("import", "dataset", str(PUBLISHED), "no.parquet"), 2, "there is no such file")
+    assert counts(engine) == NOTHING
+
+
+def test_a_refused_row_leaves_the_files_before_it_imported(command: Command, engine: Engine, tmp_path: Path) -> None:
+    changed(tmp_path / "bad.parquet", samples=with_value(9, 0))
+    done = command("import", "dataset", str(PUBLISHED), "bad.parquet")
+    refused(done, 2, "270 configurations (0 known here) are imported", "bad.parquet: row 9 cannot be imported")
+    assert counts(engine)["measurements"] == 270
