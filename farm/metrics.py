@@ -47,7 +47,7 @@ class Duration:
 class Metrics:
     """Where a program counts and times what it does. These go nowhere: metrics are off."""
 
-    def count(self, what: Count, amount: int = 1, *, value: str | None = None) -> None:
+    def count(self, what: Count, amount: float = 1, *, value: str | None = None) -> None:
         """Adds to a count; `value` is that of its label, where it has one."""
 
     def time(self, what: Duration) -> AbstractContextManager[object]:
@@ -85,7 +85,7 @@ class PrometheusMetrics(Metrics):
         for duration in self._histograms:
             self._histogram(duration)
 
-    def count(self, what: Count, amount: int = 1, *, value: str | None = None) -> None:
+    def count(self, what: Count, amount: float = 1, *, value: str | None = None) -> None:
         labels = self._labels if what.label is None else {**self._labels, what.label: value or ""}
         counter = self._counters[what]
         (counter.labels(**labels) if labels else counter).inc(amount)

@@ -48,6 +48,9 @@ class Settings(BaseSettings):
     quarantine_after_jobs: int = Field(
         default=5, ge=1, description="a device that fails this many jobs which others then measure is quarantined"
     )
+    sentinel_jobs: int = Field(
+        default=100, ge=0, description="a device measures its sentinel after this many jobs; 0: never"
+    )
     max_configurations: int = Field(default=20_000_000, ge=1, description="configurations in one campaign at the most")
 
     @property

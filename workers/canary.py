@@ -1,12 +1,23 @@
-"""Is this device fit to work? A fresh process proves it on one small configuration before it takes any job."""
+"""Is this device fit to work, and does it stay as it was?
+
+A fresh process proves it on one small configuration, the canary, before it takes any job. Between batches it measures a
+fixed one, its sentinel, whose times tell of drift and compare hosts.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
 
-from farm.errors import CanaryFailed, FarmError
-from farm.measurement import MeasuringRules, TimingRules
+from farm.errors import CanaryFailed, DevicePoisoned, FarmError, InvalidOnDevice
+from farm.kernels import Configuration
+from farm.measurement import Measurement, MeasuringRules, Source, TimingRules
 from workers.devices import Device
+
+log = logging.getLogger(__name__)
 
 RULES = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_seconds=0.1, warmup_seconds=0.005))
 
@@ -29,3 +40,65 @@ def prove(device: Device) -> None:
         value = getattr(row, name)
         if not (math.isfinite(value) and value > 0):
             raise CanaryFailed(configuration=canary, why=f"{name} is {value}")
+
+
+SENTINEL_RULES = MeasuringRules(
+    timing=TimingRules(target_rse=0.003, min_samples=10, max_seconds=0.1, warmup_seconds=0.05), job_seconds=30.0
+)
+"""A tenth of a second of samples: of its mean, 0.3% is far below the drift that is looked for."""
+
+SENTINEL_SECONDS = 30.0
+"""Between two sentinels at the least, however short the jobs are: under 1% of a device's time."""
+
+
+class Sentinel:
+    """The fixed GEMM that a device measures now and then, and when it is due.
+
+    It is due at the first batch of each campaign that this process works for, and then after `every_jobs` jobs that were
+    measured, but not sooner than `SENTINEL_SECONDS` after the last one. Never where `every_jobs` is 0, or where the device
+    has no sentinel. `clock` gives seconds and never goes backwards.
+    """
+
+    def __init__(self, device: Device, *, every_jobs: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._device = device
+        self._every_jobs = every_jobs
+        self._clock = clock
+        self._configuration = device.sentinel() if every_jobs else None
+        self._campaigns = set[int]()
+        self._jobs, self._last = 0, -math.inf
+        self.in_hand = False
+
+    def count(self, jobs: int) -> None:
+        """So many jobs were measured."""
+        self._jobs += jobs
+
+    def is_due(self, campaign_id: int) -> bool:
+        """Whether it is to be measured before the next job of that campaign."""
+        if self._configuration is None:
+            return False
+        if campaign_id not in self._campaigns:
+            return True
+        return self._jobs >= self._every_jobs and self._clock() - self._last >= SENTINEL_SECONDS
+
+    def measure(self, campaign_id: int) -> tuple[Configuration, Measurement] | None:
+        """The configuration and its row. None where it failed, which is logged; what can never run is not tried again.
+
+        Raises `DevicePoisoned`: then `in_hand` stays true.
+        """
+        assert self._configuration is not None, "ask is_due before"
+        self._campaigns.add(campaign_id)
+        self._jobs, self._last = 0, self._clock()
+        self.in_hand = True
+        try:
+            row = self._device.measure(self._configuration, SENTINEL_RULES)
+        except DevicePoisoned:
+            raise
+        except Exception as error:
+            why = str(error) if isinstance(error, FarmError) else f"{type(error).__name__}: {error}"
+            log.warning("the sentinel failed: %s", why, extra={"campaign_id": campaign_id})
+            if isinstance(error, InvalidOnDevice):
+                self._configuration = None
+            self.in_hand = False
+            return None
+        self.in_hand = False
+        return self._configuration, replace(row, source=Source.SENTINEL)

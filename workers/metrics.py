@@ -47,10 +47,13 @@ CANARY_FAILURES = Count("worker_canary_failures", "Times that the device failed 
 DATABASE_ERRORS = Count("worker_database_errors", "Times that the database did not answer, each try counted.")
 CHILD_DEATHS = Count(
     "worker_child_deaths",
-    "Measuring processes that died while they had a batch or claimed one, by cause: hung, poisoned, a signal's name, "
-    "or exit for any other status.",
+    "Measuring processes that died while they had a batch or claimed one, by cause: hung, poisoned, sentinel, a signal's "
+    "name, or exit for any other status.",
     "cause",
-    ("hung", "poisoned", "SIGKILL", "SIGSEGV", "exit"),
+    ("hung", "poisoned", "sentinel", "SIGKILL", "SIGSEGV", "exit"),
+)
+WINDOW = Count(
+    "worker_window_seconds", "Seconds in which the device was inside a measurement window; their rate is its duty."
 )
 MEASURING = Duration("worker_measuring", "Time of one job on the device, without claiming, marking and landing.", _LONG)
 BATCH = Duration("worker_batch", "Time of one batch, from its claim to the end of its landing.", _LONG)
@@ -60,7 +63,7 @@ LAND = Duration("worker_land", "Time to land the rows of a batch.", _SHORT)
 
 _COUNTS = {
     PARENT: (JOBS, DATABASE_ERRORS, CHILD_DEATHS),
-    CHILD: (JOBS, LEASES_LOST, CANARY_FAILURES, DATABASE_ERRORS),
+    CHILD: (JOBS, WINDOW, LEASES_LOST, CANARY_FAILURES, DATABASE_ERRORS),
 }
 _DURATIONS = {PARENT: (), CHILD: (MEASURING, BATCH, CLAIM, MARK, LAND)}
 

@@ -1,4 +1,8 @@
-"""What a worker does with a batch: claim it, measure job by job, land the rows."""
+"""What a worker does with a batch: claim it, measure job by job, land the rows.
+
+While the device measures a job, a thread prepares the next one. Rows land before the next batch is claimed: a device
+holds one lease, one connection, and at most one job that may be blamed for what happens to its process.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,28 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from farm.db import batches, measurements
+from farm.db import batches, measurements, sentinels
 from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.engine import unanswered
 from farm.db.tables import FailureKind
 from farm.errors import DevicePoisoned, FarmError, InvalidOnDevice, LeaseLost
+from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.metrics import Metrics
-from workers.canary import prove
+from workers.canary import SENTINEL_RULES, Sentinel, prove
 from workers.devices import Device
-from workers.metrics import BATCH, CLAIM, DATABASE_ERRORS, JOBS, LAND, LEASES_LOST, MARK, MEASURING
+from workers.metrics import BATCH, CLAIM, DATABASE_ERRORS, JOBS, LAND, LEASES_LOST, MARK, MEASURING, WINDOW
+from workers.preparation import Preparation
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +39,9 @@ T = TypeVar("T")
 
 EXIT_HUNG = 86
 """Exit status of a process that ended itself because a job outlived its time."""
+
+EXIT_SENTINEL = 88
+"""Exit status of a process in which the device's own sentinel hung, or made its context unusable."""
 
 LANDING_SECONDS = 30.0
 """How long a lease may be renewed beyond the longest job, to land the rows."""
@@ -52,18 +63,19 @@ class Deadline:
     thread watches all jobs: starting a thread for each would cost more than a short job.
     """
 
-    def __init__(self, end_process: Callable[[], None] = lambda: os._exit(EXIT_HUNG), *, look_s: float = 0.25) -> None:
+    def __init__(self, end_process: Callable[[int], None] = os._exit, *, look_s: float = 0.25) -> None:
         self._end_process = end_process
         self._look_s = look_s
-        self._watched: tuple[float, str, dict[str, int]] | None = None
+        self._watched: tuple[float, str, int, dict[str, int]] | None = None
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def of(self, seconds: float, what: str, **ids: int) -> Iterator[None]:
+    def of(self, seconds: float, what: str, *, status: int = EXIT_HUNG, **ids: int) -> Iterator[None]:
+        """Ends the process with that exit status where the block takes longer."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
             self._thread.start()
-        self._watched = (time.monotonic() + seconds, what, ids)
+        self._watched = (time.monotonic() + seconds, what, status, ids)
         try:
             yield
         finally:
@@ -74,8 +86,9 @@ class Deadline:
             time.sleep(self._look_s)
             watched = self._watched
             if watched is not None and time.monotonic() > watched[0]:
-                log.error("%s outlived its time and is ended with its process", watched[1], extra=watched[2])
-                self._end_process()
+                _, what, status, ids = watched
+                log.error("%s outlived its time and is ended with its process", what, extra=ids)
+                self._end_process(status)
                 return
 
 
@@ -85,6 +98,7 @@ class _Outcome:
 
     results: list[tuple[ClaimedJob, Measurement]] = field(default_factory=list)
     failures: dict[int, Failure] = field(default_factory=dict)
+    sentinel: tuple[Configuration, Measurement] | None = None
     poison: DevicePoisoned | None = None
 
     @property
@@ -95,6 +109,9 @@ class _Outcome:
 
 class Runner:
     """Measures batches on one open device. Must be used from one thread, and holds no connection between two calls.
+
+    Its sentinel is measured after every `sentinel_jobs` jobs; 0: never. It comes before the first job of a batch, when no
+    job is named that could be blamed for it.
 
     `engine` should not be durable: one mark goes through it before each job, and must not cost what a short job takes.
     Landing waits for the disk all the same.
@@ -112,6 +129,7 @@ class Runner:
         stopping: threading.Event,
         deadline: Deadline | None = None,
         metrics: Metrics | None = None,
+        sentinel_jobs: int = 0,
     ) -> None:
         self._engine = engine
         self._marks = engine.execution_options(isolation_level="AUTOCOMMIT")  # one round trip
@@ -121,25 +139,36 @@ class Runner:
         self._stopping = stopping
         self._deadline = deadline or Deadline()
         self._metrics = metrics or Metrics()
+        self._sentinel = Sentinel(device, every_jobs=sentinel_jobs)
+        self._preparation = Preparation(device)
+        weakref.finalize(self, self._preparation.end)
+
+    @property
+    def at_sentinel(self) -> bool:
+        """Whether the sentinel is what the device measured last: then a poisoned context is no job's fault."""
+        return self._sentinel.in_hand
 
     def run_batch(self, batch_id: int) -> int:
         """Claims, measures and lands a batch; returns the number of rows landed.
 
         0 where another worker has the batch, or where the lease was lost on the way: then nothing is written.
-        Raises `DevicePoisoned` and `CanaryFailed` after landing what was measured before.
+        Raises `DevicePoisoned` and `CanaryFailed` after landing what was measured before; the former after a lost lease too.
         """
         lease = self._claim(batch_id)
         if lease is None:
             log.debug("nothing to claim", extra={"batch_id": batch_id})
             return 0
         ids = {"batch_id": batch_id, "campaign_id": lease.campaign_id}
+        outcome = _Outcome()
         try:
             with self._metrics.time(BATCH):
-                outcome = self._measure(lease)
+                self._measure(lease, outcome)
                 self._land(lease, outcome)
         except LeaseLost as error:
             self._metrics.count(LEASES_LOST)
             log.warning("%s", error, extra=ids)
+            if outcome.poison is not None:
+                raise outcome.poison from None
             return 0
         self._metrics.count(JOBS, len(outcome.results), value="measured")
         for job_id, failure in outcome.failures.items():
@@ -161,15 +190,22 @@ class Runner:
         with self._metrics.time(CLAIM):
             return self._patiently(claim, CLAIM_PATIENCE_SECONDS)
 
-    def _measure(self, lease: Lease) -> _Outcome:
-        outcome = _Outcome()
-        for job in lease.jobs:
+    def _measure(self, lease: Lease, outcome: _Outcome) -> None:
+        if not self._stopping.is_set() and self._sentinel.is_due(lease.campaign_id):
+            self._measure_sentinel(lease, outcome)
+        if outcome.poison is not None:
+            return
+        for job, following in zip_longest(lease.jobs, lease.jobs[1:]):
             if self._stopping.is_set() or not self._mark(lease, job):
                 break  # the rest of the batch goes back
+            if following is not None:
+                self._preparation.ask(following.configuration)
             try:
                 deadline = self._deadline.of(lease.rules.job_seconds, "a job", job_id=job.id)
                 with deadline, self._metrics.time(MEASURING):
-                    outcome.results.append((job, self._device.measure(job.configuration, lease.rules)))
+                    row = self._device.measure(job.configuration, lease.rules)
+                self._metrics.count(WINDOW, row.window_s)
+                outcome.results.append((job, row))
             except DevicePoisoned as error:
                 outcome.failures[job.id] = Failure(FailureKind.KILLED, str(error))
                 outcome.poison = error
@@ -181,7 +217,19 @@ class Runner:
             except Exception as error:  # a defect of a device: the job fails, its neighbours are measured
                 log.exception("the device raised", extra={"job_id": job.id, "batch_id": lease.batch_id})
                 outcome.failures[job.id] = Failure(FailureKind.FAILED, f"{type(error).__name__}: {error}")
-        return outcome
+        self._sentinel.count(len(outcome.results))
+
+    def _measure_sentinel(self, lease: Lease, outcome: _Outcome) -> None:
+        """Under the lease of the claim, which can be renewed for longer than the sentinel may take."""
+        ids = {"batch_id": lease.batch_id, "campaign_id": lease.campaign_id}
+        try:
+            with self._deadline.of(SENTINEL_RULES.job_seconds, "the sentinel", status=EXIT_SENTINEL, **ids):
+                outcome.sentinel = self._sentinel.measure(lease.campaign_id)
+        except DevicePoisoned as error:
+            log.warning("the sentinel made the device's context unusable: %s", error, extra=ids)
+            outcome.poison = error
+        if outcome.sentinel is not None:
+            self._metrics.count(WINDOW, outcome.sentinel[1].window_s)
 
     def _mark(self, lease: Lease, job: ClaimedJob) -> bool:
         """Before each job: the lease goes on, the job is the suspect if we die, and it may have been stopped."""
@@ -198,6 +246,8 @@ class Runner:
         def land() -> None:
             with self._engine.begin() as connection:
                 batches.land(connection, lease, outcome.results, outcome.failures)
+                if outcome.sentinel is not None:
+                    sentinels.land(connection, lease, *outcome.sentinel)
 
         patience_s = lease.rules.job_seconds + LANDING_SECONDS
         with self._metrics.time(LAND):

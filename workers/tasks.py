@@ -34,7 +34,7 @@ from farm.settings import settings
 from workers.canary import prove
 from workers.devices import open_device
 from workers.metrics import CANARY_FAILURES, CHILD, CHILD_DEATHS, DATABASE_ERRORS, JOBS, PARENT, metrics_of
-from workers.runner import EXIT_HUNG, Deadline, Runner
+from workers.runner import EXIT_HUNG, EXIT_SENTINEL, Deadline, Runner
 from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ UNLEASED_SECONDS = OPENING_SECONDS + 30.0
 """How long a child may have a task without a lease. One that is slower to open the device ends itself before."""
 
 DEATHS_WHILE_OPENING, DEATHS_WINDOW_SECONDS = 3, 600.0
-"""A device whose process dies this often in this time before it has claimed anything is quarantined."""
+"""A device whose process dies this often in this time, before it has claimed anything or at its sentinel, is quarantined."""
 
 STOP_SIGNAL = signal.SIGUSR2
 """Sent by the parent to its child when the worker is to stop: finish the job in hand, hand back the rest."""
@@ -96,6 +96,7 @@ def _runner() -> Runner:
         stopping=_stopping,
         deadline=deadline,
         metrics=_metrics(CHILD),
+        sentinel_jobs=settings().sentinel_jobs,
     )
 
 
@@ -125,7 +126,7 @@ def measure_batch(batch_id: int) -> None:
         runner.run_batch(batch_id)
     except DevicePoisoned:
         log.exception("this process ends, a fresh one takes its place", extra=ids)
-        os._exit(EXIT_POISONED)
+        os._exit(EXIT_SENTINEL if runner.at_sentinel else EXIT_POISONED)
     except CanaryFailed as error:
         metrics.count(CANARY_FAILURES)
         _quarantine(str(error))
@@ -164,29 +165,29 @@ def _set_up_child(**_: Any) -> None:
 
 
 class _HandBacks:
-    """Batches of children that died, and how often that happened before anything was claimed."""
+    """Batches of children that died, and how often that happened before any job was begun."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, str]] = []
-        self._deaths: list[float] = []  # when, of those before anything was claimed
+        self._waiting: list[tuple[int, str, bool]] = []
+        self._deaths: list[float] = []  # when, of those before any job was begun
 
-    def add(self, batch_id: int, reason: str) -> None:
+    def add(self, batch_id: int, reason: str, *, at_sentinel: bool = False) -> None:
         with self._lock:
-            self._waiting.append((batch_id, reason))
+            self._waiting.append((batch_id, reason, at_sentinel))
 
     def work_off(self) -> None:
         """Hands back what waits, so that its jobs wait again at once. Raises `DBAPIError`; then it still waits."""
         with self._lock:
             while self._waiting:
-                batch_id, reason = self._waiting[0]
+                batch_id, reason, at_sentinel = self._waiting[0]
                 with engine().begin() as connection:
                     held = batches.release(connection, batch_id, device_id=device_id(), reason=reason, suspect=True)
                     claimed = held or batches.was_claimed(connection, batch_id, device_id=device_id())
-                if held:
-                    _metrics(PARENT).count(JOBS, value="killed")
-                elif not claimed:
+                if at_sentinel or not claimed:
                     self._died_unready(reason)
+                elif held:
+                    _metrics(PARENT).count(JOBS, value="killed")
                 self._waiting.pop(0)
 
     def _died_unready(self, reason: str) -> None:
@@ -280,8 +281,9 @@ def _hand_back(exception: BaseException | None = None, args: Any = (), **_: Any)
         if _stood_still.is_set():
             _stood_still.clear()
             return
-        _metrics(PARENT).count(CHILD_DEATHS, value=cause_of_death(str(exception)))
-        _hand_backs.add(args[0], f"its process {how_it_ended(str(exception))}")
+        cause = cause_of_death(str(exception))
+        _metrics(PARENT).count(CHILD_DEATHS, value=cause)
+        _hand_backs.add(args[0], f"its process {how_it_ended(str(exception))}", at_sentinel=cause == "sentinel")
         try:
             _hand_backs.work_off()
         except DBAPIError as error:
@@ -298,16 +300,17 @@ def how_it_ended(message: str) -> str:
         return {
             EXIT_HUNG: "was ended because the job outlived its time (job_seconds)",
             EXIT_POISONED: "was given up because the device's context was unusable",
+            EXIT_SENTINEL: "was given up because the device's sentinel hung or made its context unusable",
         }.get(number, f"ended with status {number}")
     return "died"
 
 
 def cause_of_death(message: str) -> str:
-    """The same in a word: hung, poisoned, a signal's name, or exit."""
+    """The same in a word: hung, poisoned, sentinel, a signal's name, or exit."""
     kind, number = _status_in(message)
     if kind == "signal":
         return _signal_name(number)
-    return {EXIT_HUNG: "hung", EXIT_POISONED: "poisoned"}.get(number, "exit")
+    return {EXIT_HUNG: "hung", EXIT_POISONED: "poisoned", EXIT_SENTINEL: "sentinel"}.get(number, "exit")
 
 
 def _status_in(message: str) -> tuple[str, int]:

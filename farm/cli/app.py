@@ -13,7 +13,21 @@ from rich.markup import escape
 from sqlalchemy.exc import OperationalError
 
 import farm
-from farm.cli import analyze, campaigns, database, devices, jobs, measure, models, results, run, services, status
+from farm.cli import (
+    analyze,
+    campaigns,
+    database,
+    devices,
+    imports,
+    jobs,
+    measure,
+    models,
+    results,
+    run,
+    sentinels,
+    services,
+    status,
+)
 from farm.cli.output import remarks
 from farm.errors import FarmError, first_line
 from farm.settings import settings
@@ -51,8 +65,10 @@ app.command(rich_help_panel=_MEASURE)(campaigns.submit)
 app.command(rich_help_panel=_MEASURE)(measure.measure)
 app.command(rich_help_panel=_MEASURE)(results.results)
 app.add_typer(analyze.app, name="analyze", rich_help_panel=_MEASURE)
+app.add_typer(imports.app, name="import", rich_help_panel=_MEASURE)
 app.command(rich_help_panel=_FOLLOW)(status.status)
 app.command(rich_help_panel=_FOLLOW)(campaigns.watch)
+app.command(rich_help_panel=_FOLLOW)(sentinels.sentinels)
 app.command(rich_help_panel=_FOLLOW)(jobs.jobs)
 app.command(rich_help_panel=_FOLLOW)(jobs.retry)
 app.command(rich_help_panel=_FOLLOW)(campaigns.pause)

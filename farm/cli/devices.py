@@ -12,9 +12,11 @@ from rich.text import Text
 
 from farm.cli.outlook import condition, presence_text
 from farm.cli.output import JsonOption, console, emit_json, seconds_text, some_of, table
+from farm.cli.sentinels import share_text
 from farm.cli.session import session
 from farm.db import devices as queries
-from farm.db import progress
+from farm.db import duty, progress
+from farm.db.duty import Duty
 from farm.db.progress import DeviceNow, Presence
 from farm.db.tables import DeviceState, FailureKind
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
@@ -44,42 +46,51 @@ def _devices(context: typer.Context, as_json: JsonOption = False) -> None:
 def list_(as_json: JsonOption = False) -> None:
     """Devices and hosts: state, what each does now, errors of the last hour by class, and when it was last heard of.
 
-    Silent ones first: FARM_SILENT_AFTER_SECONDS (15) without a word from their worker.
+    Duty is the share of time inside a measurement, in the last ten minutes and without breaks of a minute and more.
+    Silent ones first: FARM_SILENT_AFTER_SECONDS (20) without a word from their worker.
     """
     with session() as opened, opened.engine.connect() as connection:
         silent_after = opened.settings.silent_after_seconds
         rows = {row["device_id"]: row for row in queries.overview(connection, silent_after=silent_after)}
         known = [d for d in progress.devices(connection, silent_after=silent_after) if d.device_id in rows]
         errors = progress.device_errors(connection)
+        duties = duty.lately(connection)
     known.sort(key=lambda d: d.presence is not Presence.SILENT)
     if as_json:
-        emit_json([_to_json(rows[d.device_id], d, errors.get(d.device_id, {})) for d in known])
+        emit_json([_to_json(rows[d.device_id], d, errors.get(d.device_id, {}), duties.get(d.device_id)) for d in known])
     elif known:
-        _print(known, rows, errors)
+        _print(known, rows, errors, duties)
     else:
         console.print("No device has been announced yet. Start a worker: farm-worker, or everything here: farm up")
 
 
-def _to_json(row: dict[str, Any], device: DeviceNow, errors: dict[str, int]) -> dict[str, Any]:
+def _to_json(row: dict[str, Any], device: DeviceNow, errors: dict[str, int], lately: Duty | None) -> dict[str, Any]:
     return {
         **row,
         "presence": device.presence,
         "state_s": device.state_s,
         "vanished_s": device.vanished_s,
+        "duty_lately": None if lately is None else lately.share,
         "errors_last_hour": {kind: errors.get(kind, 0) for kind in FailureKind},
     }
 
 
-def _print(known: Sequence[DeviceNow], rows: dict[int, dict[str, Any]], errors: dict[int, dict[str, int]]) -> None:
+def _print(
+    known: Sequence[DeviceNow],
+    rows: dict[int, dict[str, Any]],
+    errors: dict[int, dict[str, int]],
+    duties: dict[int, Duty],
+) -> None:
     lines = [
         (
             f"{d.uuid}\n{d.type} on {d.host}", _state(d), _now(rows[d.device_id], d), rows[d.device_id]["measurements"],
+            share_text(duties[d.device_id].share) if d.device_id in duties else None,
             "\n".join(f"{n:,} {kind}" for kind, n in errors.get(d.device_id, {}).items()) or None,
         )
         for d in known
     ]  # fmt: skip
-    columns = ["device", "state,\nlast heard of", "now", "measured", "errors\nin 1 h"]
-    console.print(table(None, columns, lines, right=["measured"], whole=["device", columns[1], "measured"]))
+    columns = ["device", "state,\nlast heard of", "now", "measured", "duty", "errors\nin 1 h"]
+    console.print(table(None, columns, lines, right=["measured", "duty"], whole=["device", columns[1], "measured"]))
     for d in known:
         if d.state is not DeviceState.ACTIVE:
             console.print(f"[yellow]{escape(d.uuid)}[/]: {escape(condition(d))}")

@@ -20,12 +20,19 @@ from farm.cli.output import (
     percent_text,
     rate_text,
     seconds_text,
+    some_of,
     table,
 )
+from farm.cli.sentinels import drift_text, sentinel_json, share_text
 from farm.cli.session import session
-from farm.db import campaigns, jobs, progress
+from farm.db import campaigns, duty, jobs, progress, sentinels
+from farm.db.duty import Duty
 from farm.db.progress import LaneNow
+from farm.db.sentinels import Watched
 from farm.db.tables import CampaignState, JobState
+
+MOST_DUTIES = 8
+"""Devices whose duty is named on the terminal. JSON has all of them."""
 
 MOST_ROWS = 20
 """Rows of a table on the terminal, of things that a large farm has many of. JSON has all of them."""
@@ -125,6 +132,8 @@ def _show(name: str, as_json: bool) -> None:
         running = progress.running(connection, campaign_id, silent_after=opened.settings.silent_after_seconds)
         attempts = {"measured": counts[JobState.DONE], **jobs.failures_by_kind(connection, campaign_id)}
         problems = jobs.problems(connection, campaign_id)
+        duties = duty.of_campaign(connection, campaign_id)
+        drifting = [one for one in sentinels.watched(connection, campaign_id=campaign_id) if one.flagged]
     lanes = [lane for lane in farm.lanes if lane.campaign_id == campaign_id]
     overall = ahead.pace.overall(counts[JobState.DONE] + counts[JobState.DEAD])
     if as_json:
@@ -140,6 +149,8 @@ def _show(name: str, as_json: bool) -> None:
                 "stuck": [{k: v for k, v in asdict(s).items() if k != "campaign_id"} for s in ahead.stuck],
                 "targets": [_lane_json(lane) for lane in lanes],
                 "running": running,
+                "duty": [{**asdict(one), "share": one.share} for one in duties],
+                "drifting": [sentinel_json(one) for one in drifting],
                 "attempts": attempts,
                 "problems": problems,
             }
@@ -153,6 +164,10 @@ def _show(name: str, as_json: bool) -> None:
     console.print(f"attempts: {counts_text(attempts)}")
     if pace := _pace_text(ahead, overall):
         console.print(f"pace: {pace}")
+    if duties:
+        console.print(_duty_text(duties), markup=False)
+    for one in drifting:
+        console.print(f"[yellow]drift:[/] {escape(_drift_text(found['name'], one))}")
     for stuck in ahead.stuck:
         where = f" for {stuck.target}" if stuck.target else ""
         console.print(f"[yellow]stuck:[/] {stuck.jobs:,} jobs{escape(where)}: {escape(stuck.why)}")
@@ -162,6 +177,16 @@ def _show(name: str, as_json: bool) -> None:
         _print_running(running)
     if problems:
         _print_problems(found["name"], counts, problems)
+
+
+def _duty_text(duties: Sequence[Duty]) -> str:
+    shares = [f"{share_text(one.share)} {one.device_uuid} on {one.host}" for one in duties]
+    return f"duty (share of time inside a measurement): {some_of(shares, most=MOST_DUTIES)}"
+
+
+def _drift_text(name: str, one: Watched) -> str:
+    since = f"{one.drifts_since:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{one.device_uuid} on {one.host}: {drift_text(one)} since {since}; farm sentinels {name} shows it"
 
 
 def _lane_json(lane: LaneNow) -> dict[str, Any]:

@@ -74,7 +74,7 @@ WHERE (l.jobs, l.done + coalesce(b.done, 0), l.invalid + coalesce(b.invalid, 0),
 UNION ALL
 SELECT 'device ' || d.id || ': it did not measure ' || d.measured || ' jobs' FROM devices d
 WHERE d.measured + (SELECT coalesce(sum(b.done), 0) FROM batches b WHERE b.device_id = d.id AND NOT b.folded)
-    <> (SELECT count(*) FROM measurements m WHERE m.device_id = d.id)
+    <> (SELECT count(*) FROM measurements m WHERE m.device_id = d.id AND m.job_id IS NOT NULL)
 UNION ALL
 SELECT 'campaign ' || c.id || ': ' || c.state || ', but its end says otherwise' FROM campaigns c
 WHERE (c.state IN ('done', 'cancelled')) <> (c.finished_at IS NOT NULL)

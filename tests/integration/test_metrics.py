@@ -251,7 +251,7 @@ class Noted(Metrics):
         self.counts: Counter[str] = Counter()
         self.timed: Counter[str] = Counter()
 
-    def count(self, what: Count, amount: int = 1, *, value: str | None = None) -> None:
+    def count(self, what: Count, amount: float = 1, *, value: str | None = None) -> None:
         self.counts[what.name if value is None else f"{what.name}:{value}"] += amount
 
     def time(self, what: Duration) -> AbstractContextManager[object]:
@@ -286,11 +286,11 @@ def test_jobs_are_counted_by_what_became_of_them(engine: Engine, noted: Callable
             raise MeasurementFailed(why="a hiccup")
         if n == 9:
             raise DevicePoisoned(why="an illegal address")
-        return row()
+        return row(window_s=0.25)
 
     found = noted(script)
     names = {"worker_jobs:measured": 6, "worker_jobs:invalid": 1, "worker_jobs:failed": 2, "worker_jobs:killed": 1}
-    assert found.counts == names
+    assert found.counts == {**names, "worker_window_seconds": 1.5}
     once = {"worker_claim": 1, "worker_batch": 1, "worker_land": 1}
     assert found.timed == {**once, "worker_mark": 10, "worker_measuring": 10}
 
@@ -301,7 +301,7 @@ def test_a_lost_lease_is_counted_and_its_jobs_are_not(engine: Engine, noted: Cal
             connection.execute(text("UPDATE batches SET lease_expires_at = clock_timestamp() - interval '1 s'"))
         return row()
 
-    assert noted(script).counts == {"worker_leases_lost": 1}
+    assert noted(script).counts == {"worker_leases_lost": 1, "worker_window_seconds": 0}
 
 
 def test_each_try_that_the_database_does_not_answer_is_counted(
@@ -317,7 +317,8 @@ def test_each_try_that_the_database_does_not_answer_is_counted(
 
     monkeypatch.setattr(batches, "land", land_at_the_third_try)
     monkeypatch.setattr(runner, "RETRY_SECONDS", 0.0)
-    assert noted(lambda n, _: row()).counts == {"worker_database_errors": 2, "worker_jobs:measured": 12}
+    expected = {"worker_database_errors": 2, "worker_jobs:measured": 12, "worker_window_seconds": 0}
+    assert noted(lambda n, _: row()).counts == expected
 
 
 # --- the farm in numbers -------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -16,24 +18,46 @@ from farm.devices import DeviceIdentity
 from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
-from workers.runner import Deadline, Runner
+from workers.runner import EXIT_HUNG, EXIT_SENTINEL, Deadline, Runner
 
 Measure = Callable[[int, Configuration], Measurement]
 
 
 class Scripted:
-    """A device whose n-th measurement is what the script says."""
+    """A device whose n-th measurement is what the script says, and its sentinel's what `sentinels` says."""
 
-    def __init__(self, script: Measure) -> None:
+    SENTINEL = Configuration.parse("blas(threads=1) 96x96x96 f32")
+
+    def __init__(
+        self,
+        script: Measure,
+        *,
+        prepare: Callable[[Configuration], None] = lambda _: None,
+        sentinels: Measure | None = None,
+    ) -> None:
         self.identity = cpu()
         self._script = script
+        self._prepare = prepare
+        self._sentinels = sentinels
         self.asked: list[Configuration] = []
+        self.prepared: list[Configuration] = []
+        self.watched: list[Configuration] = []
 
     def open(self) -> None: ...
 
     def close(self) -> None: ...
 
+    def prepare(self, configuration: Configuration) -> None:
+        self.prepared.append(configuration)
+        self._prepare(configuration)
+
+    def sentinel(self) -> Configuration | None:
+        return None if self._sentinels is None else self.SENTINEL
+
     def measure(self, configuration: Configuration, rules: MeasuringRules) -> Measurement:
+        if configuration is self.SENTINEL and self._sentinels is not None:
+            self.watched.append(configuration)
+            return self._sentinels(len(self.watched) - 1, configuration)
         self.asked.append(configuration)
         return self._script(len(self.asked) - 1, configuration)
 
@@ -50,11 +74,12 @@ def small(device_id: int, submit: Callable[[Campaign], Stored]) -> Stored:
 
 @pytest.fixture
 def run(engine: Engine, device_id: int) -> Callable[..., int]:
-    def ran(script: Measure, *, stopping: threading.Event | None = None) -> int:
+    def ran(script: Measure | Scripted, *, stopping: threading.Event | None = None) -> int:
         batch_id = form(engine)
         assert batch_id is not None
         stop = stopping or threading.Event()
-        return Runner(engine, Scripted(script), device_id, lease_seconds=60, stopping=stop).run_batch(batch_id)
+        device = script if isinstance(script, Scripted) else Scripted(script)
+        return Runner(engine, device, device_id, lease_seconds=60, stopping=stop).run_batch(batch_id)
 
     return ran
 
@@ -126,11 +151,88 @@ def test_a_worker_that_loses_its_lease_stops_measuring_and_writes_nothing(
     assert rows(engine) == 0
 
 
-def test_a_job_that_outlives_its_time_ends_the_process() -> None:
-    ended = threading.Event()
-    deadline = Deadline(ended.set, look_s=0.01)
+def test_a_poisoned_device_that_lost_its_lease_is_poisoned_still(
+    engine: Engine, small: Stored, run: Callable[..., int]
+) -> None:
+    def script(n: int, _: Configuration) -> Measurement:
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE batches SET lease_expires_at = clock_timestamp() - interval '1 s'"))
+        raise DevicePoisoned(why="an illegal address")
+
+    with pytest.raises(DevicePoisoned):
+        run(script)
+    assert rows(engine) == 0
+
+
+@pytest.mark.parametrize("status", [EXIT_HUNG, EXIT_SENTINEL])
+def test_what_outlives_its_time_ends_the_process_with_its_own_status(status: int) -> None:
+    ended, statuses = threading.Event(), []
+
+    def end(with_status: int) -> None:
+        statuses.append(with_status)
+        ended.set()
+
+    deadline = Deadline(end, look_s=0.01)
     with deadline.of(60, "a job", job_id=1):
         assert not ended.wait(0.1)
     assert not ended.wait(0.1)
-    with deadline.of(0.02, "a job", job_id=1):
+    with deadline.of(0.02, "a job", status=status, job_id=1):
         assert ended.wait(5)
+    assert statuses == [status]
+
+
+# --- the next job ----------------------------------------------------------------------------------------
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.001)
+    return condition()
+
+
+def test_while_a_job_is_measured_the_next_is_prepared(engine: Engine, small: Stored, run: Callable[..., int]) -> None:
+    early: list[bool] = []
+
+    def script(n: int, _: Configuration) -> Measurement:
+        early.append(until(lambda: len(device.prepared) == min(n + 1, 11)))
+        return row()
+
+    device = Scripted(script)
+    assert run(device) == 12
+    assert all(early)
+    assert device.prepared == device.asked[1:]
+
+
+def test_a_preparation_that_raises_harms_nothing_and_the_next_is_made(
+    engine: Engine, small: Stored, run: Callable[..., int]
+) -> None:
+    def broken(_: Configuration) -> None:
+        raise ZeroDivisionError
+
+    def script(n: int, _: Configuration) -> Measurement:
+        until(lambda: len(device.prepared) == min(n + 1, 11))
+        return row()
+
+    device = Scripted(script, prepare=broken)
+    assert run(device) == 12
+    assert len(device.prepared) == 11
+
+
+def test_nobody_waits_for_a_preparation_and_it_ends_with_its_runner(
+    engine: Engine, small: Stored, run: Callable[..., int]
+) -> None:
+    before = set(threading.enumerate())
+
+    def preparing() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "preparation" and thread not in before]
+
+    done = threading.Event()
+    device = Scripted(lambda n, _: row(), prepare=lambda _: done.wait(60) or None)
+    assert run(device) == 12
+    (thread,) = preparing()
+    assert thread.daemon
+    gc.collect()
+    done.set()
+    assert until(lambda: preparing() == [])
+    assert len(device.prepared) <= 2  # what was asked for in the meantime was replaced, and dropped at the end

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from farm.errors import BadMetricsAddress
 from farm.metrics import Count, Duration, Metrics, PrometheusMetrics, parse_address
-from workers.runner import EXIT_HUNG
+from workers.runner import EXIT_HUNG, EXIT_SENTINEL
 from workers.tasks import EXIT_POISONED, cause_of_death, how_it_ended
 
 DONE = Count("things_done", "Things done.")
@@ -97,6 +97,7 @@ def test_metrics_that_are_off_take_everything() -> None:
             "hung",
         ),
         (f"Worker exited prematurely: exitcode {EXIT_POISONED} Job: 1.", "was given up because", "poisoned"),
+        (f"Worker exited prematurely: exitcode {EXIT_SENTINEL} Job: 1.", "was given up because", "sentinel"),
         ("Worker exited prematurely: exitcode 9 Job: 1.", "ended with status 9", "exit"),
         ("Worker exited prematurely: exitcode 0 Job: 1.", "ended with status 0", "exit"),
         ("Worker exited prematurely.", "died", "exit"),
