@@ -419,6 +419,8 @@ def test_a_row_has_median_clocks_both_temperatures_and_every_reason_seen() -> No
     assert columns["sm_clock_mhz"] == 1410
     assert (columns["temperature_before_c"], columns["temperature_c"]) == (50, 60)
     assert columns["throttle_reasons"] == "sw_power_cap,hw_thermal"
+    log.before = Telemetry(sm_clock_mhz=345, temperature_c=31, clock_events=0x8)
+    assert log.columns() == {**columns, "temperature_before_c": 31}  # the clocks at rest are not those of the work
 
 
 def test_clocks_that_a_user_set_are_the_policy() -> None:

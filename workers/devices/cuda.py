@@ -189,8 +189,7 @@ class CudaDevice:
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
     ) -> Measurement:
         start = time.perf_counter()
-        log = TelemetryLog()
-        log.add(self.meter.telemetry())
+        log = TelemetryLog(before=self.meter.telemetry())
         with self.replaying(configuration, rules.operands) as work:
             prepared = time.perf_counter()
             timing = self._time(work, rules, log, explanation)
@@ -200,7 +199,7 @@ class CudaDevice:
             warm_ms = self._time_warm(work, rules, explanation) if rules.timing.warm_l2 else None
             end = time.perf_counter()
             if explanation is not None:
-                explanation.telemetry = list(log.looks)
+                explanation.telemetry = [look for look in (log.before, *log.looks) if look is not None]
                 explanation.seconds |= {"preparing and verifying": prepared - start, "timing": timed - prepared}
                 explanation.seconds |= {"power": powered - timed, "warm cache": end - powered}
             details = {

@@ -14,6 +14,7 @@ class TelemetryLog:
     """Looks at a card while it works, summed up for a row."""
 
     looks: list[Telemetry] = field(default_factory=list)
+    before: Telemetry | None = None  # the last look at the card before it works: its clocks are not those of the work
 
     def add(self, look: Telemetry) -> None:
         self.looks.append(look)
@@ -35,12 +36,13 @@ class TelemetryLog:
         return bits if seen else None
 
     def columns(self) -> dict[str, Any]:
-        """The columns of a measurement: median clocks, the first and the last temperature, every reason seen."""
+        """The columns of a measurement: median clocks, the temperature before and after, every reason seen."""
         temperatures, events = self._values("temperature_c"), self.clock_events
+        before = None if self.before is None else self.before.temperature_c
         return {
             "sm_clock_mhz": self._median("sm_clock_mhz"),
             "memory_clock_mhz": self._median("memory_clock_mhz"),
-            "temperature_before_c": temperatures[0] if temperatures else None,
+            "temperature_before_c": next((value for value in (before, *temperatures) if value is not None), None),
             "temperature_c": temperatures[-1] if temperatures else None,
             "throttle_reasons": None if events is None else event_names(events),
         }
