@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from homes import embedded_settings, need_embedded_services
-from sqlalchemy import make_url, text
+from psycopg.errors import InsufficientPrivilege
+from sqlalchemy import Engine, make_url, text
+from sqlalchemy.exc import ProgrammingError
 
 from farm.db.engine import make_engine
 from farm.services import ServiceUrls, services
@@ -43,7 +46,20 @@ def database_url(farm_services: ServiceUrls) -> Iterator[str]:
         with outside_transactions.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {name}"))
         yield make_url(farm_services.database_url).set(database=name).render_as_string(hide_password=False)
-        with outside_transactions.connect() as connection:
-            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        _drop(outside_transactions, name)
     finally:
         engine.dispose()
+
+
+def _drop(engine: Engine, name: str) -> None:
+    """Drops it, whoever is connected. Autovacuum may be at work in it for a moment, which only a superuser may end."""
+    give_up = time.monotonic() + 30
+    while True:
+        try:
+            with engine.connect() as connection:
+                connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+            return
+        except ProgrammingError as error:
+            if not isinstance(error.orig, InsufficientPrivilege) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.1)
