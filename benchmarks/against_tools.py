@@ -48,12 +48,12 @@ from common import end_like_interrupted, markdown, write
 from power_truth import SETTLING_SECONDS, counter_power_w, windows_of
 
 from farm.errors import first_line
-from farm.gemm import ElementType
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, OperandRules
 from workers.devices import open_device
 from workers.devices.cards import find_cards
 from workers.kernels.tiled import TILED_ENTRY, TiledKernel
+from workers.measure.elements import STORAGE
 from workers.measure.replay import Runs, replays_in_batch, runs_of
 
 KERNELS = [
@@ -74,8 +74,6 @@ REFERENCE_TIMING_SECONDS = 0.5
 
 NVBENCH_START_SECONDS = 15.0
 """What a process of nvbench may take to start, and to write its results."""
-
-NUMPY_TYPES = {ElementType.F32: np.float32, ElementType.F64: np.float64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +146,7 @@ def kernel_tuner_call(configuration: Configuration, operands: Sequence[Any]) -> 
     """
     kernel, p = TiledKernel.of(configuration), configuration.problem
     a, b, d = operands
-    scalar, extents = NUMPY_TYPES[p.types.acc], (p.shape.m, p.shape.n, p.shape.k)
+    scalar, extents = STORAGE[p.types.acc], (p.shape.m, p.shape.n, p.shape.k)
     columns, rows = kernel.block
     return {
         "kernel_name": TILED_ENTRY,
@@ -182,7 +180,7 @@ def kernel_tuner(device: Any, line: str) -> dict[str, float | None]:
 
     configuration = Configuration.parse(line)
     p = configuration.problem
-    s, dtype = p.shape, NUMPY_TYPES[p.types.ab]
+    s, dtype = p.shape, STORAGE[p.types.ab]
     numbers = np.random.default_rng(0)  # as the farm's operands: uniform on [-1, 1]
     a, b = (cupy.asarray(numbers.uniform(-1, 1, size).astype(dtype)) for size in ((s.m, s.k), (s.k, s.n)))
     operands = (a, b, cupy.empty((s.m, s.n), dtype))

@@ -289,6 +289,16 @@ class Configuration:
         problem = Problem(shape, types, Layout(row["layout"]), float(row["alpha"]), float(row["beta"]))
         return cls(problem, Kernel.of(row["family"], **row["parameters"]))
 
+    def columns(self) -> dict[str, Any]:
+        """The columns that `from_columns` reads."""
+        p, s, types = self.problem, self.problem.shape, self.problem.types
+        return {
+            **{"m": s.m, "n": s.n, "k": s.k},
+            **{"ab": types.ab.value, "cd": types.cd.value, "acc": types.acc.value, "layout": p.layout.value},
+            **{"alpha": p.alpha, "beta": p.beta, "family": self.kernel.family},
+            "parameters": dict(self.kernel.parameters),
+        }
+
     def why_invalid(self, device: DeviceTraits) -> Reason:
         """Why a device with these traits cannot run this configuration, or None where it can."""
         family = FAMILIES[self.kernel.family]

@@ -35,14 +35,8 @@ def land(connection: Connection, lease: Lease, configuration: Configuration, row
 
     One that cannot be stored is logged and left out; the batch lands without it.
     """
-    problem, kernel = configuration.problem, configuration.kernel
-    values = {
-        "id": configuration.id,
-        **{"m": problem.shape.m, "n": problem.shape.n, "k": problem.shape.k},
-        **{"ab": problem.types.ab.value, "cd": problem.types.cd.value, "acc": problem.types.acc.value},
-        **{"layout": problem.layout.value, "alpha": problem.alpha, "beta": problem.beta},
-        **{"family": kernel.family, "parameters": json.dumps(dict(kernel.parameters))},
-    }
+    columns = configuration.columns()
+    values = {**columns, "id": configuration.id, "parameters": json.dumps(columns["parameters"])}
     attempt = connection.begin_nested()
     try:
         connection.execute(_CONFIGURATION, values)

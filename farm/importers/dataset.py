@@ -26,7 +26,7 @@ from farm.errors import BadRecording, FarmError, RowNotImported, first_line
 from farm.kernels import Configuration
 from farm.measurement import Measurement, Source
 from farm.provenance import METADATA_KEY, Provenance
-from farm.recording import CONFIGURATION_COLUMNS, check_columns, provenance_in, readable
+from farm.recording import CONFIGURATION_COLUMNS, NEEDED_COLUMNS, check_columns, provenance_in, readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -212,7 +212,7 @@ class Reader:
         return found
 
     def _row(self, row: dict[str, Any]) -> ImportedRow:
-        missing = [name for name in (*CONFIGURATION_COLUMNS, "runtime_ms") if row[name] is None]
+        missing = [name for name in NEEDED_COLUMNS if row[name] is None]
         if missing:
             raise ValueError(f"{', '.join(missing)} is missing")
         given = {name: row[name] for name in _RESULTS if row.get(name) is not None}

@@ -85,14 +85,9 @@ def read_configurations(path: Path) -> pd.DataFrame:
 
 
 def _raw_columns(configuration: Configuration) -> dict[str, Any]:
-    problem, kernel = configuration.problem, configuration.kernel
-    shape, types = problem.shape, problem.types
-    return {
-        **{"m": shape.m, "n": shape.n, "k": shape.k},
-        **{"ab": str(types.ab), "cd": str(types.cd), "acc": str(types.acc), "layout": str(problem.layout)},
-        **{"alpha": problem.alpha, "beta": problem.beta, "family": kernel.family},
-        **dict(kernel.parameters),
-    }
+    columns = configuration.columns()
+    parameters = columns.pop("parameters")
+    return {**columns, **parameters}
 
 
 def _ask(model: Any, raw: pd.DataFrame) -> pd.DataFrame:

@@ -21,6 +21,7 @@ from typing import NoReturn
 from unittest.mock import patch
 
 import numpy as np
+from delegating import Delegating
 
 from farm.devices import DeviceIdentity
 from farm.errors import DevicePoisoned, MeasurementFailed
@@ -60,29 +61,13 @@ class Poison(StrEnum):
     UNKNOWN = "is not in the recording, so that it can never run"
 
 
-class MischievousDevice:
+class MischievousDevice(Delegating):
     """A device on which some configurations misbehave, and which fails everything but its canary while it is sick."""
 
     def __init__(self, device: Device, folder: Path) -> None:
-        self.identity = device.identity
-        self._device = device
+        super().__init__(device)
         self._sick = sick_mark(folder, device.identity.uuid)
         self._poisons = read_poisons(folder)
-
-    def open(self) -> None:
-        self._device.open()
-
-    def close(self) -> None:
-        self._device.close()
-
-    def canary(self) -> Configuration:
-        return self._device.canary()
-
-    def sentinel(self) -> Configuration | None:
-        return self._device.sentinel()
-
-    def prepare(self, configuration: Configuration) -> None:
-        self._device.prepare(configuration)
 
     def measure(
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
@@ -96,7 +81,7 @@ class MischievousDevice:
             return _impossible_row()
         if poison is not None and poison is not Poison.UNKNOWN:
             misbehave(poison)
-        return self._device.measure(configuration, rules, explanation)
+        return super().measure(configuration, rules, explanation)
 
 
 def misbehave(poison: Poison) -> NoReturn:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
+from delegating import Delegating
+
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
@@ -28,27 +30,8 @@ extern "C" __global__ void endless(volatile int* go_on) { while (*go_on) {} }
 AS_A_DEVICE = "--as-a-device"
 
 
-class MisbehavingCard:
+class MisbehavingCard(Delegating):
     """A real card; two problems run real kernels that no card survives."""
-
-    def __init__(self, device: Device) -> None:
-        self.identity = device.identity
-        self._device = device
-
-    def open(self) -> None:
-        self._device.open()
-
-    def close(self) -> None:
-        self._device.close()
-
-    def canary(self) -> Configuration:
-        return self._device.canary()
-
-    def sentinel(self) -> Configuration | None:
-        return self._device.sentinel()
-
-    def prepare(self, configuration: Configuration) -> None:
-        self._device.prepare(configuration)
 
     def measure(
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
@@ -63,7 +46,7 @@ class MisbehavingCard:
                 else:
                     module.get_function("endless")((1,), (1,), (cupy.ones(1, dtype=cupy.int32),))
                 cupy.cuda.Device().synchronize()
-        return self._device.measure(configuration, rules, explanation)
+        return super().measure(configuration, rules, explanation)
 
 
 def _open(identity: DeviceIdentity) -> Device:

@@ -17,7 +17,7 @@ from workers.devices import cards
 from workers.devices.cuda import CudaDevice
 from workers.kernels import tiled
 from workers.kernels.tiled import TILED_ENTRY, TiledKernel
-from workers.measure.elements import NUMPY_TYPES, STORAGE, decode
+from workers.measure.elements import STORAGE, decode
 from workers.measure.explain import Explanation
 from workers.measure.operands import result_scale
 from workers.measure.verify import error_bound
@@ -28,7 +28,7 @@ def computed(configuration: Configuration, *, grid: tuple[int, int] | None = Non
     import cupy
 
     p, launch = configuration.problem, TiledKernel.of(configuration)
-    s, dtype = p.shape, NUMPY_TYPES[p.types.ab]
+    s, dtype = p.shape, STORAGE[p.types.ab]
     random = np.random.default_rng(1)
     a, b, c = (random.uniform(-1, 1, extents).astype(dtype) for extents in ((s.m, s.k), (s.k, s.n), (s.m, s.n)))
     stored = [

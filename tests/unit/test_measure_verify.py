@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from farm.errors import ElementNotWritten, WrongResult
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
 from farm.measurement import OperandRules
-from workers.measure.elements import NUMPY_TYPES, decode, encode, poison
+from workers.measure.elements import STORAGE, decode, encode, poison
 from workers.measure.operands import HostArena, OperandSet, SetLayout, result_scale
 from workers.measure.verify import error_bound, verify
 
@@ -32,7 +32,7 @@ def computed(given_problem: Problem, rules: OperandRules = OperandRules()) -> Op
     """An operand set with the right result in it."""
     layout = SetLayout.of(given_problem, HostArena.ALIGNMENT)
     operands = HostArena(2**16).sets(layout, 2, rules)[1]
-    kind = NUMPY_TYPES[given_problem.types.acc]
+    kind = STORAGE[given_problem.types.acc]
     operands.d[:] = kind(given_problem.alpha) * (operands.a @ operands.b)
     if operands.c is not None:
         operands.d[:] += kind(given_problem.beta) * operands.c

@@ -164,12 +164,10 @@ def _as_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     unknown = set(row) - {"configuration", *RESULT_COLUMNS}
     if unknown:
         raise FarmError(detail=f"a recording has no columns {', '.join(sorted(unknown))}")
-    p, kernel = configuration.problem, configuration.kernel
+    columns = configuration.columns()
     return {
-        **{"m": p.shape.m, "n": p.shape.n, "k": p.shape.k},
-        **{"ab": str(p.types.ab), "cd": str(p.types.cd), "acc": str(p.types.acc), "layout": str(p.layout)},
-        **{"alpha": p.alpha, "beta": p.beta, "family": kernel.family},
-        "parameters": json.dumps(dict(kernel.parameters)),
+        **columns,
+        "parameters": json.dumps(columns["parameters"]),
         ID_COLUMN: configuration.id.bytes,
         **{name: row.get(name) for name in RESULT_COLUMNS},
     }

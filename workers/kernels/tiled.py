@@ -16,7 +16,6 @@ from workers.measure.elements import STORAGE
 
 CUDA_TYPES = {ElementType.F32: "float", ElementType.F64: "double"}
 
-LARGEST_GRID_X = 2**31 - 1
 LARGEST_GRID_Y = 65_535
 
 TILED_ENTRY = "tiled_gemm"

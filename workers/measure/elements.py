@@ -33,9 +33,6 @@ STORAGE: dict[ElementType, Any] = {
 }
 """The array type that holds the elements of a type. A pair has none: A and B are arrays of their own types."""
 
-NUMPY_TYPES: dict[ElementType, Any] = {E.F32: np.float32, E.F64: np.float64}
-"""The element types that NumPy's BLAS computes with."""
-
 UNIT_ROUNDOFF: dict[ElementType, float] = {
     E.F64: 2.0**-53,
     E.F32: 2.0**-24,
