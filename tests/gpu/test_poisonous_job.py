@@ -1,4 +1,4 @@
-"""A kernel that poisons the context, and one that never ends, through the real farm on a real card."""
+"""Faults on a real card through the real farm: an illegal address, a hang, too little memory, a wrong kernel."""
 
 from __future__ import annotations
 
@@ -21,13 +21,18 @@ from farm.services.stack import COORDINATOR, Program, Stack
 from workers.devices import cards
 
 HERE = Path(__file__).parent
-ILLEGAL_M, ENDLESS_M = 111, 222  # as in misbehaving_worker.py
+ILLEGAL_M, ENDLESS_M, LARGE_M, WRONG_M = 111, 222, 333, 444  # as in misbehaving_worker.py
 
 
 CAMPAIGN = {
     "name": "poisonous",
     "targets": "any",
-    "problems": {"m": [64, 96, ILLEGAL_M, 128, 192, ENDLESS_M, 256], "n": 64, "k": [32, 64], "types": ["f32"]},
+    "problems": {
+        "m": [64, 96, ILLEGAL_M, 128, LARGE_M, 192, ENDLESS_M, 256, WRONG_M],
+        "n": 64,
+        "k": [32, 64],
+        "types": ["f32"],
+    },
     "kernels": [{"family": "tiled", "tile": 16}],
     "measure": {
         "job_seconds": 4,
@@ -37,7 +42,7 @@ CAMPAIGN = {
 }
 
 
-def test_jobs_that_poison_or_hang_the_card_harm_only_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_are_at_fault_harm_only_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     need_embedded_services()
     folder = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
     folder.chmod(0o755)
@@ -78,15 +83,21 @@ def test_jobs_that_poison_or_hang_the_card_harm_only_themselves(monkeypatch: pyt
     finally:
         print((settings.home / "logs" / "workers.log").read_text()[-8000:])  # noqa: T201 - shown where the test fails
         shutil.rmtree(folder)
-    assert Counter(job["state"] for job in ended) == {JobState.DONE: 10, JobState.DEAD: 4}
+    assert Counter(job["state"] for job in ended) == {JobState.DONE: 10, JobState.DEAD: 8}
+    said = {
+        ILLEGAL_M: ("killed", "context is unusable"),
+        ENDLESS_M: ("killed", "outlived its time"),
+        LARGE_M: ("failed", "memory"),
+        WRONG_M: ("failed", "(5, 9)"),
+    }
     for job in ended:
-        if job["state"] == JobState.DONE:
-            assert job["m"] not in (ILLEGAL_M, ENDLESS_M)
-            assert job["attempts"] == 0
-        else:
-            assert (job["error_class"], job["attempts"], job["solo"]) == ("killed", 2, True)
-            words = "context is unusable" if job["m"] == ILLEGAL_M else "outlived its time"
+        if job["m"] in said:
+            kind, words = said[job["m"]]
+            assert (job["error_class"], job["attempts"]) == (kind, 2)
             assert words in job["error"], job["error"]
+            assert job["solo"] or kind == "failed"
+        else:
+            assert (job["state"], job["attempts"]) == (JobState.DONE, 0)
     assert card["state"] == "active"
     assert card["measurements"] == 10
     assert processes_under(folder) == []

@@ -423,20 +423,28 @@ def test_a_row_has_median_clocks_both_temperatures_and_every_reason_seen() -> No
     assert log.columns() == {**columns, "temperature_before_c": 31}  # the clocks at rest are not those of the work
 
 
-def test_clocks_that_a_user_set_are_the_policy() -> None:
-    log = TelemetryLog([Telemetry(sm_clock_mhz=1410, clock_events=0x2)])
-    assert log.clock_policy(1500, 1980) == "locked:1500"
-    assert log.clock_policy(1980, 1980) == "locked:1410"
-    assert log.clock_policy(None, None) == "locked:1410"
-    at_default = TelemetryLog([Telemetry(sm_clock_mhz=1980, clock_events=0x2)])
-    assert at_default.clock_policy(1980, 1980) == "default"
-    assert TelemetryLog([Telemetry(sm_clock_mhz=1200, clock_events=0x4)]).clock_policy(None, None) == "default"
+@pytest.mark.parametrize(
+    ("look", "application_clocks_mhz", "policy"),
+    [
+        ((1410, 0x2), (1500, 1980), "locked:1500"),
+        ((1410, 0x2), (1980, 1980), "locked:1410"),
+        ((1410, 0x2), (None, None), "locked:1410"),
+        ((1980, 0x2), (1980, 1980), "default"),
+        ((1200, 0x4), (None, None), "default"),
+    ],
+)
+def test_clocks_that_a_user_set_are_the_policy(
+    look: tuple[int, int], application_clocks_mhz: tuple[int | None, int | None], policy: str
+) -> None:
+    looks = [Telemetry(sm_clock_mhz=look[0], clock_events=look[1])]
+    log = TelemetryLog(looks, application_clocks_mhz=application_clocks_mhz)
+    assert log.columns()["clock_policy"] == policy
 
 
 def test_a_card_that_says_nothing_leaves_the_columns_empty() -> None:
-    log = TelemetryLog([Telemetry(), Telemetry()])
-    assert set(log.columns().values()) == {None}
-    assert log.clock_policy(None, None) == "default"
+    columns = TelemetryLog([Telemetry(), Telemetry()]).columns()
+    assert columns.pop("clock_policy") == "default"
+    assert set(columns.values()) == {None}
 
 
 def test_clock_events_are_named() -> None:

@@ -39,7 +39,14 @@ _CONFIGURATION = {
     "swizzle": "CTA_SWIZZLING",
     "custom_option": "CUSTOM_OPTION",
 }
-"""The numbers of cublasLtMatmulAlgoConfigAttributes_t that a row keeps, beside tile, stages and cluster."""
+"""The numbers of cublasLtMatmulAlgoConfigAttributes_t that a row keeps."""
+
+_NAMED = {
+    "tile": ("TILE_ID", "MatmulTile"),
+    "stages": ("STAGES_ID", "MatmulStages"),
+    "cluster": ("CLUSTER_SHAPE_ID", "ClusterShape"),
+}
+"""Those that have a name besides, and the enumeration that tells it."""
 
 
 def compute_type(problem: Problem) -> str:
@@ -111,7 +118,14 @@ class _Library:
             ) from None
         self.cp = card.cp
         self.handle = self.lt.create()
-        self.workspace = card.cp.empty(WORKSPACE_BYTES, np.uint8)
+        self._workspace = card.cp.empty(WORKSPACE_BYTES, np.uint8)
+        self.workspace = int(self._workspace.data.ptr)  # its address
+        # The names of what is read of an algorithm, as the library's numbers, each with the type of its value.
+        kinds = self.lt.MatmulAlgoConfigAttribute
+        names = (*_CONFIGURATION.values(), *(theirs for theirs, _ in _NAMED.values()))
+        self._attributes = {
+            name: (kinds[name], np.dtype(self.lt.get_matmul_algo_config_attribute_dtype(kinds[name]))) for name in names
+        }
 
     @property
     def version(self) -> str:
@@ -156,25 +170,22 @@ class _Library:
     def configuration_of(self, algorithm: Any) -> dict[str, Any]:
         """What the library would run: numbers, and the names of tile, stages and cluster."""
 
+        written = np.zeros(1, np.uint64)
+        algorithm_at, written_at = algorithm.ctypes.data, written.ctypes.data
+
         def read(name: str) -> int:
-            attribute = self.lt.MatmulAlgoConfigAttribute[name]
-            held = np.zeros(1, self.lt.get_matmul_algo_config_attribute_dtype(attribute))
-            written = np.zeros(1, np.uint64)
+            attribute, kind = self._attributes[name]
+            held = np.zeros(1, kind)
             self.lt.matmul_algo_config_get_attribute(
-                algorithm.ctypes.data, attribute, held.ctypes.data, held.nbytes, written.ctypes.data
+                algorithm_at, attribute, held.ctypes.data, kind.itemsize, written_at
             )
             return int(held[0])
 
-        names = (
-            ("tile", "TILE_ID", self.lt.MatmulTile),
-            ("stages", "STAGES_ID", self.lt.MatmulStages),
-            ("cluster", "CLUSTER_SHAPE_ID", self.lt.ClusterShape),
-        )
         found: dict[str, Any] = {ours: read(theirs) for ours, theirs in _CONFIGURATION.items()}
-        for ours, theirs, kinds in names:
+        for ours, (theirs, kinds) in _NAMED.items():
             number = read(theirs)
             found[f"{ours}_id"] = number
-            found[ours] = _name_in(kinds, number)
+            found[ours] = _name_in(getattr(self.lt, kinds), number)
         return found
 
 
@@ -215,19 +226,23 @@ class _BoundCublasLt:
             raise
         self._chosen = offered[rank]
         self._algorithm = self._chosen.algo
+        # Kept, as NumPy makes an address anew each time it is asked, which takes as long as the launch.
+        held = (self._alpha, self._beta, self._algorithm)
+        self._addresses = tuple(int(array.ctypes.data) for array in held)
         self._configuration = library.configuration_of(self._algorithm)
-        named = repr((library.version, self._configuration))
+        given = (str(types), str(problem.layout), compute_type(problem))
+        named = repr((library.version, given, self._configuration))
         self.hash = hashlib.sha256(f"cublaslt {named}".encode()).hexdigest()
 
     def launch(self, index: int) -> None:
         a, b, c, d = self._placement.addresses(index)
-        library, workspace = self._library, self._library.workspace
+        library = self._library
         first, second, result = self._layouts
+        alpha, beta, algorithm = self._addresses
         # Where beta is 0 there is no C, which must be a valid address all the same.
         library.lt.matmul(
-            library.handle, self._description, self._alpha.ctypes.data, b, first, a, second, self._beta.ctypes.data,
-            c or d, result, d, result, self._algorithm.ctypes.data, workspace.data.ptr, workspace.nbytes,
-            library.cp.cuda.get_current_stream().ptr,
+            library.handle, self._description, alpha, b, first, a, second, beta, c or d, result, d, result, algorithm,
+            library.workspace, WORKSPACE_BYTES, library.cp.cuda.get_current_stream().ptr,
         )  # fmt: skip
 
     def details(self) -> dict[str, Any]:

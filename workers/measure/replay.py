@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 SHORTEST_REPLAY_MS = 1.0
 """A sample is one replay at least this long: the gap between two graphs, some microseconds, is then under 1%."""
@@ -44,18 +44,55 @@ def plan_replays(sets: int, estimate_ms: float) -> ReplayPlan:
     return ReplayPlan(graphs=1, launches=rounds * sets)
 
 
-def estimate_ms(cp: Any, stream: Any, launch: Callable[[int], None], sets: int) -> float:
-    """The shortest of up to five single launches that together take 20 ms at the most (or of one)."""
-    seen: list[float] = []
-    for index in range(5):
-        before = stream.record()
+LOADING_MS = 100.0
+"""A first launch may have to load the kernel, which takes up to that long; what takes longer is the kernel."""
+
+
+def timed_launch_ms(cp: Any, stream: Any, launch: Callable[[int], None], index: int) -> float:
+    """A single launch on that operand set, waited for."""
+    before = stream.record()
+    launch(index)
+    after = stream.record()
+    after.synchronize()
+    return float(cp.cuda.get_elapsed_time(before, after))
+
+
+def estimate_ms(
+    cp: Any, stream: Any, launch: Callable[[int], None], sets: int, *, first_ms: float, loaded: bool
+) -> float:
+    """How long a launch takes, to size groups by, after a first one that took `first_ms`; `loaded`: it was not the first.
+
+    Where that is less than a replay's length, the least of four launches that are queued together. A long kernel is
+    not launched again, unless to see whether it was loading that took so long.
+    """
+    if first_ms >= LOADING_MS or (loaded and first_ms >= SHORTEST_REPLAY_MS):
+        return first_ms
+    if first_ms >= SHORTEST_REPLAY_MS:
+        first_ms = min(first_ms, timed_launch_ms(cp, stream, launch, 1 % sets))
+        if first_ms >= SHORTEST_REPLAY_MS:
+            return first_ms
+    events = [stream.record()]
+    for index in range(1, 5):  # the first operand set's result may still be looked at
         launch(index % sets)
-        after = stream.record()
-        after.synchronize()
-        seen.append(float(cp.cuda.get_elapsed_time(before, after)))
-        if sum(seen) >= BATCH_MS:
-            break
-    return max(min(seen), 1e-3)  # events resolve about half a microsecond
+        events.append(stream.record())
+    events[-1].synchronize()
+    elapsed = [float(cp.cuda.get_elapsed_time(a, b)) for a, b in pairwise(events)]
+    return max(min(first_ms, *elapsed), 1e-3)  # events resolve about half a microsecond
+
+
+class Lot(NamedTuple):
+    """Launches that were queued together, to keep a card busy."""
+
+    ended_s: float  # since the first lot began
+    gemm_ms: float  # mean
+    launches: int
+
+
+def mean_ms(lots: Sequence[Lot], after_s: float) -> float | None:
+    """The mean time of a GEMM over the lots that ended after that time, at least the last one. None without any."""
+    kept = [lot for lot in lots if lot.ended_s >= after_s] or list(lots[-1:])
+    launches = sum(lot.launches for lot in kept)
+    return sum(lot.gemm_ms * lot.launches for lot in kept) / launches if launches else None
 
 
 class Runs(Protocol):
@@ -73,18 +110,67 @@ class Runs(Protocol):
     def drain(self) -> None:
         """Waits for all that was queued."""
 
+    def pace(self) -> list[Lot]:
+        """What `keep_busy` queued from the first time after a `drain` to the last one, in order."""
+
     def details(self) -> dict[str, Any]:
         """What a row should hold of the way it was run."""
 
 
-class Replays:
+class _Busy:
+    """Keeps a card busy with groups of launches that follow each other without a gap."""
+
+    def __init__(self, cp: Any, stream: Any, launches: int) -> None:
+        self._cp = cp
+        self._stream = stream
+        self.launches = launches
+        self._pending: deque[Any] = deque()
+        self._began: Any = None
+        self._ends: list[tuple[Any, int]] = []  # of all lots since the last drain, and how many groups they were
+        self._lots: list[Lot] = []
+
+    def _group(self) -> None:
+        """Queues a sample's launches."""
+        raise NotImplementedError
+
+    def keep_busy(self, gemm_ms: float) -> None:
+        """Queues groups until two lots of some 50 ms lie before the card; returns at once."""
+        while self._pending and self._pending[0].done:
+            self._pending.popleft()
+        while len(self._pending) < 2:
+            if self._began is None:
+                self._began = self._stream.record()
+            groups = math.ceil(QUEUED_MS / (gemm_ms * self.launches))
+            for _ in range(groups):
+                self._group()
+            end = self._stream.record()
+            self._pending.append(end)
+            self._ends.append((end, groups))
+
+    def drain(self) -> None:
+        """Waits for all that was queued."""
+        self._stream.synchronize()
+        elapsed, before, since_ms = self._cp.cuda.get_elapsed_time, self._began, 0.0
+        self._lots = []
+        for end, groups in self._ends:
+            took_ms, launches = float(elapsed(before, end)), groups * self.launches
+            since_ms += took_ms
+            self._lots.append(Lot(since_ms / 1e3, took_ms / launches, launches))
+            before = end
+        self._pending.clear()
+        self._ends.clear()
+        self._began = None
+
+    def pace(self) -> list[Lot]:
+        return self._lots
+
+
+class Replays(_Busy):
     """The captured graphs of one configuration on one stream."""
 
     def __init__(self, cp: Any, stream: Any, launch: Callable[[int], None], sets: int, plan: ReplayPlan) -> None:
         """`launch(index)` launches the kernel on operand set `index`, on the current stream."""
-        self._cp = cp
-        self._stream = stream
-        self.launches = plan.launches
+        super().__init__(cp, stream, plan.launches)
         graphs = []
         for first in range(plan.graphs):
             stream.begin_capture()
@@ -95,44 +181,34 @@ class Replays:
                 graph = stream.end_capture()
             graphs.append(graph)
         self._graphs = cycle(graphs)
-        self._pending: deque[Any] = deque()
+        self._late = 0
 
-    def _replay(self) -> None:
+    def _group(self) -> None:
         next(self._graphs).launch(self._stream)
 
     def sample(self, replays: int = 1, meanwhile: Callable[[], None] | None = None) -> list[float]:
         """Milliseconds per launch of each of some replays in a row. `meanwhile` is called while they run.
 
-        Where there are several, one more runs ahead of them, so that none of them waits for its launch.
+        Where there are several, one more runs ahead of them, so that none of them waits for its launch. Where the host was
+        late all the same, and the card had nothing to do, the sample is left out, if there are others.
         """
         if replays > 1:
-            self._replay()
-        events = [self._stream.record()]
+            self._group()
+        events, late = [self._stream.record()], list[bool]()
         for _ in range(replays):
-            self._replay()
+            self._group()
+            late.append(replays > 1 and events[-1].done)
             events.append(self._stream.record())
         if meanwhile is not None:
             meanwhile()
         events[-1].synchronize()
         elapsed = self._cp.cuda.get_elapsed_time
-        return [elapsed(a, b) / self.launches for a, b in pairwise(events)]
-
-    def keep_busy(self, gemm_ms: float) -> None:
-        """Queues replays until two lots of some 50 ms lie before the card; returns at once."""
-        while self._pending and self._pending[0].done:
-            self._pending.popleft()
-        while len(self._pending) < 2:
-            for _ in range(math.ceil(QUEUED_MS / (gemm_ms * self.launches))):
-                self._replay()
-            self._pending.append(self._stream.record())
-
-    def drain(self) -> None:
-        """Waits for all that was queued."""
-        self._stream.synchronize()
-        self._pending.clear()
+        samples = [elapsed(a, b) / self.launches for a, b in pairwise(events)]
+        self._late += sum(late)
+        return [sample for sample, was_late in zip(samples, late, strict=True) if not was_late] or samples
 
     def details(self) -> dict[str, Any]:
-        return {"timed_by": "graph", "launches_per_sample": self.launches}
+        return {"timed_by": "graph", "launches_per_sample": self.launches, "late_samples": self._late}
 
 
 HOLD = r"""
@@ -151,21 +227,18 @@ MOST_QUEUED = 500
 LONGEST_HOLD_MS = 200.0
 
 
-class Launches:
+class Launches(_Busy):
     """The launches of one configuration that no graph can capture, in groups behind a kernel that holds the card.
 
     Where the holding kernel is still running when the last launch of a group is queued, none of them was waited for.
     """
 
     def __init__(self, cp: Any, stream: Any, launch: Callable[[int], None], sets: int, plan: ReplayPlan) -> None:
-        self._cp = cp
-        self._stream = stream
+        super().__init__(cp, stream, min(plan.launches, MOST_QUEUED))
         self._launch = launch
-        self.launches = min(plan.launches, MOST_QUEUED)
         self._next = cycle(range(sets))
         self._hold = cp.RawModule(code=HOLD).get_function("hold")
         self._hold_ms = 1.0
-        self._pending: deque[Any] = deque()
         self.hidden = True
 
     def _group(self) -> None:
@@ -191,18 +264,6 @@ class Launches:
                 self.hidden = self.hidden and hidden
                 return float(self._cp.cuda.get_elapsed_time(before, after)) / self.launches
             self._hold_ms *= 2
-
-    def keep_busy(self, gemm_ms: float) -> None:
-        while self._pending and self._pending[0].done:
-            self._pending.popleft()
-        while len(self._pending) < 2:
-            for _ in range(math.ceil(QUEUED_MS / (gemm_ms * self.launches))):
-                self._group()
-            self._pending.append(self._stream.record())
-
-    def drain(self) -> None:
-        self._stream.synchronize()
-        self._pending.clear()
 
     def details(self) -> dict[str, Any]:
         return {"timed_by": "launches", "launches_per_sample": self.launches, "launches_hidden": self.hidden}

@@ -15,6 +15,7 @@ class TelemetryLog:
 
     looks: list[Telemetry] = field(default_factory=list)
     before: Telemetry | None = None  # the last look at the card before it works: its clocks are not those of the work
+    application_clocks_mhz: tuple[int | None, int | None] = (None, None)  # as set, and by default
 
     def add(self, look: Telemetry) -> None:
         self.looks.append(look)
@@ -45,14 +46,17 @@ class TelemetryLog:
             "temperature_before_c": next((value for value in (before, *temperatures) if value is not None), None),
             "temperature_c": temperatures[-1] if temperatures else None,
             "throttle_reasons": None if events is None else event_names(events),
+            "clock_policy": self.clock_policy,
         }
 
-    def clock_policy(self, application_mhz: int | None, default_mhz: int | None) -> str:
+    @property
+    def clock_policy(self) -> str:
         """`locked:<MHz>` where a user set the clock, as far as a card lets it be seen, otherwise `default`.
 
         NVML does not tell of locked clocks as such: they show as a clock that is held below the default one by the
         applications-clocks reason.
         """
+        application_mhz, default_mhz = self.application_clocks_mhz
         if application_mhz is not None and application_mhz != default_mhz:
             return f"locked:{application_mhz}"
         clock = self._median("sm_clock_mhz")

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from farm.errors import MeasurementFailed
 from farm.measurement import TimingRules
 from workers.measure.explain import Explanation
@@ -212,11 +210,11 @@ _WHY_STOPPED = {
 
 
 def _summary(samples: list[float], spread: Spread, reason: str) -> Timing:
-    q1, median, q3 = np.percentile(samples, [25, 50, 75])
+    q1_ms, median_ms, q3_ms = statistics.quantiles(samples, n=4, method="inclusive")
     return Timing(
-        median_ms=float(median),
-        q1_ms=float(q1),
-        q3_ms=float(q3),
+        median_ms=median_ms,
+        q1_ms=q1_ms,
+        q3_ms=q3_ms,
         min_ms=min(samples),
         rse=spread.relative_standard_error,
         samples=len(samples),

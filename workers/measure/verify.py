@@ -99,6 +99,26 @@ def error_bound(problem: Problem, rules: OperandRules = DEFAULT) -> float:
     return bound
 
 
+def group_bound(problem: Problem, rules: OperandRules = DEFAULT) -> float:
+    """The largest error that a signed sum of `GROUP` neighbouring elements may have, as a share of `result_scale`."""
+    bound = error_bound(problem, rules)
+    if is_exact(problem):
+        return bound
+    # A reference in float64 has as many errors as a result in float64.
+    return bound * math.sqrt(min(GROUP, problem.shape.n)) * (1 if reference_is_wider(problem) else 2)
+
+
+def reference_is_wider(problem: Problem) -> bool:
+    """Whether float64 has no error to speak of beside the result's. For float64 it has as much."""
+    return problem.types.acc is not ElementType.F64
+
+
+def checks_every_element(problem: Problem) -> bool:
+    """Whether a problem is small enough to compare every element by itself."""
+    s = problem.shape
+    return s.m * s.n * s.k <= (_EVERY_ELEMENT if reference_is_wider(problem) else _EVERY_ELEMENT_F64)
+
+
 def is_exact(problem: Problem) -> bool:
     """Whether a right result has no error at all: sums of integers in integers."""
     return UNIT_ROUNDOFF[problem.types.acc] == 0
@@ -112,8 +132,7 @@ def verify(problem: Problem, operands: OperandSet, rules: OperandRules = DEFAULT
     check, s = _Check(problem, operands, rules, xp), problem.shape
     with np.errstate(invalid="ignore", over="ignore"):  # infinities in a wrong result are found, not warned of
         check.every_element_written()
-        most = _EVERY_ELEMENT if check.reference_is_wider else _EVERY_ELEMENT_F64
-        if s.m * s.n * s.k <= most:
+        if checks_every_element(problem):
             return Verification(error=check.exactly(range(s.m), range(s.n)), bound=check.bound, method="elements")
         error = max(check.groups(), check.exactly(check.choice(s.m), check.choice(s.n)))
         return Verification(error=error, bound=check.bound, method="groups")
@@ -133,12 +152,11 @@ class _Check:
     def __init__(self, problem: Problem, operands: OperandSet, rules: OperandRules, xp: Any) -> None:
         self.problem = problem
         self.operands = operands
+        self.rules = rules
         self.xp = xp
         self.random = np.random.default_rng(rules.seed)
         self.scale = result_scale(problem, rules)
         self.bound = error_bound(problem, rules)
-        # For narrower types a float64 reference has no error to speak of; for float64 it has as much as the result.
-        self.reference_is_wider = problem.types.acc is not ElementType.F64
 
     def of_a(self, part: Any) -> Any:
         """A part of A in float64."""
@@ -176,7 +194,7 @@ class _Check:
         c: Any = o.c if o.c is None or whole else o.c[rows][:, columns]
         d: Any = o.d if whole else o.d[rows][:, columns]
         xp: Any = self.xp
-        if self.reference_is_wider:
+        if reference_is_wider(p):
             a, b, c, d = self.of_a(a), self.of_b(b), None if c is None else self.results(c), self.results(d)
         else:  # long double exists on the host only
             xp = np
@@ -196,8 +214,7 @@ class _Check:
         """Compares signed sums of 32 columns and returns the largest error per element. Raises `WrongResult`."""
         s = self.problem.shape
         signs = self.random.choice(np.array([-1.0, 1.0]), s.n)
-        wider = 1 if self.reference_is_wider else 2
-        allowed = self.bound * (1 if is_exact(self.problem) else math.sqrt(min(GROUP, s.n)) * wider)
+        allowed = group_bound(self.problem, self.rules)
         largest = 0.0
         for rows in _blocks(0, s.m, _BLOCK):
             width = max(GROUP, _BLOCK * GROUP // _length(rows) // GROUP * GROUP)

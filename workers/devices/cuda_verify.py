@@ -1,0 +1,136 @@
+"""Verification on a card, without leaving it: the checks of `workers.measure.verify` in a handful of launches.
+
+The launches are queued, and the card is not waited for until the answer is wanted. What is not plainly right is left to
+`workers.measure.verify`, which takes longer, and names the element.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from farm.gemm import ElementType, Problem
+from farm.measurement import OperandRules
+from workers.kernels.tiled import source
+from workers.measure.operands import OperandSet, result_scale
+from workers.measure.verify import (
+    GROUP,
+    Verification,
+    checks_every_element,
+    error_bound,
+    group_bound,
+    verify,
+)
+
+E = ElementType
+
+KINDS = {E.F64: 0, E.F32: 1, E.TF32: 1, E.F16: 2, E.BF16: 3, E.F8E4M3: 4, E.F8E5M2: 5, E.I8: 6, E.I32: 7}
+"""The numbers of element types in verify.cu."""
+
+THREADS = 256
+WARPS = THREADS // 32
+
+MOST_WIDENED = 2**27
+"""Numbers in double that may be held at once: 1 GiB. Larger problems are checked part by part, by `verify`."""
+
+Kinds = tuple[int, int, int]
+
+
+class CudaVerifier:
+    """Verifies on one card. Its kernels are compiled once for each process, and by CuPy's cache once for each host."""
+
+    def __init__(self, cp: Any, multiprocessors: int) -> None:
+        self._cp = cp
+        self._blocks = 16 * multiprocessors
+        self._modules: dict[Kinds, Any] = {}
+        self._compiling = threading.Lock()
+        self._largest = cp.empty(2, np.float64)
+
+    def prepare(self, problem: Problem) -> None:
+        """Compiles what the problem's types need. May be called from another thread while the card is at work."""
+        self._module(problem)
+
+    def begin(self, problem: Problem, operands: OperandSet, rules: OperandRules) -> Callable[[], Verification]:
+        """Queues the checks of `operands.d` on CuPy's current stream. The answer is as `verify`'s, and raises as it does.
+
+        `d` was all poison before the kernel ran, which no check lets pass: NaN stays NaN in every sum, and an integer
+        that is not the right one is a wrong one.
+        """
+
+        def whole() -> Verification:
+            return verify(problem, operands, rules, self._cp)
+
+        every = checks_every_element(problem)
+        self._largest.data.memset_async(0, self._largest.nbytes)
+        if not every and not self._queue_groups(problem, operands, rules):
+            return whole
+        self._queue_elements(problem, operands, rules, every)
+
+        def answer() -> Verification:
+            groups, elements = (float(error) for error in self._largest.get())
+            bound = error_bound(problem, rules)
+            if not (groups <= group_bound(problem, rules) and elements <= bound):
+                return whole()
+            error = max(groups / math.sqrt(min(GROUP, problem.shape.n)), elements)
+            return Verification(error=error, bound=bound, method="elements" if every else "groups")
+
+        return answer
+
+    def _queue_groups(self, problem: Problem, operands: OperandSet, rules: OperandRules) -> bool:
+        """False where there is not the room for it."""
+        s, p, o, module = problem.shape, problem, operands, self._module(problem)
+        groups = -(-s.n // GROUP)
+        if s.m * s.k + (s.m + s.k) * groups > MOST_WIDENED:
+            return False
+        try:
+            wide = o.a if p.types.ab.of_a is E.F64 else self._cp.empty(s.m * s.k, np.float64)
+            right = self._cp.empty(s.k * groups, np.float64)
+        except MemoryError:  # CuPy's is one; part by part it may fit
+            return False
+        if wide is not o.a:
+            self._launch(module, "widen", self._grid(s.m * s.k), o.a, wide, s.m * s.k)
+            wide = wide.reshape(s.k, s.m).T if p.layout.a_transposed else wide.reshape(s.m, s.k)
+        transposed, seed = int(p.layout.b_transposed), np.uint64(rules.seed)
+        grid = self._grid(s.k, groups) if transposed else self._grid(32 * groups, s.k)
+        self._launch(module, "sum_groups", grid, o.b, right, s.k, s.n, transposed, seed)
+        sums = wide @ right.reshape(s.k, groups)
+        self._launch(
+            module, "compare_groups", self._grid(32 * groups, s.m), sums, self._or_none(o.c), o.d, s.m, s.n,
+            float(p.alpha), float(p.beta), result_scale(p, rules), seed, self._largest,
+        )  # fmt: skip
+        return True
+
+    def _queue_elements(self, problem: Problem, operands: OperandSet, rules: OperandRules, every: bool) -> None:
+        s, p, o = problem.shape, problem, operands
+        grid = self._grid(32 * s.m * s.n) if every else self._grid(32 * 64)
+        self._launch(
+            self._module(problem), "compare_elements", grid, o.a, o.b, self._or_none(o.c), o.d, s.m, s.n, s.k,
+            int(p.layout.a_transposed), int(p.layout.b_transposed), float(p.alpha), float(p.beta), result_scale(p, rules),
+            int(every), np.uint64(rules.seed), self._largest[1:],
+        )  # fmt: skip
+
+    def _or_none(self, array: Any) -> Any:
+        return np.uint64(0) if array is None else array
+
+    def _grid(self, threads: int, rows: int = 1) -> tuple[int, int]:
+        """Blocks for so many threads in each of so many rows; where that is too many, threads and blocks walk on."""
+        columns = min(-(-threads // THREADS), self._blocks)
+        return columns, min(rows, max(1, self._blocks // columns))
+
+    def _launch(self, module: Any, name: str, grid: tuple[int, int], *arguments: Any) -> None:
+        module.get_function(name)(grid, (THREADS,), arguments)
+
+    def _module(self, problem: Problem) -> Any:
+        types = problem.types
+        kinds = KINDS[types.ab.of_a], KINDS[types.ab.of_b], KINDS[types.cd]
+        with self._compiling:
+            if kinds not in self._modules:
+                defines = (f"-D{name}_KIND={kind}" for name, kind in zip("ABD", kinds, strict=True))
+                module = self._cp.RawModule(code=source("verify.cu"), options=("-std=c++17", *defines))
+                module.get_function("widen")  # compiles
+                self._modules[kinds] = module
+            return self._modules[kinds]
