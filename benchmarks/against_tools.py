@@ -45,7 +45,7 @@ from typing import Any
 
 import numpy as np
 from common import end_like_interrupted, markdown, write
-from power_truth import SETTLING_SECONDS, counter_power_w, windows_of
+from power_windows import SETTLING_SECONDS, counter_power_w, windows_of
 
 from farm.errors import first_line
 from farm.kernels import Configuration
