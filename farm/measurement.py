@@ -73,7 +73,7 @@ class Source(StrEnum):
 class Measurement:
     """One row of results. None means: could not be measured here, never: zero.
 
-    Energy per GEMM (mJ = W x ms) and TFLOP/s are derived where rows are read and are not stored.
+    Energy per GEMM (see `energy_mj`) and TFLOP/s are derived where rows are read and are not stored.
     """
 
     source: Source = Source.MEASURED
@@ -87,6 +87,9 @@ class Measurement:
     stop_reason: str  # converged | settled | budget | max_samples | recorded
     l2: str  # cold: operands rotated over at least twice the last-level cache; warm
     runtime_warm_ms: float | None = None  # median with the operands of one set in the cache, where that was asked for
+    # Mean of one GEMM while its power was read, at the clocks that the card had settled at; None without power, or
+    # where the device cannot tell.
+    runtime_sustained_ms: float | None = None
     # Power: mean over a window in which nothing but this kernel ran.
     power_w: float | None = None
     power_source: str | None = None
@@ -120,3 +123,13 @@ class Measurement:
 
 MEASUREMENT_COLUMNS = tuple(f.name for f in fields(Measurement) if f.name != "environment")
 """The fields of a measurement that are columns of the table `measurements`, in order."""
+
+
+def energy_mj(power_w: float | None, runtime_ms: float, runtime_sustained_ms: float | None) -> float | None:
+    """Energy of one GEMM, mJ = W x ms: its power, times what it took while that was read, or else its runtime.
+
+    As the views derive it. None without power.
+    """
+    if power_w is None:
+        return None
+    return power_w * (runtime_ms if runtime_sustained_ms is None else runtime_sustained_ms)

@@ -44,6 +44,8 @@ def blas_table(sizes: Sequence[int] = (64, 128, 256), *, threads: Sequence[int] 
 def as_training_table(table: pd.DataFrame, *, family: str = "tiled", parameter: str = "tile") -> pd.DataFrame:
     """The columns that the trainer learns from, as the database gives them."""
     parameters = [{parameter: int(value)} for value in table[parameter]]
+    if "energy_mj" not in table:
+        table = table.assign(energy_mj=table["power_w"] * table["runtime_ms"])
     return table.drop(columns=[parameter]).assign(
         **{"device_type": DEVICE_TYPE, "source": "measured", "family": family, "parameters": parameters},
         **{"ab": "f32", "cd": "f32", "acc": "f32", "layout": "nn", "alpha": 1.0, "beta": 0.0},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,15 @@ from sklearn.ensemble import RandomForestRegressor
 
 from trainer.model.features import features
 from trainer.model.physics import Roofline
-from trainer.model.predictor import POWER, RUNTIME, Predictor
+from trainer.model.predictor import POWER, RUNTIME, SLOWDOWN, Predictor
 from trainer.model.trees import Trees
 from trainer.table import vocabulary_of
 
 _Array = np.ndarray[Any, np.dtype[Any]]
+
+_SPLITTING = {SLOWDOWN: 1e-3}
+"""What a target weighs where a tree splits, against 1. A slowdown is a few percent at the power limit and noise elsewhere:
+it is learned along the splits that tell times and powers apart, and has no say in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,31 +41,36 @@ class ForestSettings:
 def fit(device_type: str, configured: pd.DataFrame, settings: ForestSettings) -> Predictor:
     """Learns from one row per configuration (see `trainer.table.configurations`).
 
-    Runtime and power are learned together where every row has power. Otherwise runtime is learned from all rows and
-    power from those that have it; where none has, the model predicts no power.
+    Runtime, power and slowdown are learned together where every row has power. Otherwise runtime is learned from all
+    rows, and the others from those that have power; where none has, the model predicts no power.
     """
     vocabulary = vocabulary_of(configured)
     complete = vocabulary.complete(configured)
     roofline = Roofline.of(complete, configured["runtime_ms"], vocabulary.element_bytes)
     reference_ms = roofline.time_ms(complete, vocabulary.element_bytes)
     _, x = features(complete, vocabulary)
-    runtime = np.log(configured["runtime_ms"].to_numpy() / reference_ms)
-    power = np.log(configured["power_w"].to_numpy("float64"))
-    powered = np.isfinite(power)
-    forests: dict[tuple[str, ...], Trees] = {}
-    if powered.all():
-        forests[(RUNTIME, POWER)] = _grow(x, np.column_stack([runtime, power]), settings)
-    else:
-        forests[(RUNTIME,)] = _grow(x, runtime[:, None], settings)
-        if powered.any():
-            forests[(POWER,)] = _grow(x[powered], power[powered, None], settings)
+    runtime_ms, power_w, energy_mj = configured[["runtime_ms", "power_w", "energy_mj"]].to_numpy("float64").T
+    learned = {
+        RUNTIME: np.log(runtime_ms / reference_ms),
+        POWER: np.log(power_w),
+        SLOWDOWN: np.log(energy_mj / (power_w * runtime_ms)),
+    }
+    every, powered = np.full(len(x), True), np.isfinite(power_w)
+    groups = {(RUNTIME, POWER, SLOWDOWN): every} if powered.all() else {(RUNTIME,): every, (POWER, SLOWDOWN): powered}
+    forests = {
+        targets: _grow(x[rows], {target: learned[target][rows] for target in targets}, settings)
+        for targets, rows in groups.items()
+        if rows.any()
+    }
     return Predictor(device_type, vocabulary, roofline, forests)
 
 
-def _grow(x: _Array, y: _Array, settings: ForestSettings) -> Trees:
-    """A forest for the targets y [rows, targets], which are scaled so that each weighs the same in a split."""
+def _grow(x: _Array, targets: Mapping[str, _Array], settings: ForestSettings) -> Trees:
+    """A forest for some targets [rows], which are scaled so that each has its weight in a split."""
+    y = np.column_stack(list(targets.values()))
     mean, scale = y.mean(axis=0), y.std(axis=0)
     scale[scale == 0] = 1.0
+    scale /= [_SPLITTING.get(target, 1.0) for target in targets]
     forest = RandomForestRegressor(
         n_estimators=settings.trees,
         min_samples_leaf=settings.min_samples_leaf,

@@ -26,7 +26,7 @@ COLUMNS = (
 
 LEARNED_FROM = (
     *("device_type", "source", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
-    *("runtime_ms", "power_w"),
+    *("runtime_ms", "power_w", "energy_mj"),
 )
 """The columns that decide what a model learns: those it needs, and those that its table's hash covers."""
 
@@ -115,7 +115,7 @@ def parameter_names() -> tuple[str, ...]:
 
 
 def configurations(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per configuration, in a fixed order: raw columns, and the medians of runtime_ms and power_w.
+    """One row per configuration, in a fixed order: raw columns, and the medians of time, power and energy.
 
     Repeats are collapsed first, so that a configuration weighs the same however often it was measured, and never
     stands on both sides of a fold.
@@ -123,7 +123,7 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     wide = with_parameter_columns(table)
     raw = [*("m", "n", "k", "ab", "family", "cd", "acc", "layout", "alpha", "beta"), *parameter_names()]
     grouped = wide.groupby(raw, dropna=False, sort=True)
-    reduced = grouped[["runtime_ms", "power_w"]].median()
+    reduced = grouped[["runtime_ms", "power_w", "energy_mj"]].median()
     return reduced.assign(repeats=grouped.size()).reset_index()
 
 

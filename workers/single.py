@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from farm.errors import BadInput, DevicePoisoned, FarmError, InvalidOnDevice, NotFound, ServiceUnavailable
 from farm.kernels import Configuration
 from farm.logs import set_up_logging
-from farm.measurement import Measurement, MeasuringRules
+from farm.measurement import Measurement, MeasuringRules, energy_mj
 from farm.settings import settings
 
 if TYPE_CHECKING:
@@ -122,13 +122,13 @@ def _failure(error: Exception) -> Answer:
 
 def _columns(configuration: Configuration, row: Measurement) -> Answer:
     """Every field of a measurement, and what is derived where rows are read, under the names that it has there."""
-    problem, energy_mj = configuration.problem, None if row.power_w is None else row.power_w * row.runtime_ms
+    problem, energy = configuration.problem, energy_mj(row.power_w, row.runtime_ms, row.runtime_sustained_ms)
     return {
         **asdict(row),
         "tflops": problem.flops / row.runtime_ms / 1e9,
         "intensity": problem.arithmetic_intensity,
-        "energy_mj": energy_mj,
-        "gflops_per_w": None if energy_mj is None else problem.flops / energy_mj / 1e6,
+        "energy_mj": energy,
+        "gflops_per_w": None if energy is None else problem.flops / energy / 1e6,
     }
 
 

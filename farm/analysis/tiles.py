@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from farm.gemm import Problem
 from farm.kernels import Configuration
+from farm.measurement import energy_mj
 
 FAMILY = "tiled"
 USUAL_BASELINE = 1
@@ -33,6 +34,7 @@ class TiledRow:
     tile: int
     runtime_ms: float
     power_w: float | None = None
+    runtime_sustained_ms: float | None = None  # mean while the power was read
     # Of the compiled kernel on this type: resident warps over the most there can be, 0 to 1; registers of a thread;
     # static shared memory of a block; blocks over the blocks that the whole device holds at once.
     occupancy: float | None = None
@@ -59,13 +61,19 @@ class TiledRow:
             distribution=str(row.get("distribution") or "uniform"),
             tile=dict(configuration.kernel.parameters)["tile"],
             runtime_ms=_positive("runtime_ms", float(row["runtime_ms"])),
-            power_w=_power(row.get("power_w")),
+            power_w=_known(row, "power_w"),
+            runtime_sustained_ms=_known(row, "runtime_sustained_ms"),
             occupancy=_said(details, "occupancy", float),
             registers=_said(details, "registers", int),
             shared_bytes=_said(details, "static_shared_bytes", int),
             waves=_said(details, "waves", float),
             blocks_per_multiprocessor=_said(details, "blocks_per_multiprocessor", int),
         )
+
+    @property
+    def energy_mj(self) -> float | None:
+        """Of one GEMM."""
+        return energy_mj(self.power_w, self.runtime_ms, self.runtime_sustained_ms)
 
 
 def _positive(name: str, value: float) -> float:
@@ -74,9 +82,10 @@ def _positive(name: str, value: float) -> float:
     return value
 
 
-def _power(value: float | None) -> float | None:
-    """NaN is how some programs write that there is none."""
-    return None if value is None or math.isnan(value) else _positive("power_w", float(value))
+def _known(row: Mapping[str, Any], name: str) -> float | None:
+    """NaN is how some programs write that there is no value."""
+    value = row.get(name)
+    return None if value is None or math.isnan(value) else _positive(name, float(value))
 
 
 _T = TypeVar("_T")
@@ -300,18 +309,17 @@ def _of_problem(problem: Problem, distribution: str, rows: Sequence[TiledRow], b
 def _point(problem: Problem, tile: int, rows: Sequence[TiledRow]) -> TilePoint:
     runtime_ms = _over_devices(rows, lambda row: row.runtime_ms)
     assert runtime_ms is not None
-    power_w = _over_devices(rows, lambda row: row.power_w)
-    gflops = problem.flops / runtime_ms / 1e6
+    energy = _over_devices(rows, lambda row: row.energy_mj)
     shared = _whole(row.shared_bytes for row in rows)
     return TilePoint(
         tile=tile,
         rows=len(rows),
         devices=_devices(rows),
         runtime_ms=runtime_ms,
-        tflops=gflops / 1e3,
-        power_w=power_w,
-        energy_mj=None if power_w is None else power_w * runtime_ms,
-        gflops_per_w=ratio(gflops, power_w),
+        tflops=problem.flops / runtime_ms / 1e9,
+        power_w=_over_devices(rows, lambda row: row.power_w),
+        energy_mj=energy,
+        gflops_per_w=ratio(problem.flops / 1e6, energy),
         occupancy=_over_devices(rows, lambda row: row.occupancy),
         registers=_whole(row.registers for row in rows),
         shared_bytes=shared_memory_bytes(problem, tile) if shared is None else shared,

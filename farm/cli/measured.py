@@ -26,6 +26,7 @@ _POWER = {
     "power W": "power_w",
     "power's error %": "power_rse",
     "power from": "power_source",
+    "mean ms while it was read": "runtime_sustained_ms",
     "energy mJ per GEMM": "energy_mj",
     "GFLOP/s/W": "gflops_per_w",
     "sources disagree": "power_disagrees",

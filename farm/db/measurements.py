@@ -88,11 +88,11 @@ def _column_values(row: Measurement) -> Iterator[Any]:
 RESULT_COLUMNS: Sequence[str] = (
     "campaign", "device_type", "host", "device_uuid", "family", "parameters", "m", "n", "k", "ab", "cd", "acc", "layout",
     "alpha", "beta", "runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms", "runtime_rse", "samples",
-    "stop_reason", "l2", "runtime_warm_ms", "tflops", "intensity", "power_w", "power_rse", "energy_mj", "gflops_per_w",
-    "power_source", "power_disagrees", "idle_power_w", "power_limit_w", "sm_clock_mhz", "memory_clock_mhz",
-    "temperature_before_c", "temperature_c", "throttle_reasons", "verify_error", "distribution", "seed", "source",
-    "clock_policy", "kernel_hash", "cost_s", "window_s", "measured_at", "measurement_id", "configuration_id",
-    "environment", "details",
+    "stop_reason", "l2", "runtime_warm_ms", "runtime_sustained_ms", "tflops", "intensity", "power_w", "power_rse",
+    "energy_mj", "gflops_per_w", "power_source", "power_disagrees", "idle_power_w", "power_limit_w", "sm_clock_mhz",
+    "memory_clock_mhz", "temperature_before_c", "temperature_c", "throttle_reasons", "verify_error", "distribution",
+    "seed", "source", "clock_policy", "kernel_hash", "cost_s", "window_s", "measured_at", "measurement_id",
+    "configuration_id", "environment", "details",
 )  # fmt: skip
 """What `farm results` exports, in order: columns of v_measurements."""
 

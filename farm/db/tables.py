@@ -341,6 +341,7 @@ class Measurement(Base):
         # A job has one result.
         Index("uq_measurements_job_id", "job_id", unique=True, postgresql_where=text("job_id IS NOT NULL")),
         CheckConstraint("runtime_ms > 0", name="runtime_positive"),
+        CheckConstraint("runtime_sustained_ms > 0", name="runtime_sustained_positive"),
         CheckConstraint("power_w > 0", name="power_positive"),
         CheckConstraint("samples > 0", name="samples_positive"),
         CheckConstraint("source IN ('measured', 'recorded', 'imported', 'sentinel')", name="source_known"),
@@ -373,6 +374,7 @@ class Measurement(Base):
     stop_reason: Mapped[str]
     l2: Mapped[str]
     runtime_warm_ms: Mapped[float | None]
+    runtime_sustained_ms: Mapped[float | None]
     power_w: Mapped[float | None]
     power_source: Mapped[str | None]
     power_rse: Mapped[float | None]

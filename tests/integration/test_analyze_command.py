@@ -89,6 +89,20 @@ def test_a_campaign_is_studied_over_its_devices_and_on_one(command: Command, mea
     assert problem["baseline"] == 8
 
 
+def test_energy_of_a_tile_is_that_of_the_time_while_power_was_read(command: Command, measured: Engine) -> None:
+    with measured.begin() as connection:
+        (device_id,) = connection.execute(text("SELECT id FROM devices WHERE uuid = 'GPU-1'")).one()
+        i = connection.execute(text("SELECT id FROM configurations WHERE parameters->>'tile' = '8'")).scalar_one()
+        campaign_id = connection.execute(text("SELECT id FROM campaigns")).scalar_one()
+        slower = row(TIMES_MS[8], power_w=POWERS_W[8], runtime_sustained_ms=1.5 * TIMES_MS[8])
+        measurements.insert(connection, [(None, campaign_id, UUID(str(i)), device_id, slower)])
+    done = command("analyze", "tiles", "tiles", "--device", "GPU-1", "--json")
+    (problem,) = json.loads(done.stdout)["device_types"][0]["problems"]
+    eight = problem["tiles"][1]
+    assert (eight["rows"], eight["runtime_ms"]) == (2, TIMES_MS[8])
+    assert eight["energy_mj"] == pytest.approx(1.25 * TIMES_MS[8] * POWERS_W[8])
+
+
 def test_people_read_where_the_fastest_tile_is_not_the_thriftiest(command: Command, measured: Engine) -> None:
     done = command("analyze", "tiles", "tiles")
     assert "test-card: 64x64x64 f32 nn, against tile 4" in done.stdout

@@ -63,9 +63,11 @@ def rows_here(engine: Engine) -> list[dict[str, Any]]:
 
 
 def changed(path: Path, **columns: Callable[[list[Any]], list[Any]]) -> Path:
-    """The published recording with columns changed."""
+    """The published recording with columns changed, and empty ones of numbers added where it has none of the name."""
     table = pq.read_table(PUBLISHED)
     for name, change in columns.items():
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(len(table), pa.float64()))
         at = table.schema.get_field_index(name)
         table = table.set_column(
             at, table.schema.field(at), pa.array(change(table[name].to_pylist()), table.schema.types[at])
@@ -99,6 +101,14 @@ def test_every_row_comes_in_with_its_columns_in_its_order(engine: Engine) -> Non
         f"IMP-{done.dataset.content[:16]}-{r['device_uuid']}" for r in given
     ]
     assert {(row["campaign"], row["host"]) for row in found} == {(None, "imported:vm")}
+
+
+def test_energy_is_derived_anew_by_the_time_while_power_was_read(engine: Engine, tmp_path: Path) -> None:
+    load(engine, changed(tmp_path / "slower.parquet", runtime_sustained_ms=with_value(2, 1000.0)))
+    first, second, *_ = rows_here(engine)
+    assert (first["runtime_sustained_ms"], second["runtime_sustained_ms"]) == (None, 1000.0)
+    assert first["energy_mj"] == pytest.approx(first["power_w"] * first["runtime_ms"])
+    assert second["energy_mj"] == pytest.approx(second["power_w"] * 1000.0)
 
 
 def test_repeats_stay_repeats(engine: Engine, tmp_path: Path) -> None:
@@ -163,6 +173,7 @@ def test_an_export_of_imported_rows_is_a_recording_too(command: Command, engine:
     [
         ("samples", 0, 'violates check constraint "ck_measurements_samples_positive"'),
         ("power_w", -1.0, 'violates check constraint "ck_measurements_power_positive"'),
+        ("runtime_sustained_ms", 0.0, 'violates check constraint "ck_measurements_runtime_sustained_positive"'),
         ("runtime_ms", 0.0, 'violates check constraint "ck_measurements_runtime_positive"'),
         ("kernel_hash", "zero\0byte", "NUL"),
         ("details", '{"text": "zero\\u0000byte"}', "unsupported Unicode escape sequence"),

@@ -87,6 +87,58 @@ INSERT INTO measurements (job_id, campaign_id, configuration_id, device_id, envi
 """
 
 
+MEASURED_BEFORE_0004 = """
+INSERT INTO hosts (name) VALUES ('here');
+INSERT INTO devices (uuid, host_id, type, name, backend, traits) VALUES ('CPU-1', 1, 'cpu-test', 'Test', 'cpu', '{}');
+INSERT INTO configurations VALUES (gen_random_uuid(), 500, 1, 1, 'f32', 'f32', 'f32', 'nn', 1, 0, 'blas', '{}');
+INSERT INTO environments VALUES (gen_random_uuid(), '{}');
+INSERT INTO measurements (configuration_id, device_id, environment_id, source, runtime_ms, runtime_q1_ms, runtime_q3_ms,
+    runtime_min_ms, runtime_rse, samples, stop_reason, l2, power_w, distribution, seed, cost_s, details)
+    SELECT c.id, 1, e.id, s, 2, 2, 2, 2, 0.1, 10, 'converged', 'cold', 50, 'uniform', 0, 1, '{}'
+    FROM configurations c, environments e, unnest(ARRAY['measured', 'sentinel']) s;
+"""
+
+
+def test_energy_is_by_the_time_while_power_was_read_and_before_it_was_known_by_the_runtime(database_url: str) -> None:
+    engine = make_engine(database_url, application="test")
+    migrate.upgrade(engine, "0003")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(MEASURED_BEFORE_0004)
+
+    old, new = (100, pytest.approx(10), pytest.approx(500)), (125, pytest.approx(8), pytest.approx(500))
+    assert _derived(engine) == [[old], [old]]
+    migrate.upgrade(engine, "0004")
+    assert _derived(engine) == [[old], [old]]
+    _measure_again(engine, sustained_ms=2.5)
+    assert _derived(engine) == [[old, new], [old, new]]
+    with pytest.raises(DBAPIError, match="ck_measurements_runtime_sustained_positive"):
+        _measure_again(engine, sustained_ms=0)
+    migrate.downgrade(engine, "0003")
+    assert _derived(engine) == [[old, old], [old, old]]
+    engine.dispose()
+
+
+def _derived(engine: Engine) -> list[list[tuple[float, ...]]]:
+    """Energy, GFLOP/s per W and TFLOP/s (scaled) of the results, and of the sentinels."""
+    columns = "energy_mj, 1e6 * gflops_per_w, 1e9 * tflops"
+    with engine.connect() as connection:
+        return [
+            [tuple(row) for row in connection.execute(text(f"SELECT {columns} FROM {view} ORDER BY measurement_id"))]
+            for view in ("v_measurements", "v_sentinels")
+        ]
+
+
+def _measure_again(engine: Engine, *, sustained_ms: float) -> None:
+    """Every row once more, with the time while power was read."""
+    names = [column["name"] for column in inspect(engine).get_columns("measurements")]
+    same = ", ".join(name for name in names if name not in ("id", "runtime_sustained_ms"))
+    with engine.begin() as connection:
+        connection.execute(
+            text(f"INSERT INTO measurements ({same}, runtime_sustained_ms) SELECT {same}, :ms FROM measurements"),
+            {"ms": sustained_ms},
+        )
+
+
 def test_a_farm_in_the_middle_of_its_work_goes_on_after_the_upgrade(database_url: str) -> None:
     engine = make_engine(database_url, application="test")
     migrate.upgrade(engine, "0001")

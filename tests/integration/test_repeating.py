@@ -93,6 +93,22 @@ def test_a_row_of_no_campaign_is_repeated_under_the_default_rules(
     assert read_back(line) == (Configuration.from_columns(first), "CPU-1", MeasuringRules())
 
 
+def test_energy_is_that_of_the_time_while_power_was_read(
+    command: Command, engine: Engine, stored: list[Stored]
+) -> None:
+    with engine.begin() as connection:
+        first = measurements.read(connection, limit=1)[0]
+        device_id = connection.execute(text("SELECT id FROM devices")).scalar_one()
+        for sustained_ms in (2.5, None):
+            measured = row(2.0, power_w=100.0, runtime_sustained_ms=sustained_ms)
+            measurements.insert(connection, [(None, None, first["configuration_id"], device_id, measured)])
+    found = json.loads(command("results", "--sort", "-measurement_id", "--limit", "3", "--json").stdout)
+    assert [(r["runtime_sustained_ms"], r["energy_mj"]) for r in found] == [(None, 200.0), (2.5, 250.0), (None, None)]
+    flops = 2 * first["m"] * first["n"] * first["k"]
+    assert [r["gflops_per_w"] for r in found[:2]] == pytest.approx([flops / 200 / 1e6, flops / 250 / 1e6])
+    assert found[0]["tflops"] == found[1]["tflops"] == pytest.approx(flops / 2 / 1e9)
+
+
 def test_exports_have_no_column_for_it(command: Command, stored: list[Stored], tmp_path: Path) -> None:
     for name in ("rows.csv", "rows.parquet", "rows.json"):
         done = command("results", "-o", name)

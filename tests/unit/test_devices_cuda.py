@@ -31,13 +31,13 @@ from farm.errors import (
 from farm.gemm import ElementType, Layout, Shape
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
-from workers.devices import cards, discover, open_device
+from workers.devices import cards, cuda_verify, discover, open_device
 from workers.devices.cuda import CudaDevice
 from workers.devices.cuda_errors import cuda_name, translate
 from workers.kernels import tiled
 from workers.kernels.tiled import TiledKernel
 from workers.measure.nvml import Nvml
-from workers.measure.replay import plan_replays, replays_in_batch
+from workers.measure.replay import Lot, ReplayPlan, Replays, estimate_ms, mean_ms, plan_replays, replays_in_batch
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_seconds=0.05, warmup_seconds=0.0))
 
@@ -174,7 +174,10 @@ class FakeArray(np.ndarray):
 
     @property
     def data(self) -> Any:  # type: ignore[override]
-        return SimpleNamespace(ptr=self.ctypes.data)
+        def memset_async(byte: int, count: int) -> None:
+            ctypes.memset(self.ctypes.data, byte, count)
+
+        return SimpleNamespace(ptr=self.ctypes.data, memset_async=memset_async)
 
     def get(self) -> Any:
         return np.asarray(self)
@@ -231,6 +234,7 @@ class FakeCupy(ModuleType):
             "abs",
             "zeros",
             "asarray",
+            "ascontiguousarray",
             "concatenate",
             "multiply",
             "clip",
@@ -279,6 +283,47 @@ class FakeKernel:
         random = np.random.default_rng([int(seed), int(first)])
         draw = {"0": lambda n: random.uniform(-1, 1, n), "1": random.standard_normal, "2": np.zeros, "3": np.ones}
         numbers[:] = draw[self.defines["DISTRIBUTION"]](numbers.size)
+
+    # The kernels of verify.cu: each operand as it lies in memory, whatever the view that is given.
+
+    def stored(self, name: str, array: Any, rows: int, columns: int, transposed: int = 0) -> Any:
+        dtype = {"0": np.float64, "1": np.float32}[self.defines[f"{name}_KIND"]]
+        flat = at_address(array.ctypes.data, rows * columns, dtype)
+        lies = flat.reshape(columns, rows).T if transposed else flat.reshape(rows, columns)
+        return lies.astype(np.float64)
+
+    def grouped(self, matrix: Any, seed: Any) -> Any:
+        rows, columns = matrix.shape
+        padded = np.zeros((rows, -(-columns // 32) * 32))
+        padded[:, :columns] = matrix * np.random.default_rng(int(seed)).choice([-1.0, 1.0], columns)
+        return padded.reshape(rows, -1, 32).sum(axis=2)
+
+    def raised(self, largest: Any, errors: Any) -> None:
+        largest[0] = max(largest[0], np.where(np.isnan(errors), np.inf, errors).max())
+
+    def widen(self, _: Any, __: Any, a: Any, wide: Any, count: int) -> None:
+        wide[:] = self.stored("A", a, 1, count)[0]
+
+    def sum_groups(self, _: Any, __: Any, b: Any, sums: Any, k: int, n: int, transposed: int, seed: Any) -> None:
+        sums[:] = self.grouped(self.stored("B", b, k, n, transposed), seed).ravel()
+
+    def compare_groups(
+        self, _: Any, __: Any, sums: Any, c: Any, d: Any, m: int, n: int, alpha: float, beta: float, scale: float,
+        seed: Any, largest: Any,
+    ) -> None:  # fmt: skip
+        found = self.stored("D", d, m, n)
+        rest = found - beta * self.stored("D", c, m, n) if beta else found
+        self.raised(largest, np.abs(alpha * sums - self.grouped(rest, seed)) / scale)
+
+    def compare_elements(
+        self, _: Any, __: Any, a: Any, b: Any, c: Any, d: Any, m: int, n: int, k: int, a_transposed: int,
+        b_transposed: int, alpha: float, beta: float, scale: float, every: int, seed: Any, largest: Any,
+    ) -> None:  # fmt: skip
+        expected = alpha * (self.stored("A", a, m, k, a_transposed) @ self.stored("B", b, k, n, b_transposed))
+        if beta:
+            expected += beta * self.stored("D", c, m, n)
+        errors = np.abs(self.stored("D", d, m, n) - expected) / scale
+        self.raised(largest, errors if every else errors[:: m - 1, :: n - 1])
 
     def tiled_gemm(
         self, grid: Any, block: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any
@@ -520,7 +565,7 @@ def test_a_row_says_how_it_was_measured(device: CudaDevice, cupy: FakeCupy) -> N
     assert (row.idle_power_w, row.power_limit_w) == (82.0, 700.0)
     assert (row.sm_clock_mhz, row.memory_clock_mhz, row.temperature_c) == (1980, 3201, 47)
     assert (row.throttle_reasons, row.clock_policy) == ("sw_power_cap", "default")
-    assert (row.power_w, row.power_source) == (None, None)
+    assert (row.power_w, row.power_source, row.runtime_sustained_ms) == (None, None, None)
 
 
 def test_what_no_graph_captures_is_launched_behind_a_kernel_that_holds_the_card(
@@ -554,6 +599,8 @@ def test_power_comes_from_counter_and_samples(device: CudaDevice) -> None:
     assert row.power_source == "nvml-counter+samples"
     assert row.power_w == pytest.approx(650, rel=0.1)
     assert row.details["power_samples_w"] == 650.0
+    assert row.runtime_sustained_ms is not None
+    assert row.runtime_sustained_ms > 0
 
 
 def test_a_card_without_power_readings_has_none(device: CudaDevice, pynvml: FakePynvml) -> None:
@@ -571,6 +618,57 @@ def test_a_wrong_kernel_gives_no_row(device: CudaDevice, cupy: FakeCupy) -> None
     cupy.gemm = lambda a, b: (a @ b)[:-1]
     with pytest.raises(ElementNotWritten, match=r"\(63, 0\)"):
         device.measure(configuration, QUICK)
+
+
+LARGE = "300x330x202"  # more multiplications than are compared one by one
+
+
+@pytest.mark.parametrize("types", ["f32", "f64"])
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_large_result_is_verified_on_the_card(
+    device: CudaDevice, types: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_verify, "verify", None)  # what looks closer is not needed where all is right
+    row = device.measure(Configuration.parse(f"tiled(tile=16) {LARGE} {types} {layout} alpha=2 beta=-1"), QUICK)
+    assert row.details["verified_by"] == "groups"
+    assert row.verify_error is not None
+    assert 0 < row.verify_error < 1e-5
+
+
+@pytest.mark.parametrize("room", [cuda_verify.MOST_WIDENED, 0])
+def test_a_large_wrong_result_is_found_whatever_room_there_is(
+    device: CudaDevice, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(cuda_verify, "MOST_WIDENED", room)
+    configuration = Configuration.parse(f"tiled(tile=16) {LARGE} f32")
+    assert device.measure(configuration, QUICK).details["verified_by"] == "groups"
+
+    def off_by_one(a: Any, b: Any) -> Any:
+        d = a @ b
+        d[17, 44] += 1
+        return d
+
+    cupy.gemm = off_by_one
+    with pytest.raises(WrongResult, match=r"\(17, 44\)"):
+        device.measure(configuration, QUICK)
+    cupy.gemm = lambda a, b: (a @ b)[:-1]
+    with pytest.raises(ElementNotWritten, match=r"\(299, 0\)"):
+        device.measure(configuration, QUICK)
+
+
+def test_without_the_memory_to_widen_operands_parts_are_verified(
+    device: CudaDevice, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration, empty = Configuration.parse(f"tiled(tile=16) {LARGE} f32"), cupy.empty
+    device.measure(configuration, QUICK)
+
+    def too_little(count: int, dtype: type) -> Any:
+        if count == 300 * 202:
+            raise OutOfMemoryError("Out of memory allocating 484,800 bytes")
+        return empty(count, dtype)
+
+    monkeypatch.setattr(cupy, "empty", too_little)
+    assert device.measure(configuration, QUICK).details["verified_by"] == "groups"
 
 
 def test_what_cannot_run_here_is_invalid(device: CudaDevice, cupy: FakeCupy) -> None:
@@ -704,3 +802,95 @@ def test_graphs_walk_over_all_sets_and_stay_short(sets: int, estimate_ms: float,
 
 def test_batches_of_replays_last_some_twenty_milliseconds() -> None:
     assert [replays_in_batch(t) for t in (0.05, 1.0, 6.0, 450.0)] == [64, 20, 3, 1]
+
+
+class Card:
+    """A card on which launches take the given times, one after the other; the last one again and again."""
+
+    def __init__(self, *times_ms: float) -> None:
+        self.times_ms = list(times_ms)
+        self.now_ms = 0.0
+        self.launched: list[int] = []
+        self.cuda = SimpleNamespace(get_elapsed_time=lambda a, b: b.at - a.at)
+
+    def record(self) -> Any:
+        return SimpleNamespace(at=self.now_ms, synchronize=lambda: None)
+
+    def launch(self, index: int) -> None:
+        self.launched.append(index)
+        self.now_ms += self.times_ms.pop(0) if len(self.times_ms) > 1 else self.times_ms[0]
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "loaded", "times_ms", "estimate", "launches"),
+    [
+        (450.0, False, [450.0], 450.0, 0),  # loading takes no such time
+        (5.0, True, [5.0], 5.0, 0),
+        (5.0, False, [4.9], 4.9, 1),  # it may have been loading
+        (5.0, False, [0.01, 0.02, 0.008, 0.009], 0.008, 5),
+        (0.3, True, [0.2, 0.25, 0.21, 0.2], 0.2, 4),
+        (0.003, True, [0.0], 0.001, 4),
+    ],
+)
+def test_a_long_kernel_is_not_launched_again_to_see_how_long_it_takes(
+    first_ms: float, loaded: bool, times_ms: list[float], estimate: float, launches: int
+) -> None:
+    card = Card(*times_ms)
+    found = estimate_ms(card, card, card.launch, 3, first_ms=first_ms, loaded=loaded)
+    assert found == pytest.approx(estimate)
+    assert len(card.launched) == launches
+    assert card.launched[:2] == [1, 1][:launches] or card.launched[:2] == [1, 2]
+
+
+def test_the_pace_is_the_mean_of_what_ran_after_a_time() -> None:
+    lots = [Lot(0.05, 1.0, 50), Lot(0.11, 1.2, 50), Lot(0.24, 1.3, 100)]
+    assert mean_ms(lots, 0.0) == pytest.approx((50 * 1.0 + 50 * 1.2 + 100 * 1.3) / 200)
+    assert mean_ms(lots, 0.1) == pytest.approx((50 * 1.2 + 100 * 1.3) / 150)
+    assert mean_ms(lots, 5.0) == 1.3  # the last one, where none is as late
+    assert mean_ms([], 0.0) is None
+
+
+class LateHost:
+    """A stream on which a graph takes 1 ms, of a host that launches at given times."""
+
+    def __init__(self, launched_ms: list[float]) -> None:
+        self.launched_ms = launched_ms
+        self.ends_ms: list[float] = []
+        self.host_ms = 0.0
+        self.cuda = SimpleNamespace(get_elapsed_time=lambda a, b: b.at - a.at)
+
+    def begin_capture(self) -> None: ...
+
+    def end_capture(self) -> Any:
+        return self
+
+    def launch(self, _: Any) -> None:
+        self.host_ms = self.launched_ms.pop(0)
+        self.ends_ms.append(max([self.host_ms, *self.ends_ms[-1:]]) + 1.0)
+
+    def record(self) -> Any:
+        stream, at = self, self.ends_ms[-1] if self.ends_ms else 0.0
+
+        class Event(SimpleNamespace):
+            @property
+            def done(self) -> bool:
+                return stream.host_ms >= at
+
+        return Event(at=at, synchronize=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("launched_ms", "samples_ms", "late"),
+    [
+        ([0.0, 0.1, 0.2, 0.3], [1.0, 1.0, 1.0], 0),
+        ([0.0, 0.1, 7.0, 7.1], [1.0, 1.0], 1),  # the card waited for the third
+        ([0.0, 5.0, 10.0, 15.0], [5.0, 5.0, 5.0], 3),  # no other samples: they are told of
+    ],
+)
+def test_samples_for_which_the_host_was_late_are_left_out(
+    launched_ms: list[float], samples_ms: list[float], late: int
+) -> None:
+    host = LateHost(launched_ms)
+    runs = Replays(host, host, lambda _: None, 1, ReplayPlan(graphs=1, launches=1))
+    assert runs.sample(3) == pytest.approx(samples_ms)
+    assert runs.details()["late_samples"] == late

@@ -57,6 +57,22 @@ def test_a_model_that_has_learned_is_near_on_shapes_it_never_saw() -> None:
     assert found["runtime_ms"]["rows"] == len(CONFIGURED)
 
 
+def test_energy_is_held_against_that_of_the_rows() -> None:
+    """A card that runs 10% longer while its power is read: power x runtime would be wrong by as much."""
+    table = CONFIGURED.assign(energy_mj=1.1 * CONFIGURED["energy_mj"])
+    pd.testing.assert_series_equal(measured_outputs(table)["energy_mj"], table["energy_mj"])
+    found, plain = (errors(each)["unseen_shapes"]["energy_mj"] for each in (table, CONFIGURED))
+    assert found["bias_pct"] == pytest.approx(plain["bias_pct"], abs=0.1)
+
+
+def test_noise_of_the_energy_spoils_no_prediction_of_time_and_power() -> None:
+    noise = np.exp(0.02 * np.random.default_rng(0).normal(size=len(CONFIGURED)))
+    found = errors(CONFIGURED.assign(energy_mj=noise * CONFIGURED["energy_mj"]))["unseen_shapes"]
+    plain = errors(CONFIGURED)["unseen_shapes"]
+    for target in ("runtime_ms", "power_w"):
+        assert found[target]["mean_error_pct"] < 1.2 * plain[target]["mean_error_pct"]
+
+
 def test_shuffled_measurements_evaluate_badly() -> None:
     """A held-out row that reached its model would show here as an error that is too small."""
     order = np.random.default_rng(3).permutation(len(CONFIGURED))

@@ -110,9 +110,26 @@ def test_power_is_learned_from_the_rows_that_have_it() -> None:
     some = CONFIGURED.copy()
     some.loc[some.index[::2], "power_w"] = np.nan
     model = fit("test-device", some, SMALL)
-    assert set(model.forests) == {("runtime",), ("power",)}
+    assert set(model.forests) == {("runtime",), ("power", "slowdown")}
     found = model.predict(some)
     assert np.median(np.abs(found["power_w"] / CONFIGURED["power_w"] - 1)) < 0.1
+
+
+HELD = CONFIGURED["power_w"] > CONFIGURED["power_w"].median()
+SLOWED = CONFIGURED.assign(energy_mj=CONFIGURED["energy_mj"] * np.where(HELD, 1.04, 1.0))
+"""As on a card whose limiter holds what draws much: that runs 4% longer while its power is read."""
+
+
+@pytest.mark.parametrize("every_row_has_power", [True, False])
+def test_a_card_that_slows_down_while_power_is_read_takes_more_energy(every_row_has_power: bool) -> None:
+    table = SLOWED.copy()
+    if not every_row_has_power:
+        table.loc[table.index[::5], ["power_w", "energy_mj"]] = np.nan
+    found = fit("test-device", table, SMALL).predict(CONFIGURED)
+    slowdown = found["energy_mj"] / (found["power_w"] * found["runtime_ms"])
+    assert slowdown.between(1 - 1e-6, 1.04 + 1e-6).all()
+    assert slowdown[HELD].median() == pytest.approx(1.04, abs=0.004)
+    assert slowdown[~HELD].median() == pytest.approx(1.0, abs=0.004)
 
 
 def test_families_with_different_parameters_share_a_model() -> None:

@@ -28,7 +28,8 @@ def test_the_hash_does_not_depend_on_the_order_of_rows(order: list[int]) -> None
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("runtime_ms", 9.0), ("power_w", None), ("m", 65), ("parameters", {"tile": 9})]
+    ("column", "value"),
+    [("runtime_ms", 9.0), ("power_w", None), ("energy_mj", 9.0), ("m", 65), ("parameters", {"tile": 9})],
 )
 def test_the_hash_changes_with_whatever_a_model_learns_from(column: str, value: object) -> None:
     changed = TABLE.copy()
@@ -47,9 +48,10 @@ def test_a_row_measured_twice_counts_in_the_hash() -> None:
 
 def test_repeats_collapse_to_their_median() -> None:
     one = TABLE.head(1)
-    repeats = pd.concat([one.assign(runtime_ms=t, power_w=p) for t, p in ((1.0, 50.0), (2.0, None), (9.0, 70.0))])
+    values = ((1.0, 50.0, 52.0), (2.0, None, None), (9.0, 70.0, 640.0))
+    repeats = pd.concat([one.assign(runtime_ms=t, power_w=p, energy_mj=e) for t, p, e in values])
     row = configurations(repeats).squeeze()
-    assert (row["runtime_ms"], row["power_w"], row["repeats"]) == (2.0, 60.0, 3)
+    assert (row["runtime_ms"], row["power_w"], row["energy_mj"], row["repeats"]) == (2.0, 60.0, 346.0, 3)
 
 
 def test_each_kernel_parameter_becomes_a_column_that_is_empty_where_it_does_not_apply() -> None:

@@ -16,7 +16,7 @@ from .features import features
 from .physics import Roofline, flops
 from .trees import Trees
 
-FORMAT = 1
+FORMAT = 2
 """Of `model.json` and the arrays beside it."""
 
 RUNTIME = "runtime"
@@ -25,12 +25,16 @@ RUNTIME = "runtime"
 POWER = "power"
 """Target: ln(power_w)."""
 
+SLOWDOWN = "slowdown"
+"""Target: ln(energy_mj / (power_w x runtime_ms)): how much longer a GEMM takes while its power is read, since a card that
+its power limiter holds settles at lower clocks than those of the short timing."""
+
 
 @dataclass(frozen=True)
 class Predictor:
     """Forests for one device type, with the vocabulary and the roofline that give their numbers a meaning.
 
-    `forests` maps the targets that a forest predicts together, such as ("runtime", "power"), to its trees.
+    `forests` maps the targets that a forest predicts together, such as ("power", "slowdown"), to its trees.
     """
 
     device_type: str
@@ -41,12 +45,12 @@ class Predictor:
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """runtime_ms, power_w, energy_mj and tflops of each row; power and energy are NaN where no power was learned.
 
-        Energy is power x time and the rate is flops / time, so the four never contradict one another.
+        Energy is power x time x slowdown and the rate is flops / time, so the four never contradict one another.
         Raises ValueError for rows that the model cannot know; see `Vocabulary.complete`.
         """
         complete = self.vocabulary.complete(frame)
         _, x = features(complete, self.vocabulary)
-        found = {RUNTIME: np.full(len(x), np.nan), POWER: np.full(len(x), np.nan)}
+        found = {target: np.full(len(x), np.nan) for target in (RUNTIME, POWER, SLOWDOWN)}
         for targets, trees in self.forests.items():
             predicted = trees.predict(x)
             found.update({target: predicted[:, column] for column, target in enumerate(targets)})
@@ -55,7 +59,7 @@ class Predictor:
         results = {
             "runtime_ms": runtime_ms,
             "power_w": power_w,
-            "energy_mj": power_w * runtime_ms,
+            "energy_mj": power_w * runtime_ms * np.exp(found[SLOWDOWN]),
             "tflops": flops(complete).to_numpy() / runtime_ms / 1e9,
         }
         return pd.DataFrame(results, index=frame.index, columns=list(OUTPUTS))

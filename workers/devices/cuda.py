@@ -7,6 +7,7 @@ are read and recorded.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import platform
 import time
@@ -24,6 +25,7 @@ from farm.measurement import Measurement, MeasuringRules, OperandRules
 from workers.devices.cards import require_cupy
 from workers.devices.cuda_arena import DeviceArena
 from workers.devices.cuda_errors import cuda_errors
+from workers.devices.cuda_verify import CudaVerifier
 from workers.kernels.base import BoundKernel, CardContext, CudaFamily, Placement
 from workers.kernels.families import CUDA_FAMILIES
 from workers.measure.elements import poison
@@ -31,10 +33,10 @@ from workers.measure.explain import Explanation
 from workers.measure.nvml import Card, Nvml
 from workers.measure.operands import Buffers, Rotation, SetLayout, plan_rotation
 from workers.measure.power import PowerReading, measure_power
-from workers.measure.replay import Runs, estimate_ms, replays_in_batch, runs_of
+from workers.measure.replay import Runs, estimate_ms, mean_ms, plan_replays, replays_in_batch, runs_of, timed_launch_ms
 from workers.measure.telemetry import TelemetryLog
 from workers.measure.timing import Timing, time_samples, warm_up
-from workers.measure.verify import Verification, verify
+from workers.measure.verify import Verification
 
 ALIGNMENT = 256  # bytes: what cudaMalloc gives
 
@@ -44,10 +46,19 @@ MOST_SETS = 2048
 ROTATION_SHARE = 0.8
 """The share of free memory that a rotation may take; a single set may take more."""
 
+LAUNCH_MS, INSTANTIATING_MS = 0.008, 0.4
+"""What capturing takes on a host of today: a launch, and to make a graph of what was captured."""
+
+LONGEST_WARMING_MS = 5.0
+"""A kernel that takes longer is not launched only to warm up while graphs are captured."""
+
 CANARY = Configuration.parse("tiled(tile=16) 256x256x256 f32")
 
 SENTINEL = Configuration.parse("tiled(tile=32) 2048x2048x2048 f32")
 """Some milliseconds of a kernel that is ours on every card: compute-bound, and the same whatever libraries are there."""
+
+SETTLED_SECONDS = 0.1
+"""After so long at work a card's clocks are taken to be those that it keeps: see benchmarks/power_truth.py."""
 
 LOOK_SECONDS = 0.1
 """Between two looks at clocks and temperature while timing."""
@@ -55,13 +66,15 @@ LOOK_SECONDS = 0.1
 
 @dataclass(slots=True)
 class _Look:
-    """Looks at the card now and then, while it works."""
+    """Looks at the card now and then, while it works; at its settings, which takes a millisecond, once."""
 
     card: Card
     log: TelemetryLog
     last: float = 0.0
 
     def __call__(self) -> None:
+        if not self.last:
+            self.log.application_clocks_mhz = self.card.application_clocks_mhz
         if time.perf_counter() - self.last >= LOOK_SECONDS:
             self.log.add(self.card.telemetry())
             self.last = time.perf_counter()
@@ -76,6 +89,7 @@ class Work:
     rotation: Rotation
     checked: Verification
     gemm_ms: float  # as far as is known
+    began_s: float  # of `time.perf_counter`: since then the card runs it to be measured
 
     def keep_busy(self) -> None:
         """Puts 50 to 100 ms of work before the card; returns at once."""
@@ -92,6 +106,7 @@ class CudaDevice:
     def __init__(self, identity: DeviceIdentity) -> None:
         self.identity = identity
         self._families: dict[str, CudaFamily] = {}
+        self._loaded: set[str] = set()  # hashes of the kernels that this process has launched
 
     # --- taking and leaving the device ------------------------------------------------------------
 
@@ -111,7 +126,9 @@ class CudaDevice:
             self._check_it_is_the_card()
             threads = self._read_limits()
             self._stream = self._cp.cuda.Stream(non_blocking=True)
-            self._arena = DeviceArena(self._cp, 2 * self._l2_bytes, self.identity.traits.multiprocessors or 1)
+            multiprocessors = self.identity.traits.multiprocessors or 1
+            self._arena = DeviceArena(self._cp, 2 * self._l2_bytes, multiprocessors)
+            self._verifier = CudaVerifier(self._cp, multiprocessors)
         card = CardContext(cp=self._cp, traits=self.identity.traits, threads_per_multiprocessor=threads)
         self._families = {name: make(card) for name, make in CUDA_FAMILIES.items()}
         self._environment = self._describe()
@@ -184,6 +201,7 @@ class CudaDevice:
             if configuration.why_invalid(self.identity.traits) is None:
                 self._cp.cuda.runtime.setDevice(0)  # each thread has its own current device
                 self._families[configuration.kernel.family].prepare(configuration)
+                self._verifier.prepare(configuration.problem)
 
     def measure(
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
@@ -191,16 +209,17 @@ class CudaDevice:
         start = time.perf_counter()
         log = TelemetryLog(before=self.meter.telemetry())
         with self.replaying(configuration, rules.operands) as work:
-            prepared = time.perf_counter()
-            timing = self._time(work, rules, log, explanation)
+            timing = self.time_tier(work, rules, log, explanation)
             timed = time.perf_counter()
             power = self._power(work, rules, log, explanation) if rules.wants_power(configuration.id) else None
             powered = time.perf_counter()
+            sustained_ms = None if power is None else mean_ms(work.runs.pace(), SETTLED_SECONDS)
             warm_ms = self._time_warm(work, rules, explanation) if rules.timing.warm_l2 else None
             end = time.perf_counter()
             if explanation is not None:
                 explanation.telemetry = [look for look in (log.before, *log.looks) if look is not None]
-                explanation.seconds |= {"preparing and verifying": prepared - start, "timing": timed - prepared}
+                explanation.seconds |= {"preparing and verifying": work.began_s - start}
+                explanation.seconds |= {"timing": timed - work.began_s}
                 explanation.seconds |= {"power": powered - timed, "warm cache": end - powered}
             details = {
                 **work.kernel.details(),
@@ -214,6 +233,7 @@ class CudaDevice:
                 **timing.columns(),
                 l2=work.rotation.l2,
                 runtime_warm_ms=warm_ms,
+                runtime_sustained_ms=sustained_ms,
                 power_w=None if power is None else power.power_w,
                 power_source=None if power is None else power.source,
                 power_rse=None if power is None else power.rse,
@@ -224,10 +244,9 @@ class CudaDevice:
                 verify_error=work.checked.error,
                 distribution=rules.operands.distribution,
                 seed=rules.operands.seed,
-                clock_policy=log.clock_policy(*self.meter.application_clocks_mhz),
                 kernel_hash=work.kernel.hash,
                 cost_s=time.perf_counter() - start,
-                window_s=end - prepared,
+                window_s=end - work.began_s,
                 environment=self._environment,
                 details=details,
             )
@@ -248,16 +267,27 @@ class CudaDevice:
                 buffers = self._arena.buffers(layout, rotation.sets, rules)
                 kernel = self._families[configuration.kernel.family].bind(configuration, Placement.of(buffers))
                 try:
-                    checked = self._verify(configuration, buffers, kernel, rules)
-                    rough_ms = estimate_ms(self._cp, self._stream, kernel.launch, rotation.sets)
+                    checked, rough_ms = self._verify(configuration, buffers, kernel, rules, rotation.sets)
+                    warming_s = self._warm_meanwhile(kernel, rotation.sets, rough_ms)
                     runs = self._runs(kernel, rotation.sets, rough_ms)
-                    work = Work(kernel, runs, rotation, checked, rough_ms)
-                    yield work
+                    yield Work(kernel, runs, rotation, checked, rough_ms, warming_s or time.perf_counter())
                 finally:
                     kernel.close()
         except DeviceOutOfMemory:  # the next job finds the card as it was at first
             self._arena.clear()
             raise
+
+    def _warm_meanwhile(self, kernel: BoundKernel, sets: int, gemm_ms: float) -> float | None:
+        """Queues launches to warm up with, for about as long as capturing will take. When that began, if it did.
+
+        A kernel much shorter than its launch would not keep the card busy, a long one would take longer than capturing.
+        """
+        if not (kernel.capturable and 2 * LAUNCH_MS <= gemm_ms <= LONGEST_WARMING_MS):
+            return None
+        began_s, plan = time.perf_counter(), plan_replays(sets, gemm_ms)
+        for index in range(math.ceil((plan.graphs * plan.launches * LAUNCH_MS + INSTANTIATING_MS) / gemm_ms)):
+            kernel.launch(index % sets)
+        return began_s
 
     def _runs(self, kernel: BoundKernel, sets: int, gemm_ms: float) -> Runs:
         return runs_of(self._cp, self._stream, kernel.launch, sets, gemm_ms, capturable=kernel.capturable)
@@ -279,15 +309,23 @@ class CudaDevice:
         )
 
     def _verify(
-        self, configuration: Configuration, buffers: Buffers, kernel: BoundKernel, rules: OperandRules
-    ) -> Verification:
-        operands = buffers.views(0)
-        operands.d.fill(poison(configuration.problem.types.cd))
-        kernel.launch(0)
-        self._stream.synchronize()  # an error of the kernel shows here, not in the reference
-        return verify(configuration.problem, operands, rules, self._cp)
+        self, configuration: Configuration, buffers: Buffers, kernel: BoundKernel, rules: OperandRules, sets: int
+    ) -> tuple[Verification, float]:
+        """What verifying says, and about how long a launch takes. While the card checks, launches are queued behind."""
+        operands, problem = buffers.views(0), configuration.problem
+        operands.d.fill(poison(problem.types.cd))
+        first_ms = timed_launch_ms(self._cp, self._stream, kernel.launch, 0)  # an error of the kernel shows here
+        checking = self._verifier.begin(problem, operands, rules)
+        rough_ms = estimate_ms(
+            self._cp, self._stream, kernel.launch, sets, first_ms=first_ms, loaded=kernel.hash in self._loaded
+        )
+        self._loaded.add(kernel.hash)
+        return checking(), rough_ms
 
-    def _time(self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None) -> Timing:
+    def time_tier(
+        self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None = None
+    ) -> Timing:
+        """Times it by the rules; `work.gemm_ms` is the median then."""
         runs = work.runs
         work.gemm_ms = warm_up(runs.sample, rules.timing.warmup_seconds, explanation=explanation)
         batch, look = replays_in_batch(work.gemm_ms * runs.launches), _Look(self.meter, log)
