@@ -36,8 +36,10 @@ from workers.devices.cuda import CudaDevice
 from workers.devices.cuda_errors import cuda_name, translate
 from workers.kernels import tiled
 from workers.kernels.tiled import TiledKernel
+from workers.measure.explain import Explanation
 from workers.measure.nvml import Nvml
 from workers.measure.replay import Lot, ReplayPlan, Replays, estimate_ms, mean_ms, plan_replays, replays_in_batch
+from workers.measure.settling import ANSWER_SECONDS
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_seconds=0.05, warmup_seconds=0.0))
 
@@ -66,6 +68,7 @@ class FakePynvml(ModuleType):
         self.failing: dict[str, int] = {}
         self.calls: list[str] = []
         self.sessions = 0
+        self.sampled_mw, self.clock_events = 600_000, 0
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml"):
@@ -135,18 +138,18 @@ class FakePynvml(ModuleType):
         return 82_000
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: dict[str, Any]) -> int:
-        return int(time.perf_counter() * 10) * 65_000  # 650 W in steps of 100 ms
+        return int(time.perf_counter() * 10) * 60_000  # 600 W in steps of 100 ms
 
     def nvmlDeviceGetSamples(self, handle: dict[str, Any], kind: int, since_us: int) -> tuple[int, list[Any]]:
         now_us = int(1e6 * time.time())
         times = range(max(since_us, now_us - 2_400_000), now_us, 20_000)
-        return 1, [SimpleNamespace(timeStamp=at, sampleValue=SimpleNamespace(uiVal=650_000)) for at in times]
+        return 1, [SimpleNamespace(timeStamp=at, sampleValue=SimpleNamespace(uiVal=self.sampled_mw)) for at in times]
 
     def nvmlDeviceGetClockInfo(self, handle: dict[str, Any], clock: int) -> int:
         return {1: 1980, 2: 3201}[clock]
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: dict[str, Any]) -> int:
-        return 0x4
+        return self.clock_events
 
     def nvmlDeviceGetTemperature(self, handle: dict[str, Any], sensor: int) -> int:
         return 47
@@ -564,7 +567,7 @@ def test_a_row_says_how_it_was_measured(device: CudaDevice, cupy: FakeCupy) -> N
     assert (row.environment["cuda_runtime"], row.environment["nvrtc"]) == ("13.0", "13.0")
     assert (row.idle_power_w, row.power_limit_w) == (82.0, 700.0)
     assert (row.sm_clock_mhz, row.memory_clock_mhz, row.temperature_c) == (1980, 3201, 47)
-    assert (row.throttle_reasons, row.clock_policy) == ("sw_power_cap", "default")
+    assert (row.throttle_reasons, row.clock_policy) == ("none", "default")
     assert (row.power_w, row.power_source, row.runtime_sustained_ms) == (None, None, None)
 
 
@@ -597,10 +600,26 @@ def test_power_comes_from_counter_and_samples(device: CudaDevice) -> None:
     rules = QUICK.model_copy(update={"power": "all", "power_seconds": 0.8})
     row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), rules)
     assert row.power_source == "nvml-counter+samples"
-    assert row.power_w == pytest.approx(650, rel=0.1)
-    assert row.details["power_samples_w"] == 650.0
+    assert row.power_w == pytest.approx(600, rel=0.1)
+    assert row.details["power_samples_w"] == 600.0
     assert row.runtime_sustained_ms is not None
     assert row.runtime_sustained_ms > 0
+
+
+@pytest.mark.parametrize(
+    ("clock_events", "sampled_mw", "why"),
+    [(0x4, 300_000, "the power limiter is at work"), (0, 640_000, "it draws 640 W of 700 W"), (0, 600_000, None)],
+)
+def test_a_card_that_has_not_settled_is_timed_again(
+    device: CudaDevice, pynvml: FakePynvml, clock_events: int, sampled_mw: int, why: str | None
+) -> None:
+    pynvml.clock_events, pynvml.sampled_mw = clock_events, sampled_mw
+    explanation = Explanation()
+    row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), QUICK, explanation)
+    assert [why for note in explanation.notes if "Timed again" in note and why and why in note] == [why] * bool(why)
+    assert (row.window_s > ANSWER_SECONDS) == (why is not None)
+    assert len(explanation.samples_ms) == row.samples
+    assert row.throttle_reasons == ("sw_power_cap" if clock_events else "none")
 
 
 def test_a_card_without_power_readings_has_none(device: CudaDevice, pynvml: FakePynvml) -> None:
@@ -828,7 +847,8 @@ class Card:
         (5.0, True, [5.0], 5.0, 0),
         (5.0, False, [4.9], 4.9, 1),  # it may have been loading
         (5.0, False, [0.01, 0.02, 0.008, 0.009], 0.008, 5),
-        (0.3, True, [0.2, 0.25, 0.21, 0.2], 0.2, 4),
+        (0.3, True, [0.2], 0.3, 0),
+        (0.03, True, [0.02, 0.025, 0.021, 0.02], 0.02, 4),
         (0.003, True, [0.0], 0.001, 4),
     ],
 )

@@ -47,6 +47,9 @@ def plan_replays(sets: int, estimate_ms: float) -> ReplayPlan:
 LOADING_MS = 100.0
 """A first launch may have to load the kernel, which takes up to that long; what takes longer is the kernel."""
 
+TOLD_BY_ONE_MS = 0.1
+"""A single launch takes about 10 us longer than its kernel: of one that takes so long, it tells enough."""
+
 
 def timed_launch_ms(cp: Any, stream: Any, launch: Callable[[int], None], index: int) -> float:
     """A single launch on that operand set, waited for."""
@@ -62,14 +65,14 @@ def estimate_ms(
 ) -> float:
     """How long a launch takes, to size groups by, after a first one that took `first_ms`; `loaded`: it was not the first.
 
-    Where that is less than a replay's length, the least of four launches that are queued together. A long kernel is
-    not launched again, unless to see whether it was loading that took so long.
+    A long kernel is not launched again, unless to see whether it was loading that took so long. Of one that is not much
+    longer than its launch, it is the least of four that are queued together.
     """
-    if first_ms >= LOADING_MS or (loaded and first_ms >= SHORTEST_REPLAY_MS):
+    if first_ms >= LOADING_MS or (loaded and first_ms >= TOLD_BY_ONE_MS):
         return first_ms
-    if first_ms >= SHORTEST_REPLAY_MS:
+    if first_ms >= TOLD_BY_ONE_MS:
         first_ms = min(first_ms, timed_launch_ms(cp, stream, launch, 1 % sets))
-        if first_ms >= SHORTEST_REPLAY_MS:
+        if first_ms >= TOLD_BY_ONE_MS:
             return first_ms
     events = [stream.record()]
     for index in range(1, 5):  # the first operand set's result may still be looked at

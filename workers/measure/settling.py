@@ -1,0 +1,39 @@
+"""Does a card run a kernel yet as it will go on running it?
+
+A power limiter answers late. On an H200 a kernel that draws too much runs at full clocks for its first 50 to 100 ms, up to
+15% faster than after that; and a kernel that comes after it runs for its first 60 ms at the clocks that were left to the
+other one, up to 58% slower (benchmarks/power_truth.py). Both are longer than it takes to time a kernel. So where there is a
+sign of either, the kernel is timed again once the limiter has had its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workers.measure.nvml import Telemetry
+from workers.measure.power import POWER_CAP_EVENT
+
+ANSWER_SECONDS = 0.15
+"""A kernel that has run for so long runs at the clocks that the limiter leaves to it."""
+
+MOVED = 0.01
+"""Clocks, and times, further apart than this share are not the same."""
+
+NEAR_LIMIT = 0.9
+"""A card that draws this share of its limit may be about to be held."""
+
+
+def why_unsettled(looks: Sequence[Telemetry], drawn_w: Sequence[float], limit_w: float | None) -> str | None:
+    """A sign that the clocks of a kernel that has just begun to run are not yet those that it keeps; None without any.
+
+    `looks` and `drawn_w`, the driver's power samples, were taken while it ran.
+    """
+    if any((look.clock_events or 0) & POWER_CAP_EVENT for look in looks):
+        return "the power limiter is at work"
+    clocks = [look.sm_clock_mhz for look in looks if look.sm_clock_mhz]
+    if clocks and max(clocks) > (1 + MOVED) * min(clocks):
+        return f"its clock moves between {min(clocks)} and {max(clocks)} MHz"
+    most_w = max(drawn_w, default=0.0)
+    if limit_w is not None and most_w >= NEAR_LIMIT * limit_w:
+        return f"it draws {most_w:.0f} W of {limit_w:.0f} W"
+    return None
