@@ -43,6 +43,9 @@ from workers.measure.settling import ANSWER_SECONDS
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_seconds=0.05, warmup_seconds=0.0))
 
+WARMED = QUICK.model_copy(update={"timing": QUICK.timing.model_copy(update={"warmup_seconds": 0.04})})
+"""Long enough for a power sample of the kernel alone."""
+
 
 # --- a driver library ---------------------------------------------------------------------------------
 
@@ -69,6 +72,8 @@ class FakePynvml(ModuleType):
         self.calls: list[str] = []
         self.sessions = 0
         self.sampled_mw, self.clock_events = 600_000, 0
+        self.application_clock_mhz = 1980
+        self.sm_clocks_mhz: list[int] = []  # before it is 1980
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml"):
@@ -146,6 +151,8 @@ class FakePynvml(ModuleType):
         return 1, [SimpleNamespace(timeStamp=at, sampleValue=SimpleNamespace(uiVal=self.sampled_mw)) for at in times]
 
     def nvmlDeviceGetClockInfo(self, handle: dict[str, Any], clock: int) -> int:
+        if clock == self.NVML_CLOCK_SM and self.sm_clocks_mhz:
+            return self.sm_clocks_mhz.pop(0)
         return {1: 1980, 2: 3201}[clock]
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: dict[str, Any]) -> int:
@@ -155,7 +162,7 @@ class FakePynvml(ModuleType):
         return 47
 
     def nvmlDeviceGetApplicationsClock(self, handle: dict[str, Any], clock: int) -> int:
-        return 1980
+        return self.application_clock_mhz
 
     def nvmlDeviceGetDefaultApplicationsClock(self, handle: dict[str, Any], clock: int) -> int:
         return 1980
@@ -597,7 +604,7 @@ def test_opening_fills_in_what_needs_a_context(device: CudaDevice) -> None:
 
 
 def test_power_comes_from_counter_and_samples(device: CudaDevice) -> None:
-    rules = QUICK.model_copy(update={"power": "all", "power_seconds": 0.8})
+    rules = QUICK.model_copy(update={"power": "all", "power_seconds": 0.8, "power_rse": 0.001})  # never reached
     row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), rules)
     assert row.power_source == "nvml-counter+samples"
     assert row.power_w == pytest.approx(600, rel=0.1)
@@ -615,11 +622,25 @@ def test_a_card_that_has_not_settled_is_timed_again(
 ) -> None:
     pynvml.clock_events, pynvml.sampled_mw = clock_events, sampled_mw
     explanation = Explanation()
-    row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), QUICK, explanation)
+    row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED, explanation)
     assert [why for note in explanation.notes if "Timed again" in note and why and why in note] == [why] * bool(why)
     assert (row.window_s > ANSWER_SECONDS) == (why is not None)
     assert len(explanation.samples_ms) == row.samples
     assert row.throttle_reasons == ("sw_power_cap" if clock_events else "none")
+
+
+def test_the_clocks_of_a_row_are_those_of_the_last_timing(device: CudaDevice, pynvml: FakePynvml) -> None:
+    pynvml.sm_clocks_mhz = [1980, 1200, 1300]  # at rest, and at the beginning and the end of the first timing
+    row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED)
+    assert pynvml.sm_clocks_mhz == []
+    assert row.window_s > ANSWER_SECONDS
+    assert row.sm_clock_mhz == 1980
+
+
+def test_clocks_that_a_user_set_are_in_the_row(device: CudaDevice, pynvml: FakePynvml) -> None:
+    pynvml.application_clock_mhz = 1500
+    row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), QUICK)
+    assert row.clock_policy == "locked:1500"
 
 
 def test_a_card_without_power_readings_has_none(device: CudaDevice, pynvml: FakePynvml) -> None:
@@ -673,6 +694,10 @@ def test_a_large_wrong_result_is_found_whatever_room_there_is(
     cupy.gemm = lambda a, b: (a @ b)[:-1]
     with pytest.raises(ElementNotWritten, match=r"\(299, 0\)"):
         device.measure(configuration, QUICK)
+    cupy.gemm = lambda a, b: a @ b
+    if room:
+        monkeypatch.setattr(cuda_verify, "verify", None)  # what was wrong before is forgotten
+    assert device.measure(configuration, QUICK).details["verified_by"] == "groups"
 
 
 def test_without_the_memory_to_widen_operands_parts_are_verified(
@@ -862,6 +887,17 @@ def test_a_long_kernel_is_not_launched_again_to_see_how_long_it_takes(
     assert card.launched[:2] == [1, 1][:launches] or card.launched[:2] == [1, 2]
 
 
+def test_lots_tell_how_fast_a_card_was_while_it_was_kept_busy() -> None:
+    card = LateHost([0.0] * 200)
+    runs = Replays(card, card, lambda _: None, 1, ReplayPlan(graphs=1, launches=1))
+    runs.keep_busy(1.0)
+    runs.keep_busy(1.0)
+    runs.drain()
+    assert runs.pace() == [Lot(0.05, 1.0, 50), Lot(0.1, 1.0, 50)]
+    runs.keep_busy(1.0)
+    assert card.launched_ms == []  # after draining, two lots are queued anew
+
+
 def test_the_pace_is_the_mean_of_what_ran_after_a_time() -> None:
     lots = [Lot(0.05, 1.0, 50), Lot(0.11, 1.2, 50), Lot(0.24, 1.3, 100)]
     assert mean_ms(lots, 0.0) == pytest.approx((50 * 1.0 + 50 * 1.2 + 100 * 1.3) / 200)
@@ -880,6 +916,8 @@ class LateHost:
         self.cuda = SimpleNamespace(get_elapsed_time=lambda a, b: b.at - a.at)
 
     def begin_capture(self) -> None: ...
+
+    def synchronize(self) -> None: ...
 
     def end_capture(self) -> Any:
         return self
