@@ -109,7 +109,7 @@ def record(device: Any, line: str, seconds: float, *, referenced: bool) -> Windo
     """A window of that kernel on an open CUDA device, after its timing tier and, where asked for, its reference."""
     with device.replaying(Configuration.parse(line), OperandRules()) as work:
         began = time.perf_counter()
-        timing = device.time_tier(work, MeasuringRules(), TelemetryLog())
+        timing = device.tiers.time(work, MeasuringRules(), TelemetryLog())
         found = {"timing_ms": timing.median_ms, "timing_rse": timing.rse, "timing_s": time.perf_counter() - began}
         if referenced:
             found |= reference(work.runs, work.gemm_ms)

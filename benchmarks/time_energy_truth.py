@@ -15,7 +15,7 @@ from typing import Any
 from common import markdown
 from power_windows import SETTLING_SECONDS, Window, counter_power_w
 
-from workers.devices.cuda import SETTLED_SECONDS
+from workers.devices.cuda_tiers import SETTLED_SECONDS
 from workers.measure.power import POWER_CAP_EVENT
 from workers.measure.replay import Lot, mean_ms
 

@@ -1,9 +1,10 @@
-"""What needs no device of the next job, done while the device measures this one."""
+"""What needs no device of the next jobs, done while the device measures this one."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 
 from farm.kernels import Configuration
 from workers.devices import Device
@@ -11,24 +12,29 @@ from workers.devices import Device
 log = logging.getLogger(__name__)
 
 
-class Preparation:
-    """A thread that prepares one configuration at a time, so that a kernel is compiled before its turn.
+AHEAD = 3
+"""Jobs that are prepared before their turn: compiling one takes about as long as timing one. Not more, as a compiler that
+ends the process is blamed on the job that is being measured."""
 
-    Nobody waits for it: what is asked for while it works replaces what still waits. It starts when it is first asked,
-    and is a daemon, so that a compilation does not hold up the end of the process.
+
+class Preparation:
+    """A thread that prepares one configuration at a time, in order, so that a kernel is compiled before its turn.
+
+    Nobody waits for it: where more than `AHEAD` wait, the oldest is given up. It starts when it is first asked, and is a
+    daemon, so that a compilation does not hold up the end of the process.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._changed = threading.Condition()
-        self._next: Configuration | None = None
+        self._waiting: deque[Configuration] = deque(maxlen=AHEAD)
         self._ended = False
         self._thread: threading.Thread | None = None
 
     def ask(self, configuration: Configuration) -> None:
         """Prepares it soon; returns at once."""
         with self._changed:
-            self._next = configuration
+            self._waiting.append(configuration)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="preparation", daemon=True)
                 self._thread.start()
@@ -50,6 +56,5 @@ class Preparation:
     def _take(self) -> Configuration | None:
         """What is to be prepared next, as soon as there is something; None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._next is not None)
-            found, self._next = self._next, None
-            return None if self._ended else found
+            self._changed.wait_for(lambda: self._ended or self._waiting)
+            return None if self._ended else self._waiting.popleft()

@@ -1,6 +1,6 @@
 """What a worker does with a batch: claim it, measure job by job, land the rows.
 
-While the device measures a job, a thread prepares the next one. Rows land before the next batch is claimed: a device
+While the device measures a job, a thread prepares the next ones. Rows land before the next batch is claimed: a device
 holds one lease, one connection, and at most one job that may be blamed for what happens to its process.
 """
 
@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import islice
 from typing import TypeVar
 
 from sqlalchemy import Engine
@@ -31,7 +31,7 @@ from farm.metrics import Metrics
 from workers.canary import SENTINEL_RULES, Sentinel, prove
 from workers.devices import Device
 from workers.metrics import BATCH, CLAIM, DATABASE_ERRORS, JOBS, LAND, LEASES_LOST, MARK, MEASURING, WINDOW
-from workers.preparation import Preparation
+from workers.preparation import AHEAD, Preparation
 
 log = logging.getLogger(__name__)
 
@@ -195,11 +195,12 @@ class Runner:
             self._measure_sentinel(lease, outcome)
         if outcome.poison is not None:
             return
-        for job, following in zip_longest(lease.jobs, lease.jobs[1:]):
+        following = iter(lease.jobs[1:])
+        for place, job in enumerate(lease.jobs):
             if self._stopping.is_set() or not self._mark(lease, job):
                 break  # the rest of the batch goes back
-            if following is not None:
-                self._preparation.ask(following.configuration)
+            for later in islice(following, 1 if place else AHEAD):
+                self._preparation.ask(later.configuration)
             try:
                 deadline = self._deadline.of(lease.rules.job_seconds, "a job", job_id=job.id)
                 with deadline, self._metrics.time(MEASURING):

@@ -18,6 +18,7 @@ from farm.devices import DeviceIdentity
 from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
+from workers.preparation import AHEAD
 from workers.runner import EXIT_HUNG, EXIT_SENTINEL, Deadline, Runner
 
 Measure = Callable[[int, Configuration], Measurement]
@@ -191,11 +192,13 @@ def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
     return condition()
 
 
-def test_while_a_job_is_measured_the_next_is_prepared(engine: Engine, small: Stored, run: Callable[..., int]) -> None:
+def test_while_a_job_is_measured_the_next_ones_are_prepared(
+    engine: Engine, small: Stored, run: Callable[..., int]
+) -> None:
     early: list[bool] = []
 
     def script(n: int, _: Configuration) -> Measurement:
-        early.append(until(lambda: len(device.prepared) == min(n + 1, 11)))
+        early.append(until(lambda: len(device.prepared) == min(n + AHEAD, 11)))
         return row()
 
     device = Scripted(script)
@@ -211,7 +214,7 @@ def test_a_preparation_that_raises_harms_nothing_and_the_next_is_made(
         raise ZeroDivisionError
 
     def script(n: int, _: Configuration) -> Measurement:
-        until(lambda: len(device.prepared) == min(n + 1, 11))
+        until(lambda: len(device.prepared) == min(n + AHEAD, 11))
         return row()
 
     device = Scripted(script, prepare=broken)
@@ -235,4 +238,4 @@ def test_nobody_waits_for_a_preparation_and_it_ends_with_its_runner(
     gc.collect()
     done.set()
     assert until(lambda: preparing() == [])
-    assert len(device.prepared) <= 2  # what was asked for in the meantime was replaced, and dropped at the end
+    assert len(device.prepared) <= 2  # of what was asked for in the meantime, nothing is begun at the end

@@ -73,7 +73,8 @@ class FakePynvml(ModuleType):
         self.sessions = 0
         self.sampled_mw, self.clock_events = 600_000, 0
         self.application_clock_mhz = 1980
-        self.sm_clocks_mhz: list[int] = []  # before it is 1980
+        self.sm_clock_mhz = 1980
+        self.sm_clocks_mhz: list[int] = []  # what it is before
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml"):
@@ -153,7 +154,7 @@ class FakePynvml(ModuleType):
     def nvmlDeviceGetClockInfo(self, handle: dict[str, Any], clock: int) -> int:
         if clock == self.NVML_CLOCK_SM and self.sm_clocks_mhz:
             return self.sm_clocks_mhz.pop(0)
-        return {1: 1980, 2: 3201}[clock]
+        return {1: self.sm_clock_mhz, 2: 3201}[clock]
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: dict[str, Any]) -> int:
         return self.clock_events
@@ -614,19 +615,49 @@ def test_power_comes_from_counter_and_samples(device: CudaDevice) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clock_events", "sampled_mw", "why"),
-    [(0x4, 300_000, "the power limiter is at work"), (0, 640_000, "it draws 640 W of 700 W"), (0, 600_000, None)],
+    ("clock_events", "sm_clock_mhz", "sampled_mw", "why"),
+    [
+        (0x4, 1500, 300_000, "the power limiter is at work"),
+        (0x4, 1980, 300_000, None),
+        (0, 1980, 640_000, "it draws 640 W of 700 W"),
+        (0, 1980, 600_000, None),
+    ],
 )
 def test_a_card_that_has_not_settled_is_timed_again(
-    device: CudaDevice, pynvml: FakePynvml, clock_events: int, sampled_mw: int, why: str | None
+    device: CudaDevice, pynvml: FakePynvml, clock_events: int, sm_clock_mhz: int, sampled_mw: int, why: str | None
 ) -> None:
-    pynvml.clock_events, pynvml.sampled_mw = clock_events, sampled_mw
+    device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED)  # at its fastest
+    pynvml.clock_events, pynvml.sm_clock_mhz, pynvml.sampled_mw = clock_events, sm_clock_mhz, sampled_mw
     explanation = Explanation()
     row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED, explanation)
     assert [why for note in explanation.notes if "Timed again" in note and why and why in note] == [why] * bool(why)
     assert (row.window_s > ANSWER_SECONDS) == (why is not None)
     assert len(explanation.samples_ms) == row.samples
     assert row.throttle_reasons == ("sw_power_cap" if clock_events else "none")
+
+
+def test_a_kernel_runs_on_until_its_power_was_sampled(
+    device: CudaDevice, pynvml: FakePynvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample, asked = FakePynvml.nvmlDeviceGetSamples, []
+
+    def late(self: FakePynvml, handle: Any, kind: int, since_us: int) -> Any:
+        asked.append(since_us)
+        return sample(self, handle, kind, since_us) if len(asked) > 3 else (1, [])
+
+    monkeypatch.setattr(FakePynvml, "nvmlDeviceGetSamples", late)
+    pynvml.sampled_mw = 690_000
+    explanation = Explanation()
+    device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED, explanation)
+    assert len(asked) == 4
+    assert len(set(asked)) == 1
+    assert any("690 W of 700 W" in note for note in explanation.notes)
+    pynvml.failing["nvmlDeviceGetSamples"] = 3
+    other = open_device(device.identity)  # of a card that does not sample its power, which nothing waits for
+    other.open()
+    row = other.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED)
+    other.close()
+    assert row.window_s < ANSWER_SECONDS
 
 
 def test_the_clocks_of_a_row_are_those_of_the_last_timing(device: CudaDevice, pynvml: FakePynvml) -> None:

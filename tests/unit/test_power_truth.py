@@ -255,6 +255,7 @@ class FakeDevice:
         self.asked: list[str] = []
         self.did: list[str] = []
         self._interrupted_at = interrupted_at
+        self.tiers = SimpleNamespace(time=self._time)
 
     @contextmanager
     def replaying(self, configuration: Any, rules: Any) -> Iterator[Any]:
@@ -269,7 +270,7 @@ class FakeDevice:
         if self.did[-1:] != [what]:
             self.did.append(what)
 
-    def time_tier(self, work: Any, rules: Any, log: Any) -> Any:
+    def _time(self, work: Any, rules: Any, log: Any) -> Any:
         self._did("time")
         work.gemm_ms = 0.5
         return SimpleNamespace(median_ms=0.5, rse=0.001)

@@ -13,7 +13,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from farm.measurement import Measurement, MeasuringRules, OperandRules
 from workers.devices.cards import require_cupy
 from workers.devices.cuda_arena import DeviceArena
 from workers.devices.cuda_errors import cuda_errors
+from workers.devices.cuda_tiers import Tiers, Work
 from workers.devices.cuda_verify import CudaVerifier
 from workers.kernels.base import BoundKernel, CardContext, CudaFamily, Placement
 from workers.kernels.families import CUDA_FAMILIES
@@ -32,11 +33,8 @@ from workers.measure.elements import poison
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Card, Nvml
 from workers.measure.operands import Buffers, Rotation, SetLayout, plan_rotation
-from workers.measure.power import PowerReading, measure_power
-from workers.measure.replay import Runs, estimate_ms, mean_ms, plan_replays, replays_in_batch, runs_of, timed_launch_ms
-from workers.measure.settling import ANSWER_SECONDS, why_unsettled
+from workers.measure.replay import Runs, estimate_ms, plan_replays, runs_of, timed_launch_ms
 from workers.measure.telemetry import TelemetryLog
-from workers.measure.timing import Timing, time_samples, warm_up
 from workers.measure.verify import Verification
 
 ALIGNMENT = 256  # bytes: what cudaMalloc gives
@@ -58,51 +56,6 @@ CANARY = Configuration.parse("tiled(tile=16) 256x256x256 f32")
 SENTINEL = Configuration.parse("tiled(tile=32) 2048x2048x2048 f32")
 """Some milliseconds of a kernel that is ours on every card: compute-bound, and the same whatever libraries are there."""
 
-SETTLED_SECONDS = 0.1
-"""After so long at work a card's clocks are taken to be those that it keeps: see benchmarks/power_truth.py."""
-
-SAMPLE_SECONDS = 0.02
-"""What a power sample of the driver is the mean of: one that is younger than a kernel by less is not the kernel's alone."""
-
-LOOK_SECONDS = 0.1
-"""Between two looks at clocks and temperature while timing."""
-
-
-@dataclass(slots=True)
-class _Look:
-    """Looks at the card now and then, while it works; at its settings, which takes a millisecond, once."""
-
-    card: Card
-    log: TelemetryLog
-    last: float = 0.0
-
-    def __call__(self) -> None:
-        if not self.last:
-            self.log.application_clocks_mhz = self.card.application_clocks_mhz
-        if time.perf_counter() - self.last >= LOOK_SECONDS:
-            self.log.add(self.card.telemetry())
-            self.last = time.perf_counter()
-
-
-@dataclass(slots=True)
-class Work:
-    """One configuration on the card, ready to be run: what the tiers share."""
-
-    kernel: BoundKernel
-    runs: Runs
-    rotation: Rotation
-    checked: Verification
-    gemm_ms: float  # as far as is known
-    began_s: float  # of `time.perf_counter`: since then the card runs it to be measured
-
-    def keep_busy(self) -> None:
-        """Puts 50 to 100 ms of work before the card; returns at once."""
-        self.runs.keep_busy(self.gemm_ms)
-
-    def drain(self) -> None:
-        """Waits for all that was put before the card."""
-        self.runs.drain()
-
 
 class CudaDevice:
     """Measures the families of `workers.kernels.families`."""
@@ -120,6 +73,7 @@ class CudaDevice:
         self.meter: Card = self._nvml.card(self.identity.uuid)
         self._idle_power_w = self.meter.power_now_w  # before this process wakes the card
         self._power_limit_w = self.meter.power_limit_w
+        self.tiers = Tiers(self.meter)
         # Read when CUDA starts, which importing CuPy does not yet do; `farm-worker` has set it for its processes already.
         os.environ["CUDA_VISIBLE_DEVICES"] = self.identity.uuid
         try:
@@ -213,12 +167,15 @@ class CudaDevice:
         start = time.perf_counter()
         log = TelemetryLog(before=self.meter.telemetry())
         with self.replaying(configuration, rules.operands) as work:
-            timing = self.time_tier(work, rules, log, explanation)
+            timing = self.tiers.time(work, rules, log, explanation)
             timed = time.perf_counter()
-            power = self._power(work, rules, log, explanation) if rules.wants_power(configuration.id) else None
+            power = self.tiers.power(work, rules, log, explanation) if rules.wants_power(configuration.id) else None
+            sustained_ms = None if power is None else work.sustained_ms()
             powered = time.perf_counter()
-            sustained_ms = None if power is None else mean_ms(work.runs.pace(), SETTLED_SECONDS)
-            warm_ms = self._time_warm(work, rules, explanation) if rules.timing.warm_l2 else None
+            warm_ms = None
+            if rules.timing.warm_l2:
+                runs = self._runs(work.kernel, 1, work.gemm_ms)
+                warm_ms = self.tiers.time_warm_l2(runs, rules, explanation)
             end = time.perf_counter()
             if explanation is not None:
                 explanation.telemetry = [look for look in (log.before, *log.looks) if look is not None]
@@ -325,61 +282,3 @@ class CudaDevice:
         )
         self._loaded.add(kernel.hash)
         return checking(), rough_ms
-
-    def time_tier(
-        self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None = None
-    ) -> Timing:
-        """Times it by the rules; `work.gemm_ms` is the median then.
-
-        It is timed again where there are signs that the card had not settled: see `workers.measure.settling`.
-        """
-        work.gemm_ms = warm_up(work.runs.sample, rules.timing.warmup_seconds, explanation=explanation)
-        warmed_s = time.perf_counter()
-        timing = self._samples(work, rules, log, explanation)
-        if warmed_s - work.began_s >= ANSWER_SECONDS:
-            return timing
-        log.add(self.meter.telemetry())
-        ran_s = time.perf_counter() - work.began_s
-        sampled = self.meter.power_samples(int(1e6 * (time.time() - ran_s + SAMPLE_SECONDS)))
-        why = why_unsettled(log.looks, [watts for _, watts in sampled], self._power_limit_w)
-        if why is None:
-            return timing
-        if explanation is not None:
-            explanation.note(f"{timing.median_ms:.4g} ms, but the card had not settled: {why}. Timed again")
-        log.looks.clear()
-        while time.perf_counter() - work.began_s < ANSWER_SECONDS:
-            work.runs.sample(replays_in_batch(work.gemm_ms * work.runs.launches))
-        return self._samples(work, rules, log, explanation)
-
-    def _samples(self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None) -> Timing:
-        runs, look = work.runs, _Look(self.meter, log)
-        batch = replays_in_batch(work.gemm_ms * runs.launches)
-        timing = time_samples(lambda: runs.sample(batch, look), rules.timing, explanation=explanation)
-        work.gemm_ms = timing.median_ms
-        return timing
-
-    def _time_warm(self, work: Work, rules: MeasuringRules, explanation: Explanation | None) -> float:
-        """The median with one operand set again and again: what fits into the L2 stays there."""
-        runs = self._runs(work.kernel, 1, work.gemm_ms)
-        gemm_ms = warm_up(runs.sample, rules.timing.warmup_seconds)
-        batch = replays_in_batch(gemm_ms * runs.launches)
-        taken = Explanation()
-        timing = time_samples(lambda: runs.sample(batch), rules.timing, explanation=taken)
-        if explanation is not None:
-            explanation.warm_l2_ms = taken.samples_ms
-        return timing.median_ms
-
-    def _power(
-        self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None
-    ) -> PowerReading | None:
-        try:
-            return measure_power(
-                self.meter,
-                work.keep_busy,
-                target_rse=rules.power_rse,
-                longest_s=rules.power_seconds,
-                log=log,
-                explanation=explanation,
-            )
-        finally:
-            work.drain()

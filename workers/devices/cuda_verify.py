@@ -7,7 +7,6 @@ The launches are queued, and the card is not waited for until the answer is want
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from farm.gemm import ElementType, Problem
 from farm.measurement import OperandRules
+from workers.kernels.once import Once
 from workers.kernels.tiled import source
 from workers.measure.operands import OperandSet, result_scale
 from workers.measure.verify import (
@@ -46,8 +46,7 @@ class CudaVerifier:
     def __init__(self, cp: Any, multiprocessors: int) -> None:
         self._cp = cp
         self._blocks = 16 * multiprocessors
-        self._modules: dict[Kinds, Any] = {}
-        self._compiling = threading.Lock()
+        self._modules = Once[Kinds, Any]()
         self._largest = cp.empty(2, np.float64)
 
     def prepare(self, problem: Problem) -> None:
@@ -127,10 +126,11 @@ class CudaVerifier:
     def _module(self, problem: Problem) -> Any:
         types = problem.types
         kinds = KINDS[types.ab.of_a], KINDS[types.ab.of_b], KINDS[types.cd]
-        with self._compiling:
-            if kinds not in self._modules:
-                defines = (f"-D{name}_KIND={kind}" for name, kind in zip("ABD", kinds, strict=True))
-                module = self._cp.RawModule(code=source("verify.cu"), options=("-std=c++17", *defines))
-                module.get_function("widen")  # compiles
-                self._modules[kinds] = module
-            return self._modules[kinds]
+
+        def compiled() -> Any:
+            defines = (f"-D{name}_KIND={kind}" for name, kind in zip("ABD", kinds, strict=True))
+            module = self._cp.RawModule(code=source("verify.cu"), options=("-std=c++17", *defines))
+            module.get_function("widen")  # until then nothing is compiled
+            return module
+
+        return self._modules.get(kinds, compiled)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from farm.gemm import ElementType, Problem, Shape
 from farm.kernels import Configuration
 from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.kernels.once import Once
 from workers.measure.elements import STORAGE
 
 CUDA_TYPES = {ElementType.F32: "float", ElementType.F64: "double"}
@@ -81,8 +81,7 @@ class TiledFamily:
 
     def __init__(self, card: CardContext) -> None:
         self._card = card
-        self._compiled: dict[TiledKernel, Any] = {}
-        self._compiling = threading.Lock()
+        self._compiled = Once[TiledKernel, Any]()
 
     def prepare(self, configuration: Configuration) -> None:
         self._function(TiledKernel.of(configuration))
@@ -95,11 +94,10 @@ class TiledFamily:
         self._compiled.clear()
 
     def _function(self, kernel: TiledKernel) -> Any:
-        with self._compiling:
-            if kernel not in self._compiled:
-                module = self._card.cp.RawModule(code=kernel.code, options=kernel.options)
-                self._compiled[kernel] = module.get_function(TILED_ENTRY)
-            return self._compiled[kernel]
+        def compiled() -> Any:
+            return self._card.cp.RawModule(code=kernel.code, options=kernel.options).get_function(TILED_ENTRY)
+
+        return self._compiled.get(kernel, compiled)
 
 
 class _BoundTiled:

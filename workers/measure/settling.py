@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from workers.measure.nvml import Telemetry
 from workers.measure.power import POWER_CAP_EVENT
 
-ANSWER_SECONDS = 0.15
+ANSWER_SECONDS = 0.12
 """A kernel that has run for so long runs at the clocks that the limiter leaves to it."""
 
 MOVED = 0.01
@@ -23,16 +23,20 @@ NEAR_LIMIT = 0.9
 """A card that draws this share of its limit may be about to be held."""
 
 
-def why_unsettled(looks: Sequence[Telemetry], drawn_w: Sequence[float], limit_w: float | None) -> str | None:
+def why_unsettled(
+    looks: Sequence[Telemetry], drawn_w: Sequence[float], limit_w: float | None, fastest_mhz: int | None
+) -> str | None:
     """A sign that the clocks of a kernel that has just begun to run are not yet those that it keeps; None without any.
 
-    `looks` and `drawn_w`, the driver's power samples, were taken while it ran.
+    `looks` and `drawn_w`, the driver's power samples, were taken while it ran; `fastest_mhz` is the highest SM clock that
+    the card was seen at. That the limiter is still at work is none by itself: it takes back its last percent slowly.
     """
-    if any((look.clock_events or 0) & POWER_CAP_EVENT for look in looks):
-        return "the power limiter is at work"
     clocks = [look.sm_clock_mhz for look in looks if look.sm_clock_mhz]
     if clocks and max(clocks) > (1 + MOVED) * min(clocks):
         return f"its clock moves between {min(clocks)} and {max(clocks)} MHz"
+    held = any((look.clock_events or 0) & POWER_CAP_EVENT for look in looks)
+    if held and (not clocks or fastest_mhz is None or min(clocks) < (1 - MOVED) * fastest_mhz):
+        return "the power limiter is at work"
     most_w = max(drawn_w, default=0.0)
     if limit_w is not None and most_w >= NEAR_LIMIT * limit_w:
         return f"it draws {most_w:.0f} W of {limit_w:.0f} W"

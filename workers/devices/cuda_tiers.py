@@ -1,0 +1,157 @@
+"""The tiers of a measurement on a card: how long a kernel takes, and how much it draws."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from farm.measurement import MeasuringRules
+from workers.kernels.base import BoundKernel
+from workers.measure.explain import Explanation
+from workers.measure.nvml import Card
+from workers.measure.operands import Rotation
+from workers.measure.power import PowerReading, measure_power
+from workers.measure.replay import Runs, mean_ms, replays_in_batch
+from workers.measure.settling import ANSWER_SECONDS, why_unsettled
+from workers.measure.telemetry import TelemetryLog
+from workers.measure.timing import Timing, time_samples, warm_up
+from workers.measure.verify import Verification
+
+SETTLED_SECONDS = 0.1
+"""After so long at work a card's clocks are taken to be those that it keeps: see benchmarks/power_truth.py."""
+
+SAMPLE_SECONDS = 0.02
+"""What a power sample of the driver is the mean of: one that is younger than a kernel by less is not the kernel's alone."""
+
+WAITING_MS = 5.0
+"""How long a kernel runs between two looks for a power sample."""
+
+LOOK_SECONDS = 0.1
+"""Between two looks at clocks and temperature while timing."""
+
+
+@dataclass(slots=True)
+class Work:
+    """One configuration on the card, ready to be run: what the tiers share."""
+
+    kernel: BoundKernel
+    runs: Runs
+    rotation: Rotation
+    checked: Verification
+    gemm_ms: float  # as far as is known
+    began_s: float  # of `time.perf_counter`: since then the card runs it to be measured
+
+    @property
+    def ran_s(self) -> float:
+        """Seconds since it began."""
+        return time.perf_counter() - self.began_s
+
+    def keep_busy(self) -> None:
+        """Puts 50 to 100 ms of work before the card; returns at once."""
+        self.runs.keep_busy(self.gemm_ms)
+
+    def drain(self) -> None:
+        """Waits for all that was put before the card."""
+        self.runs.drain()
+
+    def sustained_ms(self) -> float | None:
+        """The mean time of a GEMM while the card was last kept busy; None where it was not."""
+        return mean_ms(self.runs.pace(), SETTLED_SECONDS)
+
+    def run_for(self, milliseconds: float) -> None:
+        """Runs it for about so long, and waits for that."""
+        self.runs.sample(max(1, round(milliseconds / (self.gemm_ms * self.runs.launches))))
+
+
+@dataclass(slots=True)
+class _Look:
+    """Looks at the card now and then, while it works; at its settings, which takes a millisecond, once."""
+
+    card: Card
+    log: TelemetryLog
+    last: float = 0.0
+
+    def __call__(self) -> None:
+        if not self.last:
+            self.log.application_clocks_mhz = self.card.application_clocks_mhz
+        if time.perf_counter() - self.last >= LOOK_SECONDS:
+            self.log.add(self.card.telemetry())
+            self.last = time.perf_counter()
+
+
+class Tiers:
+    """Times, and reads power, on one card."""
+
+    def __init__(self, meter: Card) -> None:
+        self._meter = meter
+        self._limit_w = meter.power_limit_w
+        self._samples_power = bool(meter.power_samples(0))
+        self._fastest_mhz: int | None = None  # the highest SM clock that was seen
+
+    def time(
+        self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None = None
+    ) -> Timing:
+        """Times it by the rules; `work.gemm_ms` is the median then.
+
+        It is timed again where there are signs that the card had not settled: see `workers.measure.settling`.
+        """
+        work.gemm_ms = warm_up(work.runs.sample, rules.timing.warmup_seconds, explanation=explanation)
+        settled = work.ran_s >= ANSWER_SECONDS
+        timing = self._timed(work, rules, log, explanation)
+        why = None if settled else self._why_unsettled(work, log)
+        if why is None:
+            return timing
+        if explanation is not None:
+            explanation.note(f"{timing.median_ms:.4g} ms, but the card had not settled: {why}. Timed again")
+        log.looks.clear()
+        while work.ran_s < ANSWER_SECONDS:
+            work.run_for(1e3 * (ANSWER_SECONDS - work.ran_s))
+        return self._timed(work, rules, log, explanation)
+
+    def _timed(self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None) -> Timing:
+        runs, look = work.runs, _Look(self._meter, log)
+        batch = replays_in_batch(work.gemm_ms * runs.launches)
+        timing = time_samples(lambda: runs.sample(batch, look), rules.timing, explanation=explanation)
+        work.gemm_ms = timing.median_ms
+        return timing
+
+    def _why_unsettled(self, work: Work, log: TelemetryLog) -> str | None:
+        log.add(self._meter.telemetry())
+        clocks = [look.sm_clock_mhz for look in log.looks if look.sm_clock_mhz]
+        self._fastest_mhz = max([*clocks, self._fastest_mhz or 0]) or None
+        return why_unsettled(log.looks, self._drawn_w(work), self._limit_w, self._fastest_mhz)
+
+    def _drawn_w(self, work: Work) -> list[float]:
+        """The driver's power samples of this kernel alone. Where there is none yet, it runs on until there is one."""
+        since_us = int(1e6 * (time.time() - work.ran_s + SAMPLE_SECONDS))
+        while (
+            not (found := self._meter.power_samples(since_us)) and self._samples_power and work.ran_s < ANSWER_SECONDS
+        ):
+            work.run_for(WAITING_MS)
+        return [watts for _, watts in found]
+
+    def time_warm_l2(self, runs: Runs, rules: MeasuringRules, explanation: Explanation | None) -> float:
+        """The median, in ms, of runs with one operand set again and again: what fits into the L2 stays there."""
+        gemm_ms = warm_up(runs.sample, rules.timing.warmup_seconds)
+        batch = replays_in_batch(gemm_ms * runs.launches)
+        taken = Explanation()
+        timing = time_samples(lambda: runs.sample(batch), rules.timing, explanation=taken)
+        if explanation is not None:
+            explanation.warm_l2_ms = taken.samples_ms
+        return timing.median_ms
+
+    def power(
+        self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None = None
+    ) -> PowerReading | None:
+        """See `measure_power`. None where the card measures no power."""
+        try:
+            return measure_power(
+                self._meter,
+                work.keep_busy,
+                target_rse=rules.power_rse,
+                longest_s=rules.power_seconds,
+                log=log,
+                explanation=explanation,
+            )
+        finally:
+            work.drain()
