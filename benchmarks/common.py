@@ -44,9 +44,13 @@ def machine() -> dict[str, Any]:
     }
 
 
-def command() -> str:
-    """How this benchmark was called."""
-    return shlex.join(["python", *sys.argv])
+def command(without: str | None = None) -> str:
+    """How this benchmark was called, less an option and its value that say only where results go."""
+    words = ["python", *sys.argv]
+    if without in words:
+        at = words.index(without)
+        del words[at : at + 2]
+    return shlex.join(words)
 
 
 def end_like_interrupted() -> None:

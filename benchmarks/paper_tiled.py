@@ -85,7 +85,7 @@ def export(campaign: str, folder: Path) -> Path | None:
         made.unlink()
         return None
     said = json.loads(metadata)
-    said["provenance"] += "; " + origin(said["device_name"], table.to_pylist(), command())
+    said["provenance"] += "; " + origin(said["device_name"], table.to_pylist(), command("--recordings"))
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(said)}), made, compression="zstd")
     return made.rename(folder / f"{said['device_type']}-{campaign}.parquet")
 

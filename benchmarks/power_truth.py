@@ -22,6 +22,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +270,8 @@ def tables(figures: dict[str, Any]) -> str:
         else f"the two truths of a kernel are {apart['median']:.1f}% apart (median; worst {apart['worst']:.1f}%)"
     )
     said = [
-        f"{figures['windows']} windows of {figures['kernels']} kernels; {truths_apart}. Error in percent, median / 90th"
+        f"{figures['windows']} windows of {figures['kernels']} kernels, recorded on {' and '.join(figures['cards'])};"
+        f" {truths_apart}. Error in percent, median / 90th"
         " percentile / worst, by the length of the window in seconds; in brackets the share of windows that had an answer:",
         markdown(["method", *(str(length) for length in LENGTHS)], rows),
         f"The farm, stopping at {TARGET_RSE:.0%}:",
@@ -288,7 +290,8 @@ def collect_here(file: Path, rounds: int, seed: int) -> None:
     device: Any = open_device(find_cards()[0])
     device.open()
     try:
-        collect(device, file, rounds, seed)
+        said = [device.meter.name, f"driver {device.identity.facts['driver']}", datetime.now(UTC).date().isoformat()]
+        collect(device, ", ".join(said), file, rounds, seed)
     except KeyboardInterrupt:
         print(f"Interrupted: {file} has the windows that were recorded, if any.", file=sys.stderr)
     finally:

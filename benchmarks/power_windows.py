@@ -118,10 +118,10 @@ def record(device: Any, line: str, seconds: float, *, referenced: bool) -> Windo
         return found | {"pace": work.runs.pace()}
 
 
-def collect(device: Any, file: Path, rounds: int, seed: int) -> None:
+def collect(device: Any, card: str, file: Path, rounds: int, seed: int) -> None:
     """Records truths of all `KERNELS`, that many rounds of short windows, and truths again; each in shuffled order.
 
-    After each round, and where one is broken off, `file` has all windows so far.
+    After each round, and where one is broken off, `file` has all windows so far. Each says `card`.
     """
     began, shuffled = time.perf_counter(), random.Random(seed)
     windows: list[Window] = []
@@ -129,7 +129,7 @@ def collect(device: Any, file: Path, rounds: int, seed: int) -> None:
         truth = role == "truth"
         try:
             for line in shuffled.sample(KERNELS, len(KERNELS)):
-                about = {"kernel": line, "role": role, "round": number, "card": device.meter.name}
+                about = {"kernel": line, "role": role, "round": number, "card": card}
                 window = record(device, line, TRUTH_SECONDS if truth else SHORT_SECONDS, referenced=truth)
                 windows.append(about | window)
         finally:

@@ -137,6 +137,8 @@ def _percent(share: float) -> str:
 
 def _power(explanation: Mapping[str, Any], row: Mapping[str, Any], paper: Paper) -> list[str]:
     steps, ring = explanation["energy_steps"], explanation["power_samples"]
+    if not (steps or ring):
+        return []
     dropped_s, details = explanation["power_dropped_s"], row["details"]
     lines = [
         *_source("energy counter", f"{len(steps):,} steps", details, "power_counter"),

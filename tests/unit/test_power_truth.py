@@ -294,7 +294,7 @@ def quick(power_windows: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleT
 
 def test_a_window_is_timed_and_its_power_recorded_without_a_gap(quick: ModuleType, tmp_path: Path) -> None:
     device, file = FakeDevice(), tmp_path / "windows.json.gz"
-    quick.collect(device, file, rounds=1, seed=0)
+    quick.collect(device, "a card", file, rounds=1, seed=0)
     truth, short = ["time", "100 replays", "busy", "drain", "pace"], ["time", "busy", "drain", "pace"]
     assert device.did == [*truth, *truth, *short, *short, *truth, *truth]
     windows = quick.load(file)
@@ -302,14 +302,14 @@ def test_a_window_is_timed_and_its_power_recorded_without_a_gap(quick: ModuleTyp
     assert [w.get("reference_launches") for w in windows] == [1000, 1000, None, None, 1000, 1000]
     one = windows[2]
     assert (one["timing_ms"], one["timing_rse"], one["pace"]) == (0.5, 0.001, [[0.05, 0.5, 100]])
-    assert (one["card"], one["seconds"], bool(one["counter"])) == ("Steady", 0.01, True)
+    assert (one["card"], one["seconds"], bool(one["counter"])) == ("a card", 0.01, True)
     assert 0 <= one["timing_s"] < 1
 
 
 def test_a_recording_that_is_broken_off_leaves_what_it_had(quick: ModuleType, tmp_path: Path) -> None:
     device, file = FakeDevice(interrupted_at=4), tmp_path / "windows.json.gz"
     with pytest.raises(KeyboardInterrupt):
-        quick.collect(device, file, rounds=3, seed=0)
+        quick.collect(device, "a card", file, rounds=3, seed=0)
     left = quick.load(file)
     assert [window["role"] for window in left] == ["truth", "truth", "short"]
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
