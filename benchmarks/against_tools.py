@@ -44,6 +44,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import nvbench_round
 from common import end_like_interrupted, markdown, write
 from power_windows import SETTLING_SECONDS, counter_power_w, windows_of
 
@@ -265,53 +266,6 @@ def ask(name: str, device: Any, line: str, number: int) -> Answer:
 # --- nvbench, in a process of its own ----------------------------------------------------------------
 
 
-def nvbench_process(asked: Path) -> None:
-    """Runs nvbench over the kernels of a JSON file, in that order. Its own results go to the file that this one names.
-
-    A registered benchmark cannot be run twice in a process. What begins after the end that the file tells is skipped.
-    """
-    import cupy
-    from cuda import bench
-
-    said = json.loads(asked.read_text())
-    device = opened()
-    seconds: dict[int, float] = {}
-
-    def gemm(state: Any) -> None:
-        step = state.get_int64("step")
-        if time.time() > said["end"]:
-            state.skip("out of time")
-            return
-        with device.replaying(Configuration.parse(said["kernels"][step]), OperandRules()) as work:
-            stream = cupy.cuda.ExternalStream(state.get_stream().addressof())
-
-            def launch(_: Any) -> None:
-                with stream:
-                    work.kernel.launch(0)
-
-            began = time.perf_counter()
-            state.exec(launch)
-            seconds[step] = time.perf_counter() - began
-            Path(said["seconds"]).write_text(json.dumps(seconds))
-
-    bench.register(gemm).add_int64_axis("step", list(range(len(said["kernels"]))))
-    bench.run_all_benchmarks([sys.argv[0], "--devices", "0", "--json", said["results"]])
-
-
-def nvbench_summaries(results: Mapping[str, Any]) -> dict[int, dict[str, float]]:
-    """By step, the mean GPU times in ms of nvbench's own JSON: `cold`, and `batch` where it was taken."""
-    found: dict[int, dict[str, float]] = {}
-    for benchmark in results["benchmarks"]:
-        for state in benchmark["states"]:
-            step = next(int(axis["value"]) for axis in state["axis_values"] if axis["name"] == "step")
-            for summary in state.get("summaries") or []:
-                for kind in ("cold", "batch"):
-                    if summary["tag"] == f"nv/{kind}/time/gpu/mean":
-                        (value,) = (data["value"] for data in summary["data"] if data["name"] == "value")
-                        found.setdefault(step, {})[kind] = 1e3 * float(value)
-    return found
-
-
 def nvbench_answers(
     kernels: Sequence[str], number: int, found: Mapping[int, Mapping[str, float]], seconds: Mapping[str, float]
 ) -> list[Answer]:
@@ -333,7 +287,7 @@ def nvbench(kernels: Sequence[str], number: int, seconds: float) -> list[Answer]
         files = {name: str(Path(folder) / f"{name}.json") for name in ("results", "seconds")}
         asked = Path(folder) / "asked.json"
         asked.write_text(json.dumps({"kernels": list(kernels), "end": time.time() + seconds, **files}))
-        command = [sys.executable, __file__, "--nvbench-process", str(asked)]
+        command = [sys.executable, nvbench_round.__file__, str(asked)]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=seconds + 2 * NVBENCH_START_SECONDS, check=False
@@ -345,7 +299,7 @@ def nvbench(kernels: Sequence[str], number: int, seconds: float) -> list[Answer]
             raise RuntimeError(f"nvbench ended with {done.returncode}: {' '.join(words)}")
         results = json.loads(Path(files["results"]).read_text())
         took = json.loads(seconds_file.read_text()) if (seconds_file := Path(files["seconds"])).exists() else {}
-    return nvbench_answers(kernels, number, nvbench_summaries(results), took)
+    return nvbench_answers(kernels, number, nvbench_round.summaries(results), took)
 
 
 # --- judging -----------------------------------------------------------------------------------------
@@ -465,13 +419,6 @@ def versions_of(names: Sequence[str]) -> dict[str, str]:
 # --- running -----------------------------------------------------------------------------------------
 
 
-def opened() -> Any:
-    """The first card of this host, open in this process."""
-    device = open_device(find_cards()[0])
-    device.open()
-    return device
-
-
 def policies_of(line: str, tools: Sequence[str]) -> list[str]:
     """The references that these tools' answers on a kernel need."""
     given = [t for t in tools if t not in TOOLS or family_of(line) in TOOLS[t][2]]
@@ -508,7 +455,8 @@ class Report:
 def measure(report: Report, tools: Sequence[str], asked: argparse.Namespace) -> None:
     """References, then the rounds of the tools that are called here, then those of nvbench; until the time is over."""
     end = time.monotonic() + asked.seconds
-    device = opened()
+    device: Any = open_device(find_cards()[0])
+    device.open()
     try:
         for line in KERNELS:
             report.references += references(device, line, policies_of(line, tools), asked.reference_seconds)
@@ -555,11 +503,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the orders")
     parser.add_argument("--result", default="against_tools", help="name of the files in results/")
-    parser.add_argument("--nvbench-process", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.nvbench_process is not None:
-        nvbench_process(asked.nvbench_process)
-        return
     end_like_interrupted()
     os.environ["CUDA_VISIBLE_DEVICES"] = find_cards()[0].uuid  # before any tool can start CUDA on another card
     wanted = asked.tools.split(",")

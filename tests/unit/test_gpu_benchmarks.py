@@ -234,7 +234,7 @@ def nvbench_state(step: int, **means_s: str) -> dict[str, Any]:
 
 def test_nvbench_s_cold_and_batched_means_become_two_answers_for_a_kernel(tools):
     states = [nvbench_state(1, cold="0.002", batch="0.0015"), nvbench_state(0, cold="0.001"), nvbench_state(2)]
-    found = tools.nvbench_summaries({"benchmarks": [{"name": "gemm", "states": states}]})
+    found = tools.nvbench_round.summaries({"benchmarks": [{"name": "gemm", "states": states}]})
     answers = tools.nvbench_answers(["x", "y", "z"], 0, found, {"0": 0.7, "1": 1.1})
     told = [(a.tool, a.kernel, a.runtime_ms, a.seconds) for a in answers]
     assert told == [("nvbench", "x", 1.0, 0.7), ("nvbench", "y", 2.0, 1.1), ("nvbench_batched", "y", 1.5, 1.1)]
