@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import signal
 import sys
@@ -89,6 +90,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _interrupt)
+    # While Python takes itself down, Ctrl-C would end the process with another exit code.
+    atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         app(standalone_mode=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from commands import Command, farm_in, refused
 from samples import document, row
@@ -19,6 +23,7 @@ from farm.db.campaigns import Stored
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
 
 RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
+SHAPE = ["m", "n", "k"]
 NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 TIMES_MS = {4: 4.0, 8: 1.0, 16: 2.0}
 POWERS_W = {4: 100.0, 8: 300.0, 16: 110.0}
@@ -125,27 +130,106 @@ def test_a_campaign_without_rows_of_the_family_says_so(
     refused(command("analyze", "tiles", "small"), 4, "Campaign small", "no measurements of the family tiled")
 
 
-def test_a_recording_is_studied_without_a_database(on_file: Command) -> None:
+@pytest.fixture(scope="module")
+def recorded() -> pd.DataFrame:
+    """The rows of `RECORDING`, and the tile of each."""
+    rows: pd.DataFrame = pq.read_table(RECORDING).to_pandas()
+    return rows.assign(tile=[json.loads(parameters)["tile"] for parameters in rows["parameters"]])
+
+
+@pytest.fixture(scope="module")
+def medians(recorded: pd.DataFrame) -> pd.DataFrame:
+    """By shape and tile, the median over devices of their medians; energy as the file has it."""
+    figures = ["runtime_ms", "power_w", "energy_mj"]
+    of_devices = recorded.groupby([*SHAPE, "tile", "device_uuid"])[figures].median()
+    return of_devices.groupby([*SHAPE, "tile"]).median()
+
+
+@pytest.fixture(scope="module")
+def summary(medians: pd.DataFrame) -> pd.DataFrame:
+    """By tile, what `medians` come to over all shapes, against tile 1."""
+    times, powers, energies = (medians[name].unstack("tile") for name in medians)
+    columns = {
+        "problems": times.count(),
+        "fastest": times.idxmin(axis="columns").value_counts(),
+        "thriftiest": energies.idxmin(axis="columns").value_counts(),
+        "speed_up": np.exp(-np.log(times.div(times[1], axis="index")).mean()),
+        "energy_ratio": np.exp(np.log(energies.div(energies[1], axis="index")).mean()),
+        "power_min_w": powers.min(),
+        "power_max_w": powers.max(),
+    }
+    return pd.DataFrame(columns, index=times.columns).fillna({"fastest": 0, "thriftiest": 0})
+
+
+def test_a_recording_is_studied_without_a_database(on_file: Command, recorded: pd.DataFrame) -> None:
     done = on_file("analyze", "tiles", "--recording", str(RECORDING), "--json")
     assert done.returncode == 0, done.stderr
-    assert "measured by gemm-farm" in done.stderr
+    assert json.loads(pq.read_schema(RECORDING).metadata[b"gemm-farm"])["provenance"] in done.stderr
     (kind,) = json.loads(done.stdout)["device_types"]
-    assert (kind["device_type"], kind["rows"], kind["devices"], len(kind["problems"])) == ("nvidia-h200", 270, 4, 27)
-    best = kind["summary"][-1]
-    assert (best["tile"], best["fastest"], best["thriftiest"]) == (32, 27, 27)
-    assert best["speed_up"] == pytest.approx(211.3, abs=0.1)
-    assert best["energy_ratio"] == pytest.approx(0.006074, rel=1e-3)
-    computed = {2 * tile["tile"] ** 2 * 4: tile["shared_bytes"] for p in kind["problems"] for tile in p["tiles"]}
-    assert all(size == said for size, said in computed.items())
+    devices, shapes = recorded["device_uuid"].nunique(), len(recorded[SHAPE].drop_duplicates())
+    assert (kind["device_type"], kind["baseline"]) == ("nvidia-h200", 1)
+    assert (kind["rows"], kind["devices"], len(kind["problems"])) == (len(recorded), devices, shapes)
     assert [tile["tile"] for tile in kind["paper"]["tiles"]] == [1, 4, 8, 16, 32]
 
 
-def test_people_read_a_recording_as_tables(on_file: Command) -> None:
+def test_figures_of_a_recording_are_those_of_its_rows(
+    on_file: Command, recorded: pd.DataFrame, medians: pd.DataFrame, summary: pd.DataFrame
+) -> None:
+    (kind,) = json.loads(on_file("analyze", "tiles", "--recording", str(RECORDING), "--json").stdout)["device_types"]
+    tiles = [{**problem, **tile} for problem in kind["problems"] for tile in problem["tiles"]]
+    found = pd.DataFrame(tiles).set_index([*SHAPE, "tile"]).sort_index()
+    of = medians.index.to_frame()
+    flops = 2 * of["m"] * of["n"] * of["k"]
+    against_one = medians / medians.groupby(SHAPE).transform(lambda of_shape: of_shape.iloc[0])
+    rows = recorded.groupby([*SHAPE, "tile"])["device_uuid"]
+    expected = medians.assign(
+        rows=rows.size(),
+        devices=rows.nunique(),
+        tflops=flops / medians["runtime_ms"] / 1e9,
+        gflops_per_w=flops / medians["energy_mj"] / 1e6,
+        shared_bytes=2 * of["tile"] ** 2 * 4,
+        speed_up=1 / against_one["runtime_ms"],
+        power_change_pct=100 * against_one["power_w"] - 100,
+        energy_change_pct=100 * against_one["energy_mj"] - 100,
+    )
+    pd.testing.assert_frame_equal(found[list(expected)], expected, check_dtype=False, rtol=1e-9, atol=1e-9)
+    over_shapes = pd.DataFrame(kind["summary"]).set_index("tile")
+    pd.testing.assert_frame_equal(over_shapes, summary, check_dtype=False, rtol=1e-9)
+
+    problems = pd.DataFrame(kind["problems"]).set_index(SHAPE).sort_index()
+    fastest, thriftiest = (medians[name].unstack("tile").idxmin(axis="columns") for name in ("runtime_ms", "energy_mj"))
+    assert problems["fastest"].to_dict() == fastest.to_dict()
+    assert problems["thriftiest"].to_dict() == thriftiest.to_dict()
+    assert problems["trade"].notna().to_dict() == (fastest != thriftiest).to_dict()
+
+
+def cells(line: str) -> list[str]:
+    """What stands in a row of a printed table."""
+    return re.split(r"\s{2,}", line.strip())
+
+
+def test_people_read_a_recording_as_tables(on_file: Command, recorded: pd.DataFrame, summary: pd.DataFrame) -> None:
     done = on_file("analyze", "tiles", "--recording", str(RECORDING))
-    assert done.stdout.count("f32 nn, against tile 1") == 27
-    assert "27 problems, 270 rows of 4 devices" in done.stdout
-    assert "nvidia-h200 beside the paper" in done.stdout
-    assert "27 of 27" in done.stdout
+    shapes = recorded[SHAPE].drop_duplicates()
+    devices = recorded["device_uuid"].nunique()
+    lines = done.stdout.splitlines()
+    titles = {line.strip() for line in lines if line.rstrip().endswith("f32 nn, against tile 1")}
+    assert titles == {f"nvidia-h200: {m}x{n}x{k} f32 nn, against tile 1" for m, n, k in shapes.to_numpy()}
+    counted = f"{len(shapes)} problems, {len(recorded):,} rows of {devices} device{'' if devices == 1 else 's'};"
+    assert any(line.startswith(counted) for line in lines)
+
+    over_all = lines.index(next(line for line in lines if line.startswith("nvidia-h200: all problems, against tile 1")))
+    beside = lines.index(next(line for line in lines if line.startswith("nvidia-h200 beside the paper")))
+    over_shapes = {tile: rest for tile, *rest in map(cells, lines[over_all:beside])}
+    beside_paper = {tile: rest for tile, *rest in map(cells, lines[beside:])}
+    for tile, of_tile in summary.iterrows():
+        problems, fastest, thriftiest = (f"{of_tile[name]:.0f}" for name in ("problems", "fastest", "thriftiest"))
+        speed_up, energy_ratio = f"{of_tile['speed_up']:.4g}", f"{of_tile['energy_ratio']:.4g}"
+        power = f"{of_tile['power_min_w']:.0f}–{of_tile['power_max_w']:.0f}"
+        assert over_shapes[str(tile)] == [problems, fastest, speed_up, thriftiest, energy_ratio, power]
+        if tile in (1, 4, 8, 16, 32):
+            ours = [speed_up, f"{fastest} of {problems}", energy_ratio, f"{thriftiest} of {problems}", power]
+            assert beside_paper[str(tile)][::2] == ours
 
 
 def test_pictures_are_drawn_and_their_paths_printed(command: Command, measured: Engine, tmp_path: Path) -> None:

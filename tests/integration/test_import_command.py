@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -35,6 +37,13 @@ from farm.importers.dataset import Import, Outcome, import_dataset, look
 from trainer.table import read_training_table
 
 PUBLISHED = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
+GIVEN: list[dict[str, Any]] = pq.read_table(PUBLISHED).to_pylist()
+ROWS = len(GIVEN)
+CONFIGURATIONS = len({row["configuration_id"] for row in GIVEN})
+OF_THE_FILE = f"IMP-{hashlib.sha256(PUBLISHED.read_bytes()).hexdigest()[:16]}-"
+CARDS = Counter(OF_THE_FILE + row["device_uuid"] for row in GIVEN)
+"""Rows of each device, by the UUID that it has here."""
+
 DERIVED = ("tflops", "energy_mj", "gflops_per_w", "intensity")
 OF_THE_IMPORT = ("campaign", "host", "device_uuid", "source", "measurement_id")
 TABLES = ("measurements", "configurations", "environments", "devices", "hosts")
@@ -85,38 +94,42 @@ def with_value(number: int, value: Any) -> Callable[[list[Any]], list[Any]]:
 
 def test_every_row_comes_in_with_its_columns_in_its_order(engine: Engine) -> None:
     done = load(engine, PUBLISHED)
-    assert (done.outcome, done.configurations, done.new_configurations) == (Outcome.IMPORTED, 270, 270)
-    given, found = pq.read_table(PUBLISHED).to_pylist(), rows_here(engine)
+    assert done.outcome is Outcome.IMPORTED
+    assert (done.configurations, done.new_configurations) == (CONFIGURATIONS, CONFIGURATIONS)
+    objects = ("parameters", "details", "environment")
+    given = [{**row, **{name: json.loads(row[name]) for name in objects}} for row in GIVEN]
+    found = rows_here(engine)
     kept = [name for name in given[0] if name not in (*DERIVED, *OF_THE_IMPORT)]
-    assert len(kept) == 38
-    for row in given:
-        row.update({name: json.loads(row[name]) for name in ("parameters", "details", "environment")})
+    assert len(kept) == len(given[0]) - len(DERIVED) - len(OF_THE_IMPORT)
     assert [{n: row[n] for n in kept} for row in given] == [
         {n: str(row[n]) if n == "configuration_id" else row[n] for n in kept} for row in found
     ]
     for name in DERIVED:
         assert [row[name] for row in found] == pytest.approx([row[name] for row in given])
     assert {row["source"] for row in found} == {"imported"}
-    assert [row["device_uuid"] for row in found] == [
-        f"IMP-{done.dataset.content[:16]}-{r['device_uuid']}" for r in given
-    ]
-    assert {(row["campaign"], row["host"]) for row in found} == {(None, "imported:vm")}
+    assert [row["device_uuid"] for row in found] == [OF_THE_FILE + row["device_uuid"] for row in given]
+    assert [(row["campaign"], row["host"]) for row in found] == [(None, f"imported:{row['host']}") for row in given]
 
 
 def test_energy_is_derived_anew_by_the_time_while_power_was_read(engine: Engine, tmp_path: Path) -> None:
-    load(engine, changed(tmp_path / "slower.parquet", runtime_sustained_ms=with_value(2, 1000.0)))
+    path = changed(
+        tmp_path / "slower.parquet",
+        power_w=lambda values: [100.0, 200.0, *values[2:]],
+        runtime_sustained_ms=lambda values: [None, 1000.0, *values[2:]],
+    )
+    load(engine, path)
     first, second, *_ = rows_here(engine)
     assert (first["runtime_sustained_ms"], second["runtime_sustained_ms"]) == (None, 1000.0)
-    assert first["energy_mj"] == pytest.approx(first["power_w"] * first["runtime_ms"])
-    assert second["energy_mj"] == pytest.approx(second["power_w"] * 1000.0)
+    assert first["energy_mj"] == pytest.approx(100 * GIVEN[0]["runtime_ms"])
+    assert second["energy_mj"] == pytest.approx(200 * 1000)
 
 
 def test_repeats_stay_repeats(engine: Engine, tmp_path: Path) -> None:
     table = pq.read_table(PUBLISHED)
     pq.write_table(pa.concat_tables([table, table.slice(0, 30)]), tmp_path / "twice.parquet")
     done = load(engine, tmp_path / "twice.parquet")
-    assert (done.configurations, sum(device.rows for device in done.devices)) == (270, 300)
-    assert counts(engine)["measurements"] == 300
+    assert (done.configurations, sum(device.rows for device in done.devices)) == (CONFIGURATIONS, ROWS + 30)
+    assert counts(engine)["measurements"] == ROWS + 30
 
 
 def test_a_row_without_a_time_counts_as_measured_when_it_was_imported(engine: Engine, tmp_path: Path) -> None:
@@ -137,7 +150,7 @@ def test_the_same_content_comes_in_once_and_a_changed_file_is_another_import(eng
     assert counts(engine) == before
     other = load(engine, changed(tmp_path / "other.parquet", seed=with_value(1, 7)))
     assert (other.outcome, other.new_configurations) == (Outcome.IMPORTED, 0)
-    assert counts(engine) == {**before, "measurements": 540, "devices": 8}
+    assert counts(engine) == {**before, "measurements": 2 * ROWS, "devices": 2 * len(CARDS)}
 
 
 def test_of_two_imports_at_a_time_one_brings_the_rows(engine: Engine) -> None:
@@ -154,15 +167,16 @@ def test_of_two_imports_at_a_time_one_brings_the_rows(engine: Engine) -> None:
     for thread in threads:
         thread.join()
     assert sorted(outcomes) == [Outcome.IMPORTED, Outcome.KNOWN]
-    assert counts(engine)["measurements"] == 270
+    assert counts(engine)["measurements"] == ROWS
 
 
 def test_an_export_of_imported_rows_is_a_recording_too(command: Command, engine: Engine, tmp_path: Path) -> None:
     load(engine, PUBLISHED)
     assert command("results", "--type", "nvidia-h200", "-o", "again.parquet").returncode == 0
-    (device, *_) = load(engine, tmp_path / "again.parquet").devices
-    assert device.identity.facts["sources"] == {"imported": 69}
-    assert device.identity.facts["device_uuid"].startswith("IMP-")
+    facts = [device.identity.facts for device in load(engine, tmp_path / "again.parquet").devices]
+    assert {fact["device_uuid"]: fact["sources"] for fact in facts} == {
+        uuid: {"imported": rows} for uuid, rows in CARDS.items()
+    }
 
 
 # --- whole or not at all -----------------------------------------------------------------------------
@@ -263,9 +277,9 @@ def test_a_lost_connection_leaves_nothing_and_says_so(engine: Engine, monkeypatc
 def test_a_dry_run_says_what_would_come_and_stores_nothing(command: Command, engine: Engine) -> None:
     done = command("import", "dataset", str(PUBLISHED), "--dry-run", "--json")
     (said,) = json.loads(done.stdout)
-    assert (said["outcome"], said["rows"], said["new_configurations"]) == ("importable", 270, 270)
-    assert sorted(device["rows"] for device in said["devices"]) == [63, 68, 69, 70]
-    assert "270 rows of 270 configurations (0 known here) would be imported" in done.stderr
+    assert (said["outcome"], said["rows"], said["new_configurations"]) == ("importable", ROWS, CONFIGURATIONS)
+    assert {device["uuid"]: device["rows"] for device in said["devices"]} == CARDS
+    assert f"{ROWS:,} rows of {CONFIGURATIONS:,} configurations (0 known here) would be imported" in done.stderr
     assert load(engine, PUBLISHED, dry_run=True).outcome is Outcome.IMPORTABLE
     assert counts(engine) == NOTHING
 
@@ -300,13 +314,16 @@ def test_devices_of_an_import_are_never_live_nor_awaited(engine: Engine) -> None
         "any",
         {"type": "nvidia-h200"},
         {"each": "nvidia-h200"},
-        {"host": "imported:vm"},
-        {"device": "IMP-c88fd782ee3e1d4c-GPU-4e7a5dfa-071d-0fcc-c80b-26351fb9bd98"},
+        {"host": f"imported:{GIVEN[0]['host']}"},
+        {"device": OF_THE_FILE + GIVEN[0]["device_uuid"]},
     ],
-    ids=str,
+    ids=["any", "type", "each", "host", "device"],
 )
 def test_devices_of_an_import_are_no_targets(engine: Engine, target: str | dict[str, str]) -> None:
-    assert "IMP-c88fd782ee3e1d4c-GPU-4e7a5dfa-071d-0fcc-c80b-26351fb9bd98" in load(engine, PUBLISHED).uuids
+    assert set(load(engine, PUBLISHED).uuids) == set(CARDS)
+    with engine.connect() as connection:
+        hosts = connection.execute(text("SELECT name FROM hosts")).scalars().all()
+    assert f"imported:{GIVEN[0]['host']}" in hosts
     asked = Campaign.from_document(
         document(targets=[target] if isinstance(target, dict) else target, kernels=[{"family": "tiled", "tile": 16}])
     )
@@ -335,7 +352,7 @@ def test_models_learn_from_imported_rows_only_when_asked(engine: Engine) -> None
         assert len(read_training_table(connection, "nvidia-h200")) == 0
         assert trainings.trainable_types(connection, campaign_id=None, any_source=True) == ["nvidia-h200"]
         table = read_training_table(connection, "nvidia-h200", any_source=True)
-    assert (len(table), set(table["source"])) == (270, {"imported"})
+    assert (len(table), set(table["source"])) == (ROWS, {"imported"})
 
 
 def test_the_farms_own_rows_keep_their_source_beside_imported_ones(
@@ -346,7 +363,7 @@ def test_the_farms_own_rows_keep_their_source_beside_imported_ones(
     land(engine, leased(engine, device))
     load(engine, PUBLISHED)
     found = rows_here(engine)
-    assert [row["source"] for row in found] == ["measured"] * 12 + ["imported"] * 270
+    assert [row["source"] for row in found] == ["measured"] * 12 + ["imported"] * ROWS
     assert {row["device_uuid"] for row in found[:12]} == {"CPU-1"}
 
 
@@ -356,15 +373,17 @@ def test_the_farms_own_rows_keep_their_source_beside_imported_ones(
 def test_the_command_says_what_came_and_lists_show_it_as_imported(command: Command, engine: Engine) -> None:
     done = command("import", "dataset", str(PUBLISHED))
     assert done.returncode == 0
-    assert "270 rows of 270 configurations (0 known here) are imported" in done.stderr
-    assert done.stdout.count("IMP-c88fd782ee3e1d4c-GPU-") == 4
+    assert f"{ROWS:,} rows of {CONFIGURATIONS:,} configurations (0 known here) are imported" in done.stderr
+    assert {uuid: done.stdout.count(uuid) for uuid in CARDS} == dict.fromkeys(CARDS, 1)
+    assert done.stdout.count("IMP-") == len(CARDS)
     again = command("import", "dataset", str(PUBLISHED), str(PUBLISHED), "--json")
-    assert [(one["outcome"], len(one["device_uuids"])) for one in json.loads(again.stdout)] == [("known", 4)] * 2
+    assert [(one["outcome"], one["device_uuids"]) for one in json.loads(again.stdout)] == [("known", sorted(CARDS))] * 2
     assert again.stderr.count("was imported before") == 2
     listed = command("devices").stdout
-    assert listed.count(f"imported from {PUBLISHED.name}") == 4
-    (first, *_) = json.loads(command("devices", "--json").stdout)
-    assert (first["live"], first["measurements"], first["facts"]["imported_from"]) == (False, 70, PUBLISHED.name)
+    assert listed.count(f"imported from {PUBLISHED.name}") == len(CARDS)
+    here = json.loads(command("devices", "--json").stdout)
+    assert {device["uuid"]: device["measurements"] for device in here} == CARDS
+    assert {(device["live"], device["facts"]["imported_from"]) for device in here} == {(False, PUBLISHED.name)}
     assert "Some rows are recorded or imported" in command("results").stdout
 
 
@@ -378,5 +397,6 @@ def test_no_file_is_begun_where_one_is_no_recording(command: Command, engine: En
 def test_a_refused_row_leaves_the_files_before_it_imported(command: Command, engine: Engine, tmp_path: Path) -> None:
     changed(tmp_path / "bad.parquet", samples=with_value(9, 0))
     done = command("import", "dataset", str(PUBLISHED), "bad.parquet")
-    refused(done, 2, "270 configurations (0 known here) are imported", "bad.parquet: row 9 cannot be imported")
-    assert counts(engine)["measurements"] == 270
+    first = f"{CONFIGURATIONS:,} configurations (0 known here) are imported"
+    refused(done, 2, first, "bad.parquet: row 9 cannot be imported")
+    assert counts(engine)["measurements"] == ROWS
