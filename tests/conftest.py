@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from homes import embedded_settings, need_embedded_services
 from psycopg.errors import InsufficientPrivilege
@@ -19,6 +20,9 @@ from farm.db.engine import make_engine
 from farm.services import ServiceUrls, services
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
+
+hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine is no error
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

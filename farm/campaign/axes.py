@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from farm.kernels.family import limits
+
 _RANGE = re.compile(r"(-?\d+)\s*\.\.\s*(-?\d+)(?:\s*(?P<step>[+x×*])\s*(-?\d+))?", re.ASCII)
 _NUMBER = re.compile(r"-?\d+", re.ASCII)
 _MOST_DIGITS = 40
@@ -43,53 +45,74 @@ def _count(values: Sequence[int]) -> int:
     return len(values)
 
 
-def parse_part(written: object, *, name: str, smallest: int, largest: int) -> AxisPart:
-    """Reads one entry of an axis whose values go from `smallest` to `largest`.
+def parse_part(written: object, *, name: str, allowed: Sequence[int]) -> AxisPart:
+    """Reads one entry of an axis.
+
+    Args:
+        allowed: the values that the axis may have, in rising order.
 
     Raises:
         ValueError: with a text that says what is wrong and what would be right.
     """
-    limits = f"{name} goes from {smallest} to {largest}"
     if isinstance(written, int):
-        _check_limits(written, str(written), smallest, largest, limits)
-        return AxisPart((written,))
+        part = AxisPart((written,))
+        _check_allowed(part, str(written), name, allowed)
+        return part
     if written is None:
         raise ValueError(f"it has no value; {HOW_TO_WRITE}")
     if not isinstance(written, str) or len(written) > _MOST_DIGITS * 3:
         raise ValueError(f"{shown(written)} is not a value of {name}; {HOW_TO_WRITE}")
     text = written.strip()
     if _NUMBER.fullmatch(text):
-        return parse_part(int(text), name=name, smallest=smallest, largest=largest)
+        return parse_part(int(text), name=name, allowed=allowed)
     found = _RANGE.fullmatch(text)
     if found is None:
         raise ValueError(f"{shown(written)} is not a value of {name}; {HOW_TO_WRITE}")
     first, last = int(found[1]), int(found[2])
     for end in (first, last):
-        _check_limits(end, written, smallest, largest, limits)
+        _check_limits(end, written, name, allowed)
     if first > last:
         raise ValueError(f"the range {text} counts down; write {last}..{first}")
     step = int(found[4]) if found["step"] else 1
     if found["step"] in (None, "+"):
         if step < 1:
             raise ValueError(f"the range {text} has the step {step}; a step is 1 or more")
-        return AxisPart(range(first, last + 1, step))
-    if step < 2:
-        raise ValueError(f"the range {text} has the factor {step}; a factor is 2 or more")
-    values = [first]
-    while values[-1] * step <= last:
-        values.append(values[-1] * step)
-    return AxisPart(tuple(values))
+        part = AxisPart(range(first, last + 1, step))
+    else:
+        if step < 2:
+            raise ValueError(f"the range {text} has the factor {step}; a factor is 2 or more")
+        values = [first]
+        while values[-1] * step <= last:
+            values.append(values[-1] * step)
+        part = AxisPart(tuple(values))
+    _check_allowed(part, written, name, allowed)
+    return part
 
 
-def _check_limits(value: int, written: str, smallest: int, largest: int, limits: str) -> None:
+def _check_allowed(part: AxisPart, written: str, name: str, allowed: Sequence[int]) -> None:
+    for value in (part.values[0], part.values[-1]):
+        _check_limits(value, written, name, allowed)
+    if isinstance(allowed, range):
+        return
+    wrong = next((value for value in part.values if value not in allowed), None)
+    if wrong is not None:
+        raise ValueError(f"{_subject(wrong, written)} is not a value of {name}; {limits(name, allowed)}")
+
+
+def _check_limits(value: int, written: str, name: str, allowed: Sequence[int]) -> None:
+    smallest, largest = allowed[0], allowed[-1]
     if smallest <= value <= largest:
         return
-    subject = written if written == str(value) else f"the range {written} reaches {value}, which"
+    subject, right = _subject(value, written), limits(name, allowed)
     if value == 0:
-        raise ValueError(f"{subject} is zero; {limits}")
+        raise ValueError(f"{subject} is zero; {right}")
     if value < 0 <= smallest:
-        raise ValueError(f"{subject} is negative; {limits}")
-    raise ValueError(f"{subject} is too {'small' if value < smallest else 'large'}; {limits}")
+        raise ValueError(f"{subject} is negative; {right}")
+    raise ValueError(f"{subject} is too {'small' if value < smallest else 'large'}; {right}")
+
+
+def _subject(value: int, written: str) -> str:
+    return written if written == str(value) else f"the range {written} reaches {value}, which"
 
 
 def shown(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -52,9 +52,9 @@ def _parsed(parse: Callable[[Any], T]) -> PlainValidator:
 # --- problems --------------------------------------------------------------------------------------
 
 
-def _axis_value(name: str, smallest: int, largest: int) -> PlainValidator:
+def _axis_value(name: str, allowed: Sequence[int]) -> PlainValidator:
     def parse(written: object) -> AxisPart:
-        return parse_part(written, name=name, smallest=smallest, largest=largest)
+        return parse_part(written, name=name, allowed=allowed)
 
     return _parsed(parse)
 
@@ -105,6 +105,9 @@ def _scalar_of(written: object) -> float:
     raise ValueError(f"{shown(written)} is not a finite number; write a number such as 1 or 0.5")
 
 
+_EXTENTS = range(1, LARGEST_EXTENT + 1)
+
+
 class ProblemFields(FileModel):
     """What every block of problems has, however it gives its shapes."""
 
@@ -121,9 +124,9 @@ class ShapesFields(ProblemFields):
 
 
 class AxesFields(ProblemFields):
-    m: OneOrMore[Annotated[AxisPart, _axis_value("m", 1, LARGEST_EXTENT)]]
-    n: OneOrMore[Annotated[AxisPart, _axis_value("n", 1, LARGEST_EXTENT)]]
-    k: OneOrMore[Annotated[AxisPart, _axis_value("k", 1, LARGEST_EXTENT)]]
+    m: OneOrMore[Annotated[AxisPart, _axis_value("m", _EXTENTS)]]
+    n: OneOrMore[Annotated[AxisPart, _axis_value("n", _EXTENTS)]]
+    k: OneOrMore[Annotated[AxisPart, _axis_value("k", _EXTENTS)]]
 
 
 def problem_model(written: object) -> type[ProblemFields]:
@@ -153,7 +156,7 @@ def _kernel_models() -> dict[str, type[KernelFields]]:
 
 
 def _axis_type(parameter: Parameter) -> Any:
-    value = _axis_value(parameter.name, parameter.smallest, parameter.largest)
+    value = _axis_value(parameter.name, parameter.values)
     return OneOrMore[Annotated[AxisPart, value]]
 
 

@@ -314,7 +314,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(st.sampled_from(FIELD_NAMES), anything))
 def test_whatever_stands_in_a_file_is_a_campaign_or_a_list_of_problems(document):
     complete = {"name": "x", "problems": {"shapes": "8x8x8", "types": "f32"}, "kernels": {"family": "tiled"}}
@@ -323,7 +323,7 @@ def test_whatever_stands_in_a_file_is_a_campaign_or_a_list_of_problems(document)
             assert Campaign.from_document(data).size > 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_a_damaged_file_is_a_campaign_or_a_list_of_problems(tmp_path_factory, data):
     at = data.draw(st.integers(0, len(GOOD)))

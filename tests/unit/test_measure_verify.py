@@ -138,7 +138,7 @@ def test_the_scale_is_the_root_mean_square_of_a_result() -> None:
     assert math.sqrt(float((result**2).mean())) == pytest.approx(result_scale(given_problem), rel=0.02)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     m=st.integers(1, 90),
     n=st.integers(1, 90),

@@ -30,7 +30,7 @@ def errors(configured: pd.DataFrame) -> dict[str, dict[str, Metrics]]:
         lambda r: len(set(r)) >= 4
     )
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_shape_is_ever_on_both_sides_of_a_fold(rows: list[tuple[int, int, int]]) -> None:
     frame = pd.DataFrame(rows, columns=["m", "n", "k"])
     held_out_rows: list[int] = []

@@ -171,7 +171,7 @@ def test_the_arrays_of_a_forest_predict_what_scikit_learn_does() -> None:
     types=st.sampled_from(["f64", "f32", "f16", "f8e4m3", "i8", "f16:f32:f32"]),
     beta=st.sampled_from([0.0, 0.5]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_work_and_traffic_are_those_of_the_domain(shape: tuple[int, int, int], types: str, beta: float) -> None:
     problem = Problem(Shape(*shape), ElementTypes.parse(types), Layout.NN, 1.0, beta)
     known = problem.types

@@ -1,0 +1,133 @@
+"""A kernel is a family and values for its parameters. A configuration is a problem with a kernel.
+
+The canonical form of a configuration is one line of text, which people can read and type; the hash of that line names
+the configuration everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from farm.devices import DeviceTraits
+from farm.errors import BadConfiguration, BadKernelParameter, FarmError
+from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
+from farm.kernels.families import FAMILIES, family_named
+from farm.kernels.family import Reason
+
+MEMORY_SHARE = 0.9
+"""The share of a device's memory that one operand set may take; the rest is for the context and the reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A family with a value for each of its parameters; those left out take their defaults."""
+
+    family: str
+    parameters: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, family: str, **given: int) -> Kernel:
+        """Checks and completes the parameters. Raises `UnknownFamily`, `BadKernelParameter`."""
+        space = family_named(family)
+        for name, value in given.items():
+            why = space.parameter(name).why_bad(value)
+            if why is not None:
+                raise BadKernelParameter(family=family, name=name, value=value, why=why)
+        values = {p.name: given.get(p.name, p.default) for p in space.parameters}
+        return cls(family, tuple(sorted(values.items())))
+
+    def __str__(self) -> str:
+        return f"{self.family}({','.join(f'{n}={v}' for n, v in self.parameters)})"
+
+
+def _number(value: float) -> str:
+    """The shortest text that reads back as the same float, without a trailing .0."""
+    return repr(value).removesuffix(".0")
+
+
+_CANONICAL = re.compile(
+    r"(?P<family>\w+)\((?P<parameters>[^)]*)\)\s+(?P<shape>\S+)\s+(?P<types>\S+)"
+    r"(?:\s+(?P<layout>[a-z]{2}))?(?:\s+alpha=(?P<alpha>\S+))?(?:\s+beta=(?P<beta>\S+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A problem and the kernel that computes it: what one job measures."""
+
+    problem: Problem
+    kernel: Kernel
+    canonical: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        p = self.problem
+        text = f"{self.kernel} {p.shape} {p.types} {p.layout} alpha={_number(p.alpha)} beta={_number(p.beta)}"
+        object.__setattr__(self, "canonical", text)
+
+    def __str__(self) -> str:
+        return self.canonical
+
+    @property
+    def id(self) -> uuid.UUID:
+        """The first 128 bits of the SHA-256 of the canonical form."""
+        return uuid.UUID(bytes=hashlib.sha256(self.canonical.encode()).digest()[:16])
+
+    @classmethod
+    def parse(cls, text: str) -> Configuration:
+        """Reads a canonical form; layout, alpha and beta may be left out. Raises `BadInput`."""
+        found = _CANONICAL.fullmatch(text.strip())
+        if found is None:
+            raise BadConfiguration(value=text, why="it does not have that form")
+        try:
+            pairs = (p.split("=", 1) for p in found["parameters"].replace(" ", "").split(",") if p)
+            kernel = Kernel.of(found["family"], **{name: int(value) for name, value in pairs})
+            problem = Problem(
+                Shape.parse(found["shape"]),
+                ElementTypes.parse(found["types"]),
+                Layout.parse(found["layout"] or "nn"),
+                float(found["alpha"] or 1),
+                float(found["beta"] or 0),
+            )
+        except FarmError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise BadConfiguration(value=text, why=str(error)) from None
+        return cls(problem, kernel)
+
+    @classmethod
+    def from_columns(cls, row: Mapping[str, Any]) -> Configuration:
+        """Rebuilds a configuration from the columns m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters."""
+        types = ElementTypes(ElementType(row["ab"]), ElementType(row["cd"]), ElementType(row["acc"]))
+        shape = Shape(int(row["m"]), int(row["n"]), int(row["k"]))
+        problem = Problem(shape, types, Layout(row["layout"]), float(row["alpha"]), float(row["beta"]))
+        return cls(problem, Kernel.of(row["family"], **row["parameters"]))
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that `from_columns` reads."""
+        p, s, types = self.problem, self.problem.shape, self.problem.types
+        return {
+            **{"m": s.m, "n": s.n, "k": s.k},
+            **{"ab": types.ab.value, "cd": types.cd.value, "acc": types.acc.value, "layout": p.layout.value},
+            **{"alpha": p.alpha, "beta": p.beta, "family": self.kernel.family},
+            "parameters": dict(self.kernel.parameters),
+        }
+
+    def why_invalid(self, device: DeviceTraits) -> Reason:
+        """Why a device with these traits cannot run this configuration, or None where it can."""
+        family = FAMILIES[self.kernel.family]
+        if family.kind is not device.kind:
+            return f"{family.name} runs on {family.kind} devices, this is a {device.kind} device"
+        parameters = dict(self.kernel.parameters)
+        for rule in family.rules:
+            reason = rule(self.problem, parameters, device)
+            if reason is not None:
+                return f"{family.name} {reason}"
+        need, have = self.problem.operand_bytes, int(device.memory_bytes * MEMORY_SHARE)
+        if need > have:
+            return f"its operands take {need:,} bytes, the device has {have:,} for them"
+        return family.unmeasurable

@@ -1,0 +1,57 @@
+"""What a kernel family is: its parameter space, and rules that say why a device cannot run a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from farm.devices import DeviceKind, DeviceTraits
+from farm.errors import BadKernelParameter
+from farm.gemm import Problem
+
+
+def limits(name: str, values: Sequence[int]) -> str:
+    """What the values of an axis are, for people: `tile goes from 1 to 32`, `swizzle is 1, 2, 4 or 8`."""
+    if isinstance(values, range):
+        return f"{name} goes from {values[0]} to {values[-1]}"
+    return f"{name} is {', '.join(map(str, values[:-1]))} or {values[-1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One integer that a family can be asked for."""
+
+    name: str
+    # A range without gaps, or a few values in rising order.
+    values: range | tuple[int, ...]
+    default: int
+    meaning: str
+
+    def why_bad(self, value: object) -> str | None:
+        if type(value) is not int:
+            return f"{self.name} is a whole number"
+        return None if value in self.values else limits(self.name, self.values)
+
+
+Reason = str | None
+Rule = Callable[[Problem, Mapping[str, int], DeviceTraits], Reason]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFamily:
+    """A way to compute a GEMM: its parameter space, and rules that say why a device cannot run a configuration."""
+
+    name: str
+    kind: DeviceKind
+    meaning: str
+    parameters: tuple[Parameter, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    # None where this version measures the family; otherwise why it cannot yet.
+    unmeasurable: Reason = None
+
+    def parameter(self, name: str) -> Parameter:
+        for parameter in self.parameters:
+            if parameter.name == name:
+                return parameter
+        known = ", ".join(p.name for p in self.parameters) or "none"
+        raise BadKernelParameter(family=self.name, name=name, value="…", why=f"its parameters are: {known}")

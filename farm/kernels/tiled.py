@@ -1,0 +1,29 @@
+"""The family `tiled`: the paper's shared-memory kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from farm.devices import DeviceKind, DeviceTraits
+from farm.gemm import ElementType, Problem
+from farm.kernels.family import KernelFamily, Parameter, Reason
+from farm.kernels.rules import same_types
+
+
+def _tile_fits(problem: Problem, parameters: Mapping[str, int], device: DeviceTraits) -> Reason:
+    tile = parameters["tile"]
+    threads, shared = tile * tile, 2 * tile * tile * problem.types.ab.bytes
+    if device.max_threads_per_block is not None and threads > device.max_threads_per_block:
+        return f"needs {threads} threads in a block, the device allows {device.max_threads_per_block}"
+    if device.shared_memory_per_block_bytes is not None and shared > device.shared_memory_per_block_bytes:
+        return f"needs {shared} bytes of shared memory, the device has {device.shared_memory_per_block_bytes}"
+    return None
+
+
+TILED = KernelFamily(
+    name="tiled",
+    kind=DeviceKind.CUDA,
+    meaning="the paper's shared-memory kernel: one thread per element of a tile x tile block of C",
+    parameters=(Parameter(name="tile", values=range(1, 33), default=16, meaning="edge of a tile"),),
+    rules=(same_types(ElementType.F32, ElementType.F64), _tile_fits),
+)
