@@ -267,6 +267,22 @@ class NotMeasured(FarmError):
     exit_code = 6
 
 
+class BadArchitecture(BadInput):
+    """{value!r} is not an architecture that kernels are built for. Write it as nvcc does, as in sm_90a; sm_75 is the first."""
+
+
+class CompilerMissing(ServiceUnavailable):
+    """Kernels cannot be built here: {why}. pip install 'gemm-farm[build]' brings the compiler and the headers; a C++ compiler (g++) must be there already."""
+
+
+class BuildFailed(FarmError):
+    """The kernel could not be built: {why} ({binary})"""
+
+
+class DoesNotCompile(BuildFailed):
+    """The kernel does not compile: {why} ({binary})"""
+
+
 # --- models ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,331 @@
+"""What names a CUTLASS binary, and how it is compiled: with a compiler that is a script, and once with nvcc."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.errors import BadArchitecture, BuildFailed, CompilerMissing, DoesNotCompile
+from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
+from farm.kernels import Configuration, Kernel
+from workers.kernels.cutlass.binary import Binary, Versions, architecture_of, template, widest_access
+from workers.kernels.cutlass.compiler import Compiler, error_line, resources
+from workers.kernels.cutlass.cubin import read_facts
+
+PARAMETERS = {
+    "tile_m": 64, "tile_n": 64, "tile_k": 32, "warp_m": 32, "warp_n": 32,
+    "stages": 3, "swizzle": 1, "split_k": 1, "align": 0,
+}  # fmt: skip
+VERSIONS = Versions(cutlass="4.2.0", cuda="13.0.88")
+
+
+def configuration(
+    types: str = "f16", layout: str = "nn", shape: str = "1024", alpha: float = 1, beta: float = 0, **changed: int
+) -> Configuration:
+    problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout(layout), alpha, beta)
+    return Configuration(problem, Kernel("cutlass", tuple(sorted({**PARAMETERS, **changed}.items()))))
+
+
+def binary(types: str = "f16", layout: str = "nn", shape: str = "1024", **changed: int) -> Binary:
+    return Binary.of(configuration(types, layout, shape, **changed), "sm_90a")
+
+
+def aligned(made: Binary) -> tuple[int, int, int]:
+    return made.align_a, made.align_b, made.align_c
+
+
+class TestWhatNamesABinary:
+    def test_shapes_scalars_and_slices_of_k_share_one(self) -> None:
+        one = Binary.of(configuration(), "sm_90a")
+        other = Binary.of(configuration(shape="512x2048x4096", alpha=0.5, beta=2, split_k=4), "sm_90a")
+        assert one == other
+        assert one.hash(VERSIONS) == other.hash(VERSIONS)
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"tile_m": 128}, {"tile_n": 128}, {"tile_k": 64}, {"warp_m": 64}, {"warp_n": 64}, {"stages": 4},
+            {"swizzle": 2}, {"align_a": 4}, {"align_b": 4}, {"align_c": 4}, {"a_transposed": True},
+            {"b_transposed": True}, {"arch": "sm_80"}, {"arch": "sm_90"}, {"types": ElementTypes.parse("bf16")},
+            {"types": ElementTypes.parse("f16:f16:f16")}, {"types": ElementTypes.parse("f16:f32:f32")},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_whatever_is_compiled_in_makes_another(self, changed: dict[str, object]) -> None:
+        assert replace(binary(), **changed).hash(VERSIONS) != binary().hash(VERSIONS)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("versions", [Versions("4.2.1", "13.0.88"), Versions("4.2.0", "13.1.1")])
+    def test_other_versions_make_another(self, versions: Versions) -> None:
+        assert binary().hash(versions) != binary().hash(VERSIONS)
+
+    def test_another_template_makes_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before, changed = binary().hash(VERSIONS), template() + "\n// changed"
+        monkeypatch.setattr("workers.kernels.cutlass.binary.template", lambda: changed)
+        assert binary().hash(VERSIONS) != before
+
+    def test_the_template_uses_every_definition(self) -> None:
+        text = template()
+        assert [name for name in binary().definitions if name not in text] == []
+
+    def test_people_can_tell_it_by_a_line(self) -> None:
+        line = "f16:f16:f32 nt tile 64x64x32 warp 32x32 stages 3 swizzle 1 align 8,8,8 sm_90a"
+        assert str(binary(layout="nt")) == line
+
+
+class TestAccessWidths:
+    def test_the_most_is_16_bytes(self) -> None:
+        assert aligned(binary("f16")) == (8, 8, 8)
+        assert aligned(binary("tf32")) == (4, 4, 4)
+        assert aligned(binary("i8", "nt")) == (16, 16, 4)
+        assert aligned(binary("f16:f32:f32")) == (8, 8, 4)
+
+    def test_simt_and_doubles_copy_single_elements(self) -> None:
+        assert aligned(binary("f32")) == (1, 1, 1)
+        assert aligned(binary("f64")) == (1, 1, 2)
+
+    @pytest.mark.parametrize(
+        ("layout", "expected"), [("nn", (4, 2, 2)), ("nt", (4, 4, 2)), ("tn", (1, 2, 2)), ("tt", (1, 4, 2))]
+    )
+    def test_each_operand_goes_by_its_own_leading_dimension(self, layout: str, expected: tuple[int, ...]) -> None:
+        assert aligned(binary("f16", layout, "1023x1022x1020")) == expected
+
+    def test_a_width_that_is_asked_for_holds_for_a_and_b(self) -> None:
+        assert aligned(binary(align=2)) == (2, 2, 8)
+
+    @given(st.integers(1, 2**31 - 1), st.sampled_from([e for e in ElementType if e.bytes <= 8]))
+    def test_it_divides_the_leading_dimension_and_no_wider_one_does(self, leading: int, element: ElementType) -> None:
+        width = widest_access(leading, element)
+        assert leading % width == 0
+        assert width * element.bytes <= 16
+        assert width * 2 * element.bytes > 16 or leading % (width * 2)
+
+
+class TestArchitectures:
+    @pytest.mark.parametrize(
+        ("capability", "arch"), [((7, 5), "sm_75"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((12, 0), "sm_120a")]
+    )
+    def test_a_card_has_one(self, capability: tuple[int, int], arch: str) -> None:
+        assert architecture_of(capability) == arch
+        assert Binary.of(configuration(), arch).definitions["ARCH"] == f"{capability[0]}{capability[1]}"
+
+    @pytest.mark.parametrize("arch", ["sm_70", "90", "sm_", "sm_90x", "compute_90", ""])
+    def test_others_are_refused(self, arch: str) -> None:
+        with pytest.raises(BadArchitecture, match="sm_90a"):
+            Binary.of(configuration(), arch)
+
+
+def cubin(params: int = 368, shared: int = 49152, threads: int = 128, name: bytes = b"gemm_facts") -> bytes:
+    """The smallest ELF file for CUDA that holds the facts."""
+    facts = struct.pack("<3i", params, shared, threads)
+    names = b"\0" + name + b"\0"
+    symbols = bytes(24) + struct.pack("<IBBHQQ", 1, 1, 0, 1, 0, len(facts))
+    at = [64, 64 + len(facts), 64 + len(facts) + len(names)]
+    table = at[2] + len(symbols)
+
+    def section(kind: int, start: int, length: int, link: int = 0) -> bytes:
+        return struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, start, length, link, 0, 0, 0)
+
+    header = (
+        b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, table, 0, 64, 0, 0, 64, 4, 0)
+    )
+    sections = (
+        section(0, 0, 0) + section(1, at[0], len(facts)) + section(3, at[1], len(names)) + section(2, at[2], 48, 2)
+    )
+    return header + facts + names + symbols + sections
+
+
+class TestFactsOfACubin:
+    def test_they_are_read_without_a_card(self) -> None:
+        assert read_facts(cubin(400, 65536, 256)) == (400, 65536, 256)
+
+    @pytest.mark.parametrize(
+        ("code", "why"),
+        [
+            (b"", "no CUDA binary"),
+            (b"MZ" + bytes(100), "no CUDA binary"),
+            (cubin()[:100], "cut short"),
+            (cubin(name=b"other_facts"), "no gemm_facts"),
+        ],
+    )
+    def test_anything_else_is_refused(self, code: bytes, why: str) -> None:
+        with pytest.raises(ValueError, match=why):
+            read_facts(code)
+
+
+PTXAS = """\
+ptxas info    : 11 bytes gmem, 12 bytes cmem[3]
+ptxas info    : Compiling entry function 'gemm_pack' for 'sm_80'
+ptxas info    : Function properties for gemm_pack
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 0 barriers
+ptxas info    : Compiling entry function 'gemm' for 'sm_80'
+ptxas info    : Function properties for gemm
+    96 bytes stack frame, 88 bytes spill stores, 120 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 96 bytes cumulative stack size, 1024 bytes smem, 720 bytes cmem[0]
+"""
+
+FAKE = """\
+#!{python}
+import os, pathlib, subprocess, sys, time
+if "--version" in sys.argv:
+    print("Cuda compilation tools, release 13.0, V13.0.88")
+    sys.exit()
+pathlib.Path({seen!r}).write_text("\\0".join([os.getcwd(), os.environ["TMPDIR"], *sys.argv[1:]]))
+{body}
+"""
+
+
+def fake(folder: Path, body: str) -> Compiler:
+    """A compiler that does what the body of a Python script says."""
+    nvcc = folder / "nvcc"
+    nvcc.write_text(FAKE.format(python=sys.executable, body=body, seen=str(folder / "seen")))
+    nvcc.chmod(0o755)
+    return Compiler(nvcc=nvcc, headers=folder / "include", versions=VERSIONS)
+
+
+def writes(code: bytes) -> str:
+    return f"pathlib.Path(sys.argv[sys.argv.index('-o') + 1]).write_bytes({code!r}); print({PTXAS!r}, file=sys.stderr)"
+
+
+class TestCompiling:
+    def test_it_keeps_what_the_compiler_says(self, tmp_path: Path) -> None:
+        made = binary()
+        built = fake(tmp_path, writes(cubin())).compile(made)
+        record = built.record
+        assert built.code == cubin()
+        assert built.intact
+        assert (record.hash, record.definitions) == (made.hash(VERSIONS), made.definitions)
+        assert (record.arch, record.cutlass, record.cuda) == ("sm_90a", "4.2.0", "13.0.88")
+        assert (record.params_bytes, record.shared_bytes, record.threads) == (368, 49152, 128)
+        assert (record.registers, record.spill_bytes, record.stack_bytes, record.static_shared_bytes) == (
+            255,
+            88,
+            96,
+            1024,
+        )
+
+    def test_it_works_in_a_folder_of_its_own_and_leaves_nothing(self, tmp_path: Path) -> None:
+        made = binary()
+        fake(tmp_path, writes(cubin())).compile(made)
+        cwd, temporary, *arguments = (tmp_path / "seen").read_text().split("\0")
+        assert cwd == temporary
+        assert not Path(cwd).exists()
+        assert arguments == [*made.options, "-Xptxas=-v", f"-I{tmp_path}/include", "-o", "gemm.cubin", "gemm2x.cu"]
+
+    def test_a_kernel_that_does_not_compile_says_the_first_error(self, tmp_path: Path) -> None:
+        error = 'cutlass/a.h(7): error: static assertion failed with "no"'
+        said = f"a.h(6): warning: x\n{tmp_path}/include/{error}\nb.h(8): error: more"
+        compiler = fake(tmp_path, f"print({said!r}); sys.exit(1)")
+        with pytest.raises(DoesNotCompile) as raised:
+            compiler.compile(binary())
+        assert raised.value.fields["why"] == error
+        assert "stages 3" in str(raised.value)
+
+    def test_what_cutlass_compiles_into_a_trap_does_not_count(self, tmp_path: Path) -> None:
+        with pytest.raises(DoesNotCompile, match="no instruction for it on sm_90a"):
+            fake(tmp_path, writes(cubin() + b"void mma() not implemented\n")).compile(binary())
+
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            ("print(\"nvcc error   : 'cicc' died due to signal 9 (Kill signal)\"); sys.exit(9)", "signal 9"),
+            ("print('a.cu(1): error: x\\ncicc: No space left on device'); sys.exit(1)", "a.cu"),
+            (
+                "print('cutlass.h:41:35: fatal error: cuda/std/utility: No such file or directory'); sys.exit(1)",
+                "utility",
+            ),
+            ("print(\"nvcc fatal   : Unsupported gpu architecture 'sm_999'\"); sys.exit(1)", "sm_999"),
+            ("os.kill(os.getpid(), 9)", "ended with -9"),
+            ("sys.exit(3)", "ended with 3"),
+            ("pass", "ended with 0"),
+            (writes(b"half"), "cannot be read"),
+        ],
+    )
+    def test_what_may_go_better_next_time_is_no_fault_of_the_kernel(self, tmp_path: Path, body: str, why: str) -> None:
+        with pytest.raises(BuildFailed, match=why) as raised:
+            fake(tmp_path, body).compile(binary())
+        assert not isinstance(raised.value, DoesNotCompile)
+
+    def test_a_compiler_that_is_too_slow_ends_with_all_it_started(self, tmp_path: Path) -> None:
+        body = f"child = subprocess.Popen(['sleep', '60']); pathlib.Path({str(tmp_path / 'child')!r}).write_text(str(child.pid)); time.sleep(60)"
+        began = time.monotonic()
+        with pytest.raises(BuildFailed, match=r"longer than 1\.5 s"):
+            fake(tmp_path, body).compile(binary(), time_limit=1.5)
+        assert time.monotonic() - began < 20
+        assert _ended(int((tmp_path / "child").read_text()))
+
+    def test_a_compiler_that_cannot_be_started(self, tmp_path: Path) -> None:
+        with pytest.raises(BuildFailed, match="cannot be started"):
+            Compiler(nvcc=tmp_path / "none", headers=tmp_path, versions=VERSIONS).compile(binary())
+
+
+def _ended(pid: int) -> bool:
+    """Whether a process ends within 10 s; one that nobody waits for counts."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.1)
+    return False
+
+
+class TestReadingWhatItSays:
+    def test_an_error_of_any_of_its_programs(self) -> None:
+        for line in ("ptxas error   : too many resources", "nvcc fatal   : no arch", "a.cu(1): catastrophic error: x"):
+            assert error_line(f"a.cu(1): warning #177-D: unused\n{line}\nmore", Path("/none")) == line
+
+    def test_no_error_in_it(self) -> None:
+        assert error_line("a.cu(1): warning #177-D: unused", Path("/none")) is None
+
+    def test_a_long_one_is_cut(self) -> None:
+        assert len(error_line("error: " + "x" * 5000, Path("/none")) or "") < 500
+
+    def test_resources_are_those_of_the_kernel_that_is_asked_for(self) -> None:
+        assert resources(PTXAS, "gemm_pack")["registers"] == 32
+        assert resources(PTXAS, "gemm")["registers"] == 255
+        assert resources("", "gemm") == {"registers": 0, "spill_bytes": 0, "stack_bytes": 0, "static_shared_bytes": 0}
+
+
+class TestFindingACompiler:
+    def test_without_headers_it_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("workers.kernels.cutlass.compiler._cutlass_headers", lambda: None)
+        with pytest.raises(CompilerMissing, match=r"nvidia-cutlass.*gemm-farm\[build\]"):
+            Compiler.find()
+
+    def test_one_on_the_path_is_used_where_no_wheel_brings_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        version = tmp_path / "cutlass" / "version.h"
+        version.parent.mkdir()
+        version.write_text("#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n")
+        nvcc = fake(tmp_path, "pass").nvcc
+        monkeypatch.setattr("workers.kernels.cutlass.compiler._cutlass_headers", lambda: tmp_path)
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        assert Compiler.find() == Compiler(nvcc=nvcc, headers=tmp_path, versions=VERSIONS)
+
+
+class TestWithNvcc:
+    @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+    def test_a_small_kernel_compiles(self, arch: str) -> None:
+        try:
+            compiler = Compiler.find()
+        except CompilerMissing as missing:
+            pytest.skip(str(missing))
+        stages = 2 if arch == "sm_75" else 3
+        built = compiler.compile(Binary.of(configuration(stages=stages), arch))
+        assert built.record.shared_bytes == stages * (64 + 64) * 32 * 2
+        assert built.record.threads == 4 * 32
+        assert 64 <= built.record.registers <= 255
+        assert built.record.spill_bytes == 0

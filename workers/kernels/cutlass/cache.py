@@ -1,0 +1,167 @@
+"""Built kernels on this host: a folder for each, named by the hash of what it was compiled from.
+
+A folder appears and disappears by one rename, so any number of processes may read, write and prune the same cache
+without a lock, and one that is killed leaves nothing that looks like a kernel. Nothing is believed: a binary is given out
+only where its SHA-256 and its record agree with its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from workers.kernels.cutlass.cubin import Built, Record
+
+log = logging.getLogger(__name__)
+
+_CODE, _RECORD = "kernel.cubin", "kernel.json"
+_HASH = re.compile(r"[0-9a-f]{64}")
+_UNFINISHED = ".unfinished-"
+
+ABANDONED_SECONDS = 3600.0
+"""An unfinished folder that is older is nobody's any more: writing one takes milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: Path
+    used: float  # seconds since 1970
+    bytes: int
+
+
+class KernelCache:
+    """The cache in a folder, which is made when the first kernel is put."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def get(self, hash_: str) -> Built | None:
+        """The kernel of that name, which now counts as used; None where there is none that can be trusted."""
+        place = self._place(hash_)
+        try:
+            folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            self._refuse(place, "it is a file")
+            return None
+        try:
+            # Both files are of one folder, whatever is renamed meanwhile.
+            built = Built(_read(folder, _CODE), Record.model_validate_json(_read(folder, _RECORD)))
+            with contextlib.suppress(OSError):  # a cache that may only be read is not pruned either
+                os.utime(folder)
+        except FileNotFoundError as error:
+            if _same(folder, place):  # and not one that is being removed
+                self._refuse(place, f"it lacks {error.filename}")
+            return None
+        except ValidationError as error:
+            self._refuse(place, f"its record cannot be read: {error.errors()[0]['msg']}")
+            return None
+        finally:
+            os.close(folder)
+        if built.record.hash != hash_:
+            self._refuse(place, f"it was built as {built.record.hash}")
+            return None
+        if not built.intact:
+            self._refuse(place, "its SHA-256 is not the recorded one")
+            return None
+        return built
+
+    def put(self, built: Built) -> None:
+        """Keeps a kernel. Where a good one of the same name is there already, that one stays."""
+        if not built.intact:
+            raise ValueError(f"the record of {built.record.hash} is not of this code")
+        if self.get(built.record.hash) is not None:
+            return
+        self._root.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
+        try:
+            unfinished.chmod(0o755)
+            (unfinished / _CODE).write_bytes(built.code)
+            (unfinished / _RECORD).write_text(built.record.model_dump_json(indent=1) + "\n")
+            try:
+                unfinished.rename(self._place(built.record.hash))
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process was first
+                    raise
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+    def records(self) -> Iterator[Record]:
+        """What is known of every kernel here, the latest used first. Those that `get` would refuse are left out."""
+        for entry in sorted(self._entries(), key=lambda e: e.used, reverse=True):
+            with contextlib.suppress(OSError, ValidationError):
+                yield Record.model_validate_json((entry.path / _RECORD).read_bytes())
+
+    def prune(self, most_bytes: int) -> int:
+        """Removes what was not used for longest until the rest fits; tells how many kernels went."""
+        entries = sorted(self._entries(), key=lambda e: e.used)
+        total, removed = sum(e.bytes for e in entries), 0
+        for entry in entries:
+            if total <= most_bytes:
+                break
+            self._remove(entry.path)
+            total -= entry.bytes
+            removed += 1
+        self._sweep()
+        return removed
+
+    def _place(self, hash_: str) -> Path:
+        if not _HASH.fullmatch(hash_):
+            raise ValueError(f"{hash_!r} is no SHA-256")
+        return self._root / hash_
+
+    def _entries(self) -> Iterator[_Entry]:
+        for path in self._root.glob("*") if self._root.is_dir() else ():
+            if not _HASH.fullmatch(path.name):
+                continue
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                size = sum(file.stat().st_size for file in path.iterdir())
+                yield _Entry(path, path.stat().st_mtime, size)
+
+    def _refuse(self, place: Path, why: str) -> None:
+        log.warning("the kernel %s is refused and removed: %s", place, why)
+        try:
+            self._remove(place)
+        except OSError as error:
+            log.warning("%s could not be removed: %s", place, error)
+
+    def _remove(self, place: Path) -> None:
+        """By a rename first, so that nobody sees half of it."""
+        away = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
+        try:
+            with contextlib.suppress(FileNotFoundError):  # another process was first
+                place.rename(away / place.name)
+        finally:
+            shutil.rmtree(away, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """What processes left that were killed while they wrote."""
+        for path in self._root.glob(f"{_UNFINISHED}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _same(folder: int, place: Path) -> bool:
+    """Whether an open folder is still the one at that place."""
+    try:
+        return os.path.samestat(os.fstat(folder), place.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _read(folder: int, name: str) -> bytes:
+    with open(name, "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=folder)) as file:
+        return file.read()

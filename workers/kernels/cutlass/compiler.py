@@ -1,0 +1,185 @@
+"""Compiling a binary with nvcc: where compiler and headers come from, what it says, and how long it may take."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from farm.errors import BuildFailed, CompilerMissing, DoesNotCompile
+from workers.kernels.cutlass.binary import Binary, Versions, template
+from workers.kernels.cutlass.cubin import Built, Record, read_facts
+
+TIME_LIMIT_SECONDS = 300.0
+"""The slowest of 365 kernels took 25 s on a busy host."""
+
+LONGEST_LINE = 400
+"""Characters of the compiler that an error repeats: its names of template types can take thousands."""
+
+ENTRY = "gemm"
+"""The kernel whose resources are recorded."""
+
+_SOURCE, _OUTPUT = "gemm2x.cu", "gemm.cubin"
+
+_NOT_IMPLEMENTED = b" not implemented"
+"""CUTLASS compiles an instruction that the architecture lacks into a printf of this and a trap."""
+
+_ERROR_LINE = re.compile(r"\b(?:error|fatal)\b", re.IGNORECASE)
+_OF_THE_KERNEL = re.compile(r"\): error:|\bptxas\b.*\berror\b")
+"""Where C++ or assembly is wrong. A missing header, host compiler or architecture is `fatal`, and the host's fault."""
+_KILLED = re.compile(r"died due to signal|Killed|No space left on device|out of memory", re.IGNORECASE)
+_RESOURCES = {
+    "registers": re.compile(r"Used (\d+) registers"),
+    "spill_bytes": re.compile(r"(\d+) bytes spill stores"),
+    "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
+    "static_shared_bytes": re.compile(r"(\d+) bytes smem"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiler:
+    """An nvcc and the headers of CUTLASS."""
+
+    nvcc: Path
+    headers: Path
+    versions: Versions
+
+    @classmethod
+    def find(cls) -> Self:
+        """Of the wheels in this environment first, then an nvcc on the PATH. Raises `CompilerMissing`."""
+        headers = _cutlass_headers()
+        if headers is None:
+            raise CompilerMissing(why="there are no headers of CUTLASS (nvidia-cutlass)")
+        nvcc = next(_compilers(), None)
+        if nvcc is None:
+            raise CompilerMissing(why="there is no nvcc (nvidia-cuda-nvcc)")
+        return cls(nvcc=nvcc, headers=headers, versions=Versions(_cutlass_version(headers), _cuda_version(nvcc)))
+
+    def compile(self, binary: Binary, *, time_limit: float = TIME_LIMIT_SECONDS) -> Built:
+        """Raises `DoesNotCompile` where trying again is no use, and `BuildFailed` where it may be."""
+        with tempfile.TemporaryDirectory(prefix="gemm-farm-build-") as name:
+            folder = Path(name)
+            (folder / _SOURCE).write_text(template())
+            began = time.monotonic()
+            said = self._run(binary, folder, time_limit)
+            seconds = time.monotonic() - began
+            code = (folder / _OUTPUT).read_bytes()
+        if _NOT_IMPLEMENTED in code:
+            raise DoesNotCompile(binary=binary, why=f"CUTLASS has no instruction for it on {binary.arch}")
+        try:
+            params_bytes, shared_bytes, threads = read_facts(code)
+        except ValueError as error:
+            raise BuildFailed(binary=binary, why=f"what the compiler wrote cannot be read: {error}") from None
+        record = Record(
+            hash=binary.hash(self.versions),
+            definitions=binary.definitions,
+            arch=binary.arch,
+            cutlass=self.versions.cutlass,
+            cuda=self.versions.cuda,
+            seconds=round(seconds, 3),
+            sha256=hashlib.sha256(code).hexdigest(),
+            bytes=len(code),
+            params_bytes=params_bytes,
+            shared_bytes=shared_bytes,
+            threads=threads,
+            **resources(said, ENTRY),
+        )
+        return Built(code, record)
+
+    def _run(self, binary: Binary, folder: Path, time_limit: float) -> str:
+        """Compiles inside the folder, where also nvcc's own files go. Its processes end with it."""
+        command = [str(self.nvcc), *binary.options, "-Xptxas=-v", f"-I{self.headers}", "-o", _OUTPUT, _SOURCE]
+        environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise BuildFailed(binary=binary, why=f"{self.nvcc} cannot be started ({error})") from None
+        try:
+            said, _ = process.communicate(timeout=time_limit)
+        except subprocess.TimeoutExpired:
+            raise BuildFailed(binary=binary, why=f"the compiler took longer than {time_limit:g} s") from None
+        finally:
+            if process.poll() is None:  # too slow, or this process was interrupted
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        if process.returncode == 0 and (folder / _OUTPUT).is_file():
+            return said
+        line = error_line(said, self.headers)
+        if line is None or not _OF_THE_KERNEL.search(line) or _KILLED.search(said):
+            how = f"the compiler ended with {process.returncode}"
+            raise BuildFailed(binary=binary, why=f"{how}: {line}" if line else how)
+        raise DoesNotCompile(binary=binary, why=line)
+
+
+def error_line(said: str, headers: Path) -> str | None:
+    """The first line that reports an error, with headers named as they are included."""
+    for line in said.splitlines():
+        if _ERROR_LINE.search(line):
+            text = line.strip().replace(f"{headers}{os.sep}", "")
+            return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…"
+    return None
+
+
+def resources(said: str, entry: str) -> dict[str, int]:
+    """What ptxas -v says of a kernel: registers, spill_bytes, stack_bytes, static_shared_bytes; 0 where it is silent."""
+    about = re.search(rf"Compiling entry function '{re.escape(entry)}'(.*?)(?=Compiling entry function|\Z)", said, re.S)
+    text = about[1] if about else ""
+    found = {name: pattern.search(text) for name, pattern in _RESOURCES.items()}
+    return {name: int(match[1]) if match else 0 for name, match in found.items()}
+
+
+def _compilers() -> Iterator[Path]:
+    wheels = importlib.util.find_spec("nvidia")
+    for place in (wheels.submodule_search_locations if wheels else None) or ():
+        yield from sorted(Path(place).glob("cu*/bin/nvcc"), reverse=True)
+    on_path = shutil.which("nvcc")
+    if on_path is not None:
+        yield Path(on_path)
+
+
+def _cutlass_headers() -> Path | None:
+    wheel = importlib.util.find_spec("cutlass_library")
+    for place in (wheel.submodule_search_locations if wheel else None) or ():
+        headers = Path(place) / "source" / "include"
+        if (headers / "cutlass" / "version.h").is_file():
+            return headers
+    return None
+
+
+def _cutlass_version(headers: Path) -> str:
+    text = (headers / "cutlass" / "version.h").read_text()
+    numbers = dict(re.findall(r"#define CUTLASS_(MAJOR|MINOR|PATCH)\s+(\d+)", text))
+    return ".".join(numbers[part] for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+def _cuda_version(nvcc: Path) -> str:
+    try:
+        said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompilerMissing(why=f"{nvcc} does not work ({error})") from None
+    found = re.search(r"\bV(\d+(?:\.\d+)+)", said)
+    if found is None:
+        raise CompilerMissing(why=f"{nvcc} does not tell its version")
+    return found[1]

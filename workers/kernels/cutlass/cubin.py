@@ -1,0 +1,81 @@
+"""A compiled kernel: its code, and what is known of it without a card."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+FACTS = "gemm_facts"
+"""The constant of gemm2x.cu that holds them."""
+
+_ELF_CLASS_64, _MACHINE_CUDA = 2, 190
+_SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
+_SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
+_SYMBOL_TABLE = 2  # SHT_SYMTAB
+
+
+class Record(BaseModel):
+    """What is kept beside a binary."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    hash: str  # of what it was compiled from
+    definitions: dict[str, str]
+    arch: str
+    cutlass: str
+    cuda: str
+    seconds: float  # that the compiler took
+    sha256: str  # of the code
+    bytes: int  # of the code
+    params_bytes: int  # that the kernel takes by value
+    shared_bytes: int  # of dynamic shared memory that it must be launched with
+    threads: int  # of a block
+    registers: int  # of a thread
+    spill_bytes: int  # that a thread stores because it has no register for them
+    stack_bytes: int
+    static_shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A binary that can be loaded on a card."""
+
+    code: bytes
+    record: Record
+
+    @property
+    def intact(self) -> bool:
+        """Whether the code is what the record was written for."""
+        return hashlib.sha256(self.code).hexdigest() == self.record.sha256
+
+
+def read_facts(code: bytes) -> tuple[int, int, int]:
+    """Bytes of the parameters, bytes of dynamic shared memory, threads of a block. Raises `ValueError`."""
+    try:
+        params, shared, threads = struct.unpack("<3i", _symbol(code, FACTS))
+    except struct.error as error:
+        raise ValueError(f"it is cut short ({error})") from None
+    return params, shared, threads
+
+
+def _symbol(code: bytes, wanted: str) -> bytes:
+    """The bytes of a variable of a 64-bit ELF file for CUDA."""
+    if code[:4] != b"\x7fELF" or code[4] != _ELF_CLASS_64 or struct.unpack_from("<H", code, 18) != (_MACHINE_CUDA,):
+        raise ValueError("it is no CUDA binary")
+    (offset,) = struct.unpack_from("<Q", code, 40)
+    size, count = struct.unpack_from("<HH", code, 58)
+    sections = [_SECTION.unpack_from(code, offset + index * size) for index in range(count)]
+    for _, kind, _, _, start, length, names_in, _, _, _ in sections:
+        if kind != _SYMBOL_TABLE:
+            continue
+        names = sections[names_in][4]
+        for at in range(start, start + length, _SYMBOL.size):
+            name, _, _, section, value, bytes_ = _SYMBOL.unpack_from(code, at)
+            begin = names + name
+            if code[begin : code.index(b"\0", begin)] == wanted.encode():
+                first = sections[section][4] + value
+                return code[first : first + bytes_]
+    raise ValueError(f"it has no {wanted}")
