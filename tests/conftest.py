@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import time
 import uuid
@@ -20,6 +21,10 @@ from farm.db.engine import make_engine
 from farm.services import ServiceUrls, services
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine is no error
 hypothesis.settings.load_profile("patient")

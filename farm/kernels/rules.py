@@ -13,6 +13,16 @@ _E = ElementType
 EIGHT_BIT_FLOATS = (_E.F8E4M3, _E.F8E5M2, _E.F8E4M3E5M2, _E.F8E5M2E4M3)
 _FIRST_CAPABILITY = {_E.TF32: (8, 0), _E.BF16: (8, 0), **dict.fromkeys(EIGHT_BIT_FLOATS, (8, 9))}
 
+TYPES_OF_CUDA: Mapping[ElementType, tuple[tuple[ElementType, ElementType], ...]] = {
+    _E.F64: ((_E.F64, _E.F64),),
+    _E.F32: ((_E.F32, _E.F32),),
+    _E.TF32: ((_E.F32, _E.F32),),
+    _E.F16: ((_E.F16, _E.F32), (_E.F32, _E.F32), (_E.F16, _E.F16)),
+    _E.BF16: ((_E.BF16, _E.F32), (_E.F32, _E.F32)),
+    _E.I8: ((_E.I32, _E.I32),),
+}
+"""For each input type the outputs and accumulators that both of NVIDIA's libraries have with it."""
+
 
 def same_types(*allowed: ElementType) -> Rule:
     def rule(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:

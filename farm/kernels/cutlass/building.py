@@ -6,24 +6,12 @@ exactly once: what does not would compile, and compute something else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from farm.gemm import ElementType, Layout
 from farm.kernels.cutlass.point import AMPERE, WARP, Operand, Point
 from farm.kernels.family import Reason
-from farm.kernels.rules import EIGHT_BIT_FLOATS
+from farm.kernels.rules import EIGHT_BIT_FLOATS, TYPES_OF_CUDA
 
 _E = ElementType
-_TYPES: Mapping[ElementType, tuple[tuple[ElementType, ElementType], ...]] = {
-    _E.F64: ((_E.F64, _E.F64),),
-    _E.F32: ((_E.F32, _E.F32),),
-    _E.TF32: ((_E.F32, _E.F32),),
-    _E.F16: ((_E.F16, _E.F32), (_E.F32, _E.F32), (_E.F16, _E.F16)),
-    _E.BF16: ((_E.BF16, _E.F32), (_E.F32, _E.F32)),
-    _E.I8: ((_E.I32, _E.I32),),
-}
-"""For each input type the outputs and accumulators that go with it."""
-
 _FIRST_CAPABILITY = {_E.F32: (7, 5), _E.F16: (7, 5), _E.I8: (7, 5), _E.TF32: AMPERE, _E.BF16: AMPERE, _E.F64: AMPERE}
 
 _LINE_BYTES = 128
@@ -36,7 +24,7 @@ def types_exist(p: Point) -> Reason:
     t, has = p.problem.types, p.capability
     if t.ab in EIGHT_BIT_FLOATS:
         return f"does not compute {t.ab}: CUTLASS 2.x multiplies 8-bit floats on compute capability 8.9 alone"
-    known = _TYPES[t.ab]
+    known = TYPES_OF_CUDA[t.ab]
     if (t.cd, t.acc) not in known:
         return f"computes {' or '.join(f'{t.ab}:{cd}:{acc}' for cd, acc in known)}, not {t}"
     first = _FIRST_CAPABILITY[t.ab]
