@@ -15,12 +15,11 @@ from typing import Any
 from common import markdown
 from power_windows import SETTLING_SECONDS, Window, counter_power_w
 
-from workers.devices.cuda_tiers import SETTLED_SECONDS
-from workers.measure.power import POWER_CAP_EVENT
+from workers.measure.power import DROPPED_SECONDS, POWER_CAP_EVENT
 from workers.measure.replay import Lot, mean_ms
 
-PACES_AFTER_SECONDS = sorted({0.0, 0.1, 0.2, 0.3, SETTLED_SECONDS})
-"""Lots that end earlier than that after the window's beginning are left out; the farm leaves out `SETTLED_SECONDS`."""
+PACES_AFTER_SECONDS = sorted({0.0, 0.1, 0.2, 0.3, DROPPED_SECONDS})
+"""Lots that end earlier than that after the window's beginning are left out; the farm leaves out `DROPPED_SECONDS`."""
 
 LOTS_AHEAD = 2
 """Lots that still lie before the card when the farm has read enough: they are waited for, and count."""
@@ -153,7 +152,7 @@ def after(seconds: float) -> str:
     return f"pace after {seconds:g} s"
 
 
-FARM_CANDIDATE = after(SETTLED_SECONDS)
+FARM_CANDIDATE = after(DROPPED_SECONDS)
 """What the farm itself does."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from farm.devices import DeviceKind, DeviceTraits
 from farm.gemm import ElementType, Layout, Problem
 from farm.kernels.family import KernelFamily, Parameter, Reason
-from farm.kernels.rules import EIGHT_BIT_FLOATS, TYPES_OF_CUDA, tensor_types_exist, whole_scalars
+from farm.kernels.rules import EIGHT_BIT_FLOATS, TYPES_OF_CUDA, computes, tensor_types_exist, whole_scalars
 
 _E = ElementType
 _OUTPUTS_OF_8BIT = ((_E.BF16, _E.F32), (_E.F16, _E.F32), (_E.F32, _E.F32))
@@ -27,10 +27,7 @@ def _types_known(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Re
     t = problem.types
     if t.ab is _E.F8E5M2:
         return "multiplies f8e5m2 by f8e4m3 only (f8e5m2e4m3 and f8e4m3e5m2), not by f8e5m2"
-    known = _TYPES[t.ab]
-    if (t.cd, t.acc) in known:
-        return None
-    return f"computes {' or '.join(f'{t.ab}:{cd}:{acc}' for cd, acc in known)}, not {t}"
+    return computes(t, _TYPES[t.ab])
 
 
 def _eight_bit_fits(problem: Problem, _: Mapping[str, int], device: DeviceTraits) -> Reason:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from farm.devices import DeviceTraits
-from farm.gemm import ElementType, Problem
+from farm.gemm import ElementType, ElementTypes, Problem
 from farm.kernels.family import Reason, Rule
 
 _E = ElementType
@@ -40,8 +40,20 @@ def whole_scalars(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> R
     return f"scales i32 by whole numbers only, not by alpha={problem.alpha:g} and beta={problem.beta:g}"
 
 
-def tensor_types_exist(problem: Problem, _: Mapping[str, int], device: DeviceTraits) -> Reason:
-    first, has = _FIRST_CAPABILITY.get(problem.types.ab), device.compute_capability
+def computes(types: ElementTypes, known: Sequence[tuple[ElementType, ElementType]]) -> Reason:
+    """Why an input type does not go with these outputs and accumulators."""
+    if (types.cd, types.acc) in known:
+        return None
+    return f"computes {' or '.join(f'{types.ab}:{cd}:{acc}' for cd, acc in known)}, not {types}"
+
+
+def has_type(kind: ElementType, first: tuple[int, int] | None, has: tuple[int, int] | None) -> Reason:
+    """Why a device of compute capability `has` lacks a type that there is since `first`; None where either is unknown."""
     if first is None or has is None or has >= first:
         return None
-    return f"needs compute capability {first[0]}.{first[1]} for {problem.types.ab}, the device has {has[0]}.{has[1]}"
+    return f"needs compute capability {first[0]}.{first[1]} for {kind}, the device has {has[0]}.{has[1]}"
+
+
+def tensor_types_exist(problem: Problem, _: Mapping[str, int], device: DeviceTraits) -> Reason:
+    kind = problem.types.ab
+    return has_type(kind, _FIRST_CAPABILITY.get(kind), device.compute_capability)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from farm.errors import BadArchitecture, BuildFailed, CompilerMissing, DoesNotCompile
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
-from workers.kernels.cutlass.binary import Binary, Versions, architecture_of, template, widest_access
+from farm.kernels.cutlass.point import widest_access
+from workers.kernels.cutlass.binary import Binary, Versions, architecture_of, template
 from workers.kernels.cutlass.compiler import Compiler, error_line, resources
 from workers.kernels.cutlass.cubin import read_facts
 

@@ -10,15 +10,12 @@ from workers.kernels.base import BoundKernel
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Card
 from workers.measure.operands import Rotation
-from workers.measure.power import PowerReading, measure_power
+from workers.measure.power import DROPPED_SECONDS, PowerReading, measure_power
 from workers.measure.replay import Runs, mean_ms, replays_in_batch
 from workers.measure.settling import ANSWER_SECONDS, why_unsettled
 from workers.measure.telemetry import TelemetryLog
 from workers.measure.timing import Timing, time_samples, warm_up
 from workers.measure.verify import Verification
-
-SETTLED_SECONDS = 0.1
-"""After so long at work a card's clocks are taken to be those that it keeps: see benchmarks/power_truth.py."""
 
 SAMPLE_SECONDS = 0.02
 """What a power sample of the driver is the mean of: one that is younger than a kernel by less is not the kernel's alone."""
@@ -55,8 +52,8 @@ class Work:
         self.runs.drain()
 
     def sustained_ms(self) -> float | None:
-        """The mean time of a GEMM while the card was last kept busy; None where it was not."""
-        return mean_ms(self.runs.pace(), SETTLED_SECONDS)
+        """The mean time of a GEMM while the card was last kept busy, less what its power leaves out; None where it was not."""
+        return mean_ms(self.runs.pace(), DROPPED_SECONDS)
 
     def run_for(self, milliseconds: float) -> None:
         """Runs it for about so long, and waits for that."""

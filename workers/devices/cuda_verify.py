@@ -7,7 +7,7 @@ The launches are queued, and the card is not waited for until the answer is want
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from workers.kernels.tiled import source
 from workers.measure.operands import OperandSet, result_scale
 from workers.measure.verify import (
     GROUP,
+    SAMPLED,
     Verification,
     checks_every_element,
     error_bound,
@@ -31,8 +32,10 @@ E = ElementType
 KINDS = {E.F64: 0, E.F32: 1, E.TF32: 1, E.F16: 2, E.BF16: 3, E.F8E4M3: 4, E.F8E5M2: 5, E.I8: 6, E.I32: 7}
 """The numbers of element types in verify.cu."""
 
+KERNELS = ("widen", "sum_groups", "compare_groups", "compare_elements")
+"""Of verify.cu."""
+
 THREADS = 256
-WARPS = THREADS // 32
 
 MOST_WIDENED = 2**27
 """Numbers in double that may be held at once: 1 GiB. Larger problems are checked part by part, by `verify`."""
@@ -46,12 +49,12 @@ class CudaVerifier:
     def __init__(self, cp: Any, multiprocessors: int) -> None:
         self._cp = cp
         self._blocks = 16 * multiprocessors
-        self._modules = Once[Kinds, Any]()
+        self._compiled = Once[Kinds, Mapping[str, Any]]()
         self._largest = cp.empty(2, np.float64)
 
     def prepare(self, problem: Problem) -> None:
         """Compiles what the problem's types need. May be called from another thread while the card is at work."""
-        self._module(problem)
+        self._kernels(problem)
 
     def begin(self, problem: Problem, operands: OperandSet, rules: OperandRules) -> Callable[[], Verification]:
         """Queues the checks of `operands.d` on CuPy's current stream. The answer is as `verify`'s, and raises as it does.
@@ -63,11 +66,11 @@ class CudaVerifier:
         def whole() -> Verification:
             return verify(problem, operands, rules, self._cp)
 
-        every = checks_every_element(problem)
+        every, kernels = checks_every_element(problem), self._kernels(problem)
         self._largest.data.memset_async(0, self._largest.nbytes)
-        if not every and not self._queue_groups(problem, operands, rules):
+        if not every and not self._queue_groups(kernels, problem, operands, rules):
             return whole
-        self._queue_elements(problem, operands, rules, every)
+        self._queue_elements(kernels, problem, operands, rules, every)
 
         def answer() -> Verification:
             groups, elements = (float(error) for error in self._largest.get())
@@ -79,9 +82,11 @@ class CudaVerifier:
 
         return answer
 
-    def _queue_groups(self, problem: Problem, operands: OperandSet, rules: OperandRules) -> bool:
+    def _queue_groups(
+        self, kernels: Mapping[str, Any], problem: Problem, operands: OperandSet, rules: OperandRules
+    ) -> bool:
         """False where there is not the room for it."""
-        s, p, o, module = problem.shape, problem, operands, self._module(problem)
+        s, p, o = problem.shape, problem, operands
         groups = -(-s.n // GROUP)
         if s.m * s.k + (s.m + s.k) * groups > MOST_WIDENED:
             return False
@@ -91,23 +96,25 @@ class CudaVerifier:
         except MemoryError:  # CuPy's is one; part by part it may fit
             return False
         if wide is not o.a:
-            self._launch(module, "widen", self._grid(s.m * s.k), o.a, wide, s.m * s.k)
+            self._launch(kernels["widen"], self._grid(s.m * s.k), o.a, wide, s.m * s.k)
             wide = wide.reshape(s.k, s.m).T if p.layout.a_transposed else wide.reshape(s.m, s.k)
         transposed, seed = int(p.layout.b_transposed), np.uint64(rules.seed)
         grid = self._grid(s.k, groups) if transposed else self._grid(32 * groups, s.k)
-        self._launch(module, "sum_groups", grid, o.b, right, s.k, s.n, transposed, seed)
+        self._launch(kernels["sum_groups"], grid, o.b, right, s.k, s.n, transposed, seed)
         sums = wide @ right.reshape(s.k, groups)
         self._launch(
-            module, "compare_groups", self._grid(32 * groups, s.m), sums, self._or_none(o.c), o.d, s.m, s.n,
+            kernels["compare_groups"], self._grid(32 * groups, s.m), sums, self._or_none(o.c), o.d, s.m, s.n,
             float(p.alpha), float(p.beta), result_scale(p, rules), seed, self._largest,
         )  # fmt: skip
         return True
 
-    def _queue_elements(self, problem: Problem, operands: OperandSet, rules: OperandRules, every: bool) -> None:
+    def _queue_elements(
+        self, kernels: Mapping[str, Any], problem: Problem, operands: OperandSet, rules: OperandRules, every: bool
+    ) -> None:
         s, p, o = problem.shape, problem, operands
-        grid = self._grid(32 * s.m * s.n) if every else self._grid(32 * 64)
+        grid = self._grid(32 * s.m * s.n) if every else self._grid(32 * SAMPLED**2)
         self._launch(
-            self._module(problem), "compare_elements", grid, o.a, o.b, self._or_none(o.c), o.d, s.m, s.n, s.k,
+            kernels["compare_elements"], grid, o.a, o.b, self._or_none(o.c), o.d, s.m, s.n, s.k,
             int(p.layout.a_transposed), int(p.layout.b_transposed), float(p.alpha), float(p.beta), result_scale(p, rules),
             int(every), np.uint64(rules.seed), self._largest[1:],
         )  # fmt: skip
@@ -120,17 +127,16 @@ class CudaVerifier:
         columns = min(-(-threads // THREADS), self._blocks)
         return columns, min(rows, max(1, self._blocks // columns))
 
-    def _launch(self, module: Any, name: str, grid: tuple[int, int], *arguments: Any) -> None:
-        module.get_function(name)(grid, (THREADS,), arguments)
+    def _launch(self, kernel: Any, grid: tuple[int, int], *arguments: Any) -> None:
+        kernel(grid, (THREADS,), arguments)
 
-    def _module(self, problem: Problem) -> Any:
+    def _kernels(self, problem: Problem) -> Mapping[str, Any]:
         types = problem.types
         kinds = KINDS[types.ab.of_a], KINDS[types.ab.of_b], KINDS[types.cd]
 
-        def compiled() -> Any:
+        def compiled() -> Mapping[str, Any]:
             defines = (f"-D{name}_KIND={kind}" for name, kind in zip("ABD", kinds, strict=True))
             module = self._cp.RawModule(code=source("verify.cu"), options=("-std=c++17", *defines))
-            module.get_function("widen")  # until then nothing is compiled
-            return module
+            return {name: module.get_function(name) for name in KERNELS}
 
-        return self._modules.get(kinds, compiled)
+        return self._compiled.get(kinds, compiled)

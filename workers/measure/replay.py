@@ -8,6 +8,7 @@ nvbench does; whether that worked is seen, not assumed. CuPy's module is given, 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ class Runs(Protocol):
         """What a row should hold of the way it was run."""
 
 
-class _Busy:
+class _Busy(ABC):
     """Keeps a card busy with groups of launches that follow each other without a gap."""
 
     def __init__(self, cp: Any, stream: Any, launches: int) -> None:
@@ -132,9 +133,9 @@ class _Busy:
         self._ends: list[tuple[Any, int]] = []  # of all lots since the last drain, and how many groups they were
         self._lots: list[Lot] = []
 
+    @abstractmethod
     def _group(self) -> None:
         """Queues a sample's launches."""
-        raise NotImplementedError
 
     def keep_busy(self, gemm_ms: float) -> None:
         """Queues groups until two lots of some 50 ms lie before the card; returns at once."""

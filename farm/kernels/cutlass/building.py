@@ -9,7 +9,7 @@ from __future__ import annotations
 from farm.gemm import ElementType, Layout
 from farm.kernels.cutlass.point import AMPERE, WARP, Operand, Point
 from farm.kernels.family import Reason
-from farm.kernels.rules import EIGHT_BIT_FLOATS, TYPES_OF_CUDA
+from farm.kernels.rules import EIGHT_BIT_FLOATS, TYPES_OF_CUDA, computes, has_type
 
 _E = ElementType
 _FIRST_CAPABILITY = {_E.F32: (7, 5), _E.F16: (7, 5), _E.I8: (7, 5), _E.TF32: AMPERE, _E.BF16: AMPERE, _E.F64: AMPERE}
@@ -21,15 +21,12 @@ _MOST_THREADS = 1024
 
 
 def types_exist(p: Point) -> Reason:
-    t, has = p.problem.types, p.capability
+    t = p.problem.types
     if t.ab in EIGHT_BIT_FLOATS:
         return f"does not compute {t.ab}: CUTLASS 2.x multiplies 8-bit floats on compute capability 8.9 alone"
-    known = TYPES_OF_CUDA[t.ab]
-    if (t.cd, t.acc) not in known:
-        return f"computes {' or '.join(f'{t.ab}:{cd}:{acc}' for cd, acc in known)}, not {t}"
-    first = _FIRST_CAPABILITY[t.ab]
-    if has < first:
-        return f"needs compute capability {first[0]}.{first[1]} for {t.ab}, the device has {has[0]}.{has[1]}"
+    reason = computes(t, TYPES_OF_CUDA[t.ab]) or has_type(t.ab, _FIRST_CAPABILITY[t.ab], p.capability)
+    if reason is not None:
+        return reason
     if t.ab is _E.I8 and p.problem.layout is not Layout.NT:
         return f"multiplies i8 in layout nt only, where k is contiguous in A and B, not {p.problem.layout}"
     return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from farm.kernels.cutlass.point import Point
+from farm.kernels.cutlass.point import Point, load_at_once
 from farm.kernels.family import Reason
 
 _LEAST_COPY_BYTES = 4
@@ -28,7 +26,7 @@ def alignment_is_possible(p: Point) -> Reason:
                 f"cannot load {p.align} elements of {operand.name} at once: in layout {p.problem.layout} they follow "
                 f"each other along {operand.contiguous}={operand.extent}, which is no multiple of {p.align}"
             )
-        at_once = p.align or math.gcd(operand.extent, largest)
+        at_once = load_at_once(operand.extent, p.ab, p.align)
         if p.stages > 2 and at_once * p.ab.bytes < _LEAST_COPY_BYTES:
             return (
                 f"copies at least {_LEAST_COPY_BYTES} bytes asynchronously where stages={p.stages}, and {at_once} of "

@@ -28,6 +28,21 @@ ACCESS_BYTES = 16
 """The most that a thread loads or stores at once."""
 
 
+def widest_access(extent: int, element: ElementType) -> int:
+    """The most elements at once where rows (or columns) are `extent` elements apart."""
+    return math.gcd(extent, ACCESS_BYTES // element.bytes)
+
+
+def load_at_once(extent: int, element: ElementType, align: int) -> int:
+    """Elements of A or B that a thread loads at once; `align` as the parameter: 0 is as many as there can be."""
+    return align or (1 if element in ONE_BY_ONE else widest_access(extent, element))
+
+
+def store_at_once(problem: Problem) -> int:
+    """Elements of C that a thread stores at once: SIMT kernels single ones, others as many as n allows."""
+    return 1 if problem.types.ab is _E.F32 else widest_access(problem.shape.n, problem.types.cd)
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A or B, as a block loads it."""
@@ -113,9 +128,8 @@ class Point:
 
     @cached_property
     def stored_at_once(self) -> int:
-        """Elements of C that a thread stores at once: as many as 16 bytes hold and n allows."""
-        cd = self.problem.types.cd
-        return math.gcd(self.problem.shape.n, ACCESS_BYTES // cd.bytes) if self.on_tensor_cores else 1
+        """See `store_at_once`."""
+        return store_at_once(self.problem)
 
     @property
     def accumulators(self) -> int:

@@ -16,11 +16,9 @@ from typing import Self
 from farm.errors import BadArchitecture
 from farm.gemm import ElementType, ElementTypes
 from farm.kernels import Configuration
+from farm.kernels.cutlass.point import load_at_once, store_at_once
 
 E = ElementType
-
-WIDEST_ACCESS_BYTES = 16
-"""The most that a thread loads or stores at once."""
 
 COMPILER_OPTIONS = ("-cubin", "-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
 
@@ -33,9 +31,6 @@ _CPP = {
     E.I8: "int8_t",
     E.I32: "int32_t",
 }
-
-_ONE_ELEMENT_AT_ONCE = (E.F32, E.F64)
-"""A and B of these types: CUTLASS's SIMT and double mainloops copy single elements."""
 
 _FIRST_ARCHITECTURE = 75
 
@@ -58,12 +53,6 @@ def _capability(arch: str) -> int:
     if found is None or int(found[1]) < _FIRST_ARCHITECTURE:
         raise BadArchitecture(value=arch)
     return int(found[1])
-
-
-def widest_access(leading: int, element: ElementType) -> int:
-    """The most elements that one access may take where rows (or columns) are `leading` elements apart."""
-    most = WIDEST_ACCESS_BYTES // element.bytes
-    return min(most, leading & -leading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +94,14 @@ class Binary:
         given = dict(configuration.kernel.parameters)
         shape, types, layout = problem.shape, problem.types, problem.layout
 
-        def align(leading: int) -> int:
-            if given["align"]:
-                return given["align"]
-            return 1 if types.ab in _ONE_ELEMENT_AT_ONCE else widest_access(leading, types.ab)
-
         return cls(
             types=types,
             a_transposed=layout.a_transposed,
             b_transposed=layout.b_transposed,
             **{name: given[name] for name in ("tile_m", "tile_n", "tile_k", "warp_m", "warp_n", "stages", "swizzle")},
-            align_a=align(shape.m if layout.a_transposed else shape.k),
-            align_b=align(shape.k if layout.b_transposed else shape.n),
-            align_c=1 if types.ab is E.F32 else widest_access(shape.n, types.cd),
+            align_a=load_at_once(shape.m if layout.a_transposed else shape.k, types.ab, given["align"]),
+            align_b=load_at_once(shape.k if layout.b_transposed else shape.n, types.ab, given["align"]),
+            align_c=store_at_once(problem),
             arch=arch,
         )
 
