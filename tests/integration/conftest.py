@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from samples import cpu, document
 from sqlalchemy import Engine
 
 from farm.campaign import Campaign, KnownDevice, plan
@@ -38,3 +39,15 @@ def submit(engine: Engine) -> Callable[[Campaign], campaigns.Stored]:
             return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
 
     return submitted
+
+
+@pytest.fixture
+def device(announce: Callable[[DeviceIdentity], int]) -> int:
+    """A device of the CPU, announced; its id."""
+    return announce(cpu())
+
+
+@pytest.fixture
+def small(device: int, submit: Callable[[Campaign], campaigns.Stored]) -> campaigns.Stored:
+    """A campaign of a few jobs, for that device too."""
+    return submit(Campaign.from_document(document()))

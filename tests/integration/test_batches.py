@@ -92,16 +92,6 @@ def expire(engine: Engine, lease: Lease) -> None:
         )
 
 
-@pytest.fixture
-def device(announce: Announce) -> int:
-    return announce(cpu())
-
-
-@pytest.fixture
-def small(device: int, submit: Submit) -> Stored:
-    return submit(Campaign.from_document(document()))
-
-
 def test_a_batch_is_measured_landed_and_the_campaign_finishes(engine: Engine, device: int, small: Stored) -> None:
     lease = leased(engine, device)
     assert counts(engine, small.campaign_id) == {"running": 12}

@@ -41,11 +41,6 @@ def command(tmp_path: Path, database_url: str) -> Command:
 
 
 @pytest.fixture
-def device(announce: Announce) -> int:
-    return announce(cpu())
-
-
-@pytest.fixture
 def small(device: int, submit: Submit) -> Stored:
     """12 jobs that are dead after one attempt."""
     return submit(Campaign.from_document(DOCUMENT))

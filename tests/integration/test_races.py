@@ -70,11 +70,6 @@ def nothing_is_broken(engine: Engine) -> None:
 
 
 @pytest.fixture
-def device(announce: Announce) -> int:
-    return announce(cpu())
-
-
-@pytest.fixture
 def each_round(engine: Engine, device: int, submit: Submit) -> Callable[[int], Iterator[Stored]]:
     """A campaign of 12 jobs with one attempt each for each of so many rounds, alone on the farm."""
 

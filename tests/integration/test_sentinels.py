@@ -38,16 +38,6 @@ Run = Callable[..., Runner]
 
 
 @pytest.fixture
-def device(announce: Announce) -> int:
-    return announce(cpu())
-
-
-@pytest.fixture
-def small(device: int, submit: Submit) -> Stored:
-    return submit(Campaign.from_document(document()))
-
-
-@pytest.fixture
 def run(engine: Engine, worker: Engine, device: int) -> Run:
     """Measures all that waits in batches of `size`, as a worker that may do no more than one; returns its runner."""
 

@@ -1,0 +1,355 @@
+"""A driver library and a CuPy that answer as the real ones, on this machine's memory.
+
+Kernels are launched by computing them with NumPy at the addresses they are given, so pointers, strides and scalars are
+checked as on a card.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+# --- a driver library ---------------------------------------------------------------------------------
+
+
+class FakeNvmlError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(f"error {value}")
+        self.value = value
+
+
+class FakePynvml(ModuleType):
+    """`pynvml` for a host with one H200, or with what a test puts there."""
+
+    NVMLError = FakeNvmlError
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, NVML_TOTAL_POWER_SAMPLES = 1, 2, 0, 0
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.cards = [
+            {"uuid": "GPU-11111111-aaaa", "name": "NVIDIA H200", "bus": "00000000:0B:00.0", "capability": (9, 0)}
+        ]
+        self.slices: list[dict[str, Any]] = []
+        self.failing: dict[str, int] = {}
+        self.calls: list[str] = []
+        self.sessions = 0
+        self.sampled_mw, self.clock_events = 600_000, 0
+        self.application_clock_mhz = 1980
+        self.sm_clock_mhz = 1980
+        self.sm_clocks_mhz: list[int] = []  # what it is before
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("nvml"):
+            calls, failing = super().__getattribute__("calls"), super().__getattribute__("failing")
+            found = super().__getattribute__(name)
+
+            def call(*arguments: Any) -> Any:
+                calls.append(name)
+                if name in failing:
+                    raise FakeNvmlError(failing[name])
+                asked = self.cards[arguments[0]] if name == "nvmlDeviceGetHandleByIndex" else (*arguments, None)[0]
+                if isinstance(asked, dict) and asked.get("lost") == name:
+                    raise FakeNvmlError(15)
+                return found(*arguments)
+
+            return call
+        return super().__getattribute__(name)
+
+    def nvmlInit(self) -> None:
+        self.sessions += 1
+
+    def nvmlShutdown(self) -> None:
+        self.sessions -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.159.04"
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:
+        return self.cards[index]
+
+    def nvmlDeviceGetUUID(self, handle: dict[str, Any]) -> str:
+        return str(handle["uuid"])
+
+    def nvmlDeviceGetName(self, handle: dict[str, Any]) -> bytes:
+        return str(handle["name"]).encode()
+
+    def nvmlDeviceGetMemoryInfo(self, handle: dict[str, Any]) -> Any:
+        return SimpleNamespace(total=handle.get("memory", 2**37))
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: dict[str, Any]) -> tuple[int, int]:
+        return tuple(handle["capability"])
+
+    def nvmlDeviceGetPciInfo(self, handle: dict[str, Any]) -> Any:
+        return SimpleNamespace(busId=handle["bus"].encode())
+
+    def nvmlDeviceGetMigMode(self, handle: dict[str, Any]) -> tuple[int, int]:
+        return (1, 1) if self.slices else (0, 0)
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: dict[str, Any]) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: dict[str, Any], index: int) -> dict[str, Any]:
+        if index >= len(self.slices):
+            raise FakeNvmlError(6)
+        return self.slices[index]
+
+    def nvmlDeviceGetAttributes(self, handle: dict[str, Any]) -> Any:
+        return SimpleNamespace(multiprocessorCount=16)
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: dict[str, Any]) -> int:
+        return 700_000
+
+    def nvmlDeviceGetPowerUsage(self, handle: dict[str, Any]) -> int:
+        return 82_000
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: dict[str, Any]) -> int:
+        return int(time.perf_counter() * 10) * 60_000  # 600 W in steps of 100 ms
+
+    def nvmlDeviceGetSamples(self, handle: dict[str, Any], kind: int, since_us: int) -> tuple[int, list[Any]]:
+        now_us = int(1e6 * time.time())
+        times = range(max(since_us, now_us - 2_400_000), now_us, 20_000)
+        return 1, [SimpleNamespace(timeStamp=at, sampleValue=SimpleNamespace(uiVal=self.sampled_mw)) for at in times]
+
+    def nvmlDeviceGetClockInfo(self, handle: dict[str, Any], clock: int) -> int:
+        if clock == self.NVML_CLOCK_SM and self.sm_clocks_mhz:
+            return self.sm_clocks_mhz.pop(0)
+        return {1: self.sm_clock_mhz, 2: 3201}[clock]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: dict[str, Any]) -> int:
+        return self.clock_events
+
+    def nvmlDeviceGetTemperature(self, handle: dict[str, Any], sensor: int) -> int:
+        return 47
+
+    def nvmlDeviceGetApplicationsClock(self, handle: dict[str, Any], clock: int) -> int:
+        return self.application_clock_mhz
+
+    def nvmlDeviceGetDefaultApplicationsClock(self, handle: dict[str, Any], clock: int) -> int:
+        return 1980
+
+
+# --- a CuPy -------------------------------------------------------------------------------------------
+
+
+class CUDARuntimeError(RuntimeError):
+    pass
+
+
+class OutOfMemoryError(MemoryError):
+    pass
+
+
+class FakeArray(np.ndarray):
+    """A NumPy array with what CuPy's has besides."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        def memset_async(byte: int, count: int) -> None:
+            ctypes.memset(self.ctypes.data, byte, count)
+
+        return SimpleNamespace(ptr=self.ctypes.data, memset_async=memset_async)
+
+    def get(self) -> Any:
+        return np.asarray(self)
+
+
+def at_address(address: int, count: int, dtype: type) -> Any:
+    kind = {np.float32: ctypes.c_float, np.float64: ctypes.c_double}[dtype]
+    return np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(kind)), (count,))
+
+
+class FakeCupy(ModuleType):
+    """`cupy` over NumPy: kernels run at once, or when the graph that captured them is launched."""
+
+    __version__ = "14.2.0"
+    CARD: ClassVar[dict[str, int]] = {
+        "L2CacheSize": 2**20,
+        "MaxThreadsPerMultiProcessor": 2048,
+        "MultiProcessorCount": 132,
+        "MaxThreadsPerBlock": 1024,
+        "MaxSharedMemoryPerBlockOptin": 227 * 1024,
+    }
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self.gemm: Callable[[Any, Any], Any] = lambda a, b: a @ b
+        self.fault: Exception | None = None
+        self.launches: list[int] = []  # the address of A of every launch
+        self.capturing: list[Callable[[], None]] | None = None
+        self.free = 2**33
+        self.freed = 0
+        self.queue_runs_dry = True  # an event that is recorded has happened
+        self.held_ms: list[float] = []
+        names = {f"cudaDevAttr{name}": number for number, name in enumerate(self.CARD)}
+        numbers = dict(enumerate(self.CARD.values()))
+        self.cuda = SimpleNamespace(
+            runtime=SimpleNamespace(
+                **names,
+                deviceGetAttribute=lambda attribute, _: numbers[attribute],
+                getDeviceCount=lambda: 1,
+                deviceGetPCIBusId=lambda _: "0000:0B:00.0",
+                setDevice=lambda _: None,
+                runtimeGetVersion=lambda: 13000,
+                memGetInfo=lambda: (self.free, 2**34),
+            ),
+            driver=SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 2048 // threads),
+            nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
+            Stream=lambda non_blocking: FakeStream(self),
+            get_elapsed_time=lambda a, b: 1e3 * (b.at - a.at),
+        )
+        for name in (
+            "isnan",
+            "isfinite",
+            "where",
+            "abs",
+            "zeros",
+            "asarray",
+            "ascontiguousarray",
+            "concatenate",
+            "multiply",
+            "clip",
+            "rint",
+        ):
+            setattr(self, name, getattr(np, name))
+
+    def empty(self, count: int, dtype: type) -> Any:
+        if self.fault is not None and isinstance(self.fault, OutOfMemoryError):
+            raise self.fault
+        return np.full(count, -77, dtype).view(FakeArray)
+
+    def get_default_memory_pool(self) -> Any:
+        def free_all_blocks() -> None:
+            self.freed += 1
+
+        return SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=free_all_blocks)
+
+    def RawModule(self, *, code: str, options: tuple[str, ...] = ()) -> Any:
+        defines = dict(o.removeprefix("-D").split("=") for o in options if o.startswith("-D"))
+        return SimpleNamespace(get_function=lambda name: FakeKernel(self, name, defines))
+
+
+class FakeKernel:
+    num_regs, shared_size_bytes, local_size_bytes = 40, 2048, 0
+    kernel = SimpleNamespace(ptr=1)
+
+    def __init__(self, cupy: FakeCupy, name: str, defines: dict[str, str]) -> None:
+        self.cupy, self.name, self.defines = cupy, name, defines
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+        def run() -> None:
+            getattr(self, self.name)(grid, block, *arguments)
+
+        if self.cupy.capturing is not None:
+            self.cupy.capturing.append(run)
+        else:
+            run()
+
+    def hold(self, _: Any, __: Any, nanoseconds: int) -> None:
+        self.cupy.held_ms.append(nanoseconds / 1e6)
+        self.cupy.queue_runs_dry = self.cupy.held_ms[-1] < 4
+
+    def fill(self, _: Any, __: Any, numbers: Any, first: Any, count: Any, seed: Any) -> None:
+        assert int(count) == numbers.size
+        random = np.random.default_rng([int(seed), int(first)])
+        draw = {"0": lambda n: random.uniform(-1, 1, n), "1": random.standard_normal, "2": np.zeros, "3": np.ones}
+        numbers[:] = draw[self.defines["DISTRIBUTION"]](numbers.size)
+
+    # The kernels of verify.cu: each operand as it lies in memory, whatever the view that is given.
+
+    def stored(self, name: str, array: Any, rows: int, columns: int, transposed: int = 0) -> Any:
+        dtype = {"0": np.float64, "1": np.float32}[self.defines[f"{name}_KIND"]]
+        flat = at_address(array.ctypes.data, rows * columns, dtype)
+        lies = flat.reshape(columns, rows).T if transposed else flat.reshape(rows, columns)
+        return lies.astype(np.float64)
+
+    def grouped(self, matrix: Any, seed: Any) -> Any:
+        rows, columns = matrix.shape
+        padded = np.zeros((rows, -(-columns // 32) * 32))
+        padded[:, :columns] = matrix * np.random.default_rng(int(seed)).choice([-1.0, 1.0], columns)
+        return padded.reshape(rows, -1, 32).sum(axis=2)
+
+    def raised(self, largest: Any, errors: Any) -> None:
+        largest[0] = max(largest[0], np.where(np.isnan(errors), np.inf, errors).max())
+
+    def widen(self, _: Any, __: Any, a: Any, wide: Any, count: int) -> None:
+        wide[:] = self.stored("A", a, 1, count)[0]
+
+    def sum_groups(self, _: Any, __: Any, b: Any, sums: Any, k: int, n: int, transposed: int, seed: Any) -> None:
+        sums[:] = self.grouped(self.stored("B", b, k, n, transposed), seed).ravel()
+
+    def compare_groups(
+        self, _: Any, __: Any, sums: Any, c: Any, d: Any, m: int, n: int, alpha: float, beta: float, scale: float,
+        seed: Any, largest: Any,
+    ) -> None:  # fmt: skip
+        found = self.stored("D", d, m, n)
+        rest = found - beta * self.stored("D", c, m, n) if beta else found
+        self.raised(largest, np.abs(alpha * sums - self.grouped(rest, seed)) / scale)
+
+    def compare_elements(
+        self, _: Any, __: Any, a: Any, b: Any, c: Any, d: Any, m: int, n: int, k: int, a_transposed: int,
+        b_transposed: int, alpha: float, beta: float, scale: float, every: int, seed: Any, largest: Any,
+    ) -> None:  # fmt: skip
+        expected = alpha * (self.stored("A", a, m, k, a_transposed) @ self.stored("B", b, k, n, b_transposed))
+        if beta:
+            expected += beta * self.stored("D", c, m, n)
+        errors = np.abs(self.stored("D", d, m, n) - expected) / scale
+        self.raised(largest, errors if every else errors[:: m - 1, :: n - 1])
+
+    def tiled_gemm(
+        self, grid: Any, block: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any
+    ) -> None:
+        dtype = {"float": np.float32, "double": np.float64}[self.defines["ELEMENT"]]
+        tile = int(self.defines["TILE"])
+        assert type(alpha) is type(beta) is dtype
+        assert block == (tile, tile)
+        assert grid == (-(-n // tile), -(-m // tile))
+        self.cupy.launches.append(a)
+        if self.cupy.fault is not None:
+            raise self.cupy.fault
+        a_stored, b_stored = at_address(a, m * k, dtype), at_address(b, k * n, dtype)
+        left = a_stored.reshape(k, m).T if self.defines["A_TRANSPOSED"] == "1" else a_stored.reshape(m, k)
+        right = b_stored.reshape(n, k).T if self.defines["B_TRANSPOSED"] == "1" else b_stored.reshape(k, n)
+        result = alpha * self.cupy.gemm(left, right)
+        if beta:
+            result = result + beta * at_address(c, m * n, dtype).reshape(m, n)
+        at_address(d, m * n, dtype).reshape(m, n)[: result.shape[0]] = result
+
+
+class FakeStream:
+    def __init__(self, cupy: FakeCupy) -> None:
+        self.cupy = cupy
+
+    def __enter__(self) -> FakeStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def record(self) -> Any:
+        assert self.cupy.capturing is None
+        return SimpleNamespace(at=time.perf_counter(), done=self.cupy.queue_runs_dry, synchronize=lambda: None)
+
+    def synchronize(self) -> None:
+        return None
+
+    def begin_capture(self) -> None:
+        self.cupy.capturing = []
+
+    def end_capture(self) -> Any:
+        captured, self.cupy.capturing = self.cupy.capturing, None
+        assert captured
+
+        def launch(stream: FakeStream) -> None:
+            assert stream is self
+            for run in captured:
+                run()
+
+        return SimpleNamespace(launch=launch)

@@ -1,0 +1,130 @@
+"""Timing by replays: how launches are grouped, and what is believed of them. The cards here are clocks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workers.measure.replay import Lot, ReplayPlan, Replays, estimate_ms, mean_ms, plan_replays, replays_in_batch
+
+
+@pytest.mark.parametrize(
+    ("sets", "estimate_ms", "graphs", "launches"),
+    [(10, 0.01, 1, 100), (3, 0.4, 1, 3), (2048, 0.003, 1, 2048), (7, 0.05, 1, 21), (3, 1.0, 3, 1), (2, 450.0, 2, 1)],
+)
+def test_graphs_walk_over_all_sets_and_stay_short(sets: int, estimate_ms: float, graphs: int, launches: int) -> None:
+    plan = plan_replays(sets, estimate_ms)
+    assert (plan.graphs, plan.launches) == (graphs, launches)
+    assert plan.graphs * plan.launches % sets == 0
+
+
+def test_batches_of_replays_last_some_twenty_milliseconds() -> None:
+    assert [replays_in_batch(t) for t in (0.05, 1.0, 6.0, 450.0)] == [64, 20, 3, 1]
+
+
+class Card:
+    """A card on which launches take the given times, one after the other; the last one again and again."""
+
+    def __init__(self, *times_ms: float) -> None:
+        self.times_ms = list(times_ms)
+        self.now_ms = 0.0
+        self.launched: list[int] = []
+        self.cuda = SimpleNamespace(get_elapsed_time=lambda a, b: b.at - a.at)
+
+    def record(self) -> Any:
+        return SimpleNamespace(at=self.now_ms, synchronize=lambda: None)
+
+    def launch(self, index: int) -> None:
+        self.launched.append(index)
+        self.now_ms += self.times_ms.pop(0) if len(self.times_ms) > 1 else self.times_ms[0]
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "loaded", "times_ms", "estimate", "launches"),
+    [
+        (450.0, False, [450.0], 450.0, 0),  # loading takes no such time
+        (5.0, True, [5.0], 5.0, 0),
+        (5.0, False, [4.9], 4.9, 1),  # it may have been loading
+        (5.0, False, [0.01, 0.02, 0.008, 0.009], 0.008, 5),
+        (0.3, True, [0.2], 0.3, 0),
+        (0.03, True, [0.02, 0.025, 0.021, 0.02], 0.02, 4),
+        (0.003, True, [0.0], 0.001, 4),
+    ],
+)
+def test_a_long_kernel_is_not_launched_again_to_see_how_long_it_takes(
+    first_ms: float, loaded: bool, times_ms: list[float], estimate: float, launches: int
+) -> None:
+    card = Card(*times_ms)
+    found = estimate_ms(card, card, card.launch, 3, first_ms=first_ms, loaded=loaded)
+    assert found == pytest.approx(estimate)
+    assert len(card.launched) == launches
+    assert card.launched[:2] == [1, 1][:launches] or card.launched[:2] == [1, 2]
+
+
+def test_lots_tell_how_fast_a_card_was_while_it_was_kept_busy() -> None:
+    card = LateHost([0.0] * 200)
+    runs = Replays(card, card, lambda _: None, 1, ReplayPlan(graphs=1, launches=1))
+    runs.keep_busy(1.0)
+    runs.keep_busy(1.0)
+    runs.drain()
+    assert runs.pace() == [Lot(0.05, 1.0, 50), Lot(0.1, 1.0, 50)]
+    runs.keep_busy(1.0)
+    assert card.launched_ms == []  # after draining, two lots are queued anew
+
+
+def test_the_pace_is_the_mean_of_what_ran_after_a_time() -> None:
+    lots = [Lot(0.05, 1.0, 50), Lot(0.11, 1.2, 50), Lot(0.24, 1.3, 100)]
+    assert mean_ms(lots, 0.0) == pytest.approx((50 * 1.0 + 50 * 1.2 + 100 * 1.3) / 200)
+    assert mean_ms(lots, 0.1) == pytest.approx((50 * 1.2 + 100 * 1.3) / 150)
+    assert mean_ms(lots, 5.0) == 1.3  # the last one, where none is as late
+    assert mean_ms([], 0.0) is None
+
+
+class LateHost:
+    """A stream on which a graph takes 1 ms, of a host that launches at given times."""
+
+    def __init__(self, launched_ms: list[float]) -> None:
+        self.launched_ms = launched_ms
+        self.ends_ms: list[float] = []
+        self.host_ms = 0.0
+        self.cuda = SimpleNamespace(get_elapsed_time=lambda a, b: b.at - a.at)
+
+    def begin_capture(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def end_capture(self) -> Any:
+        return self
+
+    def launch(self, _: Any) -> None:
+        self.host_ms = self.launched_ms.pop(0)
+        self.ends_ms.append(max([self.host_ms, *self.ends_ms[-1:]]) + 1.0)
+
+    def record(self) -> Any:
+        stream, at = self, self.ends_ms[-1] if self.ends_ms else 0.0
+
+        class Event(SimpleNamespace):
+            @property
+            def done(self) -> bool:
+                return stream.host_ms >= at
+
+        return Event(at=at, synchronize=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("launched_ms", "samples_ms", "late"),
+    [
+        ([0.0, 0.1, 0.2, 0.3], [1.0, 1.0, 1.0], 0),
+        ([0.0, 0.1, 7.0, 7.1], [1.0, 1.0], 1),  # the card waited for the third
+        ([0.0, 5.0, 10.0, 15.0], [5.0, 5.0, 5.0], 3),  # no other samples: they are told of
+    ],
+)
+def test_samples_for_which_the_host_was_late_are_left_out(
+    launched_ms: list[float], samples_ms: list[float], late: int
+) -> None:
+    host = LateHost(launched_ms)
+    runs = Replays(host, host, lambda _: None, 1, ReplayPlan(graphs=1, launches=1))
+    assert runs.sample(3) == pytest.approx(samples_ms)
+    assert runs.details()["late_samples"] == late
