@@ -112,8 +112,13 @@ def set_state(connection: Connection, device_id: int, state: DeviceState, reason
 
 
 _VANISH = text("""
+WITH these AS MATERIALIZED (
+    SELECT d.id FROM devices d JOIN hosts h ON h.id = d.host_id
+    WHERE h.name = :host AND d.uuid = ANY(:uuids) AND d.vanished_at IS NULL
+    ORDER BY d.id FOR NO KEY UPDATE OF d
+)
 UPDATE devices d SET vanished_at = clock_timestamp(), last_seen_at = '-infinity'
-FROM hosts h WHERE h.id = d.host_id AND h.name = :host AND d.uuid = ANY(:uuids) AND d.vanished_at IS NULL
+FROM these WHERE d.id = these.id
 RETURNING d.uuid
 """)
 

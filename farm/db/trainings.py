@@ -46,7 +46,10 @@ WHERE state = 'requested' AND (sent_at IS NULL OR sent_at < clock_timestamp()
     - greatest(make_interval(secs => :resend_after), 0.1 * (sent_at - requested_at)))
 ORDER BY id LIMIT :limit
 """)
-_SENT = text("UPDATE trainings SET sent_at = clock_timestamp() WHERE id = ANY(:ids)")
+_SENT = text("""
+WITH these AS MATERIALIZED (SELECT id FROM trainings WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE)
+UPDATE trainings t SET sent_at = clock_timestamp() FROM these WHERE t.id = these.id
+""")
 
 
 def unsent(connection: Connection, *, resend_after: float, limit: int = 100) -> list[int]:

@@ -209,6 +209,35 @@ def test_stopping_a_campaign_against_forming_claiming_marking_and_landing(
         assert seen == {"done": 2, "dead": 1, rest: 9}
 
 
+def test_messages_are_noted_in_the_order_of_ids_however_the_batches_lie_on_the_disk(
+    engine: Engine, device: int, submit: Submit
+) -> None:
+    submit(Campaign.from_document(document()))
+    first, second = form(engine, 1), form(engine, 1)
+    assert first is not None
+    assert second is not None
+    with engine.begin() as connection:
+        batches.mark_sent(connection, [first])  # a row that is written again lies behind the others
+    locked = threading.Event()
+    lock = text("SELECT id FROM batches WHERE id = :id FOR NO KEY UPDATE")
+
+    def note() -> int:
+        assert locked.wait(30)
+        with engine.begin() as connection:
+            connection.execute(text("SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off"))
+            return batches.mark_sent(connection, [first, second])
+
+    def somebody_else() -> None:
+        with engine.begin() as connection:
+            connection.execute(lock, {"id": first})
+            locked.set()
+            while not connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one():
+                time.sleep(0.01)
+            connection.execute(lock, {"id": second})
+
+    assert at_once(somebody_else, note) == [None, 1]
+
+
 def test_retrying_against_landing_folding_and_forming(
     engine: Engine, device: int, each_round: Callable[[int], Iterator[Stored]]
 ) -> None:

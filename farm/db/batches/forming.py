@@ -230,8 +230,11 @@ WHERE NOT folded AND state = 'queued'
   AND (sent_at IS NULL OR sent_at < clock_timestamp() - make_interval(secs => :resend_after))
 ORDER BY id LIMIT :limit
 """)
+# Whoever locks several batches locks them by id: an UPDATE alone locks them as they lie on the disk, and can deadlock.
 _SENT = text("""
-UPDATE batches SET sent_at = clock_timestamp(), sends = least(sends + 1, 32767) WHERE id = ANY(:ids) RETURNING sends
+WITH these AS MATERIALIZED (SELECT id FROM batches WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE)
+UPDATE batches b SET sent_at = clock_timestamp(), sends = least(b.sends + 1, 32767)
+FROM these WHERE b.id = these.id RETURNING b.sends
 """)
 
 
@@ -275,10 +278,11 @@ def recall(connection: Connection, *, served: Sequence[str]) -> list[int]:
 
 
 _FOLDABLE = text("""
-SELECT id, lane_id FROM batches WHERE NOT folded AND state IN ('done', 'released')
+SELECT id, lane_id, device_id FROM batches WHERE NOT folded AND state IN ('done', 'released')
 ORDER BY id LIMIT 5000 FOR NO KEY UPDATE SKIP LOCKED
 """)
 _LOCK_LANES = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
+_LOCK_DEVICES = text("SELECT id FROM devices WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
 _FOLD = text("""
 WITH over AS (
     UPDATE batches SET folded = true, job_ids = '{}' WHERE id = ANY(:ids)
@@ -298,6 +302,7 @@ def fold(connection: Connection) -> int:
     """Adds batches that are over to the counters of their lanes and devices. Returns how many."""
     over = list(connection.execute(_FOLDABLE))
     if over:
-        connection.execute(_LOCK_LANES, {"ids": sorted({row.lane_id for row in over})})
+        connection.execute(_LOCK_LANES, {"ids": list({row.lane_id for row in over})})
+        connection.execute(_LOCK_DEVICES, {"ids": list({row.device_id for row in over} - {None})})
         connection.execute(_FOLD, {"ids": [row.id for row in over]})
     return len(over)

@@ -114,9 +114,15 @@ def mark(
 
 
 _RENEW = text("""
-UPDATE batches SET lease_expires_at = least(clock_timestamp() + make_interval(secs => :lease_seconds), busy_until)
-WHERE NOT folded AND device_id = :device_id AND state = 'leased' AND lease_expires_at > clock_timestamp()
-RETURNING id, extract(epoch FROM busy_until - clock_timestamp())::float8 AS left_s
+WITH held AS MATERIALIZED (
+    SELECT id FROM batches
+    WHERE NOT folded AND device_id = :device_id AND state = 'leased' AND lease_expires_at > clock_timestamp()
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE batches b
+SET lease_expires_at = least(clock_timestamp() + make_interval(secs => :lease_seconds), b.busy_until)
+FROM held WHERE b.id = held.id
+RETURNING b.id, extract(epoch FROM b.busy_until - clock_timestamp())::float8 AS left_s
 """)
 
 
