@@ -18,6 +18,11 @@ TRAIN = "trainer.train"
 
 TRAIN_QUEUE = "train"
 
+BUILD = "workers.build_kernel"
+"""Task: build the kernel of that id. Argument: kernel_id (int)."""
+
+BUILD_QUEUE = "build"
+
 ANSWER_SECONDS = 10.0
 """How long a broker may take to answer before it counts as away."""
 
@@ -72,9 +77,23 @@ def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
     return app
 
 
-def consume(app: Celery, *, pool: str, queues: Sequence[str], name: str) -> None:
-    """Runs a Celery worker on those queues, one task at a time, until it is told to stop."""
+def consume(app: Celery, *, pool: str, queues: Sequence[str], name: str, slots: int = 1) -> None:
+    """Runs a Celery worker on those queues, so many tasks at a time, until it is told to stop."""
     chatter = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     app.worker_main(
-        ["--quiet", "worker", "-P", pool, "-c", "1", "-Q", ",".join(queues), "-n", name, "-l", "WARNING", *chatter]
+        [
+            "--quiet",
+            "worker",
+            "-P",
+            pool,
+            "-c",
+            str(slots),
+            "-Q",
+            ",".join(queues),
+            "-n",
+            name,
+            "-l",
+            "WARNING",
+            *chatter,
+        ]
     )

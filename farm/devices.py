@@ -92,3 +92,22 @@ def device_type_of(product_name: str, backend: Backend) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
     prefix = {Backend.CPU: "cpu-", Backend.RECORDED: "recorded-", Backend.CUDA: ""}[backend]
     return slug if slug.startswith(prefix) else prefix + slug
+
+
+_SHARED_KIB = {
+    (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227,
+    (12, 0): 99, (12, 1): 99,
+}  # fmt: skip
+"""Shared memory that one block may opt in to, by compute capability, in KiB: CUDA C++ Programming Guide, technical
+specifications."""
+
+
+def traits_of_capability(compute_capability: tuple[int, int]) -> DeviceTraits:
+    """The limits that every card of a compute capability has: for kernels that are built where there is none."""
+    return DeviceTraits(
+        kind=DeviceKind.CUDA,
+        memory_bytes=2**50,  # what a card has decides about shapes, and not about kernels
+        compute_capability=compute_capability,
+        max_threads_per_block=1024,
+        shared_memory_per_block_bytes=1024 * _SHARED_KIB.get(compute_capability, 48),
+    )

@@ -271,8 +271,51 @@ class BadArchitecture(BadInput):
     """{value!r} is not an architecture that kernels are built for. Write it as nvcc does, as in sm_90a; sm_75 is the first."""
 
 
+class BadBinary(BadInput):
+    """A kernel cannot be built as it is described: {why} ({binary}). Farm and builder may be of different versions."""
+
+
 class CompilerMissing(ServiceUnavailable):
     """Kernels cannot be built here: {why}. pip install 'gemm-farm[build]' brings the compiler and the headers; a C++ compiler (g++) must be there already."""
+
+
+class NoBuilder(ServiceUnavailable):
+    """{jobs:,} jobs need {kernels:,} kernels that are not built, and nothing here builds them. Install the extra that does (make setup EXTRA=build, or pip install 'gemm-farm[build]') and run this again, or add kernels that were built elsewhere: farm kernels add DIR."""
+
+
+class NoSuchKernels(BadInput):
+    """{path} holds no built kernels. `farm kernels build CAMPAIGN -o DIR` makes such a folder."""
+
+
+class KernelsNotBuilt(FarmError):
+    """{failed:,} of {kernels:,} kernels are not there."""
+
+    exit_code = 6
+
+
+class KernelMissing(FarmError):
+    """Its kernel is not built: {binary}. `farm kernels build` builds the kernels of a campaign, and so does a farm with a builder."""
+
+    @property
+    def binary(self) -> Any:
+        """The `farm.kernels.binary.Binary` that is missing."""
+        return self.fields["binary"]
+
+
+class BadKernelStore(BadInput):
+    """FARM_KERNEL_STORE is {url!r}: {why}. Write `database`, or a URL as in file:///shared/kernels or s3://bucket/folder, for which the extra s3 must be installed."""
+
+
+class KernelStoreUnusable(ServiceUnavailable):
+    """The store of built kernels ({store}) does not answer: {why}"""
+
+
+class WrongCompiler(ServiceUnavailable):
+    """This host has {found}, and the farm's kernels are built with {wanted}. pip install 'gemm-farm[build]' brings those; or say on every host of the farm, by FARM_CUTLASS_VERSION and FARM_CUDA_VERSION, that others are used."""
+
+
+class BuildLost(FarmError):
+    """The kernel {kernel} was taken from this builder, which was not heard of for too long."""
 
 
 class BuildFailed(FarmError):

@@ -51,6 +51,14 @@ class Settings(BaseSettings):
     sentinel_jobs: int = Field(
         default=100, ge=0, description="a device measures its sentinel after this many jobs; 0: never"
     )
+    # Kernels that are built ahead of time.
+    kernels: Path | None = Field(default=None, description="folder of this host's built kernels")
+    kernel_store: str = Field(
+        default="database", description="where built kernels are shared: database, or a URL of fsspec (file, s3)"
+    )
+    cutlass_version: str = Field(default="4.2.0", description="CUTLASS that kernels are built with")
+    cuda_version: str = Field(default="13.0.88", description="nvcc that kernels are built with")
+    build_slots: int = Field(default=0, ge=0, description="kernels a builder builds at a time; 0: one per core")
     max_configurations: int = Field(default=20_000_000, ge=1, description="configurations in one campaign at the most")
 
     @property
@@ -60,6 +68,11 @@ class Settings(BaseSettings):
     @property
     def embedded_broker(self) -> bool:
         return self.broker_url is None
+
+    @property
+    def kernel_cache(self) -> Path:
+        """The folder of this host's built kernels."""
+        return self.kernels or self.home.absolute() / "kernels"
 
     @property
     def tracking_uri(self) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from celery import shared_task
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import OperationalError
 
 import farm
 from farm.broker import TRAIN
@@ -19,14 +16,12 @@ from farm.db import trainings
 from farm.db.engine import make_engine
 from farm.db.trainings import Start
 from farm.errors import FarmError, TrainingLost, first_line
+from farm.services.heartbeats import heard_of
 from farm.settings import settings
 from trainer.registry import TrainingOutcome, train_and_register
 from trainer.table import read_training_table
 
 log = logging.getLogger(__name__)
-
-BEAT_SECONDS = 5.0
-"""How often a trainer says that it lives while it trains."""
 
 
 @cache
@@ -54,7 +49,7 @@ def train(training_id: int) -> None:
         if started is None:
             return
         log.info("training for %s", started.device_type, extra=ids)
-        with _heard_of(started):
+        with heard_of(lambda: _check_held(started), **ids):
             result = _attempt(started)
         _write_down(started, result)
     except TrainingLost as error:
@@ -99,25 +94,3 @@ def _write_down(started: Start, result: TrainingOutcome | str) -> None:
     if isinstance(result, TrainingOutcome):
         ids = {"training_id": started.training_id}
         log.info("registered %s version %s", result.model_name, result.version, extra=ids)
-
-
-@contextmanager
-def _heard_of(started: Start) -> Iterator[None]:
-    """Inside the block, a thread says every few seconds that this trainer lives, until the training is taken back."""
-    over = threading.Event()
-
-    def beat() -> None:
-        while not over.wait(BEAT_SECONDS):
-            try:
-                _check_held(started)
-            except TrainingLost as error:
-                log.warning("%s", error, extra={"training_id": started.training_id})
-                return
-            except DBAPIError as error:
-                log.warning("the database did not take a heartbeat: %s", first_line(error))
-
-    threading.Thread(target=beat, name="heartbeat", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from farm.errors import FarmError
+from farm.errors import BadInput, FarmError
 from farm.logs import set_up_logging
 from farm.services.waiting import when_they_answer
 from farm.settings import environment_for_children, settings
@@ -49,9 +49,13 @@ def _command(
         str | None,
         typer.Option("--devices", help="auto, cpu, cuda, recorded:FILE, a UUID, or several with commas."),
     ] = None,
+    build: Annotated[
+        bool,
+        typer.Option("--build", help="Build kernels for the farm instead; no device is needed.", show_default=False),
+    ] = False,
     list_only: Annotated[bool, typer.Option("--list", help="Say which devices would be served, and end.")] = False,
 ) -> None:
-    """Measure for a farm on the devices of this host. FARM_DATABASE_URL and FARM_BROKER_URL say where the farm is."""
+    """Measure for a farm on the devices of this host, or build its kernels. FARM_DATABASE_URL and FARM_BROKER_URL say where the farm is."""
     selection = devices_to_serve or settings().devices
     set_up_logging(settings(), "farm-worker")
     stop = threading.Event()
@@ -62,7 +66,14 @@ def _command(
             for identity in discover(selection):
                 typer.echo(f"{identity.uuid}  {identity.type}  {identity.name}")
             return
-        serve(selection, stop)
+        if build:
+            if devices_to_serve is not None:
+                raise BadInput(detail="--build serves no device: leave --devices away, or start another farm-worker.")
+            from workers import builder  # with Celery, which this process has no use for otherwise
+
+            builder.serve(stop)
+        else:
+            serve(selection, stop)
     except FarmError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(error.exit_code) from None

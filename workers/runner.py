@@ -24,8 +24,9 @@ from farm.db import batches, measurements, sentinels
 from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.engine import unanswered
 from farm.db.tables import FailureKind
-from farm.errors import DevicePoisoned, FarmError, InvalidOnDevice, LeaseLost
+from farm.errors import DevicePoisoned, FarmError, InvalidOnDevice, KernelMissing, LeaseLost
 from farm.kernels import Configuration
+from farm.kernels.binary import BUILT_WITH, Binary, Versions
 from farm.measurement import Measurement
 from farm.metrics import Metrics
 from workers.canary import SENTINEL_RULES, Sentinel, prove
@@ -98,6 +99,7 @@ class _Outcome:
 
     results: list[tuple[ClaimedJob, Measurement]] = field(default_factory=list)
     failures: dict[int, Failure] = field(default_factory=dict)
+    missing: dict[int, Binary] = field(default_factory=dict)  # kernels that jobs wait for, by job id
     sentinel: tuple[Configuration, Measurement] | None = None
     poison: DevicePoisoned | None = None
 
@@ -130,12 +132,14 @@ class Runner:
         deadline: Deadline | None = None,
         metrics: Metrics | None = None,
         sentinel_jobs: int = 0,
+        versions: Versions = BUILT_WITH,
     ) -> None:
         self._engine = engine
         self._marks = engine.execution_options(isolation_level="AUTOCOMMIT")  # one round trip
         self._device = device
         self._device_id = device_id
         self._lease_seconds = lease_seconds
+        self._versions = versions
         self._stopping = stopping
         self._deadline = deadline or Deadline()
         self._metrics = metrics or Metrics()
@@ -174,6 +178,8 @@ class Runner:
         for job_id, failure in outcome.failures.items():
             self._metrics.count(JOBS, value=failure.kind.value)
             log.warning("%s: %s", failure.kind, failure.message, extra={"job_id": job_id, **ids})
+        if outcome.missing:
+            log.warning("%d jobs wait for kernels that are in no store", len(outcome.missing), extra=ids)
         log.info("landed %d of %d", len(outcome.results), len(lease.jobs), extra=ids)
         if outcome.poison is not None:
             raise outcome.poison
@@ -211,6 +217,8 @@ class Runner:
                 outcome.failures[job.id] = Failure(FailureKind.KILLED, str(error))
                 outcome.poison = error
                 break
+            except KernelMissing as error:
+                outcome.missing[job.id] = error.binary
             except InvalidOnDevice as error:
                 outcome.failures[job.id] = Failure(FailureKind.INVALID, str(error))
             except FarmError as error:
@@ -246,7 +254,9 @@ class Runner:
     def _land(self, lease: Lease, outcome: _Outcome) -> None:
         def land() -> None:
             with self._engine.begin() as connection:
-                batches.land(connection, lease, outcome.results, outcome.failures)
+                batches.land(
+                    connection, lease, outcome.results, outcome.failures, outcome.missing, versions=self._versions
+                )
                 if outcome.sentinel is not None:
                     sentinels.land(connection, lease, *outcome.sentinel)
 

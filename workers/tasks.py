@@ -23,6 +23,9 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from farm.broker import MEASURE_BATCH
+from farm.builds import versions_of
+from farm.builds.cache import KernelCache
+from farm.builds.stores import store_of
 from farm.db import batches, devices
 from farm.db.batches import Held
 from farm.db.engine import HASTY, make_engine
@@ -33,6 +36,7 @@ from farm.metrics import Metrics
 from farm.settings import settings
 from workers.canary import prove
 from workers.devices import open_device
+from workers.kernels.sources import FarmKernels
 from workers.metrics import CANARY_FAILURES, CHILD, CHILD_DEATHS, DATABASE_ERRORS, JOBS, PARENT, metrics_of
 from workers.runner import EXIT_HUNG, EXIT_SENTINEL, Deadline, Runner
 from workers.watchdog import Watchdog
@@ -78,6 +82,11 @@ def _metrics(role: str) -> Metrics:
     return metrics_of(role, device_id())
 
 
+def _kernels() -> FarmKernels:
+    here = settings()
+    return FarmKernels(KernelCache(here.kernel_cache), store_of(here, engine()), engine(), versions_of(here))
+
+
 @cache
 def _runner() -> Runner:
     """Opens the device and lets it prove itself, in the child process and before its first batch."""
@@ -85,7 +94,7 @@ def _runner() -> Runner:
         identity = devices.identity(connection, device_id())
     deadline = Deadline()
     with deadline.of(OPENING_SECONDS, "opening the device", device_id=device_id()):
-        device = open_device(identity)
+        device = open_device(identity, _kernels())
         device.open()
         prove(device)
     return Runner(
@@ -97,6 +106,7 @@ def _runner() -> Runner:
         deadline=deadline,
         metrics=_metrics(CHILD),
         sentinel_jobs=settings().sentinel_jobs,
+        versions=versions_of(settings()),
     )
 
 

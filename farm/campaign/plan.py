@@ -11,6 +11,7 @@ from farm.campaign.targets import Target, TargetKind
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
 from farm.kernels import FAMILIES, Configuration
+from farm.kernels.binary import Binary
 
 RECORDED_PREFIX = "recorded-"
 """How the types of devices begin that answer from recordings; see `farm.devices.device_type_of`."""
@@ -54,6 +55,8 @@ class PlannedJob:
     invalid_reason: str | None
     # For the target `any`: measured once, however the set of known types (and so the pool) grows later.
     any_device: bool = False
+    # What must have been built for it: one binary for each architecture in the pool that can run it.
+    binaries: tuple[Binary, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,9 @@ class Destination:
         family = FAMILIES[configuration.kernel.family]
         if self.kind is not None and family.kind is not self.kind:
             return None
-        reason = why_invalid_on_all(configuration, self.traits) if self.traits else family.unmeasurable
-        return PlannedJob(configuration, self.pool, reason)
+        reason = why_invalid_on_all(configuration, self.traits) if self.traits else None
+        binaries = () if reason else binaries_for(configuration, self.traits)
+        return PlannedJob(configuration, self.pool, reason, binaries=binaries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class AnyDevice:
     def job(self, configuration: Configuration) -> PlannedJob | None:
         kind = FAMILIES[configuration.kernel.family].kind
         of_kind, valid, first_reason = [], [], None
+        binaries: dict[Binary, None] = {}
         for name, traits in self.types.items():
             if traits[0].kind is not kind:
                 continue
@@ -91,6 +96,7 @@ class AnyDevice:
             reason = why_invalid_on_all(configuration, traits)
             if reason is None:
                 valid.append(name)
+                binaries |= dict.fromkeys(binaries_for(configuration, traits))
             else:
                 first_reason = first_reason or reason
         if not of_kind:
@@ -99,7 +105,16 @@ class AnyDevice:
         pool = self._pools.get(names)
         if pool is None:
             pool = self._pools.setdefault(names, PoolSpec.of_types(names))
-        return PlannedJob(configuration, pool, None if valid else first_reason, any_device=True)
+        reason = None if valid else first_reason
+        return PlannedJob(configuration, pool, reason, any_device=True, binaries=tuple(binaries))
+
+
+def binaries_for(configuration: Configuration, traits: Sequence[DeviceTraits]) -> tuple[Binary, ...]:
+    """What must be built for those of these devices that can run it; nothing for families that build nothing ahead."""
+    if FAMILIES[configuration.kernel.family].binary is None:
+        return ()
+    needed = (configuration.binary(device) for device in traits if configuration.why_invalid(device) is None)
+    return tuple(dict.fromkeys(binary for binary in needed if binary is not None))
 
 
 def why_invalid_on_all(configuration: Configuration, traits: Sequence[DeviceTraits]) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from farm.devices import DeviceKind
 from farm.gemm import Problem
 from farm.kernels import FAMILIES, Configuration, Kernel
+from farm.kernels.binary import Binary
 from farm.measurement import MeasuringRules
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class PlanSummary:
     invalid: tuple[InvalidGroup, ...]
     invalid_for_other_reasons: int
     not_applicable: tuple[NotApplicable, ...]
+    # Different kernels that are built ahead of time.
+    binaries: int
     # Upper estimates of device time by pool, in seconds; the devices of a pool share it.
     estimated_seconds: dict[str, float]
 
@@ -87,10 +90,12 @@ def summarise(plan: Plan) -> PlanSummary:
     invalid: Counter[tuple[str, str]] = Counter()
     groups = _Reasons()
     seconds: dict[str, float] = {}
+    binaries: set[Binary] = set()
     for job in _counting(plan, families):
         key = (job.configuration.kernel.family, job.pool.name)
         jobs[key] += 1
         seconds.setdefault(job.pool.name, 0.0)
+        binaries.update(job.binaries)
         if job.invalid_reason is None:
             seconds[job.pool.name] += upper_seconds(job.configuration, plan.campaign.rules)
         else:
@@ -109,6 +114,7 @@ def summarise(plan: Plan) -> PlanSummary:
             for family, count in sorted(families.items())
             for name in plan.targets_without(FAMILIES[family].kind)
         ),
+        binaries=len(binaries),
         estimated_seconds=dict(sorted(seconds.items())),
     )
 

@@ -21,6 +21,7 @@ from farm.cli import (
     devices,
     imports,
     jobs,
+    kernels,
     measure,
     models,
     results,
@@ -79,6 +80,7 @@ app.command(rich_help_panel=_LEARN)(models.train)
 app.add_typer(models.app, name="models", rich_help_panel=_LEARN)
 app.command(rich_help_panel=_LEARN)(models.predict)
 app.add_typer(devices.app, name="devices", rich_help_panel=_OPERATE)
+app.add_typer(kernels.app, name="kernels", rich_help_panel=_OPERATE)
 app.command(rich_help_panel=_OPERATE)(services.up)
 app.command(rich_help_panel=_OPERATE)(services.down)
 app.command(rich_help_panel=_OPERATE)(services.doctor)

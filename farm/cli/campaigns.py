@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import Connection
 
+from farm.builds import versions_of
 from farm.campaign import Campaign, KnownDevice, Plan, PlanSummary, load, plan
 from farm.cli.output import JsonOption, console, counts_text, emit_json, remarks, seconds_text, table
 from farm.cli.progress import follow
 from farm.cli.session import Session, session
-from farm.db import batches, campaigns, devices
+from farm.db import batches, campaigns, devices, kernels
 from farm.db.tables import CampaignState
 from farm.errors import CampaignCancelled, FarmError
 from farm.settings import settings
@@ -25,6 +26,12 @@ CampaignArgument = Annotated[
 
 
 NO_WORKER = "No worker is up: start one with [bold]farm up[/]. Where it is up already, [bold]farm doctor[/] looks for what is wrong."
+
+
+NO_BUILDER = (
+    "No builder is up: start one with [bold]farm-worker --build[/] on a host with the extra build, or add kernels that "
+    "were built elsewhere with [bold]farm kernels add[/]."
+)
 
 
 class CampaignIncomplete(FarmError):
@@ -44,7 +51,7 @@ def store(opened: Session, campaign: Campaign, *, allow_missing: bool) -> campai
     """Plans and stores a campaign in one transaction."""
     made = planned(opened, campaign, allow_missing=allow_missing)
     with opened.engine.begin() as connection:
-        return campaigns.store(connection, campaign, made.jobs())
+        return campaigns.store(connection, campaign, made.jobs(), versions=versions_of(opened.settings))
 
 
 def submit(
@@ -68,18 +75,25 @@ def submit(
             counts = campaigns.counts(connection, stored.campaign_id)
             state = campaigns.find(connection, campaign.digest)["state"]
             live = devices.live(connection, silent_after=opened.settings.silent_after_seconds)
+            awaited = kernels.awaited(connection, stored.campaign_id)
+            builders = kernels.builders(connection, silent_after=opened.settings.silent_after_seconds)
     if as_json:
         emit_json(
-            {"campaign": campaign.name, "digest": campaign.digest, "new": stored.new, "new_jobs": stored.jobs, **counts}
-        )
+            {"campaign": campaign.name, "digest": campaign.digest, "new": stored.new, "new_jobs": stored.jobs, **counts,
+             "kernels_awaited": awaited.kernels}
+        )  # fmt: skip
         return
     waiting = campaigns.open_jobs(counts)
     known = "is submitted" if stored.new else "is known already"
     console.print(f"{campaign.name} {known}: {sum(counts.values()):,} jobs, of which {counts_text(counts)}.")
+    if awaited.kernels:
+        console.print(f"{awaited.jobs:,} of them wait for {awaited.kernels:,} kernels to be built.")
     if state == CampaignState.PAUSED:
         remarks.print(f"It is paused: [bold]farm resume {campaign.name}[/] goes on with it.")
     elif waiting and not live:
         remarks.print(NO_WORKER)
+    elif awaited.kernels and not builders:
+        remarks.print(NO_BUILDER)
     elif waiting:
         remarks.print(f"[bold]farm watch {campaign.name}[/] follows it.")
 
@@ -103,6 +117,8 @@ def _print_plan(campaign: Campaign, summary: PlanSummary, as_json: bool) -> None
         console.print(f"{left.configurations:,} {left.family} configurations run on no device {where}.")
     if summary.excluded_by_constraints:
         console.print(f"{summary.excluded_by_constraints:,} configurations are left out by the constraints.")
+    if summary.binaries:
+        console.print(f"{summary.binaries:,} kernels are needed, built ahead of time.")
     for pool, seconds in summary.estimated_seconds.items():
         console.print(f"At most {seconds_text(seconds)} of device time on {pool}.")
 

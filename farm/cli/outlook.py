@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from farm.broker import queue_of_device, queue_of_type
 from farm.cli.output import seconds_text, some_of
 from farm.coordinator.loop import LEADER_LOCK
-from farm.db import progress
+from farm.db import kernels, progress
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow
 from farm.db.tables import CampaignState, DeviceState
 from farm.settings import Settings
@@ -20,12 +20,19 @@ UNTAKEN_RESENDS = 2
 """A batch that waits this many times longer than until it is sent again, while a device idles, reaches no worker."""
 
 
+NO_BUILDER = (
+    "their kernels are not built, and no builder runs; farm-worker --build on a host with the extra build is one, and "
+    "farm kernels lists them"
+)
+
+
 class Cause(StrEnum):
     """Why jobs are stuck."""
 
     PAUSED = "paused"
     NO_DEVICE = "no_device"
     NO_COORDINATOR = "no_coordinator"
+    NO_BUILDER = "no_builder"
     BEHIND = "behind"
     NOT_TAKEN = "not_taken"
 
@@ -63,6 +70,7 @@ class Farm:
     queues: Sequence[QueueNow]
     coordinated: bool
     resend_after_s: float
+    builders: int = 0
 
 
 def look(connection: Connection, settings: Settings, *, also: int | None = None) -> Farm:
@@ -73,6 +81,7 @@ def look(connection: Connection, settings: Settings, *, also: int | None = None)
         queues=progress.queues(connection),
         coordinated=progress.is_held(connection, LEADER_LOCK),
         resend_after_s=settings.resend_after_seconds,
+        builders=len(kernels.builders(connection, silent_after=settings.silent_after_seconds)),
     )
 
 
@@ -123,6 +132,8 @@ def _of_lane(farm: Farm, lane: LaneNow) -> Stuck | None:
         cause, why = Cause.NO_DEVICE, _why_no_device(lane, able)
     elif jobs and not farm.coordinated:
         cause, why = Cause.NO_COORDINATOR, "no coordinator runs that would send them; farm up starts one"
+    elif lane.for_kernels and not farm.builders:
+        jobs, cause, why = lane.for_kernels, Cause.NO_BUILDER, NO_BUILDER
     elif untaken:
         cause, why = Cause.NOT_TAKEN, _why_untaken(untaken)
     elif not lane.queued and not lane.running and (ahead := _ahead(farm, lane, live)):

@@ -10,7 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from farm.cli.outlook import Outlook, outlook
 from farm.cli.output import rate_text, remarks, seconds_text
 from farm.cli.session import Session
-from farm.db import campaigns
+from farm.db import campaigns, kernels
+from farm.db.kernels import Awaited
 
 REFRESH_SECONDS = 0.5
 OUTLOOK_SECONDS = 2.0
@@ -40,7 +41,8 @@ def follow(opened: Session, campaign_id: int, name: str, *, check: Callable[[], 
                 counts = campaigns.counts(connection, campaign_id)
                 if now - looked >= OUTLOOK_SECONDS:
                     looked = now
-                    text = pace_text(outlook(connection, opened.settings, campaign_id))
+                    ahead = outlook(connection, opened.settings, campaign_id)
+                    text = pace_text(ahead, kernels.awaited(connection, campaign_id))
             total, waiting = sum(counts.values()), campaigns.open_jobs(counts)
             bar.update(task, total=total, completed=total - waiting, pace=text)
             if not waiting:
@@ -51,9 +53,11 @@ def follow(opened: Session, campaign_id: int, name: str, *, check: Callable[[], 
             time.sleep(REFRESH_SECONDS)
 
 
-def pace_text(ahead: Outlook) -> str:
+def pace_text(ahead: Outlook, awaited: Awaited) -> str:
     """`740 jobs/min, 3 min 20 s left`, with what is stuck and why; where nothing ended lately, what it waits for."""
     parts = []
+    if awaited.kernels:
+        parts.append(f"{awaited.kernels:,} kernels to be built ({awaited.building:,} in work)")
     if ahead.pace.last_minute is not None:
         parts.append(f"{rate_text(ahead.pace.last_minute)} jobs/min")
     if ahead.seconds_left is not None:

@@ -21,12 +21,13 @@ from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks
 from farm.cli.progress import follow
 from farm.cli.session import Session, session
 from farm.cli.training import train_types
-from farm.db import devices, trainings
+from farm.db import devices, kernels, trainings
 from farm.devices import host_name
-from farm.errors import NoDeviceLeft, NoWorkers
-from farm.kernels import Configuration
+from farm.errors import NoBuilder, NoDeviceLeft, NoWorkers
+from farm.kernels import FAMILIES, Configuration
 from farm.report.summary import largest_measured, summarise
 from farm.services import Stack
+from farm.services.stack import can_build
 from farm.settings import settings
 
 DEVICE_SECONDS = 60.0
@@ -53,7 +54,8 @@ def run(
     """
     began = time.monotonic()
     campaign = load(file, limit=settings().max_configurations)
-    programs = ("coordinator", "workers", *(("trainer",) if train else ()))
+    builds = can_build() and any(FAMILIES[block.family].binary for block in campaign.kernels)
+    programs = ("coordinator", "workers", *(("trainer",) if train else ()), *(("builder",) if builds else ()))
     with session(broker=True) as opened, Stack.attach_or_start(opened.settings, opened.urls, programs) as stack:
         if NVIDIA_DRIVER.exists() and importlib.util.find_spec("cupy") is None:
             remarks.print("This machine has an NVIDIA driver, but not CuPy, so its CPU is measured: see farm doctor.")
@@ -61,6 +63,7 @@ def run(
         stored = store(opened, campaign, allow_missing=allow_missing)
         if not stored.new:
             remarks.print(f"{campaign.name} is known: what is measured already is not measured again.")
+        _require_builder(opened, stored.campaign_id, builds)
         counts = follow(opened, stored.campaign_id, campaign.name, check=lambda: _check(opened, stack))
         measured_s = time.monotonic() - began
         outcomes: dict[str, dict[str, Any]] = {}
@@ -86,6 +89,17 @@ def run(
         _print(report)
     if counts["dead"]:
         raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=campaign.name)
+
+
+def _require_builder(opened: Session, campaign_id: int, builds: bool) -> None:
+    """Raises `NoBuilder` where jobs wait for kernels that neither this machine nor anybody else builds."""
+    if builds:
+        return
+    with opened.engine.connect() as connection:
+        awaited = kernels.awaited(connection, campaign_id)
+        others = kernels.builders(connection, silent_after=opened.settings.silent_after_seconds)
+    if awaited.kernels and not others:
+        raise NoBuilder(kernels=awaited.kernels, jobs=awaited.jobs)
 
 
 def _check(opened: Session, stack: Stack) -> None:

@@ -25,7 +25,7 @@ from farm.cli.output import (
 )
 from farm.cli.sentinels import drift_text, sentinel_json, share_text
 from farm.cli.session import session
-from farm.db import campaigns, duty, jobs, progress, sentinels
+from farm.db import campaigns, duty, jobs, kernels, progress, sentinels
 from farm.db.duty import Duty
 from farm.db.progress import LaneNow
 from farm.db.sentinels import Watched
@@ -133,6 +133,7 @@ def _show(name: str, as_json: bool) -> None:
         attempts = {"measured": counts[JobState.DONE], **jobs.failures_by_kind(connection, campaign_id)}
         problems = jobs.problems(connection, campaign_id)
         duties = duty.of_campaign(connection, campaign_id)
+        awaited = kernels.awaited(connection, campaign_id)
         drifting = [one for one in sentinels.watched(connection, campaign_id=campaign_id) if one.flagged]
     lanes = [lane for lane in farm.lanes if lane.campaign_id == campaign_id]
     overall = ahead.pace.overall(counts[JobState.DONE] + counts[JobState.DEAD])
@@ -150,6 +151,7 @@ def _show(name: str, as_json: bool) -> None:
                 "targets": [_lane_json(lane) for lane in lanes],
                 "running": running,
                 "duty": [{**asdict(one), "share": one.share} for one in duties],
+                "kernels_awaited": asdict(awaited),
                 "drifting": [sentinel_json(one) for one in drifting],
                 "attempts": attempts,
                 "problems": problems,
@@ -164,6 +166,10 @@ def _show(name: str, as_json: bool) -> None:
     console.print(f"attempts: {counts_text(attempts)}")
     if pace := _pace_text(ahead, overall):
         console.print(f"pace: {pace}")
+    if awaited.kernels:
+        console.print(
+            f"kernels: {awaited.jobs:,} jobs wait for {awaited.kernels:,} to be built, {awaited.building:,} of them in work"
+        )
     if duties:
         console.print(_duty_text(duties), markup=False)
     for one in drifting:

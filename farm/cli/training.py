@@ -9,7 +9,7 @@ from typing import Any
 from farm.broker import make_app
 from farm.cli.output import remarks
 from farm.cli.session import Session
-from farm.coordinator.trainings import Trainings
+from farm.coordinator.errands import Errands, trainings_of
 from farm.db import trainings
 from farm.db.tables import TrainingState
 from farm.errors import NoWorkers
@@ -31,14 +31,14 @@ def train_types(
         asked = {kind: trainings.request(connection, device_type=kind, any_source=any_source) for kind in device_types}
     outcomes: dict[str, dict[str, Any]] = {}
     with make_app(opened.urls.broker_url) as app, remarks.status("training") as status:
-        looked_after = Trainings(opened.engine, app, opened.settings)
+        looked_after = trainings_of(opened.engine, app, opened.settings)
         for kind, training_id in asked.items():
             status.update(f"training a model for {kind}")
             outcomes[kind] = _wait(opened, training_id, check, looked_after)
     return outcomes
 
 
-def _wait(opened: Session, training_id: int, check: Callable[[], None], looked_after: Trainings) -> dict[str, Any]:
+def _wait(opened: Session, training_id: int, check: Callable[[], None], looked_after: Errands) -> dict[str, Any]:
     asked = time.monotonic()
     while True:
         check()

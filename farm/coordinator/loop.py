@@ -15,9 +15,9 @@ from sqlalchemy.exc import DBAPIError
 
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import MOST_IN_A_TURN, form_batches, read_schedule, send_batches
+from farm.coordinator.errands import Errands, builds_of, trainings_of
 from farm.coordinator.health import quarantine_refuted
 from farm.coordinator.metrics import ERRORS, FOLDED, FORMED, REAPED, RECALLED, RESENT, SENT, TURN, Watch
-from farm.coordinator.trainings import Trainings
 from farm.db import batches, campaigns
 from farm.errors import first_line
 from farm.settings import Settings
@@ -41,11 +41,13 @@ class Coordinator:
     settings: Settings
     watch: Watch = field(default_factory=Watch)
     costs: CostBook = field(default_factory=CostBook)
-    _trainings: Trainings = field(init=False)
+    _trainings: Errands = field(init=False)
+    _builds: Errands = field(init=False)
     _health_due: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        self._trainings = Trainings(self.engine, self.app, self.settings)
+        self._trainings = trainings_of(self.engine, self.app, self.settings)
+        self._builds = builds_of(self.engine, self.app, self.settings)
 
     def turn(self) -> int:
         """One turn. Returns the number of batches that were formed."""
@@ -55,6 +57,10 @@ class Coordinator:
         count(REAPED, len(reaped))
         for batch_id in reaped:
             log.warning("a lease passed without being renewed", extra={"batch_id": batch_id})
+        with self.engine.begin() as connection:
+            let_go = batches.let_go(connection)
+        if let_go:
+            log.info("%d jobs no longer wait for kernels", let_go)
         schedule = read_schedule(self.engine, self.settings)
         with self.engine.begin() as connection:
             recalled = batches.recall(connection, served=schedule.queues)
@@ -66,7 +72,7 @@ class Coordinator:
         sent = send_batches(self.engine, self.app, self.settings)
         count(SENT, sent.first)
         count(RESENT, sent.again)
-        if not (self._trainings.tend() and sent.whole):
+        if not all([self._trainings.tend(), self._builds.tend(), sent.whole]):
             count(ERRORS, value="broker")
         with self.engine.begin() as connection:
             folded = batches.fold(connection)

@@ -11,12 +11,14 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.campaign import Campaign, PlannedJob, PoolSpec
+from farm.db import kernels
 from farm.db.imports import UUID_PREFIX
 from farm.db.measurements import cursor_of
 from farm.db.tables import OPEN_JOB_STATES, JobState
 from farm.devices import DeviceTraits
 from farm.errors import NoSuchCampaign
 from farm.kernels import Kernel
+from farm.kernels.binary import BUILT_WITH, Binary, Versions
 
 _DEVICES = text(f"""
 SELECT d.uuid, d.type, h.name AS host, d.traits FROM devices d JOIN hosts h ON h.id = d.host_id
@@ -51,7 +53,8 @@ RETURNING id, (xmax = 0) AS new
 _STAGE = """
 CREATE TEMPORARY TABLE staged (
     configuration_id uuid, m bigint, n bigint, k bigint, ab text, cd text, acc text, layout text,
-    alpha float8, beta float8, family text, parameters jsonb, pool int, any_device boolean, invalid text
+    alpha float8, beta float8, family text, parameters jsonb, pool int, any_device boolean, invalid text,
+    needs text[]
 ) ON COMMIT DROP
 """
 _CONFIGURATIONS = text("""
@@ -79,7 +82,11 @@ _JOBS = text("""
 WITH new AS (
     INSERT INTO jobs (lane_id, configuration_id, any_device, state)
     SELECT DISTINCT ON (l.id, s.configuration_id)
-        l.id, s.configuration_id, s.any_device, CASE WHEN s.invalid IS NULL THEN 'open' ELSE 'invalid' END
+        l.id, s.configuration_id, s.any_device, CASE
+            WHEN s.invalid IS NOT NULL THEN 'invalid'
+            WHEN EXISTS (SELECT 1 FROM kernels k WHERE k.hash = ANY(s.needs) AND k.state <> 'built') THEN 'waiting'
+            ELSE 'open'
+        END
     FROM staged s JOIN unnest(CAST(:pools AS int[]), CAST(:lane_ids AS bigint[])) AS l(pool, id) USING (pool)
     WHERE :new OR NOT s.any_device OR NOT EXISTS (
         SELECT 1 FROM lanes o JOIN jobs j ON j.lane_id = o.id
@@ -103,6 +110,15 @@ WITH new AS (
 )
 SELECT count(*) FROM new
 """)
+_WAITING = text("""
+INSERT INTO waiting_jobs (kernel_id, job_id, lane_id)
+SELECT k.id, j.id, j.lane_id
+FROM staged s JOIN unnest(CAST(:pools AS int[]), CAST(:lane_ids AS bigint[])) AS l(pool, id) USING (pool)
+JOIN jobs j ON j.lane_id = l.id AND j.configuration_id = s.configuration_id
+JOIN kernels k ON k.hash = ANY(s.needs)
+WHERE j.state = 'waiting'
+ON CONFLICT DO NOTHING
+""")
 _REFUSED = text("""
 INSERT INTO failures (job_id, lane_id, kind, message)
 SELECT DISTINCT ON (j.id) j.id, j.lane_id, 'invalid', s.invalid
@@ -120,8 +136,12 @@ WHERE id = :id AND state IN ('done', 'cancelled') AND EXISTS (
 """)
 
 
-def store(connection: Connection, campaign: Campaign, planned: Iterable[PlannedJob]) -> Stored:
+def store(
+    connection: Connection, campaign: Campaign, planned: Iterable[PlannedJob], *, versions: Versions = BUILT_WITH
+) -> Stored:
     """Stores a campaign, its configurations and jobs, with COPY and in the caller's one transaction.
+
+    Kernels that jobs need are wanted, built with those versions; jobs wait for those that are not built yet.
 
     The same campaign again adds what is missing (devices that came since), re-opens what was cancelled, and leaves
     every result alone.
@@ -139,15 +159,21 @@ def store(connection: Connection, campaign: Campaign, planned: Iterable[PlannedJ
     ).one()
     connection.exec_driver_sql(_STAGE)
     pools: dict[PoolSpec, int] = {}
+    hashes: dict[Binary, str] = {}
     with cursor_of(connection) as cursor, cursor.copy("COPY staged FROM STDIN") as copy:
-        for chunk in _chunks(_lines(planned, pools)):
+        for chunk in _chunks(_lines(planned, pools, hashes, versions)):
             copy.write(chunk)
     configurations = connection.execute(_CONFIGURATIONS).rowcount
     # In one order, so that two submissions never wait for each other's new pools.
     lane_of = {pool: _lane(connection, row.id, pool) for pool in sorted(pools, key=lambda pool: pool.name)}
     connection.execute(_LOCK_LANES, {"campaign_id": row.id})
     lanes = {"pools": list(pools.values()), "lane_ids": [lane_of[pool] for pool in pools]}
+    if hashes:
+        known = kernels.want(connection, hashes, versions)
+        kernels.want_again(connection, list(known.values()))
     jobs: int = connection.execute(_JOBS, {**lanes, "campaign_id": row.id, "new": row.new}).scalar_one()
+    if hashes:
+        connection.execute(_WAITING, lanes)
     connection.execute(_REFUSED, lanes)
     connection.execute(_ACTIVATE, {"id": row.id})
     return Stored(row.id, row.new, configurations, jobs)
@@ -162,8 +188,10 @@ def _lane(connection: Connection, campaign_id: int, pool: PoolSpec) -> int:
     return found
 
 
-def _lines(planned: Iterable[PlannedJob], pools: dict[PoolSpec, int]) -> Iterator[str]:
-    """COPY's text format. Kernels repeat, so their JSON is made once."""
+def _lines(
+    planned: Iterable[PlannedJob], pools: dict[PoolSpec, int], hashes: dict[Binary, str], versions: Versions
+) -> Iterator[str]:
+    """COPY's text format. Kernels repeat, so their JSON is made once, and binaries are hashed once."""
     parameters: dict[Kernel, str] = {}
     for job in planned:
         configuration = job.configuration
@@ -172,10 +200,15 @@ def _lines(planned: Iterable[PlannedJob], pools: dict[PoolSpec, int]) -> Iterato
             parameters[kernel] = json.dumps(dict(kernel.parameters))
         pool = pools.setdefault(job.pool, len(pools))
         invalid = r"\N" if job.invalid_reason is None else _escaped(job.invalid_reason)
+        for binary in job.binaries:
+            if binary not in hashes:
+                hashes[binary] = binary.hash(versions)
+        needs = f"{{{','.join(hashes[binary] for binary in job.binaries)}}}"
         s, t = p.shape, p.types
         yield (
             f"{configuration.id}\t{s.m}\t{s.n}\t{s.k}\t{t.ab.value}\t{t.cd.value}\t{t.acc.value}\t{p.layout.value}\t"
-            f"{p.alpha!r}\t{p.beta!r}\t{kernel.family}\t{parameters[kernel]}\t{pool}\t{job.any_device}\t{invalid}\n"
+            f"{p.alpha!r}\t{p.beta!r}\t{kernel.family}\t{parameters[kernel]}\t{pool}\t{job.any_device}\t{invalid}\t"
+            f"{needs}\n"
         )
 
 

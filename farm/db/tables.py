@@ -37,6 +37,7 @@ class JobRecord(StrEnum):
     """What the table keeps of a job. Where an open job is, its lane and its batch say: see `JobState`."""
 
     OPEN = "open"
+    WAITING = "waiting"  # for kernels to be built: see `WaitingJob`
     DONE = "done"
     INVALID = "invalid"
     DEAD = "dead"
@@ -45,7 +46,7 @@ class JobRecord(StrEnum):
 class JobState(StrEnum):
     """What people see of a job. See docs/states.md for the transitions."""
 
-    PENDING = "pending"  # open: waits for a batch
+    PENDING = "pending"  # waits for a batch, or for kernels to be built
     QUEUED = "queued"  # open: in a batch that no worker has claimed
     RUNNING = "running"  # open: in a batch that a worker holds
     DONE = "done"  # has its measurement
@@ -76,6 +77,13 @@ class DeviceState(StrEnum):
     ACTIVE = "active"
     DRAINED = "drained"
     QUARANTINED = "quarantined"
+
+
+class KernelState(StrEnum):
+    WANTED = "wanted"  # sent to the builders, or to be sent
+    BUILDING = "building"
+    BUILT = "built"  # is in the farm's store
+    FAILED = "failed"
 
 
 class TrainingState(StrEnum):
@@ -302,6 +310,69 @@ class ReturnedJob(Base):
     solo: Mapped[bool]
     # The device on which it failed: tried elsewhere first.
     avoid_device_id: Mapped[int | None] = mapped_column(ForeignKey("devices.id"))
+
+
+class Kernel(Base):
+    """A binary that configurations need, built once for the farm: what it is, and what became of it."""
+
+    __tablename__ = "kernels"
+    __table_args__ = (
+        _one_of("state", KernelState),
+        Index("ix_kernels_open", "id", postgresql_where=text("state IN ('wanted', 'building')")),
+    )
+
+    id: Mapped[int] = mapped_column(_id, primary_key=True)
+    # Of the template, its definitions and options, and the versions: see farm.kernels.binary.
+    hash: Mapped[str] = mapped_column(unique=True)
+    binary: Mapped[dict[str, Any]]
+    cutlass: Mapped[str]
+    cuda: Mapped[str]
+    state: Mapped[str] = mapped_column(server_default=KernelState.WANTED)
+    wanted_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+    sent_at: Mapped[datetime | None]
+    # How often a builder began it, and when the one that has it was last heard of.
+    starts: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    started_at: Mapped[datetime | None]
+    heard_of_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    builder: Mapped[str | None]
+    # What is known of the code: farm.builds.record.
+    record: Mapped[dict[str, Any] | None]
+    error: Mapped[str | None]
+    # It does not compile: building it again is no use.
+    final: Mapped[bool] = mapped_column(server_default=text("false"))
+
+
+class KernelCode(Base):
+    """The code of built kernels, where the farm's store is the database."""
+
+    __tablename__ = "kernel_code"
+
+    hash: Mapped[str] = mapped_column(primary_key=True)
+    code: Mapped[bytes]
+
+
+class WaitingJob(Base):
+    """A job and one of the kernels that it waits for: one for each architecture in its pool."""
+
+    __tablename__ = "waiting_jobs"
+
+    kernel_id: Mapped[int] = mapped_column(ForeignKey("kernels.id"), primary_key=True, autoincrement=False)
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), primary_key=True, autoincrement=False, index=True)
+    lane_id: Mapped[int] = mapped_column(ForeignKey("lanes.id"), index=True)
+
+
+class Builder(Base):
+    """A process that builds kernels, and what it builds them with."""
+
+    __tablename__ = "builders"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    cutlass: Mapped[str]
+    cuda: Mapped[str]
+    # How many kernels it builds at a time.
+    slots: Mapped[int]
+    last_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
 class FailureRow(Base):

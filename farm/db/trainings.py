@@ -1,7 +1,6 @@
 """Requests to train, and what became of them. Each function is one transition of docs/states.md.
 
-All times are Postgres's. A trainer's writes are fenced by the number of its start: they change nothing once the
-training was taken from it.
+A trainer's writes are fenced: see `farm.db.errands`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from farm.db.errands import Errands
 from farm.db.tables import TrainingState
 
 
@@ -25,9 +25,14 @@ class Start:
     device_type: str
     any_source: bool
 
-    @property
-    def _fence(self) -> dict[str, Any]:
-        return {"training_id": self.training_id, "number": self.number}
+
+_TRAININGS = Errands(
+    "trainings",
+    waiting=TrainingState.REQUESTED,
+    running=TrainingState.RUNNING,
+    failed=TrainingState.FAILED,
+    given_up="its trainer died or fell silent, %s times in a row; the log of the trainer may say why",
+)
 
 
 _REQUEST = text("INSERT INTO trainings (device_type, any_source) VALUES (:device_type, :any_source) RETURNING id")
@@ -46,10 +51,6 @@ WHERE state = 'requested' AND (sent_at IS NULL OR sent_at < clock_timestamp()
     - greatest(make_interval(secs => :resend_after), 0.1 * (sent_at - requested_at)))
 ORDER BY id LIMIT :limit
 """)
-_SENT = text("""
-WITH these AS MATERIALIZED (SELECT id FROM trainings WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE)
-UPDATE trainings t SET sent_at = clock_timestamp() FROM these WHERE t.id = these.id
-""")
 
 
 def unsent(connection: Connection, *, resend_after: float, limit: int = 100) -> list[int]:
@@ -61,36 +62,23 @@ def unsent(connection: Connection, *, resend_after: float, limit: int = 100) -> 
 
 def mark_sent(connection: Connection, ids: Sequence[int]) -> None:
     """Notes that the messages of these trainings are with the broker."""
-    connection.execute(_SENT, {"ids": list(ids)})
-
-
-_START = text("""
-UPDATE trainings SET state = 'running', starts = starts + 1, started_at = clock_timestamp(),
-    heard_of_at = clock_timestamp()
-WHERE id = :training_id AND state = 'requested' RETURNING starts, device_type, any_source
-""")
+    _TRAININGS.mark_sent(connection, ids)
 
 
 def start(connection: Connection, training_id: int) -> Start | None:
     """requested → running; None where another trainer has it or it is over."""
-    row = connection.execute(_START, {"training_id": training_id}).one_or_none()
+    row = _TRAININGS.start(connection, training_id)
     return None if row is None else Start(training_id, row.starts, row.device_type, row.any_source)
-
-
-_BEAT = text("""
-UPDATE trainings SET heard_of_at = clock_timestamp()
-WHERE id = :training_id AND state = 'running' AND starts = :number
-""")
 
 
 def beat(connection: Connection, started: Start) -> bool:
     """Says that the trainer lives. Returns whether it still has the training."""
-    return bool(connection.execute(_BEAT, started._fence).rowcount)
+    return _TRAININGS.beat(connection, started.training_id, started.number)
 
 
-_FINISH = text("""
+_FINISH = text(f"""
 UPDATE trainings SET state = :state, finished_at = clock_timestamp(), outcome = CAST(:outcome AS jsonb), error = :error
-WHERE id = :training_id AND state = 'running' AND starts = :number
+WHERE {_TRAININGS.fence}
 """)
 
 
@@ -99,7 +87,8 @@ def finish(
 ) -> bool:
     """running → done with an outcome, or → failed with an error. Returns whether the trainer still had the training."""
     parameters = {
-        **started._fence,
+        "id": started.training_id,
+        "number": started.number,
         "state": "done" if error is None else "failed",
         "outcome": None if outcome is None else json.dumps(outcome),
         "error": error,
@@ -107,28 +96,13 @@ def finish(
     return bool(connection.execute(_FINISH, parameters).rowcount)
 
 
-_TAKE_BACK = text("""
-UPDATE trainings SET sent_at = NULL,
-    state = CASE WHEN starts < :most_starts THEN 'requested' ELSE 'failed' END,
-    finished_at = CASE WHEN starts < :most_starts THEN NULL ELSE clock_timestamp() END,
-    error = CASE WHEN starts < :most_starts THEN NULL ELSE
-        format('its trainer died or fell silent, %s times in a row; the log of the trainer may say why', starts) END
-WHERE id IN (
-    SELECT id FROM trainings WHERE state = 'running'
-      AND coalesce(heard_of_at, started_at, requested_at) < clock_timestamp() - make_interval(secs => :silent_after)
-    ORDER BY id FOR UPDATE SKIP LOCKED
-)
-RETURNING id, state
-""")
-
-
 def take_back(connection: Connection, *, silent_after: float, most_starts: int) -> dict[int, TrainingState]:
     """running → requested, where the trainer was not heard of for `silent_after` seconds; → failed after `most_starts`.
 
     Returns the new state by id.
     """
-    parameters = {"silent_after": silent_after, "most_starts": most_starts}
-    return {row.id: TrainingState(row.state) for row in connection.execute(_TAKE_BACK, parameters)}
+    taken = _TRAININGS.take_back(connection, silent_after=silent_after, most_starts=most_starts)
+    return {training_id: TrainingState(state) for training_id, state in taken.items()}
 
 
 _READ = text("SELECT id, device_type, state, outcome, error FROM trainings WHERE id = :training_id")

@@ -16,6 +16,7 @@ from typing import Any
 from farm.devices import DeviceTraits
 from farm.errors import BadConfiguration, BadKernelParameter, FarmError
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
+from farm.kernels.binary import Binary, architecture_of
 from farm.kernels.families import FAMILIES, family_named
 from farm.kernels.family import Reason
 
@@ -117,6 +118,13 @@ class Configuration:
             "parameters": dict(self.kernel.parameters),
         }
 
+    def binary(self, device: DeviceTraits) -> Binary | None:
+        """What must have been built for devices with these traits; None where nothing is built ahead of time."""
+        build = FAMILIES[self.kernel.family].binary
+        if build is None or device.compute_capability is None:
+            return None
+        return build(self.problem, dict(self.kernel.parameters), architecture_of(device.compute_capability))
+
     def why_invalid(self, device: DeviceTraits) -> Reason:
         """Why a device with these traits cannot run this configuration, or None where it can."""
         family = FAMILIES[self.kernel.family]
@@ -130,4 +138,4 @@ class Configuration:
         need, have = self.problem.operand_bytes, int(device.memory_bytes * MEMORY_SHARE)
         if need > have:
             return f"its operands take {need:,} bytes, the device has {have:,} for them"
-        return family.unmeasurable
+        return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadKernelParameter
 from farm.gemm import Problem
+from farm.kernels.binary import Binary
 
 
 def limits(name: str, values: Sequence[int]) -> str:
@@ -46,8 +47,8 @@ class KernelFamily:
     meaning: str
     parameters: tuple[Parameter, ...] = ()
     rules: tuple[Rule, ...] = ()
-    # None where this version measures the family; otherwise why it cannot yet.
-    unmeasurable: Reason = None
+    # For a family whose kernels are built ahead of time: which binary a problem needs with parameters on an architecture.
+    binary: Callable[[Problem, Mapping[str, int], str], Binary] | None = None
 
     def parameter(self, name: str) -> Parameter:
         for parameter in self.parameters:

@@ -24,8 +24,8 @@ UP_LOCK = "stack.up.lock"
 """Held by the supervisor while it lives."""
 
 UP_TIMEOUT_S = 90.0
-DOWN_TIMEOUT_S = 3 * (GRACE_S + 10.0) + 60.0
-"""Three programs, each with its grace time, and then the services."""
+DOWN_TIMEOUT_S = 4 * (GRACE_S + 10.0) + 60.0
+"""Each program with its grace time, and then the services."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""The processes of one machine beside its services: the coordinator, the workers and the trainer."""
+"""The processes of one machine beside its services: the coordinator, the workers, the trainer and the builder."""
 
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -35,13 +36,25 @@ WORKERS = Program("workers", (sys.executable, "-m", "workers.main"))
 TRAINER = Program("trainer", (sys.executable, "-m", "trainer.main"))
 
 
-KNOWN = {program.name: program for program in (COORDINATOR, TRAINER, WORKERS)}
+BUILDER = Program("builder", (sys.executable, "-m", "workers.main", "--build"))
+
+
+KNOWN = {program.name: program for program in (COORDINATOR, TRAINER, BUILDER, WORKERS)}
 """The programs of a machine, in the order in which they start."""
 
 
+def can_build() -> bool:
+    """Whether the extra `build` is installed, which brings the headers that kernels are compiled with."""
+    return importlib.util.find_spec("cutlass_library") is not None
+
+
 def programs(*, workers: bool = True, trainer: bool = True) -> tuple[Program, ...]:
-    """The known programs, with or without those."""
-    without = {*(() if workers else (WORKERS,)), *(() if trainer else (TRAINER,))}
+    """The known programs, with or without those; the builder where this machine can build."""
+    without = {
+        *(() if workers else (WORKERS,)),
+        *(() if trainer else (TRAINER,)),
+        *(() if can_build() else (BUILDER,)),
+    }
     return tuple(program for program in KNOWN.values() if program not in without)
 
 

@@ -23,8 +23,8 @@ from farm.broker import TRAIN, TRAIN_QUEUE, make_app
 from farm.campaign import Campaign
 from farm.cli.session import Session
 from farm.cli.training import train_types
+from farm.coordinator.errands import MOST_STARTS, SILENT_SECONDS, trainings_of
 from farm.coordinator.loop import Coordinator
-from farm.coordinator.trainings import MOST_STARTS, SILENT_SECONDS, Trainings
 from farm.db import measurements, trainings
 from farm.db.campaigns import Stored
 from farm.db.tables import TrainingState
@@ -188,8 +188,8 @@ def test_the_coordinator_sends_what_was_asked_for_and_sends_it_again_where_redis
 def test_a_broker_that_is_away_delays_a_training_and_no_more(engine: Engine, app: Celery, broker: redis.Redis) -> None:
     asked(engine)
     with make_app("redis://127.0.0.1:1/0") as nowhere:
-        assert not Trainings(engine, nowhere, Settings()).tend()
-    assert Trainings(engine, app, Settings()).tend()
+        assert not trainings_of(engine, nowhere, Settings()).tend()
+    assert trainings_of(engine, app, Settings()).tend()
     assert broker.llen(TRAIN_QUEUE) == 1
 
 
@@ -207,7 +207,8 @@ def test_a_training_is_given_up_by_the_coordinator(engine: Engine, app: Celery, 
 
 TRAINER = """
 import os, pathlib, time
-from trainer import main, registry, tasks
+from farm.services import heartbeats
+from trainer import main, registry
 
 learn, folder = registry.learn, pathlib.Path(os.environ["TEST_FOLDER"])
 
@@ -220,7 +221,7 @@ def slowly(*arguments):
 
 if "TEST_SLOWLY" in os.environ:
     registry.learn = slowly
-tasks.BEAT_SECONDS = 0.1
+heartbeats.BEAT_SECONDS = 0.1
 main.main()
 """
 """`farm-trainer`, which speaks more often; a slow one does not finish learning before it is told to go on."""

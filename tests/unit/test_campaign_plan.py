@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farm.campaign import Campaign, KnownDevice, PoolSpec, load, plan
-from farm.devices import DeviceKind, DeviceTraits
+from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
 from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
 
 CPU = KnownDevice("CPU-1", "cpu-amd-epyc", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=2))
@@ -161,10 +161,33 @@ def test_a_missing_type_or_device_may_be_waited_for(target, pool):
     ]
 
 
-def test_a_family_that_cannot_be_measured_yet_is_invalid_even_where_nothing_is_known():
-    campaign = campaign_of(kernels={"family": "cutlass"}, targets=[{"type": "nvidia-h100"}])
-    (job,) = jobs_of(campaign, allow_missing=True)
-    assert job[2] == "this version of the farm cannot measure cutlass yet"
+def card(name: str, capability: tuple[int, int] = (9, 0)) -> KnownDevice:
+    return KnownDevice(f"GPU-{name}", name, "gpu01", traits_of_capability(capability))
+
+
+F16 = {"shapes": ["512x512x512", "1024x512x512"], "types": ["f16"]}
+
+
+def test_jobs_name_the_binaries_that_must_be_built_one_for_each_architecture():
+    campaign = campaign_of(problems=F16, kernels={"family": "cutlass", "stages": [2, 3]}, targets="any")
+    devices = [card("nvidia-h200"), card("nvidia-h100"), card("nvidia-a100", (8, 0))]
+    planned = list(plan(campaign, devices, allow_missing=False).jobs())
+    assert len(planned) == 4
+    assert {tuple(binary.arch for binary in job.binaries) for job in planned} == {("sm_80", "sm_90a")}
+    assert len({binary for job in planned for binary in job.binaries}) == 4  # not eight: shapes share them
+    assert plan(campaign, devices, allow_missing=False).summary().binaries == 4
+
+
+def test_nothing_is_built_for_what_runs_nowhere_is_not_built_ahead_or_is_not_known_yet():
+    assert all(job.binaries == () for job in plan(campaign_of(), [H200], allow_missing=False).jobs())
+    wide = campaign_of(problems=F16, kernels={"family": "cutlass", "warp_m": 8}, targets=[{"type": "nvidia-h200"}])
+    (first, *_) = plan(wide, [card("nvidia-h200")], allow_missing=False).jobs()
+    assert first.invalid_reason is not None
+    assert first.binaries == ()
+    unseen = campaign_of(problems=F16, kernels={"family": "cutlass"}, targets=[{"type": "nvidia-h100"}])
+    (first, *_) = plan(unseen, [], allow_missing=True).jobs()
+    assert first.invalid_reason is None
+    assert first.binaries == ()
 
 
 def test_gpu_kernels_on_a_farm_of_cpus_are_nothing_to_measure():

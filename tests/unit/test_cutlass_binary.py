@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import sys
@@ -13,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import BadArchitecture, BuildFailed, CompilerMissing, DoesNotCompile
+from farm.errors import BadArchitecture, BadInput, BuildFailed, CompilerMissing, DoesNotCompile
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
+from farm.kernels.binary import Binary, Versions, architecture_of, ordered, template
+from farm.kernels.cutlass.binaries import binary_of
 from farm.kernels.cutlass.point import widest_access
-from workers.kernels.cutlass.binary import Binary, Versions, architecture_of, template
 from workers.kernels.cutlass.compiler import Compiler, error_line, resources
 from workers.kernels.cutlass.cubin import read_facts
 
@@ -36,45 +38,83 @@ def configuration(
 
 
 def binary(types: str = "f16", layout: str = "nn", shape: str = "1024", **changed: int) -> Binary:
-    return Binary.of(configuration(types, layout, shape, **changed), "sm_90a")
+    return of(configuration(types, layout, shape, **changed), "sm_90a")
 
 
-def aligned(made: Binary) -> tuple[int, int, int]:
-    return made.align_a, made.align_b, made.align_c
+def of(given: Configuration, arch: str) -> Binary:
+    return binary_of(given.problem, dict(given.kernel.parameters), arch)
+
+
+def aligned(made: Binary) -> tuple[int, ...]:
+    return tuple(int(dict(made.definitions)[f"ALIGN_{operand}"]) for operand in "ABC")
 
 
 class TestWhatNamesABinary:
     def test_shapes_scalars_and_slices_of_k_share_one(self) -> None:
-        one = Binary.of(configuration(), "sm_90a")
-        other = Binary.of(configuration(shape="512x2048x4096", alpha=0.5, beta=2, split_k=4), "sm_90a")
+        one = of(configuration(), "sm_90a")
+        other = of(configuration(shape="512x2048x4096", alpha=0.5, beta=2, split_k=4), "sm_90a")
         assert one == other
         assert one.hash(VERSIONS) == other.hash(VERSIONS)
 
+    @pytest.mark.parametrize("name", [name for name, _ in binary().definitions])
+    def test_whatever_is_defined_makes_another(self, name: str) -> None:
+        changed = ordered({**dict(binary().definitions), name: "7"})
+        assert replace(binary(), definitions=changed).hash(VERSIONS) != binary().hash(VERSIONS)
+
     @pytest.mark.parametrize(
-        "changed",
+        "other",
         [
-            {"tile_m": 128}, {"tile_n": 128}, {"tile_k": 64}, {"warp_m": 64}, {"warp_n": 64}, {"stages": 4},
-            {"swizzle": 2}, {"align_a": 4}, {"align_b": 4}, {"align_c": 4}, {"a_transposed": True},
-            {"b_transposed": True}, {"arch": "sm_80"}, {"arch": "sm_90"}, {"types": ElementTypes.parse("bf16")},
-            {"types": ElementTypes.parse("f16:f16:f16")}, {"types": ElementTypes.parse("f16:f32:f32")},
+            configuration(**{name: 2 * PARAMETERS[name]}) for name in ("tile_m", "tile_n", "tile_k", "warp_m", "warp_n")
+        ] + [
+            configuration(stages=4), configuration(swizzle=2), configuration(align=4), configuration(shape="1024x1020x1024"),
+            configuration(layout="tn"), configuration(layout="nt"), configuration("bf16"), configuration("f16:f16:f16"),
+            configuration("f16:f32:f32"),
         ],
         ids=str,
     )  # fmt: skip
-    def test_whatever_is_compiled_in_makes_another(self, changed: dict[str, object]) -> None:
-        assert replace(binary(), **changed).hash(VERSIONS) != binary().hash(VERSIONS)  # type: ignore[arg-type]
+    def test_whatever_is_compiled_in_makes_another(self, other: Configuration) -> None:
+        assert of(other, "sm_90a").hash(VERSIONS) != binary().hash(VERSIONS)
+
+    @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+    def test_another_architecture_makes_another(self, arch: str) -> None:
+        assert of(configuration(), arch).hash(VERSIONS) != binary().hash(VERSIONS)
+
+    def test_its_label_names_nothing(self) -> None:
+        assert replace(binary(), label="another").hash(VERSIONS) == binary().hash(VERSIONS)
+
+    def test_what_is_stored_in_any_order_comes_back(self) -> None:
+        stored = json.loads(json.dumps(binary().to_json()))
+        stored["definitions"] = dict(reversed(stored["definitions"].items()))
+        assert Binary.from_json(stored) == binary()
+
+    @pytest.mark.parametrize(
+        ("change", "why"),
+        [
+            ({"template": "../../etc/passwd"}, "no template"),
+            ({"definitions": {"AB": "float -fplugin=x"}}, "cannot be defined"),
+            ({"definitions": {"AB;x": "float"}}, "cannot be defined"),
+            ({"definitions": {"AB": '"x.h"'}}, "cannot be defined"),
+            ({"arch": "sm_90a -x"}, "not an architecture"),
+            ({"arch": None}, "not an architecture"),
+        ],
+        ids=str,
+    )
+    def test_nothing_else_reaches_a_compiler(self, change: dict[str, object], why: str) -> None:
+        with pytest.raises(BadInput, match=why):
+            Binary.from_json({**binary().to_json(), **change})
 
     @pytest.mark.parametrize("versions", [Versions("4.2.1", "13.0.88"), Versions("4.2.0", "13.1.1")])
     def test_other_versions_make_another(self, versions: Versions) -> None:
         assert binary().hash(versions) != binary().hash(VERSIONS)
 
     def test_another_template_makes_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        before, changed = binary().hash(VERSIONS), template() + "\n// changed"
-        monkeypatch.setattr("workers.kernels.cutlass.binary.template", lambda: changed)
+        before, changed = binary().hash(VERSIONS), template("cutlass/gemm2x.cu") + "\n// changed"
+        monkeypatch.setattr("farm.kernels.binary.template", lambda _: changed)
         assert binary().hash(VERSIONS) != before
 
     def test_the_template_uses_every_definition(self) -> None:
-        text = template()
-        assert [name for name in binary().definitions if name not in text] == []
+        text = template("cutlass/gemm2x.cu")
+        assert [name for name, _ in binary().definitions if name not in text] == []
 
     def test_people_can_tell_it_by_a_line(self) -> None:
         line = "f16:f16:f32 nt tile 64x64x32 warp 32x32 stages 3 swizzle 1 align 8,8,8 sm_90a"
@@ -115,12 +155,12 @@ class TestArchitectures:
     )
     def test_a_card_has_one(self, capability: tuple[int, int], arch: str) -> None:
         assert architecture_of(capability) == arch
-        assert Binary.of(configuration(), arch).definitions["ARCH"] == f"{capability[0]}{capability[1]}"
+        assert dict(of(configuration(), arch).definitions)["ARCH"] == f"{capability[0]}{capability[1]}"
 
     @pytest.mark.parametrize("arch", ["sm_70", "90", "sm_", "sm_90x", "compute_90", ""])
     def test_others_are_refused(self, arch: str) -> None:
         with pytest.raises(BadArchitecture, match="sm_90a"):
-            Binary.of(configuration(), arch)
+            of(configuration(), arch)
 
 
 def cubin(params: int = 368, shared: int = 49152, threads: int = 128, name: bytes = b"gemm_facts") -> bytes:
@@ -203,7 +243,7 @@ class TestCompiling:
         record = built.record
         assert built.code == cubin()
         assert built.intact
-        assert (record.hash, record.definitions) == (made.hash(VERSIONS), made.definitions)
+        assert (record.hash, record.definitions) == (made.hash(VERSIONS), dict(made.definitions))
         assert (record.arch, record.cutlass, record.cuda) == ("sm_90a", "4.2.0", "13.0.88")
         assert (record.params_bytes, record.shared_bytes, record.threads) == (368, 49152, 128)
         assert (record.registers, record.spill_bytes, record.stack_bytes, record.static_shared_bytes) == (
@@ -219,7 +259,7 @@ class TestCompiling:
         cwd, temporary, *arguments = (tmp_path / "seen").read_text().split("\0")
         assert cwd == temporary
         assert not Path(cwd).exists()
-        assert arguments == [*made.options, "-Xptxas=-v", f"-I{tmp_path}/include", "-o", "gemm.cubin", "gemm2x.cu"]
+        assert arguments == [*made.options, "-Xptxas=-v", f"-I{tmp_path}/include", "-o", "gemm.cubin", "gemm.cu"]
 
     def test_a_kernel_that_does_not_compile_says_the_first_error(self, tmp_path: Path) -> None:
         error = 'cutlass/a.h(7): error: static assertion failed with "no"'
@@ -325,7 +365,7 @@ class TestWithNvcc:
         except CompilerMissing as missing:
             pytest.skip(str(missing))
         stages = 2 if arch == "sm_75" else 3
-        built = compiler.compile(Binary.of(configuration(stages=stages), arch))
+        built = compiler.compile(of(configuration(stages=stages), arch))
         assert built.record.shared_bytes == stages * (64 + 64) * 32 * 2
         assert built.record.threads == 4 * 32
         assert 64 <= built.record.registers <= 255

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from workers.kernels.cutlass.cache import ABANDONED_SECONDS, KernelCache
-from workers.kernels.cutlass.cubin import Built, Record
+from farm.builds.cache import ABANDONED_SECONDS, KernelCache
+from farm.builds.record import Built, Record
 
 
 def built(name: str = "a", code: bytes = b"code of a kernel") -> Built:
     return Built(
         code,
         Record(
-            hash=hashlib.sha256(name.encode()).hexdigest(), definitions={"STAGES": "3"}, arch="sm_90a", cutlass="4.2.0",
+            hash=hashlib.sha256(name.encode()).hexdigest(), template="cutlass/gemm2x.cu",
+            definitions={"STAGES": "3"}, arch="sm_90a", label="f16", cutlass="4.2.0",
             cuda="13.0.88", seconds=3.5, sha256=hashlib.sha256(code).hexdigest(), bytes=len(code), params_bytes=368,
             shared_bytes=49152, threads=128, registers=246, spill_bytes=0, stack_bytes=0, static_shared_bytes=0,
         ),

@@ -409,7 +409,7 @@ def test_without_the_memory_to_widen_operands_parts_are_verified(
 
 
 def test_what_cannot_run_here_is_invalid(device: CudaDevice, cupy: FakeCupy) -> None:
-    for text in ("blas(threads=1) 8x8x8 f32", "tiled(tile=8) 8x8x8 f16", "cutlass() 8x8x8 f16"):
+    for text in ("blas(threads=1) 8x8x8 f32", "tiled(tile=8) 8x8x8 f16", "cutlass() 512 f8e4m3"):
         with pytest.raises(InvalidOnDevice):
             device.measure(Configuration.parse(text), QUICK)
     with pytest.raises(InvalidOnDevice, match=r"17,\d{3},\d{3},\d{3} bytes"):

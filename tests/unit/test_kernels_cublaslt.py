@@ -168,7 +168,7 @@ def family() -> Iterator[CublasLtFamily]:
         empty=lambda *_: workspace, cuda=SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=77))
     )
     traits = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**34)
-    opened = CublasLtFamily(CardContext(cp=cupy, traits=traits, threads_per_multiprocessor=2048))
+    opened = CublasLtFamily(CardContext(cp=cupy, traits=traits, threads_per_multiprocessor=2048, kernels=None))
     yield opened
     opened.close()
 
@@ -178,7 +178,8 @@ def bound(family: CublasLtFamily, text: str, inputs_of_b: int = 2**20) -> Any:
     layout = SetLayout.of(configuration.problem, 256)
     addends = 2**21 if configuration.problem.beta else 0
     return family.bind(
-        configuration, Placement(layout=layout, inputs=2**20, inputs_of_b=inputs_of_b, addends=addends, outputs=2**22)
+        configuration,
+        Placement(layout=layout, sets=1, inputs=2**20, inputs_of_b=inputs_of_b, addends=addends, outputs=2**22),
     )
 
 

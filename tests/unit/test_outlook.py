@@ -10,10 +10,12 @@ from farm.cli.devices import select
 from farm.cli.jobs import device_for
 from farm.cli.outlook import Cause, Farm, Outlook, Stuck, condition, what_is_stuck
 from farm.cli.progress import pace_text
+from farm.db.kernels import Awaited
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow
 from farm.db.tables import CampaignState, DeviceState
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
 
+NOTHING = Awaited(0, 0, 0)
 LIVE = DeviceNow(
     device_id=1,
     uuid="GPU-1a",
@@ -178,9 +180,18 @@ def test_time_left_is_what_waits_at_the_pace_of_the_last_minutes() -> None:
 def test_progress_says_the_rate_the_time_left_and_what_is_stuck() -> None:
     pace = Pace(last_minute=1234.5, lately=1000.0, began_s=600.0)
     stuck = Stuck(campaign_id=1, target=None, jobs=12, cause=Cause.PAUSED, why="it is paused")
-    assert pace_text(Outlook(pace=pace, seconds_left=200.0)) == "1,234 jobs/min, 3 min 20 s left"
-    assert pace_text(Outlook(pace=Pace(), stuck=(stuck, stuck))) == "24 jobs are stuck: it is paused"
-    assert pace_text(Outlook(pace=Pace())) == "waiting for the first results"
+    assert pace_text(Outlook(pace=pace, seconds_left=200.0), NOTHING) == "1,234 jobs/min, 3 min 20 s left"
+    assert pace_text(Outlook(pace=Pace(), stuck=(stuck, stuck)), NOTHING) == "24 jobs are stuck: it is paused"
+    assert pace_text(Outlook(pace=Pace()), NOTHING) == "waiting for the first results"
+    assert pace_text(Outlook(pace=Pace()), Awaited(1112, 2, 16128)) == "1,112 kernels to be built (2 in work)"
+
+
+def test_jobs_whose_kernels_nobody_builds_are_stuck() -> None:
+    lane = replace(LANE, jobs=10, done=0, queued=0, running=0, for_kernels=7)
+    stuck = only(farm(lane))
+    assert (stuck.cause, stuck.jobs) == (Cause.NO_BUILDER, 7)
+    assert "farm-worker --build" in stuck.why
+    assert what_is_stuck(farm(lane, builders=1)) == []
 
 
 # --- naming devices ----------------------------------------------------------------------------------

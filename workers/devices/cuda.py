@@ -29,6 +29,7 @@ from workers.devices.cuda_tiers import Tiers, Work
 from workers.devices.cuda_verify import CudaVerifier
 from workers.kernels.base import BoundKernel, CardContext, CudaFamily, Placement
 from workers.kernels.families import CUDA_FAMILIES
+from workers.kernels.sources import Kernels
 from workers.measure.elements import poison
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Card, Nvml
@@ -60,8 +61,9 @@ SENTINEL = Configuration.parse("tiled(tile=32) 2048x2048x2048 f32")
 class CudaDevice:
     """Measures the families of `workers.kernels.families`."""
 
-    def __init__(self, identity: DeviceIdentity) -> None:
+    def __init__(self, identity: DeviceIdentity, kernels: Kernels) -> None:
         self.identity = identity
+        self._kernels = kernels
         self._families: dict[str, CudaFamily] = {}
         self._loaded: set[str] = set()  # hashes of the kernels that this process has launched
 
@@ -87,7 +89,9 @@ class CudaDevice:
             multiprocessors = self.identity.traits.multiprocessors or 1
             self._arena = DeviceArena(self._cp, 2 * self._l2_bytes, multiprocessors)
             self._verifier = CudaVerifier(self._cp, multiprocessors)
-        card = CardContext(cp=self._cp, traits=self.identity.traits, threads_per_multiprocessor=threads)
+        card = CardContext(
+            cp=self._cp, traits=self.identity.traits, threads_per_multiprocessor=threads, kernels=self._kernels
+        )
         self._families = {name: make(card) for name, make in CUDA_FAMILIES.items()}
         self._environment = self._describe()
 
@@ -226,7 +230,9 @@ class CudaDevice:
                 layout = SetLayout.of(configuration.problem, ALIGNMENT)
                 rotation = self._rotation(layout)
                 buffers = self._arena.buffers(layout, rotation.sets, rules)
-                kernel = self._families[configuration.kernel.family].bind(configuration, Placement.of(buffers))
+                kernel = self._families[configuration.kernel.family].bind(
+                    configuration, Placement.of(buffers, rotation.sets)
+                )
                 try:
                     checked, rough_ms = self._verify(configuration, buffers, kernel, rules, rotation.sets)
                     warming_s = self._warm_meanwhile(kernel, rotation.sets, rough_ms)
@@ -276,7 +282,7 @@ class CudaDevice:
         operands, problem = buffers.views(0), configuration.problem
         operands.d.fill(poison(problem.types.cd))
         first_ms = timed_launch_ms(self._cp, self._stream, kernel.launch, 0)  # an error of the kernel shows here
-        checking = self._verifier.begin(problem, operands, rules)
+        checking = self._verifier.begin(problem, operands, rules, roundings=kernel.roundings)
         rough_ms = estimate_ms(
             self._cp, self._stream, kernel.launch, sets, first_ms=first_ms, loaded=kernel.hash in self._loaded
         )

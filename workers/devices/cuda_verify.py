@@ -56,7 +56,9 @@ class CudaVerifier:
         """Compiles what the problem's types need. May be called from another thread while the card is at work."""
         self._kernels(problem)
 
-    def begin(self, problem: Problem, operands: OperandSet, rules: OperandRules) -> Callable[[], Verification]:
+    def begin(
+        self, problem: Problem, operands: OperandSet, rules: OperandRules, *, roundings: int = 1
+    ) -> Callable[[], Verification]:
         """Queues the checks of `operands.d` on CuPy's current stream. The answer is as `verify`'s, and raises as it does.
 
         `d` was all poison before the kernel ran, which no check lets pass: NaN stays NaN in every sum, and an integer
@@ -64,7 +66,7 @@ class CudaVerifier:
         """
 
         def whole() -> Verification:
-            return verify(problem, operands, rules, self._cp)
+            return verify(problem, operands, rules, self._cp, roundings=roundings)
 
         every, kernels = checks_every_element(problem), self._kernels(problem)
         self._largest.data.memset_async(0, self._largest.nbytes)
@@ -74,8 +76,8 @@ class CudaVerifier:
 
         def answer() -> Verification:
             groups, elements = (float(error) for error in self._largest.get())
-            bound = error_bound(problem, rules)
-            if not (groups <= group_bound(problem, rules) and elements <= bound):
+            bound = error_bound(problem, rules, roundings)
+            if not (groups <= group_bound(problem, rules, roundings) and elements <= bound):
                 return whole()
             error = max(groups / math.sqrt(min(GROUP, problem.shape.n)), elements)
             return Verification(error=error, bound=bound, method="elements" if every else "groups")

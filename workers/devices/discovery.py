@@ -6,10 +6,14 @@ import logging
 from pathlib import Path
 from urllib.parse import parse_qs
 
+from farm.builds import versions_of
+from farm.builds.cache import KernelCache
 from farm.devices import Backend, DeviceIdentity
 from farm.errors import CudaUnavailable, NoSuchDevice, UnknownDeviceSelection
+from farm.settings import settings
 from workers.devices import cards, cpu, recorded
 from workers.devices.base import Device
+from workers.kernels.sources import Kernels, OwnKernels
 
 log = logging.getLogger(__name__)
 
@@ -93,12 +97,15 @@ def _recording(text: str, selection: str) -> DeviceIdentity:
     return recorded.identify(Path(file), scale)
 
 
-def open_device(identity: DeviceIdentity) -> Device:
-    """The device of an identity, not opened yet. All it needs is in the identity, which may come from the database."""
+def open_device(identity: DeviceIdentity, kernels: Kernels | None = None) -> Device:
+    """The device of an identity, not opened yet. All it needs is in the identity, which may come from the database.
+
+    Kernels that are built ahead of time come from `kernels`; without, from this host alone.
+    """
     if identity.backend is Backend.CPU:
         return cpu.CpuDevice(identity)
     if identity.backend is Backend.RECORDED:
         return recorded.RecordedDevice(identity)
     from workers.devices.cuda import CudaDevice  # imports CuPy when it is opened
 
-    return CudaDevice(identity)
+    return CudaDevice(identity, kernels or OwnKernels(KernelCache(settings().kernel_cache), versions_of(settings())))

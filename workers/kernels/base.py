@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from farm.devices import DeviceTraits
 from farm.kernels import Configuration
+from workers.kernels.sources import Kernels
 from workers.measure.operands import Buffers, SetLayout
 
 
@@ -21,6 +22,7 @@ class CardContext:
     cp: Any
     traits: DeviceTraits
     threads_per_multiprocessor: int
+    kernels: Kernels  # that are built ahead of time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +30,18 @@ class Placement:
     """Where the operand sets of a configuration lie in the card's memory, as addresses."""
 
     layout: SetLayout
+    sets: int
     inputs: int  # the first set's A
     inputs_of_b: int  # what its B's offset counts from
     addends: int  # the first set's C; 0 where there is none
     outputs: int  # the first set's D
 
     @classmethod
-    def of(cls, buffers: Buffers) -> Placement:
+    def of(cls, buffers: Buffers, sets: int) -> Placement:
         first = 0 if buffers.addends is None else int(buffers.addends.data.ptr)
         return cls(
             layout=buffers.layout,
+            sets=sets,
             inputs=int(buffers.inputs.data.ptr),
             inputs_of_b=int(buffers.inputs_of_b.data.ptr),
             addends=first,
@@ -63,6 +67,9 @@ class BoundKernel(Protocol):
     capturable: bool
     """Whether its launches can be captured into a CUDA graph. Others are timed in groups."""
 
+    roundings: int
+    """How often an element is rounded to the type of D: once, but for kernels that add up in it."""
+
     def launch(self, index: int) -> None:
         """Launches it on the operand set of that number, on CuPy's current stream."""
 
@@ -77,7 +84,7 @@ class CudaFamily(Protocol):
     """A kernel family in the process that owns a card."""
 
     def prepare(self, configuration: Configuration) -> None:
-        """Does what needs no card: compiling. Called from another thread while the card measures something else."""
+        """Does what needs no card: compiling, fetching. Called from another thread while the card measures something else."""
 
     def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
         """Raises `InvalidOnDevice` where this card cannot run it."""

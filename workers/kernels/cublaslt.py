@@ -199,6 +199,7 @@ def _name_in(kinds: Any, number: int) -> str | None:
 
 class _BoundCublasLt:
     capturable = True
+    roundings = 1
 
     def __init__(self, library: _Library, problem: Problem, placement: Placement, rank: int) -> None:
         self._library = library

@@ -6,6 +6,11 @@ from collections.abc import Callable, Mapping
 
 from workers.kernels.base import CardContext, CudaFamily
 from workers.kernels.cublaslt import CublasLtFamily
+from workers.kernels.cutlass.family import CutlassFamily
 from workers.kernels.tiled import TiledFamily
 
-CUDA_FAMILIES: Mapping[str, Callable[[CardContext], CudaFamily]] = {"tiled": TiledFamily, "cublaslt": CublasLtFamily}
+CUDA_FAMILIES: Mapping[str, Callable[[CardContext], CudaFamily]] = {
+    "tiled": TiledFamily,
+    "cublaslt": CublasLtFamily,
+    "cutlass": CutlassFamily,
+}

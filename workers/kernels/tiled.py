@@ -12,6 +12,7 @@ from farm.gemm import ElementType, Problem, Shape
 from farm.kernels import Configuration
 from workers.kernels.base import BoundKernel, CardContext, Placement
 from workers.kernels.once import Once
+from workers.kernels.residency import residency
 from workers.measure.elements import STORAGE
 
 CUDA_TYPES = {ElementType.F32: "float", ElementType.F64: "double"}
@@ -102,6 +103,7 @@ class TiledFamily:
 
 class _BoundTiled:
     capturable = True
+    roundings = 1
 
     def __init__(self, card: CardContext, kernel: TiledKernel, function: Any, placement: Placement) -> None:
         self._card = card
@@ -119,21 +121,13 @@ class _BoundTiled:
         self._function(self._grid, self._block, (*self._placement.addresses(index), *self._rest))
 
     def details(self) -> dict[str, Any]:
-        """What the compiler and the card make of it. Occupancy: resident warps over the most there can be."""
-        card, function, threads = self._card, self._function, self._kernel.threads
-        driver = card.cp.cuda.driver
-        resident = int(driver.occupancyMaxActiveBlocksPerMultiprocessor(function.kernel.ptr, threads, 0))
-        columns, rows = self._grid
-        warps = -(-threads // 32)
-        at_once = resident * (card.traits.multiprocessors or 0)
+        """What the compiler and the card make of it."""
+        function, (columns, rows) = self._function, self._grid
         return {
             "registers": int(function.num_regs),
             "static_shared_bytes": int(function.shared_size_bytes),
             "local_bytes": int(function.local_size_bytes),
-            "blocks": columns * rows,
-            "blocks_per_multiprocessor": resident,
-            "occupancy": resident * warps * 32 / card.threads_per_multiprocessor,
-            "waves": columns * rows / at_once if at_once else None,
+            **residency(self._card, function.kernel.ptr, threads=self._kernel.threads, blocks=columns * rows),
         }
 
     def close(self) -> None:

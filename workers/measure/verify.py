@@ -84,8 +84,11 @@ class Verification:
     method: str  # elements | groups
 
 
-def error_bound(problem: Problem, rules: OperandRules = DEFAULT) -> float:
-    """The largest error that an element may have, as a share of `result_scale`."""
+def error_bound(problem: Problem, rules: OperandRules = DEFAULT, roundings: int = 1) -> float:
+    """The largest error that an element may have, as a share of `result_scale`, rounded so often to the type of D.
+
+    Roundings are independent, so their errors add up as their squares do.
+    """
     types, scale = problem.types, result_scale(problem, rules)
     if is_exact(problem):
         return 0.5 / scale
@@ -95,13 +98,13 @@ def error_bound(problem: Problem, rules: OperandRules = DEFAULT) -> float:
         terms = min(problem.shape.k, cores.terms) + ROUNDINGS_OF_SCALARS
         bound = max(bound, SAFETY * math.sqrt(terms) * cores.unit)
     if UNIT_ROUNDOFF[types.cd] > UNIT_ROUNDOFF[types.acc]:
-        bound += SAFETY * UNIT_ROUNDOFF[types.cd]
+        bound += SAFETY * math.sqrt(roundings) * UNIT_ROUNDOFF[types.cd]
     return bound
 
 
-def group_bound(problem: Problem, rules: OperandRules = DEFAULT) -> float:
+def group_bound(problem: Problem, rules: OperandRules = DEFAULT, roundings: int = 1) -> float:
     """The largest error that a signed sum of `GROUP` neighbouring elements may have, as a share of `result_scale`."""
-    bound = error_bound(problem, rules)
+    bound = error_bound(problem, rules, roundings)
     if is_exact(problem):
         return bound
     # A reference in float64 has as many errors as a result in float64.
@@ -124,12 +127,14 @@ def is_exact(problem: Problem) -> bool:
     return UNIT_ROUNDOFF[problem.types.acc] == 0
 
 
-def verify(problem: Problem, operands: OperandSet, rules: OperandRules = DEFAULT, xp: Any = np) -> Verification:
-    """Checks `operands.d` = alpha·a·b + beta·c; `d` was all poison before the kernel ran.
+def verify(
+    problem: Problem, operands: OperandSet, rules: OperandRules = DEFAULT, xp: Any = np, *, roundings: int = 1
+) -> Verification:
+    """Checks `operands.d` = alpha·a·b + beta·c, rounded so often; `d` was all poison before the kernel ran.
 
     Raises `ElementNotWritten` or `WrongResult`, with the first or the worst element.
     """
-    check, s = _Check(problem, operands, rules, xp), problem.shape
+    check, s = _Check(problem, operands, rules, xp, roundings), problem.shape
     with np.errstate(invalid="ignore", over="ignore"):  # infinities in a wrong result are found, not warned of
         check.every_element_written()
         if checks_every_element(problem):
@@ -149,14 +154,15 @@ def _length(part: slice) -> int:
 
 
 class _Check:
-    def __init__(self, problem: Problem, operands: OperandSet, rules: OperandRules, xp: Any) -> None:
+    def __init__(self, problem: Problem, operands: OperandSet, rules: OperandRules, xp: Any, roundings: int) -> None:
         self.problem = problem
         self.operands = operands
         self.rules = rules
         self.xp = xp
         self.random = np.random.default_rng(rules.seed)
         self.scale = result_scale(problem, rules)
-        self.bound = error_bound(problem, rules)
+        self.roundings = roundings
+        self.bound = error_bound(problem, rules, roundings)
 
     def of_a(self, part: Any) -> Any:
         """A part of A in float64."""
@@ -214,7 +220,7 @@ class _Check:
         """Compares signed sums of 32 columns and returns the largest error per element. Raises `WrongResult`."""
         s = self.problem.shape
         signs = self.random.choice(np.array([-1.0, 1.0]), s.n)
-        allowed = group_bound(self.problem, self.rules)
+        allowed = group_bound(self.problem, self.rules, self.roundings)
         largest = 0.0
         for rows in _blocks(0, s.m, _BLOCK):
             width = max(GROUP, _BLOCK * GROUP // _length(rows) // GROUP * GROUP)

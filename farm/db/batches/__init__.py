@@ -1,7 +1,7 @@
 """The state machine of jobs and batches. Each function is one transition of docs/states.md, and alone makes it.
 
-`forming`: the coordinator's transitions. `working`: the worker's. `steering`: those that people ask for. `ending`: how
-a batch ends, whoever ends it.
+`forming`: the coordinator's transitions. `working`: the worker's. `steering`: those that people ask for. `waiting`:
+those of jobs whose kernels are being built. `ending`: how a batch ends, whoever ends it.
 
 The caller owns the transaction. All times are Postgres's; a token that Postgres made fences every write of a worker.
 """
@@ -24,6 +24,7 @@ from farm.db.batches.forming import (
     unsent,
 )
 from farm.db.batches.steering import cancel, pause, resume, retry
+from farm.db.batches.waiting import let_go
 from farm.db.batches.working import (
     ClaimedJob,
     Held,
@@ -54,6 +55,7 @@ __all__ = [
     "fold",
     "form",
     "land",
+    "let_go",
     "lock",
     "mark",
     "mark_sent",

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from farm.db import measurements
-from farm.db.batches import ending
+from farm.db.batches import ending, waiting
 from farm.db.batches.ending import Failure
 from farm.db.tables import BatchState, FailureKind
 from farm.errors import LeaseLost
 from farm.kernels import Configuration
+from farm.kernels.binary import BUILT_WITH, Binary, Versions
 from farm.measurement import Measurement, MeasuringRules
 
 
@@ -162,12 +163,15 @@ def land(
     lease: Lease,
     results: Sequence[tuple[ClaimedJob, Measurement]],
     failures: Mapping[int, Failure],
+    missing: Mapping[int, Binary] | None = None,
+    versions: Versions = BUILT_WITH,
 ) -> None:
     """leased → done: rows, job states and the batch's end in the caller's one transaction. Raises `LeaseLost`.
 
     Raises one of `measurements.UNSTORABLE` where a row cannot be stored: `refusals` says which.
 
-    Jobs of the batch that are in neither `results` nor `failures` (by job id) wait again.
+    Jobs in `missing` (by job id) wait for those kernels, built with these versions. Those that are in none of the three
+    wait again.
     """
     fence = {"batch_id": lease.batch_id, "token": lease.token}
     if connection.execute(_FENCE, fence).one_or_none() is None:
@@ -177,6 +181,8 @@ def land(
         done = set(connection.execute(_DONE, {"ids": [job.id for job, _ in results]}).scalars())
     measurements.insert(connection, (_row(lease, job, row) for job, row in results if job.id in done))
     invalid, dead = ending.fail(connection, failures, batch_id=lease.batch_id, device_id=lease.device_id)
+    if missing:
+        waiting.wait_for(connection, missing, versions)
     if len(done) + invalid + dead < len(lease.jobs):
         ending.return_rest(connection, lease.batch_id)
     ending.end(connection, lease.batch_id, BatchState.DONE, done=len(done), invalid=invalid, dead=dead)

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from farm.builds.record import Built, Record
 from farm.errors import BuildFailed, CompilerMissing, DoesNotCompile
-from workers.kernels.cutlass.binary import Binary, Versions, template
-from workers.kernels.cutlass.cubin import Built, Record, read_facts
+from farm.kernels.binary import Binary, Versions, template
+from workers.kernels.cutlass.cubin import read_facts
 
 TIME_LIMIT_SECONDS = 300.0
 """The slowest of 365 kernels took 25 s on a busy host."""
@@ -30,7 +31,7 @@ LONGEST_LINE = 400
 ENTRY = "gemm"
 """The kernel whose resources are recorded."""
 
-_SOURCE, _OUTPUT = "gemm2x.cu", "gemm.cubin"
+_SOURCE, _OUTPUT = "gemm.cu", "gemm.cubin"
 
 _NOT_IMPLEMENTED = b" not implemented"
 """CUTLASS compiles an instruction that the architecture lacks into a printf of this and a trap."""
@@ -70,7 +71,7 @@ class Compiler:
         """Raises `DoesNotCompile` where trying again is no use, and `BuildFailed` where it may be."""
         with tempfile.TemporaryDirectory(prefix="gemm-farm-build-") as name:
             folder = Path(name)
-            (folder / _SOURCE).write_text(template())
+            (folder / _SOURCE).write_text(template(binary.template))
             began = time.monotonic()
             said = self._run(binary, folder, time_limit)
             seconds = time.monotonic() - began
@@ -83,8 +84,10 @@ class Compiler:
             raise BuildFailed(binary=binary, why=f"what the compiler wrote cannot be read: {error}") from None
         record = Record(
             hash=binary.hash(self.versions),
-            definitions=binary.definitions,
+            template=binary.template,
+            definitions=dict(binary.definitions),
             arch=binary.arch,
+            label=binary.label,
             cutlass=self.versions.cutlass,
             cuda=self.versions.cuda,
             seconds=round(seconds, 3),

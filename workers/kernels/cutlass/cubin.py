@@ -1,12 +1,8 @@
-"""A compiled kernel: its code, and what is known of it without a card."""
+"""Reading what the compiler knew of a kernel from its cubin, without a card."""
 
 from __future__ import annotations
 
-import hashlib
 import struct
-from dataclasses import dataclass
-
-from pydantic import BaseModel, ConfigDict
 
 FACTS = "gemm_facts"
 """The constant of gemm2x.cu that holds them."""
@@ -15,41 +11,6 @@ _ELF_CLASS_64, _MACHINE_CUDA = 2, 190
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 _SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
 _SYMBOL_TABLE = 2  # SHT_SYMTAB
-
-
-class Record(BaseModel):
-    """What is kept beside a binary."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    hash: str  # of what it was compiled from
-    definitions: dict[str, str]
-    arch: str
-    cutlass: str
-    cuda: str
-    seconds: float  # that the compiler took
-    sha256: str  # of the code
-    bytes: int  # of the code
-    params_bytes: int  # that the kernel takes by value
-    shared_bytes: int  # of dynamic shared memory that it must be launched with
-    threads: int  # of a block
-    registers: int  # of a thread
-    spill_bytes: int  # that a thread stores because it has no register for them
-    stack_bytes: int
-    static_shared_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A binary that can be loaded on a card."""
-
-    code: bytes
-    record: Record
-
-    @property
-    def intact(self) -> bool:
-        """Whether the code is what the record was written for."""
-        return hashlib.sha256(self.code).hexdigest() == self.record.sha256
 
 
 def read_facts(code: bytes) -> tuple[int, int, int]:

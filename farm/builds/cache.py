@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from workers.kernels.cutlass.cubin import Built, Record
+from farm.builds.record import Built, Record
 
 log = logging.getLogger(__name__)
 

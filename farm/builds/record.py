@@ -1,0 +1,56 @@
+"""A compiled kernel: its code, and what is known of it without a card."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from farm.kernels.binary import Binary, Versions
+
+
+class Record(BaseModel):
+    """What is kept beside a binary."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    hash: str  # of what it was compiled from
+    template: str
+    definitions: dict[str, str]
+    arch: str
+    label: str  # for people: what is compiled in
+    cutlass: str
+    cuda: str
+    seconds: float  # that the compiler took
+    sha256: str  # of the code
+    bytes: int  # of the code
+    params_bytes: int  # that the kernel takes by value
+    shared_bytes: int  # of dynamic shared memory that it must be launched with
+    threads: int  # of a block
+    registers: int  # of a thread
+    spill_bytes: int  # that a thread stores because it has no register for them
+    stack_bytes: int
+    static_shared_bytes: int
+
+    @property
+    def binary(self) -> Binary:
+        """What it was compiled from. Raises `BadBinary`."""
+        return Binary.from_json(self.model_dump(include={"template", "definitions", "arch", "label"}))
+
+    @property
+    def versions(self) -> Versions:
+        return Versions(cutlass=self.cutlass, cuda=self.cuda)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A binary that can be loaded on a card."""
+
+    code: bytes
+    record: Record
+
+    @property
+    def intact(self) -> bool:
+        """Whether the code is what the record was written for."""
+        return hashlib.sha256(self.code).hexdigest() == self.record.sha256

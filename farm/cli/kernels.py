@@ -1,0 +1,260 @@
+"""`farm kernels`: kernels that are built ahead of time: which there are, building them here, adding those built elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from farm.builds.cache import KernelCache
+from farm.builds.stores import store_of
+from farm.campaign import Campaign, load
+from farm.campaign.plan import binaries_for
+from farm.cli.measure import end_guarded
+from farm.cli.output import JsonOption, console, emit_json, remarks, seconds_text, table
+from farm.cli.session import session
+from farm.db import campaigns, kernels
+from farm.db.tables import KernelState
+from farm.devices import host_name, traits_of_capability
+from farm.errors import BadBinary, BadInput, KernelsNotBuilt, NoSuchKernels, ServiceUnavailable
+from farm.kernels.binary import Binary, capability_of
+from farm.services.processes import start_guarded
+from farm.settings import environment_for_children, settings
+
+app = typer.Typer(help="Kernels that are built ahead of time.", no_args_is_help=True)
+
+FolderOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="A folder for them.", show_default="this host's own, FARM_KERNELS"),
+]
+
+GRACE_SECONDS = 5.0
+"""Between asking the building process to end and killing what it started."""
+
+
+# --- what the farm has -------------------------------------------------------------------------------
+
+
+@app.command("list")
+def list_(
+    campaign: Annotated[
+        str | None, typer.Argument(help="Only those that this campaign waits for.", show_default=False)
+    ] = None,
+    state: Annotated[
+        list[KernelState] | None, typer.Option("--state", help="Only those in this state.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The kernels that the farm knows: built, in work, wanted and failed, and how many jobs wait for each."""
+    with session() as opened, opened.engine.connect() as connection:
+        campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
+        rows = kernels.listed(connection, states=state, campaign_id=campaign_id)
+        builders = kernels.builders(connection, silent_after=opened.settings.silent_after_seconds)
+    if as_json:
+        emit_json({"kernels": rows, "builders": builders})
+        return
+    if not rows:
+        console.print("None. Campaigns of families that are built ahead of time, such as cutlass, want some.")
+    else:
+        console.print(table("kernels", _COLUMNS, map(_line, rows), right=_COLUMNS[2:-1]))
+    for row in rows:
+        if row["error"]:
+            console.print(f"[yellow]{row['hash'][:12]}[/] {escape(row['error'])}", soft_wrap=True)
+    names = ", ".join(f"{b['name']} ({b['slots']} at a time)" for b in builders)
+    remarks.print(f"Builders: {names or 'none; farm-worker --build starts one'}.")
+
+
+_COLUMNS = [
+    "kernel",
+    "state",
+    "jobs\nwaiting",
+    "built in s",
+    "kB",
+    "registers",
+    "spilled\nbytes",
+    "what is compiled in",
+]
+
+
+def _line(row: dict[str, Any]) -> tuple[Any, ...]:
+    record = row["record"] or {}
+    size = record.get("bytes")
+    return (
+        row["hash"][:12],
+        row["state"],
+        row["waiting_jobs"],
+        record.get("seconds"),
+        None if size is None else round(size / 1000),
+        record.get("registers"),
+        record.get("spill_bytes"),
+        row["label"],
+    )
+
+
+@app.command()
+def add(
+    folder: Annotated[Path, typer.Argument(help="A folder that farm kernels build made.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Put kernels that were built elsewhere into the farm's store. Jobs that wait for them go on."""
+    cache = KernelCache(folder)
+    names = [record.hash for record in cache.records()] if folder.is_dir() else []
+    if not names:
+        raise NoSuchKernels(path=folder)
+    added, refused = 0, list[str]()
+    with session() as opened:
+        store = store_of(opened.settings, opened.engine)
+        for name in names:
+            built = cache.get(name)
+            if built is None:
+                refused.append(f"{name[:12]}: it is damaged")
+                continue
+            try:
+                binary = built.record.binary
+                if binary.hash(built.record.versions) != name:
+                    raise BadBinary(why="it was made from another template than this version's", binary=binary)
+            except BadBinary as error:
+                refused.append(f"{name[:12]}: {error}")
+                continue
+            store.put(name, built.code)
+            with opened.engine.begin() as connection:
+                added += kernels.add(
+                    connection, binary, built.record.versions, record=built.record.model_dump(), builder=host_name()
+                )
+    known = len(names) - added - len(refused)
+    if as_json:
+        emit_json({"added": added, "known": known, "refused": refused})
+    else:
+        console.print(f"{added:,} kernels were added, {known:,} were there already.")
+        for why in refused:
+            console.print(f"[yellow]refused:[/] {escape(why)}", soft_wrap=True)
+    if refused:
+        raise KernelsNotBuilt(failed=len(refused), kernels=len(names))
+
+
+# --- building here -----------------------------------------------------------------------------------
+
+
+@app.command()
+def build(
+    file: Annotated[Path, typer.Argument(help="A campaign file (YAML).", show_default=False)],
+    arch: Annotated[
+        list[str],
+        typer.Option(
+            "--arch", help="What to build for, as nvcc names it: sm_90a. May be given often.", show_default=False
+        ),
+    ],
+    output: FolderOption = None,
+    slots: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="How many at a time.", show_default="one for each core")
+    ] = psutil.cpu_count() or 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Build the kernels of a campaign here, for hosts without a compiler. It needs no services and no GPU.
+
+    Built ones are kept, so that it goes on where it was after Ctrl-C. A host reads them from the folder that FARM_KERNELS
+    names; farm kernels add gives them to a whole farm.
+    """
+    campaign = load(file, limit=settings().max_configurations)
+    capabilities = [capability_of(name) for name in arch]
+    wanted, invalid = needed(campaign, capabilities)
+    if not wanted:
+        raise BadInput(
+            detail=f"No configuration of {file} needs a kernel that is built ahead of time for {', '.join(arch)}."
+        )
+    folder = (output or settings().kernel_cache).absolute()
+    answers = list(_built(campaign.name, wanted, folder, slots))
+    failed = [answer["failed"] for answer in answers if "failed" in answer]
+    new = sum(answer.get("new", False) for answer in answers)
+    if as_json:
+        emit_json({"folder": folder, "kernels": answers, "invalid_configurations": invalid})
+    else:
+        records = [answer["built"] for answer in answers if "built" in answer]
+        seconds = sum(answer["built"]["seconds"] for answer in answers if answer.get("new"))
+        size = sum(record["bytes"] for record in records)
+        console.print(
+            f"{len(records):,} kernels of {size / 1e6:.1f} MB are in {folder}; {new:,} were built now"
+            f"{f', in {seconds_text(seconds)} of compiling' if new else ''}.",
+            soft_wrap=True,
+        )
+        if invalid:
+            console.print(
+                f"{invalid:,} configurations cannot run on {', '.join(arch)}: farm submit --dry-run says why."
+            )
+        for why in failed:
+            console.print(f"[yellow]failed:[/] {escape(why)}", soft_wrap=True)
+    if failed:
+        raise KernelsNotBuilt(failed=len(failed), kernels=len(answers))
+
+
+def needed(campaign: Campaign, capabilities: list[tuple[int, int]]) -> tuple[list[Binary], int]:
+    """The binaries of a campaign for cards of these compute capabilities, and how many configurations none can run."""
+    traits = [traits_of_capability(capability) for capability in capabilities]
+    wanted: dict[Binary, None] = {}
+    invalid = 0
+    for configuration in campaign.configurations():
+        wanted |= dict.fromkeys(binaries_for(configuration, traits))
+        invalid += all(configuration.why_invalid(device) is not None for device in traits)
+    return list(wanted), invalid
+
+
+def _built(name: str, wanted: list[Binary], folder: Path, slots: int) -> Iterator[dict[str, Any]]:
+    """What became of each, as they are finished. Raises what keeps this host from building, and `ServiceUnavailable`."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        tempfile.NamedTemporaryFile("w", prefix="gemm-farm-", suffix=".jsonl") as descriptions,
+        Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as bar,
+    ):
+        descriptions.writelines(json.dumps(binary.to_json()) + "\n" for binary in wanted)
+        descriptions.flush()
+        task = bar.add_task(f"building for {name}", total=len(wanted))
+        command = [sys.executable, "-m", "workers.compiling", descriptions.name, str(folder), str(slots)]
+        environment = environment_for_children()
+        with start_guarded(command, environment=environment, grace_s=GRACE_SECONDS, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            try:
+                count = 0
+                for line in process.stdout:
+                    answer = json.loads(line)
+                    if "refused" in answer:
+                        raise ServiceUnavailable(detail=answer["refused"]["message"])
+                    count += 1
+                    bar.advance(task)
+                    yield answer
+                if count < len(wanted):
+                    raise ServiceUnavailable(
+                        detail=f"The building process ended with status {process.wait()}; what it built is kept."
+                    )
+            finally:
+                end_guarded(process)
+
+
+# --- this host's own ---------------------------------------------------------------------------------
+
+
+@app.command()
+def prune(
+    keep: Annotated[float, typer.Option("--keep", min=0, help="How much to keep, in MB.")] = 2000,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove kernels from this host's own folder, those that were not used for longest first. They are fetched again."""
+    cache = KernelCache(settings().kernel_cache)
+    removed = cache.prune(int(keep * 1e6))
+    left = [record.bytes for record in cache.records()]
+    if as_json:
+        emit_json({"folder": settings().kernel_cache, "removed": removed, "left": len(left), "left_bytes": sum(left)})
+    else:
+        console.print(
+            f"{removed:,} kernels were removed from {settings().kernel_cache}; {len(left):,} of {sum(left) / 1e6:.1f} MB "
+            "are left.",
+            soft_wrap=True,
+        )

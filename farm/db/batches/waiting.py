@@ -1,0 +1,87 @@
+"""The transitions of jobs that wait for kernels to be built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, text
+
+from farm.db import kernels
+from farm.db.batches.forming import BEFORE_ALL
+from farm.kernels.binary import Binary, Versions
+
+MOST_AT_ONCE = 20_000
+"""Jobs that are moved in one transaction: a lane is locked no longer than that takes."""
+
+_OVER = text("""
+SELECT w.job_id, w.lane_id, bool_or(k.state = 'built') AS built, min(k.error) AS error
+FROM waiting_jobs w JOIN kernels k ON k.id = w.kernel_id
+WHERE w.job_id IN (
+    SELECT o.job_id FROM kernels over JOIN waiting_jobs o ON o.kernel_id = over.id
+    WHERE over.state IN ('built', 'failed')
+)
+GROUP BY w.job_id, w.lane_id HAVING bool_and(k.state IN ('built', 'failed'))
+ORDER BY w.job_id LIMIT :most
+""")
+_LOCK_LANES = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
+_MOVE = text("""
+WITH chosen AS MATERIALIZED (
+    SELECT j.id, j.lane_id, j.solo, o.built, o.error, j.configuration_id > coalesce(l.cursor, :before_all) AS ahead
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:built AS boolean[]), CAST(:errors AS text[])) AS o(id, built, error)
+    JOIN jobs j ON j.id = o.id JOIN lanes l ON l.id = j.lane_id
+    WHERE j.state = 'waiting' ORDER BY j.id FOR NO KEY UPDATE OF j
+), gone AS (
+    DELETE FROM waiting_jobs w USING chosen c WHERE w.job_id = c.id
+), moved AS (
+    UPDATE jobs j SET state = CASE WHEN c.built THEN 'open' ELSE 'invalid' END FROM chosen c WHERE j.id = c.id
+), again AS (
+    INSERT INTO returned_jobs (job_id, lane_id, solo) SELECT id, lane_id, solo FROM chosen WHERE built AND NOT ahead
+), noted AS (
+    INSERT INTO failures (job_id, lane_id, kind, message)
+    SELECT id, lane_id, 'invalid', error FROM chosen WHERE NOT built ORDER BY id
+), counted AS (
+    UPDATE lanes l SET invalid = l.invalid + s.refused, fresh = l.fresh OR s.ahead
+    FROM (
+        SELECT lane_id, count(*) FILTER (WHERE NOT built) AS refused, bool_or(built AND ahead) AS ahead
+        FROM chosen GROUP BY lane_id
+    ) s
+    WHERE l.id = s.lane_id
+)
+SELECT count(*) FROM chosen
+""")
+
+
+def let_go(connection: Connection) -> int:
+    """waiting → open, where all kernels of a job are over and one is built; → invalid where none is. Returns how many."""
+    over = list(connection.execute(_OVER, {"most": MOST_AT_ONCE}))
+    if not over:
+        return 0
+    connection.execute(_LOCK_LANES, {"ids": list({row.lane_id for row in over})})
+    parameters = {
+        "ids": [row.job_id for row in over],
+        "built": [row.built for row in over],
+        "errors": [row.error or "its kernel could not be built" for row in over],
+        "before_all": BEFORE_ALL,
+    }
+    moved: int = connection.execute(_MOVE, parameters).scalar_one()
+    return moved
+
+
+_WAIT = text("""
+WITH these AS MATERIALIZED (
+    SELECT j.id, j.lane_id, w.kernel_id
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:kernels AS bigint[])) AS w(job_id, kernel_id) JOIN jobs j ON j.id = w.job_id
+    WHERE j.state = 'open' ORDER BY j.id FOR NO KEY UPDATE OF j
+), moved AS (
+    UPDATE jobs j SET state = 'waiting' FROM these t WHERE j.id = t.id
+)
+INSERT INTO waiting_jobs (kernel_id, job_id, lane_id) SELECT kernel_id, id, lane_id FROM these ON CONFLICT DO NOTHING
+""")
+
+
+def wait_for(connection: Connection, missing: Mapping[int, Binary], versions: Versions) -> None:
+    """running → waiting, for jobs whose kernel no store has (any more), by job id. The caller has locked their batch."""
+    known = kernels.want(connection, missing.values(), versions)
+    kernels.want_again(connection, list(known.values()), lost=True)
+    ids = {job_id: known[binary.hash(versions)] for job_id, binary in missing.items()}
+    connection.execute(_WAIT, {"ids": list(ids), "kernels": list(ids.values())})

@@ -1,0 +1,75 @@
+"""Work of one row each that a program takes, and that is given to another one where it dies: trainings, kernels.
+
+A row waits, is running, and is over. The id of one that waits goes to the broker, and whoever gets it starts it, once.
+What a program writes is fenced by the number of its start: it changes nothing once the row was taken from it. All times
+are Postgres's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+
+class Errands:
+    """The transitions that rows of such a table have in common.
+
+    The table has id, state, sent_at, starts, started_at, heard_of_at, finished_at and error.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        waiting: StrEnum,
+        running: StrEnum,
+        failed: StrEnum,
+        given_up: str,
+        suits: str = "true",  # which rows a program can start: a condition, whose parameters `start` gets
+    ) -> None:
+        self.fence = f"id = :id AND state = '{running}' AND starts = :number"
+        self._sent = text(f"""
+            WITH these AS MATERIALIZED (SELECT id FROM {table} WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE)
+            UPDATE {table} t SET sent_at = clock_timestamp() FROM these WHERE t.id = these.id
+        """)
+        self._start = text(f"""
+            UPDATE {table} SET state = '{running}', starts = starts + 1, started_at = clock_timestamp(),
+                heard_of_at = clock_timestamp()
+            WHERE id = :id AND state = '{waiting}' AND {suits} RETURNING *
+        """)
+        self._beat = text(f"UPDATE {table} SET heard_of_at = clock_timestamp() WHERE {self.fence}")
+        self._take_back = text(f"""
+            UPDATE {table} SET sent_at = NULL,
+                state = CASE WHEN starts < :most_starts THEN '{waiting}' ELSE '{failed}' END,
+                finished_at = CASE WHEN starts < :most_starts THEN NULL ELSE clock_timestamp() END,
+                error = CASE WHEN starts < :most_starts THEN NULL ELSE format('{given_up}', starts) END
+            WHERE id IN (
+                SELECT id FROM {table} WHERE state = '{running}'
+                  AND coalesce(heard_of_at, started_at) < clock_timestamp() - make_interval(secs => :silent_after)
+                ORDER BY id FOR UPDATE SKIP LOCKED
+            )
+            RETURNING id, state
+        """)
+
+    def mark_sent(self, connection: Connection, ids: Sequence[int]) -> None:
+        """Notes that the messages of these are with the broker."""
+        connection.execute(self._sent, {"ids": list(ids)})
+
+    def start(self, connection: Connection, id_: int, **suiting: Any) -> Any | None:
+        """Waiting → running. The row; None where another program has it, it is over, or it does not suit this one."""
+        return connection.execute(self._start, {"id": id_, **suiting}).one_or_none()
+
+    def beat(self, connection: Connection, id_: int, number: int) -> bool:
+        """Says that the program lives. Returns whether it still has the row."""
+        return bool(connection.execute(self._beat, {"id": id_, "number": number}).rowcount)
+
+    def take_back(self, connection: Connection, *, silent_after: float, most_starts: int) -> dict[int, str]:
+        """Running → waiting, where the program was not heard of for `silent_after` seconds; → failed after `most_starts`.
+
+        Returns the new state by id.
+        """
+        parameters = {"silent_after": silent_after, "most_starts": most_starts}
+        return {row.id: row.state for row in connection.execute(self._take_back, parameters)}

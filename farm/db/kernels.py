@@ -1,0 +1,283 @@
+"""Kernels that are built ahead of time: which are wanted, who builds them, and what became of them.
+
+A builder's writes are fenced: see `farm.db.errands`. The jobs that wait for a kernel are `farm.db.batches.waiting`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from farm.db.errands import Errands
+from farm.db.tables import KernelState
+from farm.kernels.binary import Binary, Versions
+
+_KERNELS = Errands(
+    "kernels",
+    waiting=KernelState.WANTED,
+    running=KernelState.BUILDING,
+    failed=KernelState.FAILED,
+    given_up="its builder died or fell silent, %s times in a row; the log of the builder may say why",
+    suits="cutlass = :cutlass AND cuda = :cuda",
+)
+
+MOST_STARTS = 3
+"""A kernel that could not be built this often is given up until somebody asks for it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A builder's right to build a kernel, until it is taken back."""
+
+    kernel_id: int
+    number: int  # of the starts of this kernel, from 1
+    hash: str
+    binary: dict[str, Any]
+
+
+_WANT = text("""
+INSERT INTO kernels (hash, binary, cutlass, cuda)
+SELECT * FROM unnest(CAST(:hashes AS text[]), CAST(:binaries AS jsonb[]), CAST(:cutlass AS text[]), CAST(:cuda AS text[]))
+ON CONFLICT DO NOTHING
+""")
+_IDS = text("SELECT hash, id FROM kernels WHERE hash = ANY(:hashes)")
+
+
+def want(connection: Connection, binaries: Iterable[Binary], versions: Versions) -> dict[str, int]:
+    """Says that these are needed; those that are known stay as they are. Returns the id of each by its hash."""
+    by_hash = {binary.hash(versions): binary for binary in binaries}
+    hashes = sorted(by_hash)  # two at once never wait for each other
+    connection.execute(
+        _WANT,
+        {
+            "hashes": hashes,
+            "binaries": [json.dumps(by_hash[h].to_json()) for h in hashes],
+            "cutlass": [versions.cutlass] * len(hashes),
+            "cuda": [versions.cuda] * len(hashes),
+        },
+    )
+    return {row.hash: row.id for row in connection.execute(_IDS, {"hashes": hashes})}
+
+
+_WANT_AGAIN = text("""
+WITH these AS MATERIALIZED (
+    SELECT id FROM kernels
+    WHERE id = ANY(:ids) AND NOT final AND (state = 'failed' OR (:lost AND state = 'built'))
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE kernels k SET state = 'wanted', starts = 0, sent_at = NULL, finished_at = NULL, wanted_at = clock_timestamp()
+FROM these WHERE k.id = these.id
+""")
+
+
+def want_again(connection: Connection, ids: Sequence[int], *, lost: bool = False) -> int:
+    """failed → wanted, but for those that do not compile. With `lost`, built → wanted too: no store has them any more.
+
+    Returns how many.
+    """
+    return connection.execute(_WANT_AGAIN, {"ids": list(ids), "lost": lost}).rowcount
+
+
+# What the most urgent campaigns wait for; what only paused or cancelled ones wait for is not built. The longer a kernel
+# was sent for, the rarer it is sent again: a farm without builders must not fill its broker.
+_UNSENT = text("""
+SELECT k.id
+FROM kernels k CROSS JOIN LATERAL (
+    SELECT max(c.priority) AS priority
+    FROM (SELECT DISTINCT lane_id FROM waiting_jobs WHERE kernel_id = k.id) w
+    JOIN lanes l ON l.id = w.lane_id JOIN campaigns c ON c.id = l.campaign_id
+    WHERE c.state = 'active'
+) u
+WHERE k.state = 'wanted' AND u.priority IS NOT NULL
+  AND (k.sent_at IS NULL OR k.sent_at < clock_timestamp()
+    - greatest(make_interval(secs => :resend_after), 0.5 * (k.sent_at - k.wanted_at)))
+ORDER BY u.priority DESC, k.id LIMIT :limit
+""")
+
+
+def unsent(connection: Connection, *, resend_after: float, limit: int = 200) -> list[int]:
+    """Kernels to be built whose message was never sent, or was sent so long ago that it may be lost."""
+    parameters = {"resend_after": resend_after, "limit": limit}
+    return list(connection.execute(_UNSENT, parameters).scalars())
+
+
+def mark_sent(connection: Connection, ids: Sequence[int]) -> None:
+    """Notes that the messages of these kernels are with the broker."""
+    _KERNELS.mark_sent(connection, ids)
+
+
+def start(connection: Connection, kernel_id: int, versions: Versions) -> Start | None:
+    """wanted → building; None where another builder has it, it is over, or it is to be built with other versions."""
+    row = _KERNELS.start(connection, kernel_id, cutlass=versions.cutlass, cuda=versions.cuda)
+    return None if row is None else Start(row.id, row.starts, row.hash, row.binary)
+
+
+def beat(connection: Connection, started: Start) -> bool:
+    """Says that the builder lives. Returns whether it still has the kernel."""
+    return _KERNELS.beat(connection, started.kernel_id, started.number)
+
+
+_BUILT = text(f"""
+UPDATE kernels SET state = 'built', finished_at = clock_timestamp(), record = CAST(:record AS jsonb),
+    builder = :builder, error = NULL
+WHERE {_KERNELS.fence}
+""")
+_FAILED = text(f"""
+UPDATE kernels SET sent_at = NULL, builder = :builder, error = :error, final = :final,
+    state = CASE WHEN :final OR starts >= :most_starts THEN 'failed' ELSE 'wanted' END,
+    finished_at = CASE WHEN :final OR starts >= :most_starts THEN clock_timestamp() END
+WHERE {_KERNELS.fence}
+""")
+
+
+def built(connection: Connection, started: Start, *, record: Mapping[str, Any], builder: str) -> bool:
+    """building → built. The code is in the store already. Returns whether the builder still had the kernel."""
+    parameters = {"id": started.kernel_id, "number": started.number, "builder": builder, "record": json.dumps(record)}
+    return bool(connection.execute(_BUILT, parameters).rowcount)
+
+
+def failed(connection: Connection, started: Start, *, error: str, final: bool, builder: str) -> bool:
+    """building → failed where it is final or was the last start, otherwise → wanted: another builder may do better.
+
+    Returns whether the builder still had the kernel.
+    """
+    parameters = {
+        "id": started.kernel_id,
+        "number": started.number,
+        "builder": builder,
+        "error": error,
+        "final": final,
+        "most_starts": MOST_STARTS,
+    }
+    return bool(connection.execute(_FAILED, parameters).rowcount)
+
+
+def take_back(connection: Connection, *, silent_after: float, most_starts: int) -> dict[int, KernelState]:
+    """building → wanted, where the builder was not heard of for `silent_after` seconds; → failed after `most_starts`.
+
+    Returns the new state by id.
+    """
+    taken = _KERNELS.take_back(connection, silent_after=silent_after, most_starts=most_starts)
+    return {kernel_id: KernelState(state) for kernel_id, state in taken.items()}
+
+
+_ADD = text("""
+INSERT INTO kernels (hash, binary, cutlass, cuda, state, finished_at, builder, record)
+VALUES (:hash, CAST(:binary AS jsonb), :cutlass, :cuda, 'built', clock_timestamp(), :builder, CAST(:record AS jsonb))
+ON CONFLICT (hash) DO UPDATE SET state = 'built', finished_at = excluded.finished_at, builder = excluded.builder,
+    record = excluded.record, error = NULL
+WHERE kernels.state <> 'built'
+""")
+
+
+def add(connection: Connection, binary: Binary, versions: Versions, *, record: Mapping[str, Any], builder: str) -> bool:
+    """Notes a kernel that was built elsewhere, and is in the store already. Returns whether it was missing."""
+    parameters = {
+        "hash": binary.hash(versions),
+        "binary": json.dumps(binary.to_json()),
+        "cutlass": versions.cutlass,
+        "cuda": versions.cuda,
+        "builder": builder,
+        "record": json.dumps(record),
+    }
+    return bool(connection.execute(_ADD, parameters).rowcount)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the farm knows of a kernel."""
+
+    id: int
+    state: KernelState
+    record: dict[str, Any] | None
+    error: str | None
+    final: bool
+
+
+_FIND = text("SELECT id, state, record, error, final FROM kernels WHERE hash = :hash")
+
+
+def find(connection: Connection, hash_: str) -> Known | None:
+    """The kernel of that hash; None where nobody asked for it yet."""
+    row = connection.execute(_FIND, {"hash": hash_}).one_or_none()
+    return None if row is None else Known(row.id, KernelState(row.state), row.record, row.error, row.final)
+
+
+_LIST = text("""
+SELECT k.id AS kernel_id, k.hash, k.binary ->> 'arch' AS arch, k.binary ->> 'label' AS label, k.cutlass, k.cuda, k.state,
+    k.wanted_at, k.started_at, k.finished_at, k.builder, k.record, k.error, w.jobs AS waiting_jobs
+FROM kernels k CROSS JOIN LATERAL (
+    SELECT count(*) AS jobs FROM waiting_jobs w JOIN lanes l ON l.id = w.lane_id
+    WHERE w.kernel_id = k.id AND (CAST(:campaign_id AS bigint) IS NULL OR l.campaign_id = :campaign_id)
+) w
+WHERE (CAST(:states AS text[]) IS NULL OR k.state = ANY(:states))
+  AND (CAST(:campaign_id AS bigint) IS NULL OR w.jobs > 0)
+ORDER BY array_position(ARRAY['failed', 'building', 'wanted', 'built'], k.state), k.id
+""")
+
+
+def listed(
+    connection: Connection, *, states: Sequence[KernelState] | None = None, campaign_id: int | None = None
+) -> list[dict[str, Any]]:
+    """Kernels with their record and the number of jobs that wait for them; of a campaign: those that it waits for."""
+    chosen = None if states is None else [state.value for state in states]
+    rows = connection.execute(_LIST, {"states": chosen, "campaign_id": campaign_id})
+    return [dict(row) for row in rows.mappings()]
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What a campaign waits for: kernels that are not built, how many of them are in work, and the jobs."""
+
+    kernels: int
+    building: int
+    jobs: int
+
+
+_AWAITED = text("""
+SELECT count(DISTINCT w.kernel_id) AS kernels, count(DISTINCT w.kernel_id) FILTER (WHERE k.state = 'building') AS building,
+    count(DISTINCT w.job_id) AS jobs
+FROM waiting_jobs w JOIN kernels k ON k.id = w.kernel_id
+WHERE k.state IN ('wanted', 'building')
+  AND w.lane_id IN (SELECT id FROM lanes WHERE campaign_id = :campaign_id)
+""")
+
+
+def awaited(connection: Connection, campaign_id: int) -> Awaited:
+    """The kernels that a campaign waits for."""
+    row = connection.execute(_AWAITED, {"campaign_id": campaign_id}).one()
+    return Awaited(row.kernels, row.building, row.jobs)
+
+
+_ANNOUNCE = text("""
+INSERT INTO builders (name, cutlass, cuda, slots) VALUES (:name, :cutlass, :cuda, :slots)
+ON CONFLICT (name) DO UPDATE SET last_seen_at = clock_timestamp(), cutlass = excluded.cutlass, cuda = excluded.cuda,
+    slots = excluded.slots
+""")
+_LEAVE = text("DELETE FROM builders WHERE name = :name OR last_seen_at < clock_timestamp() - interval '1 day'")
+
+
+def announce(connection: Connection, name: str, *, versions: Versions, slots: int) -> None:
+    """Says that a builder lives."""
+    parameters = {"name": name, "cutlass": versions.cutlass, "cuda": versions.cuda, "slots": slots}
+    connection.execute(_ANNOUNCE, parameters)
+
+
+_BUILDERS = text("""
+SELECT name, cutlass, cuda, slots FROM builders
+WHERE last_seen_at > clock_timestamp() - make_interval(secs => :silent_after) ORDER BY name
+""")
+
+
+def builders(connection: Connection, *, silent_after: float) -> list[dict[str, Any]]:
+    """The builders that were heard of lately: name, cutlass, cuda, slots."""
+    return [dict(row) for row in connection.execute(_BUILDERS, {"silent_after": silent_after}).mappings()]
+
+
+def leave(connection: Connection, name: str) -> None:
+    """Says that a builder has ended, and forgets those that nobody heard of for a day."""
+    connection.execute(_LEAVE, {"name": name})

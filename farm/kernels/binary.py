@@ -1,0 +1,115 @@
+"""Kernels that are compiled ahead of time: what distinguishes two binaries, and the hash that names one.
+
+A binary is a template, the macros that it is compiled with, and an architecture. Many configurations share one, so a farm
+builds far fewer than it measures. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from farm.errors import BadArchitecture, BadBinary
+
+TEMPLATES: Mapping[str, tuple[str, ...]] = {
+    "cutlass/gemm2x.cu": ("-cubin", "-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
+}
+"""The sources that kernels are compiled from, beside this module, and the options that each is compiled with."""
+
+_FIRST_ARCHITECTURE = 75
+_ARCHITECTURE = re.compile(r"sm_(\d{2,3})[af]?")
+_NAME, _VALUE = re.compile(r"[A-Z][A-Z0-9_]*"), re.compile(r"[\w:]+")
+
+
+@cache
+def template(name: str) -> str:
+    """The text of a template."""
+    return (Path(__file__).parent / name).read_text()
+
+
+def architecture_of(compute_capability: tuple[int, int]) -> str:
+    """What to compile for a card: (9, 0) is sm_90a. From 9.0 on, `a` gives all that this one architecture has."""
+    major, minor = compute_capability
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+def capability_of(arch: str) -> tuple[int, int]:
+    """(9, 0) for sm_90a. Raises `BadArchitecture`."""
+    found = _ARCHITECTURE.fullmatch(arch)
+    if found is None or int(found[1]) < _FIRST_ARCHITECTURE:
+        raise BadArchitecture(value=arch)
+    return divmod(int(found[1]), 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What a binary is made with: 4.2.0 of CUTLASS, 13.0.88 of nvcc."""
+
+    cutlass: str
+    cuda: str
+
+    def __str__(self) -> str:
+        return f"CUTLASS {self.cutlass} and CUDA {self.cuda}"
+
+
+BUILT_WITH = Versions(cutlass="4.2.0", cuda="13.0.88")
+"""What a farm builds with where nobody says otherwise: the versions of the extra `build`."""
+
+
+def ordered(definitions: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Macros as a binary holds them: whoever stores them may forget their order."""
+    return tuple(sorted((str(name), str(value)) for name, value in definitions.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binary:
+    """One compilation of a template. Of two that are equal but for the label, one is enough."""
+
+    template: str
+    arch: str  # as nvcc names it, sm_90a
+    definitions: tuple[tuple[str, str], ...]  # macros, in the order of their names
+    label: str  # for people: what is compiled in, in one line
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What the compiler is told; where headers lie is its own business."""
+        defined = (f"-D{name}={value}" for name, value in self.definitions)
+        return (*TEMPLATES[self.template], f"-arch={self.arch}", *defined)
+
+    def hash(self, versions: Versions) -> str:
+        """SHA-256 of the template, the options and the versions: equal hashes are the same kernel."""
+        text = "\0".join((template(self.template), versions.cutlass, versions.cuda, *self.options))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return self.label
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "template": self.template,
+            "arch": self.arch,
+            "definitions": dict(self.definitions),
+            "label": self.label,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """What `to_json` wrote, perhaps on another host. Raises `BadBinary`: nothing else reaches a compiler."""
+        made = cls(
+            template=str(found.get("template")),
+            arch=str(found.get("arch")),
+            definitions=ordered(dict(found.get("definitions", {}))),
+            label=str(found.get("label")),
+        )
+        if made.template not in TEMPLATES:
+            raise BadBinary(why=f"this version of the farm has no template {made.template!r}", binary=made)
+        capability_of(made.arch)
+        for name, value in made.definitions:
+            if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
+                raise BadBinary(why=f"{name!r} cannot be defined as {value!r}", binary=made)
+        return made

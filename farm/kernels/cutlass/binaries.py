@@ -1,0 +1,56 @@
+"""Which binary a configuration of the family needs.
+
+Shape, alpha, beta and split-k are given when a kernel is launched; everything else is compiled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from farm.gemm import ElementType, Problem
+from farm.kernels.binary import Binary, capability_of, ordered
+from farm.kernels.cutlass.point import load_at_once, store_at_once
+
+_E = ElementType
+
+_CPP = {
+    _E.F64: "double",
+    _E.F32: "float",
+    _E.TF32: "cutlass::tfloat32_t",
+    _E.F16: "cutlass::half_t",
+    _E.BF16: "cutlass::bfloat16_t",
+    _E.I8: "int8_t",
+    _E.I32: "int32_t",
+}
+
+
+def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Binary:
+    """The binary of gemm2x.cu for a point of the space on an architecture. Raises `BadArchitecture`.
+
+    The parameter `align` holds for A and B; 0 takes for each the most that its leading dimension allows. C and D are
+    always accessed as widely as n allows.
+    """
+    major, minor = capability_of(arch)
+    shape, types, layout, p = problem.shape, problem.types, problem.layout, parameters
+    align_a = load_at_once(shape.m if layout.a_transposed else shape.k, types.ab, p["align"])
+    align_b = load_at_once(shape.k if layout.b_transposed else shape.n, types.ab, p["align"])
+    align_c = store_at_once(problem)
+    definitions = {
+        "AB": _CPP[types.ab],
+        "CD": _CPP[types.cd],
+        "ACC": _CPP[types.acc],
+        "A_TRANSPOSED": int(layout.a_transposed),
+        "B_TRANSPOSED": int(layout.b_transposed),
+        **{name.upper(): p[name] for name in ("tile_m", "tile_n", "tile_k", "warp_m", "warp_n", "stages", "swizzle")},
+        "ALIGN_A": align_a,
+        "ALIGN_B": align_b,
+        "ALIGN_C": align_c,
+        "ARCH": 10 * major + minor,
+    }
+    return Binary(
+        template="cutlass/gemm2x.cu",
+        arch=arch,
+        definitions=ordered(definitions),
+        label=f"{types} {layout} tile {p['tile_m']}x{p['tile_n']}x{p['tile_k']} warp {p['warp_m']}x{p['warp_n']} "
+        f"stages {p['stages']} swizzle {p['swizzle']} align {align_a},{align_b},{align_c} {arch}",
+    )

@@ -1,0 +1,78 @@
+"""`farm-worker --build`: a Celery worker on the `build` queue, which compiles kernels and needs no device."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+from celery import signals
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from farm.broker import BUILD_QUEUE, consume, make_app
+from farm.builds import versions_of
+from farm.builds.stores import store_of
+from farm.db import kernels
+from farm.devices import host_name
+from farm.errors import first_line
+from farm.logs import set_up_logging
+from farm.services.heartbeats import heard_of
+from farm.services.waiting import when_they_answer
+from farm.settings import settings
+from workers import building
+
+log = logging.getLogger(__name__)
+
+
+def serve(stop: threading.Event) -> None:
+    """Builds kernels until it is told to stop; what is being compiled then is finished.
+
+    Raises `CompilerMissing`, `WrongCompiler` and `BadKernelStore`, before it takes anything.
+    """
+    compiler = building.compiler()
+    slots = settings().build_slots or psutil.cpu_count() or 1
+    with when_they_answer(stop, application="farm builder", pool_size=1) as reached:
+        if reached is None:
+            return
+        urls, engine = reached
+        assert urls.broker_url is not None
+        os.environ["FARM_DATABASE_URL"] = urls.database_url
+        os.environ["FARM_HOME"] = str(settings().home.absolute())
+        settings.cache_clear()
+        store_of(settings(), engine)
+        log.info("building with %s, %d at a time", compiler.versions, slots)
+        app = make_app(urls.broker_url, include=("workers.building",))
+        name = f"{host_name()}:{os.getpid()}"
+        with _announced(engine, name, slots):
+            # The compiler is a process of its own, so threads are enough.
+            consume(app, pool="threads", queues=[BUILD_QUEUE], name=f"builder-{os.getpid()}@%h", slots=slots)
+
+
+@contextmanager
+def _announced(engine: Engine, name: str, slots: int) -> Iterator[None]:
+    """Inside the block, the farm knows that this builder lives."""
+
+    def say() -> None:
+        with engine.begin() as connection:
+            kernels.announce(connection, name, versions=versions_of(settings()), slots=slots)
+
+    say()
+    try:
+        with heard_of(say, every_s=settings().heartbeat_seconds):
+            yield
+    finally:
+        try:
+            with engine.begin() as connection:
+                kernels.leave(connection, name)
+        except DBAPIError as error:
+            log.warning("the database did not take the farewell: %s", first_line(error))
+
+
+@signals.setup_logging.connect
+def _logging(**_: Any) -> None:
+    set_up_logging(settings(), "builder")

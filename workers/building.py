@@ -1,0 +1,121 @@
+"""The builder's one task: compile a kernel that is wanted, share it, and write down what became of it."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+from celery import shared_task
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from farm.broker import BUILD
+from farm.builds import versions_of
+from farm.builds.cache import KernelCache
+from farm.builds.record import Built
+from farm.builds.stores import Store, store_of
+from farm.db import kernels
+from farm.db.engine import make_engine
+from farm.db.kernels import Start
+from farm.devices import host_name
+from farm.errors import BadBinary, BuildLost, DoesNotCompile, FarmError, WrongCompiler, first_line
+from farm.kernels.binary import Binary
+from farm.services.heartbeats import heard_of
+from farm.settings import settings
+from workers.kernels.cutlass.compiler import Compiler
+
+log = logging.getLogger(__name__)
+
+
+@cache
+def engine() -> Engine:
+    """Each statement is a transaction of its own: a builder that is paused must not hold a lock for as long."""
+    url = settings().database_url
+    assert url is not None, "the builder sets FARM_DATABASE_URL"
+    made = make_engine(url.get_secret_value(), application="farm builder", pool_size=2)
+    return made.execution_options(isolation_level="AUTOCOMMIT")
+
+
+@cache
+def compiler() -> Compiler:
+    """This host's. Raises `CompilerMissing`, and `WrongCompiler` where the farm builds with other versions."""
+    found, wanted = Compiler.find(), versions_of(settings())
+    if found.versions != wanted:
+        raise WrongCompiler(found=found.versions, wanted=wanted)
+    return found
+
+
+@cache
+def _store() -> Store:
+    return store_of(settings(), engine())
+
+
+@shared_task(name=BUILD)
+def build_kernel(kernel_id: int) -> None:
+    """Builds the kernel of that id, unless another builder has it.
+
+    Where the database goes away, or the process does, the kernel is taken back and started again.
+    """
+    if type(kernel_id) is not int:
+        log.error("a message without a kernel id was ignored")
+        return
+    ids = {"kernel_id": kernel_id}
+    try:
+        with engine().connect() as connection:
+            started = kernels.start(connection, kernel_id, compiler().versions)
+        if started is None:
+            return
+        with heard_of(lambda: _check_held(started), **ids):
+            result = _attempt(started)
+        _write_down(started, result)
+    except BuildLost as error:
+        log.warning("%s", error, extra=ids)
+    except OperationalError as error:
+        log.warning("the database does not answer (%s); the kernel is given up", first_line(error), extra=ids)
+
+
+def _attempt(started: Start) -> Built | Exception:
+    """The kernel, which is in the store, or why there is none."""
+    try:
+        built = _built(started)
+        _store().put(started.hash, built.code)
+    except Exception as error:
+        if not isinstance(error, FarmError):
+            log.exception("building failed", extra={"kernel_id": started.kernel_id})
+        return error
+    return built
+
+
+def _built(started: Start) -> Built:
+    """From this host's cache, or compiled and put there."""
+    binary = Binary.from_json(started.binary)
+    if binary.hash(compiler().versions) != started.hash:
+        raise BadBinary(why="its hash is that of another description", binary=binary)
+    cache = KernelCache(settings().kernel_cache)
+    built = cache.get(started.hash)
+    if built is None:
+        log.info("compiling %s", binary, extra={"kernel_id": started.kernel_id})
+        built = compiler().compile(binary)
+        cache.put(built)
+    return built
+
+
+def _check_held(started: Start) -> None:
+    """Raises `BuildLost` where the kernel was taken back, as from a builder that was paused for too long."""
+    with engine().connect() as connection:
+        if not kernels.beat(connection, started):
+            raise BuildLost(kernel=started.kernel_id)
+
+
+def _write_down(started: Start, result: Built | Exception) -> None:
+    builder = host_name()
+    with engine().connect() as connection:
+        if isinstance(result, Built):
+            held = kernels.built(connection, started, record=result.record.model_dump(), builder=builder)
+        else:
+            why = str(result) if isinstance(result, FarmError) else f"{type(result).__name__}: {result}"
+            final = isinstance(result, DoesNotCompile)
+            held = kernels.failed(connection, started, error=why, final=final, builder=builder)
+            log.warning("%s", why, extra={"kernel_id": started.kernel_id})
+    if not held:
+        raise BuildLost(kernel=started.kernel_id)

@@ -1,0 +1,61 @@
+"""`python -m workers.compiling FILE FOLDER SLOTS`: builds kernels into a folder, with no services. `farm kernels build`
+starts it.
+
+FILE has a description of a kernel in each line (`farm.kernels.binary.Binary.to_json`). The process answers on standard
+output with a JSON object for each, as they are finished:
+
+    {"hash": …, "built": {the record}, "new": whether it was compiled now}
+    {"hash": …, "failed": why}
+
+or, first and last, why nothing can be built: {"refused": {"exit_code": …, "message": …}}
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from farm.builds.cache import KernelCache
+from farm.errors import BuildFailed, FarmError
+from farm.kernels.binary import Binary
+from workers.building import compiler
+
+
+def main() -> None:
+    file, folder, slots = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    try:
+        found = compiler()
+    except FarmError as error:
+        _say({"refused": {"exit_code": error.exit_code, "message": str(error)}})
+        return
+    cache = KernelCache(folder)
+
+    def build(binary: Binary) -> dict[str, Any]:
+        name = binary.hash(found.versions)
+        known = cache.get(name)
+        if known is not None:
+            return {"hash": name, "built": known.record.model_dump(), "new": False}
+        try:
+            built = found.compile(binary)
+            cache.put(built)
+        except BuildFailed as error:
+            return {"hash": name, "failed": str(error)}
+        except OSError as error:
+            return {"hash": name, "failed": f"{binary} could not be kept in {folder}: {error}"}
+        return {"hash": name, "built": built.record.model_dump(), "new": True}
+
+    with ThreadPoolExecutor(slots) as pool:
+        for done in as_completed(pool.submit(build, Binary.from_json(json.loads(line))) for line in file.open()):
+            _say(done.result())
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The `cutlass` family on a card: binaries of gemm2x.cu, loaded and launched.
+
+A kernel takes CUTLASS's `Params` by value. A second kernel of the binary fills them on the card, once for each operand
+set; they are copied back and handed over with each launch, which costs no more than the launch of any other kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farm.builds.record import Record
+from farm.errors import InvalidOnDevice
+from farm.kernels import Configuration
+from farm.kernels.binary import Binary
+from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.kernels.once import Once
+from workers.kernels.residency import residency
+from workers.measure.elements import STORAGE
+
+PACK, GEMM = "gemm_pack", "gemm"
+"""The two kernels of gemm2x.cu."""
+
+_MAX_DYNAMIC_SHARED_BYTES = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
+
+_SHARED_WITHOUT_ASKING = 48 * 1024
+"""Dynamic shared memory beyond this must be allowed to a kernel (CUDA C++ Programming Guide, shared memory)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A binary on the card."""
+
+    record: Record
+    pack: Any
+    gemm: Any
+
+
+class CutlassFamily:
+    """The family on one card. Binaries come from where the card's context says, and are loaded once in a process."""
+
+    def __init__(self, card: CardContext) -> None:
+        self._card = card
+        self._loaded = Once[Binary, _Loaded]()
+
+    def prepare(self, configuration: Configuration) -> None:
+        self._load(configuration)
+
+    def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
+        return _BoundCutlass(self._card, self._load(configuration), configuration, placement)
+
+    def close(self) -> None:
+        self._loaded.clear()
+
+    def _load(self, configuration: Configuration) -> _Loaded:
+        binary = configuration.binary(self._card.traits)
+        if binary is None:
+            raise InvalidOnDevice(why="the card does not say its compute capability, so no kernel can be built for it")
+
+        def load() -> _Loaded:
+            built = self._card.kernels.get(binary)
+            module = self._card.cp.cuda.function.Module()
+            module.load(built.code)
+            gemm, shared = module.get_function(GEMM), built.record.shared_bytes
+            if shared > _SHARED_WITHOUT_ASKING:
+                self._card.cp.cuda.driver.funcSetAttribute(gemm.ptr, _MAX_DYNAMIC_SHARED_BYTES, shared)
+            return _Loaded(built.record, module.get_function(PACK), gemm)
+
+        return self._loaded.get(binary, load)
+
+
+class _BoundCutlass:
+    capturable = True
+
+    def __init__(self, card: CardContext, loaded: _Loaded, configuration: Configuration, placement: Placement) -> None:
+        self._card = card
+        self._record, self._gemm = loaded.record, loaded.gemm
+        parameters = dict(configuration.kernel.parameters)
+        # Slices of k add up in D, and each rounds to its type.
+        self.roundings = parameters["split_k"]
+        self.hash = loaded.record.hash
+        self._semaphores = self._zeros(configuration, parameters) if self.roundings > 1 else None
+        self._params, self._grid = self._pack(loaded.pack, placement)
+
+    def _zeros(self, configuration: Configuration, parameters: dict[str, int]) -> Any:
+        """A semaphore for each tile of D. A launch leaves them as they were, so all sets share them."""
+        s = configuration.problem.shape
+        tiles = -(-s.m // parameters["tile_m"]) * -(-s.n // parameters["tile_n"])
+        return self._card.cp.zeros(tiles, np.int32)
+
+    def _pack(self, pack: Any, placement: Placement) -> tuple[list[Any], tuple[int, int, int]]:
+        """`Params` for each operand set, as the kernel takes them, and the grid."""
+        cp, sets, lies, size = self._card.cp, placement.sets, placement.layout, self._record.params_bytes
+        p = lies.problem
+        boxes, launch = cp.empty(sets * size, np.uint8), cp.empty(4, np.int64)
+        scalar = STORAGE[p.types.acc]
+        semaphores = 0 if self._semaphores is None else self._semaphores
+        # Python integers reach a kernel as 64 bits: pointers and extents alike.
+        pack(
+            (sets,),
+            (1,),
+            (
+                boxes, launch, p.shape.m, p.shape.n, p.shape.k, *placement.addresses(0),
+                lies.inputs * p.types.ab.bytes, lies.outputs * p.types.cd.bytes,
+                scalar(p.alpha), scalar(p.beta), self.roundings, semaphores,
+            ),
+        )  # fmt: skip
+        bytes_ = boxes.get()
+        x, y, z, _ = (int(extent) for extent in launch.get())
+        # One element of a void type is what CuPy passes by value.
+        return [bytes_[n * size : (n + 1) * size].view(f"V{size}") for n in range(sets)], (x, y, z)
+
+    def launch(self, index: int) -> None:
+        record = self._record
+        self._gemm(self._grid, (record.threads,), (self._params[index],), record.shared_bytes)
+
+    def details(self) -> dict[str, Any]:
+        """What the compiler and the card make of it."""
+        record, (x, y, z) = self._record, self._grid
+        return {
+            "registers": record.registers,
+            "static_shared_bytes": record.static_shared_bytes,
+            "dynamic_shared_bytes": record.shared_bytes,
+            "local_bytes": record.stack_bytes,
+            "spill_bytes": record.spill_bytes,
+            **residency(
+                self._card, self._gemm.ptr, threads=record.threads, blocks=x * y * z, dynamic_bytes=record.shared_bytes
+            ),
+            "cutlass": record.cutlass,
+            "nvcc": record.cuda,
+        }
+
+    def close(self) -> None:
+        """The binary stays loaded for the next configuration."""
+        self._semaphores = None
