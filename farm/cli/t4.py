@@ -54,7 +54,7 @@ def _write(made: dict[Space, dict[str, Any]], campaign: str, output: Path | None
     if one_file and len(made) > 1:
         raise SeveralSpaces(name=campaign, count=len(made), spaces=some_of([str(space) for space in made]))
     for space, document in made.items():
-        text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+        text = json.dumps(document, allow_nan=False) + "\n"
         if output is None or one_file:
             path = output
         else:
