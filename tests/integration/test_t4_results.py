@@ -19,7 +19,7 @@ from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.tables import FailureKind
 from farm.devices import DeviceIdentity
-from farm.errors import WrongResult
+from farm.errors import BuildFailed, WrongResult
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]
@@ -78,6 +78,26 @@ def test_a_job_that_failed_and_was_measured_later_is_correct(engine: Engine, com
     done = command("results", "-c", "small", "--format", "t4")
     assert done.stderr == ""
     assert invalidities(json.loads(done.stdout)) == {"correct": 12}
+
+
+def test_a_job_that_died_is_what_its_last_attempt_was_on_the_type_where_that_was(
+    engine: Engine, command: Command, announce: Announce, submit: Submit, tmp_path: Path
+) -> None:
+    first, second = announce(cpu()), announce(cpu(2, kind="cpu-other"))
+    submit(Campaign.from_document(document(measure={"max_attempts": 2})))
+    lease = leased(engine, first)
+    land(engine, lease, {lease.jobs[0].id: Failure(FailureKind.FAILED, "once")})
+    batch = form(engine, kind="cpu-other")
+    assert batch is not None
+    again = claim(engine, batch, second)
+    assert again is not None
+    land(engine, again, {again.jobs[0].id: Failure(FailureKind.FAILED, str(BuildFailed(why="no", binary="b")))})
+    assert command("results", "-c", "small", "--format", "t4", "-o", "made").returncode == 0
+    found = {path.name: json.loads(path.read_text()) for path in (tmp_path / "made").iterdir()}
+    assert {name: invalidities(made) for name, made in found.items()} == {
+        "blas-cpu-test.json": {"correct": 11},
+        "blas-cpu-other.json": {"compile": 1},
+    }
 
 
 def test_a_folder_gets_a_file_for_each_device_type(
