@@ -261,6 +261,14 @@ class ImportNotAllowed(ServiceUnavailable):
     """The database does not let this role import: {why}. FARM_DATABASE_URL must name a role that owns the farm's tables; the role of workers cannot import."""
 
 
+class NothingEnded(BadInput):
+    """Of {name} no job that matches has ended yet, with a result or without. `farm status` shows how far it is."""
+
+
+class SeveralSpaces(BadInput):
+    """A T4 file is about one kernel on one device, and what was asked of {name} is {count}: {spaces}. Write a file for each (--output FOLDER), or say --family and --type."""
+
+
 class NotMeasured(FarmError):
     """The configuration could not be measured ({kind}): {why}"""
 

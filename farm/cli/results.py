@@ -1,13 +1,10 @@
-"""`farm results`: measurements as a table, CSV, Parquet, JSON, or the commands that repeat them."""
+"""`farm results`: measurements as a table, CSV, Parquet, JSON, the commands that repeat them, or a tuner's T4."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from farm import __version__
+from farm.cli import t4
+from farm.cli.files import writable, write
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
 from farm.cli.session import session
 from farm.db import campaigns, devices, measurements
@@ -33,6 +32,7 @@ class Format(StrEnum):
     PARQUET = "parquet"
     JSON = "json"
     COMMANDS = "commands"
+    T4 = "t4"
 
 
 def results(
@@ -44,16 +44,24 @@ def results(
     format_: Annotated[
         Format | None,
         typer.Option(
-            "--format", help="How to print or write. commands: a line for each row that measures it again, alone."
+            "--format",
+            help="How to print or write. commands: a line for each row that measures it again, alone. "
+            "t4: for autotuners, a campaign's jobs with those that failed.",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this file; its ending tells the format.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write to this file; its ending tells the format. t4: a folder too."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measurements. On a terminal the first 30, or as many as --limit says; exports hold every column and row."""
     chosen = _format(format_, output, as_json)
+    if chosen is Format.T4:
+        if campaign is None or limit is not None or sort != "measurement_id":
+            raise BadInput(detail="T4 is the jobs of one campaign, all of them: --campaign NAME, no --sort or --limit")
+        t4.export(campaign, device_type=device_type, family=family, output=output)
+        return
     if sort.removeprefix("-") not in measurements.RESULT_COLUMNS:
         raise BadInput(detail=f"--sort {sort}: no such column. Columns: {', '.join(measurements.RESULT_COLUMNS)}")
     shown = limit if chosen is not Format.TABLE else limit or 30
@@ -73,7 +81,7 @@ def results(
         emit_json(rows)
     elif chosen is Format.COMMANDS:
         lines = [f"{_command(row, rules.get(row['measurement_id'], MeasuringRules()))}\n" for row in rows]
-        _write("".join(lines), output)
+        write("".join(lines), output)
     else:
         _export(rows, chosen, output, None if identity is None else _provenance(rows, identity))
     if output is not None:
@@ -149,7 +157,7 @@ def _export(rows: list[dict[str, Any]], chosen: Format, output: Path | None, pro
     flat = [{key: json.dumps(v) if isinstance(v, dict) else v for key, v in row.items()} for row in rows]
     if chosen is Format.PARQUET:
         assert output is not None
-        with _writable(output):
+        with writable(output):
             _write_parquet(flat, output, provenance)
         return
     text = io.StringIO()
@@ -159,23 +167,7 @@ def _export(rows: list[dict[str, Any]], chosen: Format, output: Path | None, pro
         writer = csv.DictWriter(text, fieldnames=list(measurements.RESULT_COLUMNS), lineterminator="\n")
         writer.writeheader()
         writer.writerows(flat)
-    _write(text.getvalue(), output)
-
-
-def _write(text: str, output: Path | None) -> None:
-    if output is None:
-        sys.stdout.write(text)
-        return
-    with _writable(output):
-        output.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def _writable(output: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise BadInput(detail=f"{output} cannot be written: {error.strerror}") from None
+    write(text.getvalue(), output)
 
 
 def _write_parquet(rows: list[dict[str, Any]], output: Path, provenance: Provenance | None) -> None:

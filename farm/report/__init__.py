@@ -1,1 +1,1 @@
-"""What a campaign came to, in a few numbers."""
+"""What a campaign came to, for people and for autotuners."""
