@@ -88,7 +88,7 @@ def _attempt(started: Start) -> Built | Exception:
 
 def _built(started: Start) -> Built:
     """From this host's cache, or compiled and put there."""
-    binary = Binary.from_json(started.binary)
+    binary = Binary.from_json(started.description)
     if binary.hash(compiler().versions) != started.hash:
         raise BadBinary(why="its hash is that of another description", binary=binary)
     cache = KernelCache(settings().kernel_cache)

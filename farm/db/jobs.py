@@ -9,11 +9,11 @@ from sqlalchemy import Connection, text
 
 from farm.db.tables import FailureKind, JobState
 
-# An open job is in an open batch, or it waits.
+# An open job is in an open batch, or it waits; perhaps for its kernels.
 _SEEN = """
 SELECT j.id AS job_id, j.attempts, j.solo, j.configuration_id, p.name AS pool,
     CASE
-        WHEN j.state <> 'open' THEN j.state
+        WHEN j.state NOT IN ('open', 'waiting') THEN j.state
         WHEN b.state = 'leased' THEN 'running'
         WHEN b.state = 'queued' THEN 'queued'
         WHEN g.state = 'cancelled' THEN 'cancelled'
@@ -84,7 +84,7 @@ def listed(
 
 # From the last failures back, so that it costs the same at any size.
 _PROBLEMS = text("""
-SELECT j.id AS job_id, CASE WHEN j.state = 'open' THEN 'pending' ELSE j.state END AS state, j.attempts, p.name AS pool,
+SELECT j.id AS job_id, CASE WHEN j.state IN ('open', 'waiting') THEN 'pending' ELSE j.state END AS state, j.attempts, p.name AS pool,
     f.kind AS error_class, f.message AS error, f.at AS failed_at, d.uuid AS failed_on,
     c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.family, c.parameters
 FROM (

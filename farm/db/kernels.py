@@ -36,12 +36,12 @@ class Start:
     kernel_id: int
     number: int  # of the starts of this kernel, from 1
     hash: str
-    binary: dict[str, Any]
+    description: dict[str, Any]  # of a farm.kernels.binary.Binary
 
 
 _WANT = text("""
-INSERT INTO kernels (hash, binary, cutlass, cuda)
-SELECT * FROM unnest(CAST(:hashes AS text[]), CAST(:binaries AS jsonb[]), CAST(:cutlass AS text[]), CAST(:cuda AS text[]))
+INSERT INTO kernels (hash, description, cutlass, cuda)
+SELECT * FROM unnest(CAST(:hashes AS text[]), CAST(:descriptions AS jsonb[]), CAST(:cutlass AS text[]), CAST(:cuda AS text[]))
 ON CONFLICT DO NOTHING
 """)
 _IDS = text("SELECT hash, id FROM kernels WHERE hash = ANY(:hashes)")
@@ -55,7 +55,7 @@ def want(connection: Connection, binaries: Iterable[Binary], versions: Versions)
         _WANT,
         {
             "hashes": hashes,
-            "binaries": [json.dumps(by_hash[h].to_json()) for h in hashes],
+            "descriptions": [json.dumps(by_hash[h].to_json()) for h in hashes],
             "cutlass": [versions.cutlass] * len(hashes),
             "cuda": [versions.cuda] * len(hashes),
         },
@@ -113,7 +113,7 @@ def mark_sent(connection: Connection, ids: Sequence[int]) -> None:
 def start(connection: Connection, kernel_id: int, versions: Versions) -> Start | None:
     """wanted → building; None where another builder has it, it is over, or it is to be built with other versions."""
     row = _KERNELS.start(connection, kernel_id, cutlass=versions.cutlass, cuda=versions.cuda)
-    return None if row is None else Start(row.id, row.starts, row.hash, row.binary)
+    return None if row is None else Start(row.id, row.starts, row.hash, row.description)
 
 
 def beat(connection: Connection, started: Start) -> bool:
@@ -166,8 +166,8 @@ def take_back(connection: Connection, *, silent_after: float, most_starts: int) 
 
 
 _ADD = text("""
-INSERT INTO kernels (hash, binary, cutlass, cuda, state, finished_at, builder, record)
-VALUES (:hash, CAST(:binary AS jsonb), :cutlass, :cuda, 'built', clock_timestamp(), :builder, CAST(:record AS jsonb))
+INSERT INTO kernels (hash, description, cutlass, cuda, state, finished_at, builder, record)
+VALUES (:hash, CAST(:description AS jsonb), :cutlass, :cuda, 'built', clock_timestamp(), :builder, CAST(:record AS jsonb))
 ON CONFLICT (hash) DO UPDATE SET state = 'built', finished_at = excluded.finished_at, builder = excluded.builder,
     record = excluded.record, error = NULL
 WHERE kernels.state <> 'built'
@@ -178,7 +178,7 @@ def add(connection: Connection, binary: Binary, versions: Versions, *, record: M
     """Notes a kernel that was built elsewhere, and is in the store already. Returns whether it was missing."""
     parameters = {
         "hash": binary.hash(versions),
-        "binary": json.dumps(binary.to_json()),
+        "description": json.dumps(binary.to_json()),
         "cutlass": versions.cutlass,
         "cuda": versions.cuda,
         "builder": builder,
@@ -208,7 +208,7 @@ def find(connection: Connection, hash_: str) -> Known | None:
 
 
 _LIST = text("""
-SELECT k.id AS kernel_id, k.hash, k.binary ->> 'arch' AS arch, k.binary ->> 'label' AS label, k.cutlass, k.cuda, k.state,
+SELECT k.id AS kernel_id, k.hash, k.description ->> 'arch' AS arch, k.description ->> 'label' AS label, k.cutlass, k.cuda, k.state,
     k.wanted_at, k.started_at, k.finished_at, k.builder, k.record, k.error, w.jobs AS waiting_jobs
 FROM kernels k CROSS JOIN LATERAL (
     SELECT count(*) AS jobs FROM waiting_jobs w JOIN lanes l ON l.id = w.lane_id

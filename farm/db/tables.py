@@ -324,7 +324,7 @@ class Kernel(Base):
     id: Mapped[int] = mapped_column(_id, primary_key=True)
     # Of the template, its definitions and options, and the versions: see farm.kernels.binary.
     hash: Mapped[str] = mapped_column(unique=True)
-    binary: Mapped[dict[str, Any]]
+    description: Mapped[dict[str, Any]]
     cutlass: Mapped[str]
     cuda: Mapped[str]
     state: Mapped[str] = mapped_column(server_default=KernelState.WANTED)

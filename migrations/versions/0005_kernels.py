@@ -24,7 +24,7 @@ def upgrade() -> None:
         "kernels",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=False), nullable=False),
         sa.Column("hash", sa.Text(), nullable=False),
-        sa.Column("binary", JSONB(), nullable=False),
+        sa.Column("description", JSONB(), nullable=False),
         sa.Column("cutlass", sa.Text(), nullable=False),
         sa.Column("cuda", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), server_default="wanted", nullable=False),

@@ -15,7 +15,8 @@ WITH in_batch AS (
         r.job_id IS NOT NULL AS returned, r.solo AS returned_solo, r.lane_id AS returned_lane,
         coalesce(b.n, 0) AS batched, b.largest, b.own_lane,
         (SELECT count(*) FROM measurements m WHERE m.job_id = j.id) AS measured,
-        (SELECT count(*) FROM failures f WHERE f.job_id = j.id) AS failed
+        (SELECT count(*) FROM failures f WHERE f.job_id = j.id) AS failed,
+        EXISTS (SELECT 1 FROM failures f WHERE f.job_id = j.id AND f.kind = 'failed' AND f.batch_id IS NULL) AS unbuilt
     FROM jobs j JOIN lanes l ON l.id = j.lane_id JOIN campaigns c ON c.id = l.campaign_id
     LEFT JOIN returned_jobs r ON r.job_id = j.id LEFT JOIN in_batch b ON b.job_id = j.id
 ), of_lane AS (
@@ -32,12 +33,23 @@ UNION ALL
 SELECT 'job ' || id || ': ' || state || ', but it waits or is in a batch' FROM seen
 WHERE state <> 'open' AND (returned OR batched > 0)
 UNION ALL
+SELECT 'job ' || s.id || ': ' || s.state || ', but it waits for ' || count(w.kernel_id) || ' kernels'
+FROM seen s LEFT JOIN waiting_jobs w ON w.job_id = s.id GROUP BY s.id, s.state
+HAVING (s.state = 'waiting') <> (count(w.kernel_id) > 0)
+UNION ALL
+SELECT 'job ' || w.job_id || ': waits in another lane' FROM waiting_jobs w JOIN jobs j ON j.id = w.job_id
+WHERE j.lane_id <> w.lane_id
+UNION ALL
+SELECT 'kernel ' || id || ': ' || state || ', but its record says otherwise' FROM kernels
+WHERE (state = 'built' AND record IS NULL) OR (state = 'failed' AND error IS NULL)
+    OR (state IN ('built', 'failed')) <> (finished_at IS NOT NULL) OR (final AND state <> 'failed')
+UNION ALL
 SELECT 'job ' || id || ': ' || state || ', but measured ' || measured || ' times' FROM seen
 WHERE measured <> (state = 'done')::int
 UNION ALL
 SELECT 'job ' || id || ': ' || state || ' after ' || attempts || ' of ' || max_attempts || ' attempts' FROM seen
-WHERE attempts > max_attempts OR (state = 'open' AND attempts = max_attempts)
-    OR (state = 'dead' AND attempts < max_attempts) OR attempts > failed
+WHERE attempts > max_attempts OR (state IN ('open', 'waiting') AND attempts = max_attempts)
+    OR (state = 'dead' AND attempts < max_attempts AND NOT unbuilt) OR attempts > failed
 UNION ALL
 SELECT 'job ' || id || ': solo, but in a batch with others' FROM seen WHERE solo AND largest > 1
 UNION ALL
@@ -80,7 +92,8 @@ SELECT 'campaign ' || c.id || ': ' || c.state || ', but its end says otherwise' 
 WHERE (c.state IN ('done', 'cancelled')) <> (c.finished_at IS NOT NULL)
 UNION ALL
 SELECT 'campaign ' || c.id || ': done, but job ' || s.id || ' is open' FROM campaigns c
-JOIN lanes l ON l.campaign_id = c.id JOIN seen s ON s.lane_id = l.id WHERE c.state = 'done' AND s.state = 'open'
+JOIN lanes l ON l.campaign_id = c.id JOIN seen s ON s.lane_id = l.id
+WHERE c.state = 'done' AND s.state IN ('open', 'waiting')
 """)
 
 
@@ -90,7 +103,7 @@ def faults(connection: Connection) -> list[str]:
 
 
 _UNFINISHED = text("""
-SELECT 'job ' || id || ' is open' FROM jobs WHERE state = 'open'
+SELECT 'job ' || id || ' is ' || state FROM jobs WHERE state IN ('open', 'waiting')
 UNION ALL SELECT 'job ' || job_id || ' waits' FROM returned_jobs
 UNION ALL SELECT 'batch ' || id || ' is ' || state FROM batches WHERE state IN ('queued', 'leased')
 UNION ALL SELECT 'campaign ' || id || ' is ' || state FROM campaigns WHERE state NOT IN ('done', 'cancelled')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
+from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, traits_of_capability
 from farm.measurement import Measurement
 
 
@@ -14,6 +14,28 @@ def cpu(number: int = 1, *, kind: str = "cpu-test", threads: int = 2) -> DeviceI
         backend=Backend.CPU,
         traits=DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=threads),
     )
+
+
+def card(number: int = 1, *, kind: str = "nvidia-test", capability: tuple[int, int] = (9, 0)) -> DeviceIdentity:
+    return DeviceIdentity(
+        uuid=f"GPU-{number}",
+        type=kind,
+        name=f"Test card {number}",
+        backend=Backend.CUDA,
+        traits=traits_of_capability(capability),
+    )
+
+
+def ahead(**changes: object) -> dict[str, object]:
+    """A campaign of 12 configurations that need 2 kernels, which are built ahead of time."""
+    return {
+        "name": "ahead",
+        "owner": "ann",
+        "targets": "any",
+        "problems": {"m": [64, 128, 256], "n": 64, "k": [32, 64], "types": ["f16"]},
+        "kernels": [{"family": "cutlass", "stages": [2, 3]}],
+        **changes,
+    }
 
 
 def document(**changes: object) -> dict[str, object]:

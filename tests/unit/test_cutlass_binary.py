@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import sys
 import time
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toolkit import PTXAS, cubin
 
 from farm.errors import BadArchitecture, BadInput, BuildFailed, CompilerMissing, DoesNotCompile
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
@@ -163,26 +163,6 @@ class TestArchitectures:
             of(configuration(), arch)
 
 
-def cubin(params: int = 368, shared: int = 49152, threads: int = 128, name: bytes = b"gemm_facts") -> bytes:
-    """The smallest ELF file for CUDA that holds the facts."""
-    facts = struct.pack("<3i", params, shared, threads)
-    names = b"\0" + name + b"\0"
-    symbols = bytes(24) + struct.pack("<IBBHQQ", 1, 1, 0, 1, 0, len(facts))
-    at = [64, 64 + len(facts), 64 + len(facts) + len(names)]
-    table = at[2] + len(symbols)
-
-    def section(kind: int, start: int, length: int, link: int = 0) -> bytes:
-        return struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, start, length, link, 0, 0, 0)
-
-    header = (
-        b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, table, 0, 64, 0, 0, 64, 4, 0)
-    )
-    sections = (
-        section(0, 0, 0) + section(1, at[0], len(facts)) + section(3, at[1], len(names)) + section(2, at[2], 48, 2)
-    )
-    return header + facts + names + symbols + sections
-
-
 class TestFactsOfACubin:
     def test_they_are_read_without_a_card(self) -> None:
         assert read_facts(cubin(400, 65536, 256)) == (400, 65536, 256)
@@ -200,18 +180,6 @@ class TestFactsOfACubin:
         with pytest.raises(ValueError, match=why):
             read_facts(code)
 
-
-PTXAS = """\
-ptxas info    : 11 bytes gmem, 12 bytes cmem[3]
-ptxas info    : Compiling entry function 'gemm_pack' for 'sm_80'
-ptxas info    : Function properties for gemm_pack
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 32 registers, used 0 barriers
-ptxas info    : Compiling entry function 'gemm' for 'sm_80'
-ptxas info    : Function properties for gemm
-    96 bytes stack frame, 88 bytes spill stores, 120 bytes spill loads
-ptxas info    : Used 255 registers, used 1 barriers, 96 bytes cumulative stack size, 1024 bytes smem, 720 bytes cmem[0]
-"""
 
 FAKE = """\
 #!{python}

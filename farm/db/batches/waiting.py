@@ -14,7 +14,8 @@ MOST_AT_ONCE = 20_000
 """Jobs that are moved in one transaction: a lane is locked no longer than that takes."""
 
 _OVER = text("""
-SELECT w.job_id, w.lane_id, bool_or(k.state = 'built') AS built, min(k.error) AS error
+SELECT w.job_id, w.lane_id, min(k.error) AS error,
+    CASE WHEN bool_or(k.state = 'built') THEN 'open' WHEN bool_and(k.final) THEN 'invalid' ELSE 'dead' END AS state
 FROM waiting_jobs w JOIN kernels k ON k.id = w.kernel_id
 WHERE w.job_id IN (
     SELECT o.job_id FROM kernels over JOIN waiting_jobs o ON o.kernel_id = over.id
@@ -26,23 +27,25 @@ ORDER BY w.job_id LIMIT :most
 _LOCK_LANES = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
 _MOVE = text("""
 WITH chosen AS MATERIALIZED (
-    SELECT j.id, j.lane_id, j.solo, o.built, o.error, j.configuration_id > coalesce(l.cursor, :before_all) AS ahead
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:built AS boolean[]), CAST(:errors AS text[])) AS o(id, built, error)
+    SELECT j.id, j.lane_id, j.solo, o.state, o.error, j.configuration_id > coalesce(l.cursor, :before_all) AS ahead
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:states AS text[]), CAST(:errors AS text[])) AS o(id, state, error)
     JOIN jobs j ON j.id = o.id JOIN lanes l ON l.id = j.lane_id
     WHERE j.state = 'waiting' ORDER BY j.id FOR NO KEY UPDATE OF j
 ), gone AS (
     DELETE FROM waiting_jobs w USING chosen c WHERE w.job_id = c.id
 ), moved AS (
-    UPDATE jobs j SET state = CASE WHEN c.built THEN 'open' ELSE 'invalid' END FROM chosen c WHERE j.id = c.id
+    UPDATE jobs j SET state = c.state FROM chosen c WHERE j.id = c.id
 ), again AS (
-    INSERT INTO returned_jobs (job_id, lane_id, solo) SELECT id, lane_id, solo FROM chosen WHERE built AND NOT ahead
+    INSERT INTO returned_jobs (job_id, lane_id, solo) SELECT id, lane_id, solo FROM chosen WHERE state = 'open' AND NOT ahead
 ), noted AS (
     INSERT INTO failures (job_id, lane_id, kind, message)
-    SELECT id, lane_id, 'invalid', error FROM chosen WHERE NOT built ORDER BY id
+    SELECT id, lane_id, CASE state WHEN 'invalid' THEN 'invalid' ELSE 'failed' END, error
+    FROM chosen WHERE state <> 'open' ORDER BY id
 ), counted AS (
-    UPDATE lanes l SET invalid = l.invalid + s.refused, fresh = l.fresh OR s.ahead
+    UPDATE lanes l SET invalid = l.invalid + s.invalid, dead = l.dead + s.dead, fresh = l.fresh OR s.ahead
     FROM (
-        SELECT lane_id, count(*) FILTER (WHERE NOT built) AS refused, bool_or(built AND ahead) AS ahead
+        SELECT lane_id, count(*) FILTER (WHERE state = 'invalid') AS invalid,
+            count(*) FILTER (WHERE state = 'dead') AS dead, bool_or(state = 'open' AND ahead) AS ahead
         FROM chosen GROUP BY lane_id
     ) s
     WHERE l.id = s.lane_id
@@ -52,14 +55,16 @@ SELECT count(*) FROM chosen
 
 
 def let_go(connection: Connection) -> int:
-    """waiting → open, where all kernels of a job are over and one is built; → invalid where none is. Returns how many."""
+    """waiting → open, where all kernels of a job are over and one is built. Where none is: → invalid if none of them
+    compiles, → dead if they could not be built for another reason. Returns how many.
+    """
     over = list(connection.execute(_OVER, {"most": MOST_AT_ONCE}))
     if not over:
         return 0
     connection.execute(_LOCK_LANES, {"ids": list({row.lane_id for row in over})})
     parameters = {
         "ids": [row.job_id for row in over],
-        "built": [row.built for row in over],
+        "states": [row.state for row in over],
         "errors": [row.error or "its kernel could not be built" for row in over],
         "before_all": BEFORE_ALL,
     }

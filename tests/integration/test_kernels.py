@@ -1,0 +1,563 @@
+"""Kernels that are built ahead of time: wanted once, built once, waited for, shared; and what happens when that fails."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from audit import faults
+from commands import farm_in, refused
+from homes import eventually
+from programs import COORDINATOR, FARM_WORKER, Start, programs
+from samples import ahead, card, cpu, document, row
+from sqlalchemy import Engine, text
+from test_batches import claim, counts, form, leased
+from toolkit import Toolkit
+
+from farm.builds.cache import KernelCache
+from farm.builds.record import Built, Record
+from farm.builds.stores import DatabaseStore, FileStore, Store
+from farm.campaign import Campaign
+from farm.db import batches, campaigns, jobs, kernels
+from farm.db.campaigns import Stored
+from farm.db.kernels import MOST_STARTS
+from farm.db.kernels import Start as Build
+from farm.db.tables import JobState, KernelState
+from farm.devices import DeviceIdentity
+from farm.errors import BadKernelStore, InvalidOnDevice, KernelMissing, KernelStoreUnusable, MeasurementFailed
+from farm.kernels.binary import BUILT_WITH, Binary, Versions
+from farm.services import ServiceUrls
+from workers.kernels.sources import FarmKernels
+
+Announce = Callable[[DeviceIdentity], int]
+Submit = Callable[[Campaign], Stored]
+
+
+@pytest.fixture
+def gpu(announce: Announce) -> int:
+    return announce(card())
+
+
+@pytest.fixture
+def stored(gpu: int, submit: Submit) -> Stored:
+    return submit(Campaign.from_document(ahead()))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_broken(engine: Engine) -> Iterator[None]:
+    yield
+    with engine.connect() as connection:
+        assert faults(connection) == []
+
+
+def states(engine: Engine) -> dict[str, str]:
+    """The state of each kernel, by what is compiled in."""
+    with engine.connect() as connection:
+        return {f"{k['label'].split('stages ')[1][0]} {k['arch']}": k["state"] for k in kernels.listed(connection)}
+
+
+def wanted(engine: Engine) -> list[int]:
+    with engine.connect() as connection:
+        return kernels.unsent(connection, resend_after=1000)
+
+
+def start(engine: Engine, kernel_id: int, versions: Versions = BUILT_WITH) -> Build | None:
+    with engine.begin() as connection:
+        return kernels.start(connection, kernel_id, versions)
+
+
+def began(engine: Engine, kernel_id: int) -> Build:
+    started = start(engine, kernel_id)
+    assert started is not None
+    return started
+
+
+RECORD = {
+    "seconds": 1.0, "params_bytes": 368, "shared_bytes": 49152, "threads": 128, "registers": 99, "spill_bytes": 0,
+    "stack_bytes": 0, "static_shared_bytes": 0,
+}  # fmt: skip
+
+
+def built_of(binary: Binary, code: bytes = b"code") -> Built:
+    made = {
+        **RECORD, "hash": binary.hash(BUILT_WITH), "sha256": hashlib.sha256(code).hexdigest(), "bytes": len(code),
+        **{"cutlass": BUILT_WITH.cutlass, "cuda": BUILT_WITH.cuda}, **binary.to_json(),
+    }  # fmt: skip
+    return Built(code, Record.model_validate(made))
+
+
+def build(engine: Engine, kernel_id: int, store: Store | None = None) -> Built:
+    """What a builder does with it."""
+    started = began(engine, kernel_id)
+    built = built_of(Binary.from_json(started.description), f"code {kernel_id}".encode())
+    (store or DatabaseStore(engine)).put(built.record.hash, built.code)
+    with engine.begin() as connection:
+        assert kernels.built(connection, started, record=built.record.model_dump(), builder="here")
+    return built
+
+
+def fail(engine: Engine, kernel_id: int, *, final: bool) -> None:
+    started = began(engine, kernel_id)
+    with engine.begin() as connection:
+        assert kernels.failed(connection, started, error="gemm.cu(3): error: no", final=final, builder="here")
+
+
+def let_go(engine: Engine) -> int:
+    with engine.begin() as connection:
+        return batches.let_go(connection)
+
+
+def awaited(engine: Engine, stored: Stored) -> tuple[int, int, int]:
+    with engine.connect() as connection:
+        found = kernels.awaited(connection, stored.campaign_id)
+    return found.kernels, found.building, found.jobs
+
+
+# --- what jobs wait for ------------------------------------------------------------------------------
+
+
+def test_jobs_wait_for_their_kernels_and_go_on_as_each_is_built(engine: Engine, gpu: int, stored: Stored) -> None:
+    assert states(engine) == {"2 sm_90a": "wanted", "3 sm_90a": "wanted"}
+    assert counts(engine, stored.campaign_id) == {"pending": 12}
+    assert awaited(engine, stored) == (2, 0, 12)
+    assert form(engine, kind="nvidia-test") is None
+    first, second = wanted(engine)
+    build(engine, first)
+    assert let_go(engine) == 6
+    assert awaited(engine, stored) == (1, 0, 6)
+    lease = leased_of(engine, gpu)
+    assert len({dict(job.configuration.kernel.parameters)["stages"] for job in lease.jobs}) == 1
+    assert len(lease.jobs) == 6
+    build(engine, second)
+    assert let_go(engine) == 6
+    assert len(leased_of(engine, gpu).jobs) == 6
+    assert let_go(engine) == 0
+
+
+def leased_of(engine: Engine, device_id: int, size: int = 100) -> batches.Lease:
+    batch_id = form(engine, size, kind="nvidia-test")
+    assert batch_id is not None
+    lease = claim(engine, batch_id, device_id)
+    assert lease is not None
+    return lease
+
+
+def test_what_is_built_already_is_not_waited_for(engine: Engine, gpu: int, stored: Stored, submit: Submit) -> None:
+    for kernel_id in wanted(engine):
+        build(engine, kernel_id)
+    again = submit(Campaign.from_document(ahead(name="again", measure={"max_attempts": 7})))
+    assert awaited(engine, again) == (0, 0, 0)
+    assert let_go(engine) == 12  # of the first campaign alone
+    assert len(leased_of(engine, gpu).jobs) == 12
+
+
+def test_two_campaigns_want_a_kernel_once(engine: Engine, stored: Stored, submit: Submit) -> None:
+    other = submit(Campaign.from_document(ahead(name="other", owner="bob")))
+    assert len(wanted(engine)) == 2
+    for kernel_id in wanted(engine):
+        build(engine, kernel_id)
+    assert let_go(engine) == 24
+    assert awaited(engine, other) == (0, 0, 0)
+
+
+def test_what_does_not_compile_is_invalid_with_the_compiler_s_line(engine: Engine, stored: Stored) -> None:
+    first, second = wanted(engine)
+    fail(engine, first, final=True)
+    assert let_go(engine) == 6
+    assert counts(engine, stored.campaign_id) == {"pending": 6, "invalid": 6}
+    with engine.connect() as connection:
+        refused = jobs.listed(connection, stored.campaign_id, states=[JobState.INVALID])
+    assert {job["error"] for job in refused} == {"gemm.cu(3): error: no"}
+    assert wanted(engine) == [second]
+
+
+def test_another_builder_tries_what_a_host_could_not_build(engine: Engine, stored: Stored) -> None:
+    first, _ = wanted(engine)
+    for attempt in range(1, MOST_STARTS + 1):
+        assert states(engine)["2 sm_90a"] == "wanted" or states(engine)["3 sm_90a"] == "wanted"
+        assert first in wanted(engine)
+        fail(engine, first, final=False)
+        assert (first in wanted(engine)) == (attempt < MOST_STARTS)
+    assert let_go(engine) == 6
+    assert counts(engine, stored.campaign_id) == {"pending": 6, "dead": 6}
+
+
+def test_a_retry_builds_again_what_could_not_be_built(engine: Engine, gpu: int, stored: Stored, tmp_path: Path) -> None:
+    first, _ = wanted(engine)
+    for _ in range(MOST_STARTS):
+        fail(engine, first, final=False)
+    let_go(engine)
+    with engine.begin() as connection:
+        assert batches.retry(connection, stored.campaign_id) == 6
+    land_what_is_there(engine, leased_of(engine, gpu), tmp_path)
+    assert awaited(engine, stored) == (2, 0, 12)
+    assert first in wanted(engine)
+    for kernel_id in wanted(engine):
+        build(engine, kernel_id)
+    assert let_go(engine) == 12
+    assert len(leased_of(engine, gpu).jobs) == 12
+
+
+def source(engine: Engine, folder: Path, store: Store | None = None) -> FarmKernels:
+    return FarmKernels(KernelCache(folder / "cache"), store or DatabaseStore(engine), engine, BUILT_WITH)
+
+
+def binary_of(job: batches.ClaimedJob) -> Binary:
+    binary = job.configuration.binary(card().traits)
+    assert binary is not None
+    return binary
+
+
+def land_what_is_there(engine: Engine, lease: batches.Lease, folder: Path) -> int:
+    """What a worker does: measures the jobs whose kernels it gets, and lets the others wait. How many were measured."""
+    results, missing = [], {}
+    for job in lease.jobs:
+        try:
+            source(engine, folder).get(binary_of(job))
+            results.append((job, row()))
+        except KernelMissing as error:
+            missing[job.id] = error.binary
+    with engine.begin() as connection:
+        batches.land(connection, lease, results, {}, missing)
+    return len(results)
+
+
+def test_a_kernel_that_no_store_has_any_more_is_built_again_and_costs_no_attempt(
+    engine: Engine, gpu: int, stored: Stored, tmp_path: Path
+) -> None:
+    first, second = wanted(engine)
+    kept, lost = build(engine, first), build(engine, second)
+    let_go(engine)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM kernel_code WHERE hash = :hash"), {"hash": lost.record.hash})
+    assert land_what_is_there(engine, leased_of(engine, gpu), tmp_path) == 6
+    assert counts(engine, stored.campaign_id) == {"pending": 6, "done": 6}
+    assert wanted(engine) == [second]
+    assert KernelCache(tmp_path / "cache").get(kept.record.hash) == kept
+    build(engine, second)
+    assert let_go(engine) == 6
+    with engine.connect() as connection:
+        assert jobs.failures_by_kind(connection, stored.campaign_id) == {}
+    assert land_what_is_there(engine, leased_of(engine, gpu), tmp_path) == 6
+    assert counts(engine, stored.campaign_id) == {"done": 12}
+
+
+def test_jobs_for_a_device_that_nobody_had_seen_want_their_kernels_when_it_has_come(
+    engine: Engine, announce: Announce, tmp_path: Path
+) -> None:
+    from farm.campaign import plan
+
+    announce(cpu())
+    campaign = Campaign.from_document(ahead(targets=[{"type": "nvidia-test"}]))
+    with engine.begin() as connection:
+        stored = campaigns.store(connection, campaign, plan(campaign, [], allow_missing=True).jobs())
+    assert states(engine) == {}
+    assert land_what_is_there(engine, leased_of(engine, announce(card())), tmp_path) == 0
+    assert awaited(engine, stored) == (2, 0, 12)
+    assert states(engine) == {"2 sm_90a": "wanted", "3 sm_90a": "wanted"}
+
+
+def test_a_job_of_several_architectures_waits_for_all_and_runs_where_one_was_built(
+    engine: Engine, announce: Announce, submit: Submit
+) -> None:
+    announce(card())
+    announce(card(2, kind="nvidia-old", capability=(8, 0)))
+    stored = submit(Campaign.from_document(ahead(kernels=[{"family": "cutlass", "stages": 3}])))
+    assert states(engine) == {"3 sm_90a": "wanted", "3 sm_80": "wanted"}
+    first, second = wanted(engine)
+    fail(engine, first, final=True)
+    assert let_go(engine) == 0
+    build(engine, second)
+    assert let_go(engine) == 6
+    assert counts(engine, stored.campaign_id) == {"pending": 6}
+
+
+@pytest.mark.parametrize("how", [batches.pause, batches.cancel])
+def test_what_only_stopped_campaigns_wait_for_is_not_built(
+    engine: Engine, stored: Stored, submit: Submit, how: Callable[..., bool]
+) -> None:
+    with engine.begin() as connection:
+        assert how(connection, stored.campaign_id)
+    assert wanted(engine) == []
+    submit(Campaign.from_document(ahead(name="urgent", priority=5, kernels=[{"family": "cutlass", "stages": 2}])))
+    assert len(wanted(engine)) == 1
+    submit(Campaign.from_document(ahead()))  # the same again
+    if how is batches.cancel:
+        assert len(wanted(engine)) == 2
+
+
+def test_what_is_more_urgent_is_built_first(engine: Engine, stored: Stored, submit: Submit) -> None:
+    before = wanted(engine)
+    submit(Campaign.from_document(ahead(name="urgent", priority=5, kernels=[{"family": "cutlass", "stages": 4}])))
+    assert wanted(engine) == [max(wanted(engine)), *before]
+
+
+def test_kernels_of_other_families_are_not_built_ahead(engine: Engine, device: int, submit: Submit) -> None:
+    submit(Campaign.from_document(document()))
+    assert states(engine) == {}
+    assert leased(engine, device).jobs
+
+
+# --- builders ----------------------------------------------------------------------------------------
+
+
+def test_of_two_builders_one_gets_a_kernel(engine: Engine, stored: Stored) -> None:
+    first, _ = wanted(engine)
+    assert start(engine, first) is not None
+    assert start(engine, first) is None
+    assert start(engine, 4711) is None
+
+
+def test_a_builder_of_other_versions_leaves_it_to_others(engine: Engine, stored: Stored) -> None:
+    first, _ = wanted(engine)
+    assert start(engine, first, Versions("4.2.0", "12.8.93")) is None
+    assert start(engine, first) is not None
+
+
+def test_a_builder_that_fell_silent_changes_nothing_any_more(engine: Engine, stored: Stored) -> None:
+    first, _ = wanted(engine)
+    started = began(engine, first)
+    with engine.begin() as connection:
+        assert kernels.beat(connection, started)
+        assert kernels.take_back(connection, silent_after=-1, most_starts=9) == {first: KernelState.WANTED}
+        assert not kernels.beat(connection, started)
+        assert not kernels.built(connection, started, record={}, builder="here")
+        assert not kernels.failed(connection, started, error="no", final=True, builder="here")
+    assert began(engine, first).number == 2
+
+
+def test_a_kernel_of_which_every_builder_died_is_given_up_and_says_so(engine: Engine, stored: Stored) -> None:
+    first, _ = wanted(engine)
+    for attempt in range(3):
+        began(engine, first)
+        with engine.begin() as connection:
+            taken = kernels.take_back(connection, silent_after=-1, most_starts=3)
+        assert taken == {first: KernelState.FAILED if attempt == 2 else KernelState.WANTED}
+    with engine.connect() as connection:
+        (given_up,) = kernels.listed(connection, states=[KernelState.FAILED])
+    assert "3 times in a row" in given_up["error"]
+
+
+# --- stores ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["database", "file", "memory"])
+def store(request: pytest.FixtureRequest, engine: Engine, tmp_path: Path) -> Store:
+    if request.param == "database":
+        return DatabaseStore(engine)
+    return FileStore(f"file://{tmp_path}/store" if request.param == "file" else f"memory://{tmp_path}")
+
+
+def test_what_is_put_into_a_store_comes_back(store: Store) -> None:
+    name = "ab" * 32
+    assert store.get(name) is None
+    store.put(name, b"first")
+    store.put(name, b"\0second")
+    assert store.get(name) == b"\0second"
+
+
+def test_a_worker_fetches_a_kernel_once(engine: Engine, stored: Stored, store: Store, tmp_path: Path) -> None:
+    built = build(engine, wanted(engine)[0], store)
+    binary = built.record.binary
+    assert source(engine, tmp_path, store).get(binary) == built
+    broken = FarmKernels(KernelCache(tmp_path / "cache"), FileStore("memory://nothing"), engine, BUILT_WITH)
+    assert broken.get(binary) == built
+
+
+def test_code_that_the_farm_did_not_record_is_refused(
+    engine: Engine, stored: Stored, store: Store, tmp_path: Path
+) -> None:
+    built = build(engine, wanted(engine)[0], store)
+    store.put(built.record.hash, built.code + b"x")
+    with pytest.raises(KernelMissing) as missing:
+        source(engine, tmp_path, store).get(built.record.binary)
+    assert missing.value.binary == built.record.binary
+    assert list(KernelCache(tmp_path / "cache").records()) == []
+
+
+def test_a_kernel_that_does_not_compile_is_invalid_on_the_device(
+    engine: Engine, stored: Stored, tmp_path: Path
+) -> None:
+    first, _ = wanted(engine)
+    fail(engine, first, final=True)
+    with engine.connect() as connection:
+        (failed,) = kernels.listed(connection, states=[KernelState.FAILED])
+        found = connection.execute(text("SELECT description FROM kernels WHERE id = :id"), {"id": first}).scalar_one()
+    assert failed["kernel_id"] == first
+    with pytest.raises(InvalidOnDevice, match=r"gemm\.cu\(3\): error: no"):
+        source(engine, tmp_path).get(Binary.from_json(found))
+
+
+def test_a_store_that_does_not_answer_fails_the_job_and_not_the_kernel(
+    engine: Engine, stored: Stored, tmp_path: Path
+) -> None:
+    (tmp_path / "store").write_text("a file where a folder should be")
+    unusable = FileStore(f"file://{tmp_path}/store")
+    built = build(engine, wanted(engine)[0])
+    with pytest.raises(KernelStoreUnusable, match="does not answer"):
+        unusable.put(built.record.hash, built.code)
+    with pytest.raises(MeasurementFailed, match="does not answer"):
+        source(engine, tmp_path, unusable).get(built.record.binary)
+    assert "built" in states(engine).values()
+
+
+@pytest.mark.parametrize("url", ["nowhere", "gopher://x/y"])
+def test_a_store_that_nobody_knows_is_refused(engine: Engine, url: str) -> None:
+    from farm.builds.stores import store_of
+    from farm.settings import Settings
+
+    with pytest.raises(BadKernelStore, match="s3://bucket/folder"):
+        store_of(Settings(kernel_store=url), engine)
+
+
+# --- all of it together ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path) -> Toolkit:
+    return Toolkit(tmp_path / "toolkit")
+
+
+@pytest.fixture
+def start_program(tmp_path: Path, database_url: str, farm_services: ServiceUrls, toolkit: Toolkit) -> Iterator[Start]:
+    urls = {"FARM_DATABASE_URL": database_url, "FARM_BROKER_URL": str(farm_services.broker_url)}
+    quick = {"FARM_HEARTBEAT_SECONDS": "0.3", "FARM_RESEND_AFTER_SECONDS": "1", "FARM_BUILD_SLOTS": "2"}
+    with programs(tmp_path, **urls, **quick, **toolkit.variables) as starting:
+        yield starting
+
+
+def builders(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return len(kernels.builders(connection, silent_after=5))
+
+
+def test_builders_build_each_kernel_once_for_the_whole_farm(
+    engine: Engine, gpu: int, stored: Stored, start_program: Start, toolkit: Toolkit, tmp_path: Path
+) -> None:
+    start_program(COORDINATOR)
+    first = start_program(FARM_WORKER, "--build", name="builder")
+    second = start_program(FARM_WORKER, "--build", name="builder", FARM_KERNELS=str(tmp_path / "elsewhere"))
+    eventually(lambda: set(states(engine).values()) == {"built"} and awaited(engine, stored) == (0, 0, 0), 60)
+    assert len(toolkit.compiled()) == 2
+    assert builders(engine) == 2
+    lease = leased_by_the_coordinator(engine, gpu)
+    assert {source(engine, tmp_path).get(binary_of(job)).record.registers for job in lease.jobs} == {255}
+    assert first.stop() == second.stop() == 0
+    assert builders(engine) == 0
+
+
+def leased_by_the_coordinator(engine: Engine, device_id: int) -> batches.Lease:
+    """What the coordinator has formed for the type of that device."""
+
+    def formed() -> int | None:
+        with engine.connect() as connection:
+            found: int | None = connection.execute(
+                text("SELECT id FROM batches WHERE state = 'queued' ORDER BY id LIMIT 1")
+            ).scalar_one_or_none()
+        return found
+
+    def beat() -> bool:
+        from farm.db import devices
+
+        with engine.begin() as connection:
+            devices.heartbeat(connection, device_id)
+        return formed() is not None
+
+    eventually(beat, 30)
+    lease = claim(engine, formed() or 0, device_id)
+    assert lease is not None
+    return lease
+
+
+def test_a_kernel_whose_builder_is_killed_is_built_by_the_next(
+    engine: Engine, stored: Stored, start_program: Start, toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolkit.hold(True)
+    start_program(COORDINATOR)
+    builder = start_program(FARM_WORKER, "--build", name="builder")
+    eventually(lambda: len(toolkit.compiled()) == 2, 60)
+    builder.kill()
+    with engine.begin() as connection:  # as if it had been silent for long
+        kernels.take_back(connection, silent_after=-1, most_starts=9)
+    toolkit.hold(False)
+    start_program(FARM_WORKER, "--build", name="builder")
+    eventually(lambda: set(states(engine).values()) == {"built"}, 60)
+
+
+def test_compile_errors_and_broken_hosts_end_differently(
+    engine: Engine, stored: Stored, start_program: Start, toolkit: Toolkit
+) -> None:
+    toolkit.refuse("-DSTAGES=3")
+    toolkit.break_(True)
+    start_program(COORDINATOR)
+    start_program(FARM_WORKER, "--build", name="builder")
+    eventually(lambda: set(states(engine).values()) == {"failed"}, 60)
+    with engine.connect() as connection:
+        found = {k["label"].split("stages ")[1][0]: k for k in kernels.listed(connection)}
+        final = {row.id: row.final for row in connection.execute(text("SELECT id, final FROM kernels"))}
+    assert 'static assertion failed with "it is refused"' in found["3"]["error"]
+    assert final[found["3"]["kernel_id"]]
+    assert "the compiler ended with 1" in found["2"]["error"]
+    assert not final[found["2"]["kernel_id"]]
+    assert len(toolkit.compiled()) == 1 + MOST_STARTS
+    eventually(lambda: counts(engine, stored.campaign_id) == {"invalid": 6, "dead": 6}, 30)
+
+
+def test_a_builder_of_other_versions_does_not_start(start_program: Start, tmp_path: Path) -> None:
+    other = Toolkit(tmp_path / "other", version="12.9.86")
+    builder = start_program(FARM_WORKER, "--build", name="builder", **other.variables)
+    assert builder.wait() == 3
+    assert "CUDA 12.9.86" in builder.log()
+    assert "CUDA 13.0.88" in builder.log()
+
+
+CAMPAIGN = (
+    "name: ahead\nproblems: {m: [64, 128], n: 64, k: 32, types: [f16]}\nkernels: [{family: cutlass, stages: [2, 3]}]\n"
+)
+
+
+def test_kernels_are_built_in_one_place_and_added_to_a_farm_in_another(
+    engine: Engine, gpu: int, submit: Submit, database_url: str, toolkit: Toolkit, tmp_path: Path
+) -> None:
+    (tmp_path / "ahead.yaml").write_text(CAMPAIGN)
+    farm = farm_in(tmp_path, database_url)
+    given = ("kernels", "build", "ahead.yaml", "--arch", "sm_90a", "-o", "out")
+    built = farm(*given, "--json", **toolkit.variables)
+    assert built.returncode == 0, built.stderr
+    assert len(json.loads(built.stdout)["kernels"]) == 2
+    again = farm(*given, **toolkit.variables)
+    assert again.stdout.startswith("2 kernels of ")
+    assert "0 were built now" in again.stdout
+    assert len(toolkit.compiled()) == 2
+    stored = submit(Campaign.from_document(ahead()))
+    assert json.loads(farm("kernels", "add", "out", "--json").stdout) == {"added": 2, "known": 0, "refused": []}
+    assert let_go(engine) == 12
+    assert awaited(engine, stored) == (0, 0, 0)
+    listed = json.loads(farm("kernels", "list", "--json").stdout)
+    assert [kernel["state"] for kernel in listed["kernels"]] == ["built", "built"]
+    refused(farm("kernels", "add", str(tmp_path)), 2, "holds no built kernels")
+
+
+def test_kernels_build_says_what_does_not_compile_and_keeps_the_rest(
+    database_url: str, toolkit: Toolkit, tmp_path: Path
+) -> None:
+    (tmp_path / "ahead.yaml").write_text(CAMPAIGN)
+    toolkit.refuse("-DSTAGES=3")
+    given = ("kernels", "build", "ahead.yaml", "--arch", "sm_80", "--arch", "sm_90a", "-o", "out")
+    built = farm_in(tmp_path, database_url)(*given, **toolkit.variables)
+    assert built.returncode == 6
+    assert built.stdout.count("it is refused") == 2
+    assert len(list(KernelCache(tmp_path / "out").records())) == 2
+    assert "2 of 4 kernels are not there" in built.stderr
+
+
+def test_kernels_build_refuses_what_makes_no_sense(database_url: str, toolkit: Toolkit, tmp_path: Path) -> None:
+    (tmp_path / "plain.yaml").write_text(
+        "name: plain\nproblems: {m: 64, n: 64, k: 32, types: [f32]}\nkernels: [{family: tiled}]\n"
+    )
+    farm = farm_in(tmp_path, database_url)
+    refused(farm("kernels", "build", "plain.yaml", "--arch", "sm_90a"), 2, "needs a kernel that is built ahead")
+    refused(farm("kernels", "build", "plain.yaml", "--arch", "hopper"), 2, "Write it as nvcc does, as in sm_90a")

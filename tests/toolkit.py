@@ -1,0 +1,107 @@
+"""A CUDA toolkit whose compiler is a script, for tests of everything around it."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+
+PTXAS = """\
+ptxas info    : 11 bytes gmem, 12 bytes cmem[3]
+ptxas info    : Compiling entry function 'gemm_pack' for 'sm_80'
+ptxas info    : Function properties for gemm_pack
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 0 barriers
+ptxas info    : Compiling entry function 'gemm' for 'sm_80'
+ptxas info    : Function properties for gemm
+    96 bytes stack frame, 88 bytes spill stores, 120 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 96 bytes cumulative stack size, 1024 bytes smem, 720 bytes cmem[0]
+"""
+
+_NVCC = """\
+#!{python}
+import os, pathlib, sys, time
+if "--version" in sys.argv:
+    print("Cuda compilation tools, release 13.0, V{version}")
+    sys.exit()
+folder, options = pathlib.Path({folder!r}), " ".join(a for a in sys.argv[1:] if a.startswith("-D"))
+with (folder / "compiled").open("a") as log:
+    log.write(options + "\\n")
+while (folder / "hold").exists():
+    time.sleep(0.02)
+refused = (folder / "refused").read_text() if (folder / "refused").exists() else None
+if refused and refused in options:
+    print("gemm.cu(31): error: static assertion failed with \\"it is refused\\"")
+    sys.exit(2)
+if (folder / "broken").exists():
+    print("nvcc fatal   : Could not open output file")
+    sys.exit(1)
+pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_bytes({code!r} + options.encode())
+print({said!r}, file=sys.stderr)
+"""
+
+
+def cubin(params: int = 368, shared: int = 49152, threads: int = 128, name: bytes = b"gemm_facts") -> bytes:
+    """The smallest ELF file for CUDA that holds the facts."""
+    facts = struct.pack("<3i", params, shared, threads)
+    names = b"\0" + name + b"\0"
+    symbols = bytes(24) + struct.pack("<IBBHQQ", 1, 1, 0, 1, 0, len(facts))
+    at = [64, 64 + len(facts), 64 + len(facts) + len(names)]
+    table = at[2] + len(symbols)
+
+    def section(kind: int, start: int, length: int, link: int = 0) -> bytes:
+        return struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, start, length, link, 0, 0, 0)
+
+    header = (
+        b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, table, 0, 64, 0, 0, 64, 4, 0)
+    )
+    sections = (
+        section(0, 0, 0) + section(1, at[0], len(facts)) + section(3, at[1], len(names)) + section(2, at[2], 48, 2)
+    )
+    return header + facts + names + symbols + sections
+
+
+class Toolkit:
+    """nvcc and CUTLASS in a folder, found before all others by a process with the variables."""
+
+    def __init__(self, folder: Path, *, version: str = "13.0.88") -> None:
+        self._folder = folder
+        headers = folder / "cutlass_library" / "source" / "include" / "cutlass"
+        headers.mkdir(parents=True)
+        (folder / "cutlass_library" / "__init__.py").touch()
+        (headers / "version.h").write_text(
+            "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n"
+        )
+        nvcc = folder / "nvidia" / "cu13" / "bin" / "nvcc"
+        nvcc.parent.mkdir(parents=True)
+        nvcc.write_text(
+            _NVCC.format(python=sys.executable, version=version, folder=str(folder), code=cubin(), said=PTXAS)
+        )
+        nvcc.chmod(0o755)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"PYTHONPATH": str(self._folder)}
+
+    def compiled(self) -> list[str]:
+        """The macros of each compilation that began."""
+        log = self._folder / "compiled"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def hold(self, held: bool) -> None:
+        """Whether compilations wait."""
+        self._switch("hold", held)
+
+    def break_(self, broken: bool) -> None:
+        """Whether the host is not able to compile."""
+        self._switch("broken", broken)
+
+    def refuse(self, macro: str) -> None:
+        """What does not compile: kernels with that macro."""
+        (self._folder / "refused").write_text(macro)
+
+    def _switch(self, name: str, on: bool) -> None:
+        if on:
+            (self._folder / name).touch()
+        else:
+            (self._folder / name).unlink(missing_ok=True)
