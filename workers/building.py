@@ -18,7 +18,7 @@ from farm.db import kernels
 from farm.db.engine import make_engine
 from farm.db.kernels import Start
 from farm.devices import host_name
-from farm.errors import BadBinary, BuildLost, DoesNotCompile, FarmError, WrongCompiler, first_line
+from farm.errors import BadBinary, BuildFailed, BuildLost, DoesNotCompile, FarmError, WrongCompiler, first_line
 from farm.kernels.binary import Binary
 from farm.services.heartbeats import heard_of
 from farm.settings import settings
@@ -74,15 +74,16 @@ def build_kernel(kernel_id: int) -> None:
         log.warning("the database does not answer (%s); the kernel is given up", first_line(error), extra=ids)
 
 
-def _attempt(started: Start) -> Built | Exception:
+def _attempt(started: Start) -> Built | FarmError:
     """The kernel, which is in the store, or why there is none."""
     try:
         built = _built(started)
         _store().put(started.hash, built.code)
-    except Exception as error:
-        if not isinstance(error, FarmError):
-            log.exception("building failed", extra={"kernel_id": started.kernel_id})
+    except FarmError as error:
         return error
+    except Exception as error:
+        log.exception("building failed", extra={"kernel_id": started.kernel_id})
+        return BuildFailed(binary=started.hash, why=f"{type(error).__name__}: {error}")
     return built
 
 
@@ -107,13 +108,13 @@ def _check_held(started: Start) -> None:
             raise BuildLost(kernel=started.kernel_id)
 
 
-def _write_down(started: Start, result: Built | Exception) -> None:
+def _write_down(started: Start, result: Built | FarmError) -> None:
     builder = host_name()
     with engine().connect() as connection:
         if isinstance(result, Built):
             held = kernels.built(connection, started, record=result.record.model_dump(), builder=builder)
         else:
-            why = str(result) if isinstance(result, FarmError) else f"{type(result).__name__}: {result}"
+            why = str(result)
             final = isinstance(result, DoesNotCompile)
             held = kernels.failed(connection, started, error=why, final=final, builder=builder)
             log.warning("%s", why, extra={"kernel_id": started.kernel_id})

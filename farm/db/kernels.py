@@ -21,7 +21,7 @@ _KERNELS = Errands(
     waiting=KernelState.WANTED,
     running=KernelState.BUILDING,
     failed=KernelState.FAILED,
-    given_up="its builder died or fell silent, %s times in a row; the log of the builder may say why",
+    given_up="The kernel could not be built: its builder died or fell silent, %s times in a row; the log of the builder may say why",
     suits="cutlass = :cutlass AND cuda = :cuda",
 )
 

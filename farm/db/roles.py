@@ -51,6 +51,13 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "environments": {"INSERT": ("id", "content")},
     "failures": {"INSERT": ("job_id", "lane_id", "batch_id", "device_id", "kind", "message")},
     "returned_jobs": {"INSERT": ("job_id", "lane_id", "solo", "avoid_device_id")},
+    "kernels": {  # it may ask for one, and read what it must be; only builders say that one is built
+        "SELECT": (),
+        "INSERT": ("hash", "description", "cutlass", "cuda"),
+        "UPDATE": ("state", "starts", "sent_at", "finished_at", "wanted_at"),
+    },
+    "kernel_code": {"SELECT": ()},
+    "waiting_jobs": {"SELECT": (), "INSERT": ("kernel_id", "job_id", "lane_id")},
 }
 """What a worker's statements need, by table and privilege: these columns, or all where none is named."""
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from farm import __version__
 from farm.db.tables import FailureKind
-from farm.errors import BuildFailed, DoesNotCompile, ElementNotWritten, FarmError, WrongResult
+from farm.errors import BadBinary, BuildFailed, DoesNotCompile, ElementNotWritten, FarmError, WrongResult
 from farm.measurement import MeasuringRules
 
 SCHEMA_VERSION = "1.0.0"
@@ -208,7 +208,7 @@ def _without_result(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def invalidity(kind: FailureKind, message: str) -> Invalidity:
     """T4's word for what a job's last failure was. Failures keep messages, and an error is known by how its message begins."""
-    if _is_one_of(message, BuildFailed, DoesNotCompile):
+    if _is_one_of(message, BuildFailed, DoesNotCompile, BadBinary):
         return "compile"
     if kind is FailureKind.INVALID:
         return "constraints"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 from audit import faults, unfinished
-from samples import cpu, document, row
+from samples import ahead, card, cpu, document, row
 from sqlalchemy import Connection, Engine, text
 from test_batches import claim, counts, expire, form, leased, rows
 from test_runner import Scripted
@@ -20,13 +20,14 @@ from test_runner import Scripted
 from farm.campaign import Campaign, KnownDevice, plan
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
-from farm.db import batches, campaigns, devices, jobs
+from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.batches import Failure, Lease
 from farm.db.campaigns import Stored
 from farm.db.engine import DISPATCHING, FROZEN_SECONDS, HASTY, make_engine
-from farm.db.tables import FailureKind, JobState
+from farm.db.tables import FailureKind, JobState, KernelState
 from farm.devices import DeviceIdentity
 from farm.errors import LeaseLost
+from farm.kernels.binary import BUILT_WITH
 from farm.metrics import Metrics
 from farm.settings import Settings
 from workers import runner
@@ -335,6 +336,11 @@ class Storm:
         while not self.over.is_set():
             with self.engine.begin() as connection:
                 batches.reap(connection)
+                kernels.take_back(connection, silent_after=0.05, most_starts=20)
+            with self.engine.begin() as connection:
+                kernels.mark_sent(connection, kernels.unsent(connection, resend_after=0.0))
+            with self.engine.begin() as connection:
+                batches.let_go(connection)
             schedule = read_schedule(self.engine, self.settings)
             with self.engine.begin() as connection:
                 batches.recall(connection, served=schedule.queues)
@@ -349,6 +355,23 @@ class Storm:
                     if not unfinished(connection):
                         self.over.set()
 
+    def builder(self) -> None:
+        """Builds, fails to build, and falls silent."""
+        chance = random.Random(7)
+        while not self.over.is_set():
+            with self.engine.connect() as connection:
+                waiting = [k["kernel_id"] for k in kernels.listed(connection, states=[KernelState.WANTED])]
+            for kernel_id in waiting:
+                with self.engine.begin() as connection:
+                    started = kernels.start(connection, kernel_id, BUILT_WITH)
+                if started is None or chance.random() < 0.2:
+                    continue
+                with self.engine.begin() as connection:
+                    if chance.random() < 0.2:
+                        kernels.failed(connection, started, error="no", final=False, builder="here")
+                    else:
+                        kernels.built(connection, started, record={}, builder="here")
+
     def worker(self, device_id: int) -> None:
         chance = random.Random(device_id)
         while not self.over.is_set():
@@ -362,19 +385,22 @@ class Storm:
                 batches.renew(connection, device_id=device_id, lease_seconds=60)
 
     def _measure(self, lease: Lease, chance: random.Random) -> None:
-        results, failures = [], {}
+        results, failures, missing = [], {}, {}
         for job in lease.jobs:
             with self.engine.begin() as connection:
                 if not batches.mark(connection, lease, job, lease_seconds=0.05 if chance.random() < 0.05 else 60):
                     break
-            if chance.random() < 0.8:
+            binary = job.configuration.binary(card().traits)
+            if binary is not None and chance.random() < 0.1:
+                missing[job.id] = binary
+            elif chance.random() < 0.8:
                 results.append((job, row()))
             else:
                 failures[job.id] = Failure(chance.choice(list(FailureKind)), "so it came")
         if chance.random() < 0.1:
             start_again(self.engine, lease.device_id)
         with self.engine.begin() as connection:
-            batches.land(connection, lease, results, failures)
+            batches.land(connection, lease, results, failures, missing)
 
     def people(self) -> None:
         chance = random.Random(0)
@@ -409,17 +435,25 @@ class Storm:
 
 
 def test_a_storm_of_everybody_ends_with_every_job_final(engine: Engine, announce: Announce) -> None:
-    ids = [announce(cpu(n, kind=f"cpu-{n % 2}")) for n in range(1, 5)]
+    ids = [announce(cpu(n, kind=f"cpu-{n % 2}")) for n in range(1, 5)] + [announce(card(n)) for n in (5, 6)]
     problems = {"m": "64..512 +64", "n": 64, "k": [32, 64], "types": ["f32"]}
     targets = ("any", [{"type": "cpu-0"}], [{"each": "cpu-1"}])
     made = [
         Campaign.from_document(document(name=f"c{n}", owner=f"owner-{n % 2}", targets=target, problems=problems))
         for n, target in enumerate(targets)
     ]
+    made.append(Campaign.from_document(ahead(problems={**problems, "types": ["f16"]})))
     stored = [store(engine, campaign) for campaign in made]
     storm = Storm(engine, made, ids)
     storm.run(
-        [storm.coordinator, storm.coordinator, storm.people, storm.witness, *(lambda i=i: storm.worker(i) for i in ids)]
+        [
+            storm.coordinator,
+            storm.coordinator,
+            storm.people,
+            storm.witness,
+            storm.builder,
+            *(lambda i=i: storm.worker(i) for i in ids),
+        ]
     )
     nothing_is_broken(engine)
     for one in stored:

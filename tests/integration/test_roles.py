@@ -17,10 +17,11 @@ import pytest
 from homes import embedded_settings, environment, eventually, need_embedded_services
 from programs import COORDINATOR, FARM_WORKER, programs
 from psycopg import errors
-from samples import cpu, document
+from samples import ahead, card, cpu, document
 from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from test_batches import land, leased
+from test_kernels import awaited, binary_of, build, leased_of, let_go, source, wanted
 
 import farm
 from farm.campaign import Campaign, load
@@ -133,6 +134,22 @@ def test_under_the_role_a_campaign_is_measured_to_its_end_though_a_child_dies_an
         assert "denied" not in worker.log()
 
 
+def test_under_the_role_kernels_are_fetched_and_asked_for(
+    engine: Engine, worker: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    device_id = announce(card())
+    stored = submit(Campaign.from_document(ahead()))
+    built = build(engine, wanted(engine)[0])
+    assert let_go(engine) == 6
+    assert source(worker, tmp_path).get(built.record.binary) == built
+    lease = leased_of(engine, device_id)
+    with worker.begin() as connection:
+        missing = {job.id: binary_of(job) for job in lease.jobs}
+        batches.land(connection, lease, [], {}, missing)
+    assert awaited(engine, stored) == (2, 0, 12)
+
+
 # --- and no more ---------------------------------------------------------------------------------------
 
 FORBIDDEN = """
@@ -187,6 +204,16 @@ DELETE FROM failures
 INSERT INTO failures (id) VALUES (1)
 UPDATE returned_jobs SET solo = false
 DELETE FROM returned_jobs
+INSERT INTO kernels (hash, description, cutlass, cuda, record) VALUES ('a', '{{}}', '1', '1', '{{}}')
+UPDATE kernels SET record = '{{}}'
+UPDATE kernels SET description = '{{}}'
+UPDATE kernels SET final = true
+DELETE FROM kernels
+INSERT INTO kernel_code (hash, code) VALUES ('a', 'b')
+UPDATE kernel_code SET code = 'b'
+DELETE FROM kernel_code
+DELETE FROM waiting_jobs
+INSERT INTO builders (name, cutlass, cuda, slots) VALUES ('mine', '1', '1', 1)
 UPDATE devices SET uuid = 'mine'
 UPDATE devices SET measured = 0
 DELETE FROM devices

@@ -65,7 +65,7 @@ def let_go(connection: Connection) -> int:
     parameters = {
         "ids": [row.job_id for row in over],
         "states": [row.state for row in over],
-        "errors": [row.error or "its kernel could not be built" for row in over],
+        "errors": [row.error or "The kernel could not be built" for row in over],
         "before_all": BEFORE_ALL,
     }
     moved: int = connection.execute(_MOVE, parameters).scalar_one()
