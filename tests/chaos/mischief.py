@@ -28,6 +28,7 @@ from farm.errors import DevicePoisoned, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
 from workers.devices import Device, open_device
+from workers.kernels.sources import Kernels
 from workers.measure.explain import Explanation
 
 FOLDER = "CHAOS_FOLDER"
@@ -135,8 +136,8 @@ def read_poisons(folder: Path) -> dict[str, Poison]:
     return {configuration_id: Poison(poison) for configuration_id, poison in found.items()}
 
 
-def _open_mischievous(identity: DeviceIdentity) -> Device:
-    return MischievousDevice(open_device(identity), Path(os.environ[FOLDER]))
+def _open_mischievous(identity: DeviceIdentity, kernels: Kernels) -> Device:
+    return MischievousDevice(open_device(identity, kernels), Path(os.environ[FOLDER]))
 
 
 def install() -> None:

@@ -20,6 +20,7 @@ from farm.services.processes import start_guarded
 from workers.devices import Device, open_device
 from workers.devices.cuda_errors import cuda_errors
 from workers.kernels.base import Placement
+from workers.kernels.sources import Kernels
 from workers.kernels.tiled import TILED_ENTRY, TiledFamily, TiledKernel
 from workers.measure.explain import Explanation
 
@@ -71,8 +72,8 @@ def _bind(family: TiledFamily, configuration: Configuration, placement: Placemen
     return bound
 
 
-def _open(identity: DeviceIdentity) -> Device:
-    return MisbehavingCard(open_device(identity))
+def _open(identity: DeviceIdentity, kernels: Kernels) -> Device:
+    return MisbehavingCard(open_device(identity, kernels))
 
 
 def _start(command: Sequence[str], **options: Any) -> Any:

@@ -188,6 +188,8 @@ class FakeCupy(ModuleType):
         self.freed = 0
         self.queue_runs_dry = True  # an event that is recorded has happened
         self.held_ms: list[float] = []
+        self.attributes: list[tuple[int, int]] = []  # that were set of functions
+        self.loaded: list[bytes] = []  # binaries
         names = {f"cudaDevAttr{name}": number for number, name in enumerate(self.CARD)}
         numbers = dict(enumerate(self.CARD.values()))
         self.cuda = SimpleNamespace(
@@ -200,7 +202,11 @@ class FakeCupy(ModuleType):
                 runtimeGetVersion=lambda: 13000,
                 memGetInfo=lambda: (self.free, 2**34),
             ),
-            driver=SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 2048 // threads),
+            driver=SimpleNamespace(
+                occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 2048 // threads,
+                funcSetAttribute=lambda _, attribute, value: self.attributes.append((attribute, value)),
+            ),
+            function=SimpleNamespace(Module=lambda: FakeBinary(self)),
             nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
             Stream=lambda non_blocking: FakeStream(self),
             get_elapsed_time=lambda a, b: 1e3 * (b.at - a.at),
@@ -223,7 +229,7 @@ class FakeCupy(ModuleType):
     def empty(self, count: int, dtype: type) -> Any:
         if self.fault is not None and isinstance(self.fault, OutOfMemoryError):
             raise self.fault
-        return np.full(count, -77, dtype).view(FakeArray)
+        return np.full(count, 77 if np.dtype(dtype).kind == "u" else -77, dtype).view(FakeArray)
 
     def get_default_memory_pool(self) -> Any:
         def free_all_blocks() -> None:
@@ -236,15 +242,34 @@ class FakeCupy(ModuleType):
         return SimpleNamespace(get_function=lambda name: FakeKernel(self, name, defines))
 
 
+class FakeBinary:
+    """A module of a binary that a `Toolkit` compiled, which ends with the macros."""
+
+    def __init__(self, cupy: FakeCupy) -> None:
+        self._cupy = cupy
+
+    def load(self, code: bytes) -> None:
+        self._cupy.loaded.append(code)
+        macros = code[code.index(b"-D") :].decode().split()
+        self._defines = dict(macro.removeprefix("-D").split("=", 1) for macro in macros if "=" in macro)
+
+    def get_function(self, name: str) -> FakeKernel:
+        return FakeKernel(self._cupy, name, self._defines)
+
+
 class FakeKernel:
     num_regs, shared_size_bytes, local_size_bytes = 40, 2048, 0
     kernel = SimpleNamespace(ptr=1)
+    ptr = 1
 
     def __init__(self, cupy: FakeCupy, name: str, defines: dict[str, str]) -> None:
         self.cupy, self.name, self.defines = cupy, name, defines
 
-    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int = 0
+    ) -> None:
         def run() -> None:
+            self.shared_mem = shared_mem
             getattr(self, self.name)(grid, block, *arguments)
 
         if self.cupy.capturing is not None:
@@ -311,6 +336,11 @@ class FakeKernel:
         assert type(alpha) is type(beta) is dtype
         assert block == (tile, tile)
         assert grid == (-(-n // tile), -(-m // tile))
+        self.multiply(dtype, a, b, c, d, m, n, k, alpha, beta)
+
+    def multiply(
+        self, dtype: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any
+    ) -> None:
         self.cupy.launches.append(a)
         if self.cupy.fault is not None:
             raise self.cupy.fault
@@ -321,6 +351,36 @@ class FakeKernel:
         if beta:
             result = result + beta * at_address(c, m * n, dtype).reshape(m, n)
         at_address(d, m * n, dtype).reshape(m, n)[: result.shape[0]] = result
+
+    # The kernels of gemm2x.cu. Their parameters are 11 numbers of 8 bytes here.
+
+    def gemm_pack(
+        self, grid: Any, block: Any, packed: Any, launch: Any, m: int, n: int, k: int, a: int, b: int, c: int, d: int,
+        between_inputs: int, between_outputs: int, alpha: Any, beta: Any, split_k: int, semaphores: Any,
+    ) -> None:  # fmt: skip
+        (sets,), size = grid, packed.size // grid[0]
+        tiles = -(-m // int(self.defines["TILE_M"])), -(-n // int(self.defines["TILE_N"]))
+        assert block == (1,)
+        assert type(alpha) is type(beta) is {"float": np.float32, "double": np.float64}[self.defines["ACC"]]
+        assert (split_k > 1) == (not isinstance(semaphores, int))
+        if split_k > 1:
+            assert semaphores.size == tiles[0] * tiles[1]
+            assert not semaphores.any()
+        for index in range(sets):
+            inputs, outputs = index * between_inputs, index * between_outputs
+            integers = [m, n, k, a + inputs, b + inputs, c and c + outputs, d + outputs, split_k]
+            held = np.array(integers, np.int64).tobytes() + np.array([alpha, beta], np.float64).tobytes()
+            packed[index * size :][: len(held)] = np.frombuffer(held, np.uint8)
+        launch[:] = [*tiles, split_k, 4 * tiles[0] * tiles[1] * (split_k > 1)]
+
+    def gemm(self, grid: Any, block: Any, params: Any) -> None:
+        assert params.shape == (1,)  # of a void type, which CuPy passes by value
+        held = params.tobytes()
+        m, n, k, a, b, c, d, split_k = (int(number) for number in np.frombuffer(held[:64], np.int64))
+        alpha, beta = np.frombuffer(held[64:80], np.float64)
+        assert grid == (-(-m // int(self.defines["TILE_M"])), -(-n // int(self.defines["TILE_N"])), split_k)
+        assert (block, self.shared_mem) == ((128,), 49152)
+        self.multiply({"float": np.float32, "double": np.float64}[self.defines["AB"]], a, b, c, d, m, n, k, alpha, beta)
 
 
 class FakeStream:
