@@ -1,4 +1,5 @@
-# Images of the farm. Targets: core (coordinator, migrations, CPU worker), gpu (CUDA worker), trainer (also MLflow).
+# Images of the farm. Targets: core (coordinator, migrations, CPU worker), gpu (CUDA worker), build (builder of CUTLASS
+# kernels), trainer (also MLflow).
 FROM python:3.12-slim AS base
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN useradd --create-home --uid 10001 farm && mkdir /data && chown farm /data
@@ -25,6 +26,14 @@ COPY --from=core /opt/gemm-farm ./
 RUN uv pip install --system --no-deps --no-build-isolation --editable .
 USER farm
 ENV FARM_HOME=/data NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+FROM base AS build
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+RUN uv pip install --system --require-hashes --compile-bytecode -r requirements/worker-build.txt
+COPY --from=core /opt/gemm-farm ./
+RUN uv pip install --system --no-deps --no-build-isolation --editable .
+USER farm
+ENV FARM_HOME=/data
 
 FROM base AS trainer
 RUN uv pip install --system --require-hashes --compile-bytecode -r requirements/trainer.txt

@@ -62,7 +62,9 @@ def list_(
     if as_json:
         emit_json({"kernels": rows, "builders": builders})
         return
-    if not rows:
+    if not rows and campaign is not None:
+        console.print(f"{campaign} waits for no kernels.")
+    elif not rows:
         console.print("None. Campaigns of families that are built ahead of time, such as cutlass, want some.")
     else:
         console.print(table("kernels", _COLUMNS, map(_line, rows), right=_COLUMNS[2:-1]))

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from farm.services.doctor.check import Check, State
-from farm.services.doctor.machine import check_disk, check_gpu, check_home, check_libraries, check_limits, check_python
+from farm.services.doctor.machine import (
+    check_builder,
+    check_disk,
+    check_gpu,
+    check_home,
+    check_libraries,
+    check_limits,
+    check_python,
+)
 from farm.services.doctor.servers import (
     check_broker,
     check_clock,
@@ -34,6 +42,7 @@ def examine(settings: Settings) -> list[Check]:
         check_libraries,
         check_registry,
         check_gpu,
+        check_builder,
         check_clock,
         check_limits,
         check_stack,

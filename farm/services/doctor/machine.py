@@ -87,6 +87,16 @@ def check_gpu(_: Settings) -> Check:
     return Check("gpu", State.OK, f"NVIDIA driver {driver}, CuPy and NVML")
 
 
+def check_builder(_: Settings) -> Check:
+    """Only builders need it; a machine without is as healthy."""
+    install = "pip install 'gemm-farm[build]'"
+    if importlib.util.find_spec("cutlass_library") is None:
+        return Check("builder", State.OK, f"not installed: this machine builds no CUTLASS kernels ({install})")
+    if shutil.which("g++") is None and shutil.which("c++") is None:
+        return Check("builder", State.WARNING, "the extra build is installed, but g++ is not there", "install g++")
+    return Check("builder", State.OK, "CUTLASS and g++: farm-worker --build builds kernels")
+
+
 def check_limits(_: Settings) -> Check:
     files, files_most = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = resource.getrlimit(resource.RLIMIT_AS)[0]
