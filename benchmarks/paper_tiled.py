@@ -16,8 +16,6 @@ Its 15.5 seconds for a configuration are from its published run of 16,128 of the
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,9 +24,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-from common import RESULTS, command, end_like_interrupted, markdown, write
+from common import RESULTS, end_like_interrupted, markdown, write
 from farms import cancel, check, choose_devices, farm_home, is_over, programs, store
+from recordings import export
 from sqlalchemy import Engine
 
 from farm.analysis.paper import PAPER_SOURCE, beside_paper
@@ -36,7 +34,6 @@ from farm.analysis.recording import read_recording
 from farm.analysis.tiles import DeviceTiles, ProblemTiles, analyze
 from farm.campaign import load
 from farm.db import campaigns
-from farm.provenance import METADATA_KEY
 from farm.services.stack import Stack
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "campaigns"
@@ -45,10 +42,6 @@ FILES = {name: EXAMPLES / f"{name}.yaml" for name in ("paper-tiled", "paper-all-
 PAPER_SECONDS_PER_CONFIGURATION = 15.5
 
 MADE_UP_JOB_SECONDS = 0.05
-
-SAID = ("driver", "cuda_runtime", "nvrtc", "cupy", "numpy", "python")
-"""Of a row's environment, what the provenance repeats."""
-
 
 # --- measuring ---------------------------------------------------------------------------------------
 
@@ -71,37 +64,6 @@ def measure(engine: Engine, stack: Stack, seconds: float) -> tuple[dict[str, dic
     took = time.monotonic() - began
     with engine.connect() as connection:
         return {name: campaigns.counts(connection, i) for name, i in ids.items()}, took
-
-
-def export(campaign: str, folder: Path) -> Path | None:
-    """The rows of a campaign as a recording in that folder; None where it has none, or of several device types."""
-    folder.mkdir(parents=True, exist_ok=True)
-    made = folder / f"{campaign}.parquet"
-    options = ["results", "--campaign", campaign, "--output", str(made)]
-    subprocess.run([sys.executable, "-m", "farm", *options], check=True, stdout=subprocess.DEVNULL, timeout=60)
-    table = pq.read_table(made)
-    metadata = (table.schema.metadata or {}).get(METADATA_KEY)
-    if metadata is None:
-        made.unlink()
-        return None
-    said = json.loads(metadata)
-    said["provenance"] += "; " + origin(said["device_name"], table.to_pylist(), command("--recordings"))
-    pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(said)}), made, compression="zstd")
-    return made.rename(folder / f"{said['device_type']}-{campaign}.parquet")
-
-
-def origin(name: str, rows: Sequence[Mapping[str, Any]], by: str) -> str:
-    """The cards by UUID, the versions, the clock policy and the command, from exported rows."""
-    cards = sorted({str(row["device_uuid"]) for row in rows})
-    environments = [json.loads(row["environment"] or "{}") for row in rows]
-
-    def all_of(found: Sequence[Any]) -> str:
-        return " and ".join(sorted({str(value) for value in found if value is not None})) or "unknown"
-
-    versions = [f"{key} {all_of(found)}" for key in SAID if any(found := [e.get(key) for e in environments])]
-    clocks = all_of([row["clock_policy"] for row in rows])
-    parts = [f"{len(cards)} x {name} ({', '.join(cards)})", ", ".join(versions), f"clocks: {clocks}", by]
-    return "; ".join(part for part in parts if part)
 
 
 # --- figures -----------------------------------------------------------------------------------------
