@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from programs import COORDINATOR, FARM_WORKER, Start, programs
 from samples import ahead, card, cpu, document, row
 from sqlalchemy import Engine, text
 from test_batches import claim, counts, form, leased
+from test_runner import Scripted
 from toolkit import Toolkit
 
 from farm.builds.cache import KernelCache
@@ -28,9 +30,12 @@ from farm.db.kernels import Start as Build
 from farm.db.tables import JobState, KernelState
 from farm.devices import DeviceIdentity
 from farm.errors import BadKernelStore, InvalidOnDevice, KernelMissing, KernelStoreUnusable, MeasurementFailed
+from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
+from farm.measurement import Measurement
 from farm.services import ServiceUrls
 from workers.kernels.sources import FarmKernels
+from workers.runner import Runner
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]
@@ -301,6 +306,30 @@ def test_kernels_of_other_families_are_not_built_ahead(engine: Engine, device: i
     assert leased(engine, device).jobs
 
 
+def test_a_worker_lets_jobs_wait_whose_kernels_it_cannot_get_and_measures_the_others(
+    engine: Engine, gpu: int, stored: Stored, tmp_path: Path
+) -> None:
+    first, second = wanted(engine)
+    build(engine, first)
+    lost = build(engine, second)
+    let_go(engine)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM kernel_code WHERE hash = :hash"), {"hash": lost.record.hash})
+
+    def measure(_: int, configuration: Configuration) -> Measurement:
+        binary = configuration.binary(card().traits)
+        assert binary is not None
+        source(engine, tmp_path).get(binary)
+        return row()
+
+    batch_id = form(engine, kind="nvidia-test")
+    assert batch_id is not None
+    runner = Runner(engine, Scripted(measure), gpu, lease_seconds=60, stopping=threading.Event())
+    assert runner.run_batch(batch_id) == 6
+    assert counts(engine, stored.campaign_id) == {"pending": 6, "done": 6}
+    assert awaited(engine, stored) == (1, 0, 6)
+
+
 # --- builders ----------------------------------------------------------------------------------------
 
 
@@ -327,6 +356,9 @@ def test_a_builder_that_fell_silent_changes_nothing_any_more(engine: Engine, sto
         assert not kernels.built(connection, started, record={}, builder="here")
         assert not kernels.failed(connection, started, error="no", final=True, builder="here")
     assert began(engine, first).number == 2
+    with engine.begin() as connection:  # now another one has it
+        assert not kernels.beat(connection, started)
+        assert not kernels.built(connection, started, record={}, builder="here")
 
 
 def test_a_kernel_of_which_every_builder_died_is_given_up_and_says_so(engine: Engine, stored: Stored) -> None:

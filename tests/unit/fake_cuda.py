@@ -183,6 +183,7 @@ class FakeCupy(ModuleType):
         self.gemm: Callable[[Any, Any], Any] = lambda a, b: a @ b
         self.fault: Exception | None = None
         self.launches: list[int] = []  # the address of A of every launch
+        self.written: list[int] = []  # and of D
         self.capturing: list[Callable[[], None]] | None = None
         self.free = 2**33
         self.freed = 0
@@ -342,6 +343,7 @@ class FakeKernel:
         self, dtype: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any
     ) -> None:
         self.cupy.launches.append(a)
+        self.cupy.written.append(d)
         if self.cupy.fault is not None:
             raise self.cupy.fault
         a_stored, b_stored = at_address(a, m * k, dtype), at_address(b, k * n, dtype)

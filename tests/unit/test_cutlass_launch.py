@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import MeasuringRules, TimingRules
 from workers.devices import discover, open_device
-from workers.devices.cuda import CudaDevice
+from workers.devices.cuda import ALIGNMENT, CudaDevice
 from workers.kernels.sources import OwnKernels
+from workers.measure.operands import SetLayout
 from workers.measure.verify import error_bound, group_bound
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_seconds=0.05, warmup_seconds=0.0))
@@ -73,10 +75,18 @@ def configuration(text: str) -> Configuration:
 def test_layouts_scalars_and_every_operand_set_reach_the_kernel(
     device: CudaDevice, cupy: FakeCupy, kernel: str, layout: str, scalars: str
 ) -> None:
-    row = device.measure(configuration(f"{kernel} {layout}{scalars}"), QUICK)
+    asked = configuration(f"{kernel} {layout}{scalars}")
+    row = device.measure(asked, QUICK)
     assert row.verify_error is not None
     assert row.verify_error < 1e-5
-    assert len(set(cupy.launches)) == row.details["operand_sets"] > 2  # each set has an A of its own
+    lies, types = SetLayout.of(asked.problem, ALIGNMENT), asked.problem.types
+    for addresses, apart in (
+        (cupy.launches, lies.inputs * types.ab.bytes),
+        (cupy.written, lies.outputs * types.cd.bytes),
+    ):
+        sets = sorted(set(addresses))
+        assert len(sets) == row.details["operand_sets"] > 2
+        assert {b - a for a, b in pairwise(sets)} == {apart}
 
 
 def test_a_row_says_what_was_launched(device: CudaDevice, kernels: Counted) -> None:
