@@ -21,19 +21,29 @@ from toolkit import Toolkit
 
 from farm.builds.cache import KernelCache
 from farm.builds.record import Built, Record
-from farm.builds.stores import DatabaseStore, FileStore, Store
-from farm.campaign import Campaign
-from farm.db import batches, campaigns, jobs, kernels
+from farm.builds.stores import DatabaseStore, FileStore, Store, store_of
+from farm.campaign import Campaign, plan
+from farm.cli.run import _require_builder
+from farm.cli.session import Session
+from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.campaigns import Stored
 from farm.db.kernels import MOST_STARTS
 from farm.db.kernels import Start as Build
 from farm.db.tables import JobState, KernelState
 from farm.devices import DeviceIdentity
-from farm.errors import BadKernelStore, InvalidOnDevice, KernelMissing, KernelStoreUnusable, MeasurementFailed
+from farm.errors import (
+    BadKernelStore,
+    InvalidOnDevice,
+    KernelMissing,
+    KernelStoreUnusable,
+    MeasurementFailed,
+    NoBuilder,
+)
 from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
 from farm.measurement import Measurement
 from farm.services import ServiceUrls
+from farm.settings import Settings
 from workers.kernels.sources import FarmKernels
 from workers.runner import Runner
 
@@ -253,8 +263,6 @@ def test_a_kernel_that_no_store_has_any_more_is_built_again_and_costs_no_attempt
 def test_jobs_for_a_device_that_nobody_had_seen_want_their_kernels_when_it_has_come(
     engine: Engine, announce: Announce, tmp_path: Path
 ) -> None:
-    from farm.campaign import plan
-
     announce(cpu())
     campaign = Campaign.from_document(ahead(targets=[{"type": "nvidia-test"}]))
     with engine.begin() as connection:
@@ -438,9 +446,6 @@ def test_a_store_that_does_not_answer_fails_the_job_and_not_the_kernel(
 
 @pytest.mark.parametrize("url", ["nowhere", "gopher://x/y"])
 def test_a_store_that_nobody_knows_is_refused(engine: Engine, url: str) -> None:
-    from farm.builds.stores import store_of
-    from farm.settings import Settings
-
     with pytest.raises(BadKernelStore, match="s3://bucket/folder"):
         store_of(Settings(kernel_store=url), engine)
 
@@ -492,8 +497,6 @@ def leased_by_the_coordinator(engine: Engine, device_id: int) -> batches.Lease:
         return found
 
     def beat() -> bool:
-        from farm.db import devices
-
         with engine.begin() as connection:
             devices.heartbeat(connection, device_id)
         return formed() is not None
@@ -571,6 +574,36 @@ def test_kernels_are_built_in_one_place_and_added_to_a_farm_in_another(
     listed = json.loads(farm("kernels", "list", "--json").stdout)
     assert [kernel["state"] for kernel in listed["kernels"]] == ["built", "built"]
     refused(farm("kernels", "add", str(tmp_path)), 2, "holds no built kernels")
+
+
+def test_people_are_told_what_is_waited_for_and_who_would_build_it(
+    engine: Engine, gpu: int, database_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ahead.yaml").write_text(CAMPAIGN)
+    farm = farm_in(tmp_path, database_url)
+    assert "2 kernels are needed, built ahead of time." in farm("submit", "ahead.yaml", "--dry-run").stdout
+    with engine.begin() as connection:
+        devices.heartbeat(connection, gpu)
+    told = farm("submit", "ahead.yaml")
+    assert "4 of them wait for 2 kernels to be built." in told.stdout
+    assert "farm-worker --build" in told.stderr
+    status = json.loads(farm("status", "ahead", "--json").stdout)
+    assert status["kernels_awaited"] == {"kernels": 2, "building": 0, "jobs": 4}
+    assert "kernels: 4 jobs wait for 2 to be built, 0 of them in work" in farm("status", "ahead").stdout
+    listed = farm("kernels", "list", "ahead")
+    assert listed.stdout.count("wanted") == 2
+    assert "Builders: none" in listed.stderr
+    assert "ahead waits for no kernels" in farm("kernels", "list", "ahead", "--state", "built").stdout
+
+
+def test_a_run_that_nobody_can_build_for_ends_and_says_so(engine: Engine, stored: Stored, database_url: str) -> None:
+    opened = Session(Settings(), ServiceUrls(database_url, None, "sqlite://"), engine)
+    with pytest.raises(NoBuilder, match="12 jobs need 2 kernels"):
+        _require_builder(opened, stored.campaign_id, builds=False)
+    _require_builder(opened, stored.campaign_id, builds=True)
+    with engine.begin() as connection:
+        kernels.announce(connection, "elsewhere", versions=BUILT_WITH, slots=1)
+    _require_builder(opened, stored.campaign_id, builds=False)
 
 
 def test_kernels_build_says_what_does_not_compile_and_keeps_the_rest(
