@@ -322,10 +322,6 @@ class WrongCompiler(ServiceUnavailable):
     """This host has {found}, and the farm's kernels are built with {wanted}. pip install 'gemm-farm[build]' brings those; or say on every host of the farm, by FARM_CUTLASS_VERSION and FARM_CUDA_VERSION, that others are used."""
 
 
-class BuildLost(FarmError):
-    """The kernel {kernel} was taken from this builder, which was not heard of for too long."""
-
-
 class BuildFailed(FarmError):
     """The kernel could not be built: {why} ({binary})"""
 
@@ -361,8 +357,8 @@ class MissingColumns(BadInput):
     """{path} lacks the columns {missing}. It has: {found}."""
 
 
-class TrainingLost(FarmError):
-    """Training {training} is no longer held here: its trainer was not heard of in time, and it was started again. Nothing was written."""
+class ErrandLost(FarmError):
+    """The {what} {number} is no longer held here: its process was not heard of in time, and it was started again. Nothing was written."""
 
 
 class TrainingFailed(FarmError):

@@ -15,8 +15,8 @@ from farm.broker import TRAIN
 from farm.db import trainings
 from farm.db.engine import make_engine
 from farm.db.trainings import Start
-from farm.errors import FarmError, TrainingLost, first_line
-from farm.services.heartbeats import heard_of
+from farm.errors import ErrandLost, FarmError
+from farm.services.errands import carry_out
 from farm.settings import settings
 from trainer.registry import TrainingOutcome, train_and_register
 from trainer.table import read_training_table
@@ -39,27 +39,24 @@ def train(training_id: int) -> None:
 
     Where the database goes away, or the process does, the training is taken back and started again.
     """
-    if type(training_id) is not int:
-        log.error("a message without a training id was ignored")
-        return
-    ids = {"training_id": training_id}
-    try:
-        with engine().connect() as connection:
-            started = trainings.start(connection, training_id)
-        if started is None:
-            return
-        log.info("training for %s", started.device_type, extra=ids)
-        with heard_of(lambda: _check_held(started), **ids):
-            result = _attempt(started)
-        _write_down(started, result)
-    except TrainingLost as error:
-        log.warning("%s", error, extra=ids)
-    except OperationalError as error:
-        log.warning("the database does not answer (%s); the training is given up", first_line(error), extra=ids)
+    carry_out(training_id, "training", start=_start, beat=_beat, attempt=_attempt, write_down=_write_down)
+
+
+def _start(training_id: int) -> Start | None:
+    with engine().connect() as connection:
+        started = trainings.start(connection, training_id)
+    if started is not None:
+        log.info("training for %s", started.device_type, extra={"training_id": training_id})
+    return started
+
+
+def _beat(started: Start) -> bool:
+    with engine().connect() as connection:
+        return trainings.beat(connection, started)
 
 
 def _attempt(started: Start) -> TrainingOutcome | str:
-    """The outcome, or why there is none. Raises `TrainingLost`, and `OperationalError` where the database is away."""
+    """The outcome, or why there is none. Raises `ErrandLost`, and `OperationalError` where the database is away."""
     try:
         with engine().connect() as connection:
             rows = read_training_table(connection, started.device_type, any_source=started.any_source)
@@ -70,7 +67,7 @@ def _attempt(started: Start) -> TrainingOutcome | str:
             code_version=farm.__version__,
             before_registering=lambda: _check_held(started),
         )
-    except (TrainingLost, OperationalError):
+    except (ErrandLost, OperationalError):
         raise
     except Exception as error:
         if isinstance(error, FarmError):
@@ -80,17 +77,16 @@ def _attempt(started: Start) -> TrainingOutcome | str:
 
 
 def _check_held(started: Start) -> None:
-    """Raises `TrainingLost` where the training was taken back, as from a trainer that was paused for too long."""
-    with engine().connect() as connection:
-        if not trainings.beat(connection, started):
-            raise TrainingLost(training=started.training_id)
+    """Raises `ErrandLost` where the training was taken back, as from a trainer that was paused for too long."""
+    if not _beat(started):
+        raise ErrandLost(what="training", number=started.training_id)
 
 
-def _write_down(started: Start, result: TrainingOutcome | str) -> None:
+def _write_down(started: Start, result: TrainingOutcome | str) -> bool:
     done: dict[str, Any] = {"error": result} if isinstance(result, str) else {"outcome": result.to_json()}
     with engine().connect() as connection:
-        if not trainings.finish(connection, started, **done):
-            raise TrainingLost(training=started.training_id)
-    if isinstance(result, TrainingOutcome):
+        held = trainings.finish(connection, started, **done)
+    if held and isinstance(result, TrainingOutcome):
         ids = {"training_id": started.training_id}
         log.info("registered %s version %s", result.model_name, result.version, extra=ids)
+    return held

@@ -21,7 +21,7 @@ from farm.db import kernels
 from farm.devices import host_name
 from farm.errors import first_line
 from farm.logs import set_up_logging
-from farm.services.heartbeats import heard_of
+from farm.services.errands import heard_of
 from farm.services.waiting import when_they_answer
 from farm.settings import settings
 from workers import building

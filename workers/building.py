@@ -7,7 +7,6 @@ from functools import cache
 
 from celery import shared_task
 from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
 
 from farm.broker import BUILD
 from farm.builds import versions_of
@@ -18,9 +17,9 @@ from farm.db import kernels
 from farm.db.engine import make_engine
 from farm.db.kernels import Start
 from farm.devices import host_name
-from farm.errors import BadBinary, BuildFailed, BuildLost, DoesNotCompile, FarmError, WrongCompiler, first_line
+from farm.errors import BadBinary, BuildFailed, DoesNotCompile, FarmError, WrongCompiler
 from farm.kernels.binary import Binary
-from farm.services.heartbeats import heard_of
+from farm.services.errands import carry_out
 from farm.settings import settings
 from workers.kernels.cutlass.compiler import Compiler
 
@@ -56,22 +55,17 @@ def build_kernel(kernel_id: int) -> None:
 
     Where the database goes away, or the process does, the kernel is taken back and started again.
     """
-    if type(kernel_id) is not int:
-        log.error("a message without a kernel id was ignored")
-        return
-    ids = {"kernel_id": kernel_id}
-    try:
-        with engine().connect() as connection:
-            started = kernels.start(connection, kernel_id, compiler().versions)
-        if started is None:
-            return
-        with heard_of(lambda: _check_held(started), **ids):
-            result = _attempt(started)
-        _write_down(started, result)
-    except BuildLost as error:
-        log.warning("%s", error, extra=ids)
-    except OperationalError as error:
-        log.warning("the database does not answer (%s); the kernel is given up", first_line(error), extra=ids)
+    carry_out(kernel_id, "kernel", start=_start, beat=_beat, attempt=_attempt, write_down=_write_down)
+
+
+def _start(kernel_id: int) -> Start | None:
+    with engine().connect() as connection:
+        return kernels.start(connection, kernel_id, compiler().versions)
+
+
+def _beat(started: Start) -> bool:
+    with engine().connect() as connection:
+        return kernels.beat(connection, started)
 
 
 def _attempt(started: Start) -> Built | FarmError:
@@ -101,22 +95,11 @@ def _built(started: Start) -> Built:
     return built
 
 
-def _check_held(started: Start) -> None:
-    """Raises `BuildLost` where the kernel was taken back, as from a builder that was paused for too long."""
-    with engine().connect() as connection:
-        if not kernels.beat(connection, started):
-            raise BuildLost(kernel=started.kernel_id)
-
-
-def _write_down(started: Start, result: Built | FarmError) -> None:
+def _write_down(started: Start, result: Built | FarmError) -> bool:
     builder = host_name()
     with engine().connect() as connection:
         if isinstance(result, Built):
-            held = kernels.built(connection, started, record=result.record.model_dump(), builder=builder)
-        else:
-            why = str(result)
-            final = isinstance(result, DoesNotCompile)
-            held = kernels.failed(connection, started, error=why, final=final, builder=builder)
-            log.warning("%s", why, extra={"kernel_id": started.kernel_id})
-    if not held:
-        raise BuildLost(kernel=started.kernel_id)
+            return kernels.built(connection, started, record=result.record.model_dump(), builder=builder)
+        log.warning("%s", result, extra={"kernel_id": started.kernel_id})
+        final = isinstance(result, DoesNotCompile)
+        return kernels.failed(connection, started, error=str(result), final=final, builder=builder)

@@ -207,7 +207,7 @@ def test_a_training_is_given_up_by_the_coordinator(engine: Engine, app: Celery, 
 
 TRAINER = """
 import os, pathlib, time
-from farm.services import heartbeats
+from farm.services import errands
 from trainer import main, registry
 
 learn, folder = registry.learn, pathlib.Path(os.environ["TEST_FOLDER"])
@@ -221,7 +221,7 @@ def slowly(*arguments):
 
 if "TEST_SLOWLY" in os.environ:
     registry.learn = slowly
-heartbeats.BEAT_SECONDS = 0.1
+errands.BEAT_SECONDS = 0.1
 main.main()
 """
 """`farm-trainer`, which speaks more often; a slow one does not finish learning before it is told to go on."""
