@@ -133,6 +133,13 @@ class FarmCollector:
             "Time since the oldest batch was formed that nobody claimed yet; 0 where there is none.",
             value=found.oldest_unclaimed_s,
         )
+        kernels = GaugeMetricFamily(
+            PREFIX + "kernels", "Kernels that are built ahead of time, by state.", labels=("state",)
+        )
+        for built, n in found.kernels.items():
+            kernels.add_metric((built,), n)
+        yield kernels
+        yield GaugeMetricFamily(PREFIX + "builders", "Builders that were heard of lately.", value=found.builders)
 
     def _read(self) -> gauges.FarmGauges | None:
         """The farm as of the last few seconds; None where the database does not say."""

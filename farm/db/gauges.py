@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
+from farm.db import kernels
 from farm.db.campaigns import TALLY
 from farm.db.imports import UUID_PREFIX
-from farm.db.tables import BatchState, JobState
+from farm.db.tables import BatchState, JobState, KernelState
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class FarmGauges:
     batches: dict[str, dict[BatchState, int]]
     # Seconds since the oldest batch was formed that nobody has claimed; 0 where none waits.
     oldest_unclaimed_s: float
+    # Kernels that are built ahead of time, by state, and builders that were heard of.
+    kernels: dict[KernelState, int]
+    builders: int
 
 
 _JOBS = text(f"""
@@ -52,6 +56,8 @@ WHERE NOT b.folded AND b.state IN ('queued', 'leased')
 GROUP BY 1, 2
 """)
 
+_KERNELS = text("SELECT state, count(*) AS n FROM kernels GROUP BY state")
+
 CONDITIONS = ("live", "silent", "drained", "quarantined")
 _OPEN = (BatchState.QUEUED, BatchState.LEASED)
 
@@ -68,4 +74,13 @@ def read(connection: Connection, *, silent_after: float) -> FarmGauges:
     for row in connection.execute(_BATCHES):
         batches[row.type][row.state] = row.n
         oldest_s = max(oldest_s, row.oldest_s)
-    return FarmGauges({JobState(state): n for state, n in jobs.items()}, dict(devices), dict(batches), oldest_s)
+    built = dict.fromkeys(KernelState, 0)
+    built |= {KernelState(row.state): row.n for row in connection.execute(_KERNELS)}
+    return FarmGauges(
+        jobs={JobState(state): n for state, n in jobs.items()},
+        devices=dict(devices),
+        batches=dict(batches),
+        oldest_unclaimed_s=oldest_s,
+        kernels=built,
+        builders=len(kernels.builders(connection, silent_after=silent_after)),
+    )

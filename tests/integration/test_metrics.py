@@ -16,7 +16,7 @@ import pytest
 from homes import environment, eventually
 from programs import COORDINATOR, FARM_WORKER, Start, free_port, programs
 from prometheus_client.parser import text_string_to_metric_families
-from samples import cpu, document, row
+from samples import ahead, card, cpu, document, row
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 from test_batches import claim, form, land, leased
@@ -26,14 +26,15 @@ import farm
 from farm.campaign import Campaign, load
 from farm.coordinator import metrics
 from farm.coordinator.metrics import FarmCollector, Watch
-from farm.db import batches, devices, gauges
+from farm.db import batches, devices, gauges, kernels
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.gauges import FarmGauges
-from farm.db.tables import BatchState, DeviceState, FailureKind, JobState
+from farm.db.tables import BatchState, DeviceState, FailureKind, JobState, KernelState
 from farm.devices import DeviceIdentity
 from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
+from farm.kernels.binary import BUILT_WITH
 from farm.measurement import Measurement
 from farm.metrics import Count, Duration, Metrics
 from farm.services import ServiceUrls
@@ -383,12 +384,28 @@ def test_gauges_tell_devices_and_batches_apart_by_type(engine: Engine, announce:
     assert 100 < found.oldest_unclaimed_s < 1000
 
 
+def test_gauges_count_kernels_and_builders(engine: Engine, announce: Announce, submit: Submit) -> None:
+    announce(card())
+    submit(Campaign.from_document(ahead()))
+    with engine.begin() as connection:
+        kernels.announce(connection, "here:1", versions=BUILT_WITH, slots=2)
+        assert kernels.start(connection, 1, BUILT_WITH) is not None
+    found = read(engine)
+    assert found.kernels == {
+        KernelState.WANTED: 1, KernelState.BUILDING: 1, KernelState.BUILT: 0, KernelState.FAILED: 0
+    }  # fmt: skip
+    assert found.builders == 1
+
+
 def collected(collector: FarmCollector) -> set[str]:
     return {family.name for family in collector.collect()}
 
 
 OWN = {"gemm_farm_coordinator_leading"}
-ALL = OWN | {f"gemm_farm_{n}" for n in ("jobs", "devices", "batches", "oldest_unclaimed_batch_age_seconds")}
+ALL = OWN | {
+    f"gemm_farm_{n}"
+    for n in ("jobs", "devices", "batches", "oldest_unclaimed_batch_age_seconds", "kernels", "builders")
+}
 
 
 def test_the_farm_is_read_when_it_is_asked_for_and_not_again_within_seconds(
