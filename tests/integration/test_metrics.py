@@ -310,11 +310,11 @@ def test_each_try_that_the_database_does_not_answer_is_counted(
 ) -> None:
     real, tries = batches.land, []
 
-    def land_at_the_third_try(*arguments: Any) -> None:
+    def land_at_the_third_try(*arguments: Any, **named: Any) -> None:
         tries.append(None)
         if len(tries) < 3:
             raise OperationalError("SELECT", {}, Exception("the server closed the connection"))
-        real(*arguments)
+        real(*arguments, **named)
 
     monkeypatch.setattr(batches, "land", land_at_the_third_try)
     monkeypatch.setattr(runner, "RETRY_SECONDS", 0.0)
