@@ -83,7 +83,7 @@ def outlooks(connection: Connection, farm: Farm, campaign_ids: Iterable[int]) ->
     for campaign_id, pace in progress.paces(connection, campaign_ids).items():
         mine = tuple(s for s in stuck if s.campaign_id == campaign_id)
         active = [lane for lane in farm.lanes if lane.campaign_id == campaign_id and lane.state is CampaignState.ACTIVE]
-        left = sum(lane.open for lane in active) - sum(s.jobs for s in mine)
+        left = sum(lane.open + lane.later for lane in active) - sum(s.jobs for s in mine)
         found[campaign_id] = Outlook(pace=pace, stuck=mine, seconds_left=pace.seconds_for(left) if left > 0 else None)
     return found
 

@@ -17,6 +17,7 @@ from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import MOST_IN_A_TURN, form_batches, read_schedule, send_batches
 from farm.coordinator.health import quarantine_refuted
 from farm.coordinator.metrics import ERRORS, FOLDED, FORMED, REAPED, RECALLED, RESENT, SENT, TURN, Watch
+from farm.coordinator.rounds import Rounds
 from farm.coordinator.trainings import Trainings
 from farm.db import batches, campaigns
 from farm.errors import first_line
@@ -42,10 +43,12 @@ class Coordinator:
     watch: Watch = field(default_factory=Watch)
     costs: CostBook = field(default_factory=CostBook)
     _trainings: Trainings = field(init=False)
+    _rounds: Rounds = field(init=False)
     _health_due: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self._trainings = Trainings(self.engine, self.app, self.settings)
+        self._rounds = Rounds(self.engine)
 
     def turn(self) -> int:
         """One turn. Returns the number of batches that were formed."""
@@ -74,6 +77,7 @@ class Coordinator:
         count(FOLDED, folded)
         for campaign_id in finished:
             log.info("campaign finished", extra={"campaign_id": campaign_id})
+        self._rounds.tend()
         if time.monotonic() >= self._health_due:
             self._health_due = time.monotonic() + HEALTH_SECONDS
             quarantine_refuted(self.engine, self.settings)

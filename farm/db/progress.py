@@ -38,6 +38,8 @@ class LaneNow:
     dead: int
     queued: int  # in batches that no worker has claimed
     running: int  # in batches that a worker holds
+    round: int = 0
+    later: int = 0  # expected of the rounds after it, and not stored yet
 
     @property
     def open(self) -> int:
@@ -59,7 +61,8 @@ class LaneNow:
 
 _LANES = text(f"""
 SELECT t.lane_id, c.id AS campaign_id, c.name AS campaign, c.owner, c.priority, c.state, p.name AS target,
-    p.device_types, p.device_uuid, t.jobs, t.done, t.invalid, t.dead, t.queued, t.running
+    p.device_types, p.device_uuid, t.jobs, t.done, t.invalid, t.dead, t.queued, t.running,
+    s.round, t.later
 FROM campaigns c
 CROSS JOIN LATERAL ({TALLY} WHERE l.campaign_id = c.id) t
 JOIN lanes s ON s.id = t.lane_id JOIN pools p ON p.id = s.pool_id
