@@ -145,13 +145,14 @@ class Plan:
         """
         search = self.campaign.search
         some = False
-        for job in self._of_each(configurations) if search is None else self._searched(configurations, search):
+        for job in self.grid(configurations) if search is None else self._searched(configurations, search):
             some = True
             yield job
         if not some:
             raise NothingToMeasure(path=self.campaign.where, why=self._why_nothing())
 
-    def _of_each(self, configurations: Iterable[Configuration]) -> Iterator[PlannedJob]:
+    def grid(self, configurations: Iterable[Configuration]) -> Iterator[PlannedJob]:
+        """The jobs of these configurations where all of them are measured."""
         for configuration in configurations:
             seen = set()
             for destination in self.destinations.values():
@@ -164,10 +165,10 @@ class Plan:
         """Problem by problem, as the configurations come: what is drawn of one problem is all that is in memory."""
         for problem, of_problem in groupby(configurations, key=lambda configuration: configuration.problem):
             if search.kernels is None:
-                yield from self._of_each(of_problem)
+                yield from self.grid(of_problem)
             else:
                 valid: dict[PoolSpec, Draw] = {}
-                for job in self._of_each(of_problem):
+                for job in self.grid(of_problem):
                     if job.invalid_reason is not None:
                         yield job
                         continue
