@@ -252,7 +252,10 @@ def _grids(
 def _stored(connection: Connection, parameters: Mapping[str, Any]) -> Iterator[tuple[Where, uuid.UUID]]:
     """Every kernel of every problem, from the jobs of the first round."""
     rows = connection.execute(_KERNELS, parameters, execution_options={"yield_per": MOST_AT_ONCE}).mappings()
-    return ((_where(row), row["configuration_id"]) for row in rows)
+    for _, of_problem in groupby(rows, key=lambda row: tuple(row.values())[:-1]):  # the id comes last
+        kernels = list(of_problem)
+        where = _where(kernels[0])
+        yield from ((where, row["configuration_id"]) for row in kernels)
 
 
 def _expanded(connection: Connection, campaign: Campaign) -> Iterator[tuple[Where, uuid.UUID]]:
