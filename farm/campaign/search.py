@@ -76,7 +76,7 @@ class Search(BaseModel):
         if kernels <= self.finalists:
             return kernels
         # Rounded first: 0.1 of 30 is 3.0000000000000004.
-        return max(self.finalists, min(kernels - 1, math.ceil(round(self.keep * kernels, 9))))
+        return max(self.finalists, math.ceil(round(self.keep * kernels, 9)))
 
     def goes_to_the_last(self, kernels: int) -> bool:
         """Whether what a short round leaves of so many kernels is few enough for the last round."""

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -383,6 +385,26 @@ def test_a_search_that_is_cancelled_between_two_rounds_goes_on_when_it_is_submit
     assert counted(engine, stored) == {"done": 58}
 
 
+def test_what_is_being_cancelled_is_not_decided_any_more(engine: Engine, device: int, submit: Submit) -> None:
+    stored = submit(wanted())
+    measure(engine, device)
+    cancelled = threading.Event()
+
+    def cancel() -> None:
+        with engine.begin() as connection:
+            batches.cancel(connection, stored.campaign_id)
+            cancelled.set()
+            while not connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one():
+                time.sleep(0.01)
+
+    def decide() -> None:
+        cancelled.wait(30)
+        Rounds(engine).tend()
+
+    at_once(cancel, decide)
+    assert len(lanes(engine)) == 1
+
+
 def test_a_paused_search_waits_between_two_rounds(engine: Engine, device: int, submit: Submit) -> None:
     stored = submit(wanted())
     measure(engine, device)
@@ -555,6 +577,19 @@ def test_the_best_of_a_sweep_and_of_a_few_kernels_drawn(
         tile = int(one["best"]["kernel"].removeprefix("tiled(tile=").removesuffix(")"))
         assert (one["tried"], one["grid"], one["share_of_best"]) == (3, 16, pytest.approx(tile / 16))
         assert one["speed_up"] == pytest.approx(tile / 32)
+
+
+def test_there_is_no_share_of_a_grid_that_others_measured_in_part_or_that_this_campaign_alone_measured(
+    engine: Engine, device: int, submit: Submit, searched: Stored, command: Command
+) -> None:
+    submit(wanted("part", search=None, kernels={"family": "tiled", "tile": "2..16"}))
+    measure(engine, device)
+    assert [one["share_of_best"] for one in found_by(command, "search")["found"]] == [None, None]
+    assert found_by(command, "search")["summary"]["worst_share_of_best"] is None
+    submit(wanted("whole", search={"strategy": "grid"}, kernels={"family": "tiled", "tile": "1..15"}))
+    measure(engine, device)
+    assert [one["share_of_best"] for one in found_by(command, "whole")["found"]] == [None, None]
+    assert [one["speed_up"] for one in found_by(command, "whole")["found"]] == [15 / 32] * 2
 
 
 def test_a_kernel_that_another_campaign_could_not_run_does_not_keep_its_grid_from_being_full(
