@@ -47,7 +47,7 @@ from workers.devices.recording import write_recording
 
 TILES = """
 name: tiles
-problems: {m: [128, 256, 384, 512, 768, 1024], n: [128, 256, 384, 512, 768, 1024], k: [256, 512, 1024], types: f32}
+problems: {m: [128, 192, 256, 384, 512, 768], n: [128, 192, 256, 384, 512, 768], k: [256, 512, 1024], types: f32}
 kernels: {family: tiled, tile: 1..32}
 """
 THREADS = """

@@ -87,7 +87,7 @@ WHERE j.lane_id = :lane_id AND j.state = 'done' GROUP BY {PROBLEM}
 """)
 _FASTEST = text(f"""
 INSERT INTO staged (configuration_id, pool, any_device)
-SELECT r.configuration_id, :pool, false
+SELECT r.configuration_id, :number, false
 FROM (
     SELECT j.configuration_id, count(*) OVER (PARTITION BY {PROBLEM}) AS n,
         row_number() OVER (PARTITION BY {PROBLEM} ORDER BY m.runtime_ms, j.configuration_id) AS place
@@ -99,7 +99,7 @@ WHERE r.place <= s.going_on
 """)
 _FINALISTS = text(f"""
 INSERT INTO staged (configuration_id, pool, any_device)
-SELECT configuration_id, :pool, false
+SELECT configuration_id, :number, false
 FROM (
     SELECT j.configuration_id, l.round, max(l.round) OVER (PARTITION BY {PROBLEM}) AS last_round,
         row_number() OVER (PARTITION BY l.round, {PROBLEM} ORDER BY m.runtime_ms, j.configuration_id) AS place
@@ -130,34 +130,47 @@ def decide(connection: Connection, lane_id: int) -> Decision | None:
     if lane.open or lane.rules is None or lane.decided == lane.done:
         return None
     search = Search.model_validate(campaign.document["search"])
-    full = MeasuringRules.model_validate(campaign.rules)
     of_pool = [other for other in lanes.values() if other.pool_id == lane.pool_id]
-    following = next((other for other in of_pool if other.round == lane.round + 1), None)
-    last = next((other.id for other in of_pool if other.rules is None), None)
     sizes = connection.execute(_SIZES, {"lane_id": lane_id}).scalars()
     on = {n: search.going_on(n) for n in sizes if not search.goes_to_the_last(n)}
+    into = _next_lanes(connection, campaign, lane, of_pool, search, some_go_on=bool(on))
     staging.begin(connection)
-    into: dict[int, int] = {}
-    make = {"campaign_id": campaign.id, "pool_id": lane.pool_id, "number": lane.round + 1}
-    if on and (following is None or following.rules is not None):
-        rules = search.short_rules(full, lane.round + 1)
-        into[_NEXT] = staging.lane(connection, **make, rules=rules) if following is None else following.id
-    elif following is None:
-        last = staging.lane(connection, **make)
-    if last is not None:
-        into[_LAST] = last
-        baselines = _baselines(connection, campaign.id, lane.pool_id)
-        staging.copy_in(connection, baselines, {})
-        finalists = {"campaign_id": campaign.id, "pool_id": lane.pool_id, "finalists": search.finalists}
-        connection.execute(_FINALISTS, {**finalists, "pool": _LAST})
+    if _LAST in into:
+        staging.copy_in(connection, _baselines(connection, campaign.id, lane.pool_id), {})
+        pool = {"campaign_id": campaign.id, "pool_id": lane.pool_id}
+        connection.execute(_FINALISTS, {**pool, "finalists": search.finalists, "number": _LAST})
     if _NEXT in into:
         fastest = {"lane_id": lane_id, "sizes": list(on), "going_on": list(on.values())}
-        connection.execute(_FASTEST, {**fastest, "pool": _NEXT})
+        connection.execute(_FASTEST, {**fastest, "number": _NEXT})
     jobs = staging.put_jobs(connection, campaign.id, into)
-    if following is None and _NEXT in into:
+    if into.get(_NEXT, lane_id) not in lanes:
         connection.execute(_LATER, {"lane_id": into[_NEXT], "later": lane.later - jobs})
     connection.execute(_DECIDED, {"lane_id": lane_id})
     return Decision(campaign_id=campaign.id, round=lane.round, jobs=jobs)
+
+
+def _next_lanes(
+    connection: Connection,
+    campaign: Row[Any],
+    lane: Row[Any],
+    of_pool: Sequence[Row[Any]],
+    search: Search,
+    *,
+    some_go_on: bool,
+) -> dict[int, int]:
+    """The lanes that get something, by their number: what follows the lane, which is made where it is missing, and the last."""
+    following = next((other for other in of_pool if other.round == lane.round + 1), None)
+    last = next((other.id for other in of_pool if other.rules is None), None)
+    into: dict[int, int] = {} if last is None else {_LAST: last}
+    new = {"campaign_id": campaign.id, "pool_id": lane.pool_id, "number": lane.round + 1}
+    if some_go_on and following is None:
+        rules = search.short_rules(MeasuringRules.model_validate(campaign.rules), lane.round + 1)
+        into[_NEXT] = staging.lane(connection, **new, rules=rules)
+    elif some_go_on and following is not None and following.rules is not None:
+        into[_NEXT] = following.id
+    elif following is None:
+        into[_LAST] = staging.lane(connection, **new)
+    return into
 
 
 _POOL = text("SELECT name, device_types, device_uuid FROM pools WHERE id = :pool_id")
