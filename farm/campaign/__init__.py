@@ -7,13 +7,15 @@
 from farm.campaign.blocks import KernelBlock, ProblemBlock
 from farm.campaign.campaign import Campaign
 from farm.campaign.loading import load
-from farm.campaign.plan import KnownDevice, Plan, PlannedJob, PoolSpec, plan
+from farm.campaign.plan import Destination, KnownDevice, Plan, PlannedJob, PoolSpec, plan
+from farm.campaign.search import Search, Strategy
 from farm.campaign.shape_sets import shape_sets
 from farm.campaign.summary import InvalidGroup, NotApplicable, PlanCount, PlanSummary
 from farm.campaign.targets import Target, TargetKind
 
 __all__ = [
     "Campaign",
+    "Destination",
     "InvalidGroup",
     "KernelBlock",
     "KnownDevice",
@@ -24,6 +26,8 @@ __all__ = [
     "PlannedJob",
     "PoolSpec",
     "ProblemBlock",
+    "Search",
+    "Strategy",
     "Target",
     "TargetKind",
     "load",

@@ -12,6 +12,7 @@ from typing import Any
 
 from farm.campaign.blocks import KernelBlock, ProblemBlock, largest_factors
 from farm.campaign.expressions import PROBLEM_NAMES, Constraint, compile_all
+from farm.campaign.search import Search
 from farm.campaign.targets import Target
 from farm.errors import CampaignFileError
 from farm.gemm import Problem
@@ -33,6 +34,8 @@ class Campaign:
     kernels: tuple[KernelBlock, ...]
     constraints: tuple[Constraint, ...] = ()
     rules: MeasuringRules = field(default_factory=MeasuringRules)
+    # None: everything is measured, and nothing is looked for.
+    search: Search | None = None
     priority: int = 0
     description: str = ""
     # The file it was read from; None where it comes from a stored document.
@@ -65,16 +68,20 @@ class Campaign:
             "kernels": [block.to_document() for block in self.kernels],
             "constraints": [constraint.text for constraint in self.constraints],
             "measure": self.rules.model_dump(mode="json"),
+            **({} if self.search is None else {"search": self.search.to_document()}),
         }
 
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hex, of what is asked for; description and priority are not part of that.
 
-        Measuring rules count where they differ from their defaults, so that a later version may add rules.
+        Measuring rules, and what is said of the search, count where they differ from their defaults, so that a later version
+        may add some.
         """
         asked = {name: value for name, value in self.document.items() if name not in ("description", "priority")}
         asked["measure"] = self.rules.model_dump(mode="json", exclude_defaults=True)
+        if self.search is not None:
+            asked["search"] = self.search.model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @classmethod

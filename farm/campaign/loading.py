@@ -18,6 +18,7 @@ from farm.campaign.campaign import Campaign
 from farm.campaign.messages import add_findings, field_path
 from farm.campaign.reading import FileProblems, Located, read
 from farm.campaign.schema import AxesFields, CampaignFields, KernelFields, ProblemFields, ShapesFields
+from farm.campaign.search import FIELDS_OF, Search, Strategy
 from farm.campaign.targets import Target
 from farm.errors import CampaignTooLarge
 from farm.kernels import FAMILIES
@@ -34,7 +35,9 @@ def load(path: Path, *, limit: int) -> Campaign:
     file = read(path)
     fields = _checked(file)
     _refuse_too_large(fields, path, limit)
-    return _built(fields, file, path)
+    campaign = _built(fields, file, path)
+    _check_halving_leaves_some(campaign, file)
+    return campaign
 
 
 def from_document(document: Mapping[str, Any]) -> Campaign:
@@ -46,6 +49,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
 def _checked(file: Located) -> CampaignFields:
     _check_constraints_apply(file)
     _check_sample_limits(file)
+    _check_search(file)
     try:
         fields = CampaignFields.model_validate(file.data)
     except ValidationError as error:
@@ -95,6 +99,42 @@ def _check_sample_limits(file: Located) -> None:
             file.line_of(("measure", "timing", name)),
             f"measure.timing.{name}: min_samples is {least} and max_samples {most}; the least cannot be more than the most",
         )
+
+
+def _check_search(file: Located) -> None:
+    """Looks at the data as written, as what a strategy does not read is wrong even where it is the default."""
+    search = file.data.get("search")
+    known = [strategy.value for strategy in Strategy]
+    if "search" in file.data and search is None:
+        why = f"it has no value; write for example {{strategy: {Strategy.HALVING}}}, or remove the field"
+        file.problems.add(file.line_of(("search",)), f"search: {why}")
+    if not isinstance(search, dict) or search.get("strategy") not in known:
+        return
+    strategy = Strategy(search["strategy"])
+
+    def refuse(name: str, why: str) -> None:
+        location = ("search", name)
+        file.problems.add(file.line_of(location), f"{field_path(location)}: {why}")
+
+    for name in [name for name in search if strategy not in FIELDS_OF.get(name, known)]:
+        refuse(name, f"{strategy} does not read it; remove it, or use {' or '.join(FIELDS_OF[name])}")
+    if strategy is Strategy.HALVING and "seed" in search and "kernels" not in search:
+        refuse("seed", "nothing is drawn, as all kernels are tried; remove it, or say how many kernels to draw")
+    kernels, finalists = search.get("kernels"), search.get("finalists", Search.model_fields["finalists"].default)
+    if strategy is Strategy.HALVING and type(kernels) is int and type(finalists) is int and kernels <= finalists:
+        refuse("kernels", f"all of {kernels} kernels would be finalists ({finalists}); draw more, or use random")
+
+
+def _check_halving_leaves_some(campaign: Campaign, file: Located) -> None:
+    search, kernels = campaign.search, sum(map(len, campaign.kernels))
+    if search is None or search.strategy is not Strategy.HALVING or kernels > search.finalists:
+        return
+    file.problems.add(
+        file.line_of(("search", "finalists")),
+        f"search.finalists: all of the campaign's {kernels} kernels would be finalists ({search.finalists}); "
+        "ask for fewer, or use grid",
+    )
+    file.problems.raise_if_any()
 
 
 def _refuse_too_large(fields: CampaignFields, path: Path, limit: int) -> None:
@@ -150,6 +190,7 @@ def _built(fields: CampaignFields, file: Located, path: Path | None) -> Campaign
         kernels=tuple(block for _, block in sorted(kernels.items())),
         constraints=tuple(constraint for _, constraint in sorted(constraints.items())),
         rules=fields.measure,
+        search=None if fields.search is None else fields.search.in_normal_form(),
         path=path,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from enum import Enum
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -47,7 +48,7 @@ def _text_of(detail: ErrorDetails, location: Location, file: Located) -> str:
         return f"{shown(given)} is too small; write {right}"
     if kind in ("less_than", "less_than_equal"):
         return f"{shown(given)} is too large; write {right}"
-    if kind == "literal_error":
+    if kind in ("literal_error", "enum"):
         return f"{shown(given)} is not known here; write {right}"
     if kind == "int_from_float":
         return f"{shown(given)} is not a whole number; write {right}"
@@ -74,6 +75,7 @@ def _missing_field(location: Location, file: Located) -> str:
         "kernels": "kernels: [{family: tiled, tile: [8, 16, 32]}]",
         "types": "types: f32",
         "family": "family: tiled",
+        "strategy": "strategy: halving",
     }
     name = str(location[-1])
     return f"it is missing; write for example {examples.get(name, f'{name}: 512..8192 x2')}"
@@ -95,8 +97,9 @@ def _model_at(location: Location, file: Located) -> type[BaseModel]:
     model: type[BaseModel] = CampaignFields
     for step in location:
         annotation = model.model_fields[str(step)].annotation if step in model.model_fields else None
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
+        for kind in (annotation, *typing.get_args(annotation)):  # a field that may be left out is a model or None
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                model = kind
     return model
 
 
@@ -128,6 +131,8 @@ def _noun(annotation: Any) -> str:
         return " or ".join(str(value) for value in typing.get_args(annotation))
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return " or ".join(_noun(a) for a in typing.get_args(annotation) if a is not type(None))
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " or ".join(str(member.value) for member in annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return f"a mapping of {', '.join(annotation.model_fields)}"
     return {int: "a whole number", float: "a number", str: "text"}.get(annotation, "a value")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from farm.campaign.campaign import Campaign
+from farm.campaign.search import Draw, Search, Strategy, baseline_of
 from farm.campaign.summary import PlanSummary, summarise
 from farm.campaign.targets import Target, TargetKind
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
+from farm.gemm import Problem
 from farm.kernels import FAMILIES, Configuration
 from farm.kernels.binary import Binary
 
@@ -75,6 +78,11 @@ class Destination:
         reason = why_invalid_on_all(configuration, self.traits) if self.traits else None
         binaries = () if reason else binaries_for(configuration, self.traits)
         return PlannedJob(configuration, self.pool, reason, binaries=binaries)
+
+    def baseline(self, problem: Problem) -> PlannedJob | None:
+        """What the best kernel of a problem is held against here; None on CPUs, and where it cannot run."""
+        job = self.job(baseline_of(problem)) if self.kind is DeviceKind.CUDA else None
+        return job if job is not None and job.invalid_reason is None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,18 +153,51 @@ class Plan:
         return self.jobs_of(self.campaign.configurations())
 
     def jobs_of(self, configurations: Iterable[Configuration]) -> Iterator[PlannedJob]:
-        """The jobs of these configurations: for each, one for each pool that the targets mean."""
+        """The jobs of these configurations: for each, one for each pool that the targets mean.
+
+        Of a search, those of its first round. One that draws its kernels draws among those that can run; the others are
+        jobs too, invalid as they are. Where the first round is the last as well, the baseline of each problem is in it.
+        """
+        search = self.campaign.search
         some = False
+        for job in self.grid(configurations) if search is None else self._searched(configurations, search):
+            some = True
+            yield job
+        if not some:
+            raise NothingToMeasure(path=self.campaign.where, why=self._why_nothing())
+
+    def grid(self, configurations: Iterable[Configuration]) -> Iterator[PlannedJob]:
+        """The jobs of these configurations where all of them are measured."""
         for configuration in configurations:
             seen = set()
             for destination in self.destinations.values():
                 job = destination.job(configuration)
                 if job is not None and job.pool.name not in seen:
                     seen.add(job.pool.name)
-                    some = True
                     yield job
-        if not some:
-            raise NothingToMeasure(path=self.campaign.where, why=self._why_nothing())
+
+    def _searched(self, configurations: Iterable[Configuration], search: Search) -> Iterator[PlannedJob]:
+        """Problem by problem, as the configurations come: what is drawn of one problem is all that is in memory."""
+        for problem, of_problem in groupby(configurations, key=lambda configuration: configuration.problem):
+            if search.kernels is None:
+                yield from self.grid(of_problem)
+            else:
+                valid: dict[PoolSpec, Draw] = {}
+                for job in self.grid(of_problem):
+                    if job.invalid_reason is not None:
+                        yield job
+                        continue
+                    valid.setdefault(job.pool, Draw(search.kernels, search.seed)).add(job.configuration)
+                for pool, draw in valid.items():
+                    yield from (PlannedJob(configuration, pool, None) for configuration in draw.drawn())
+            if search.strategy is not Strategy.HALVING:
+                yield from self.baselines(problem)
+
+    def baselines(self, problem: Problem) -> Iterator[PlannedJob]:
+        """What the best kernel of a problem is held against, for each pool of GPUs that can run it."""
+        for destination in self.destinations.values():
+            if isinstance(destination, Destination) and (job := destination.baseline(problem)) is not None:
+                yield job
 
     def summary(self) -> PlanSummary:
         """Counts, reasons and an upper estimate of the time. Runs through the plan once."""
@@ -218,6 +259,9 @@ def _resolved(
             # A recording is no measurement: it answers `any` only where there is nothing that measures.
             measuring = [d for d in matching if not d.type.startswith(RECORDED_PREFIX)] or matching
             types = sorted({d.type for d in measuring})
+            if campaign.search is not None:  # which kernel is best differs from type to type
+                of = {name: [d for d in measuring if d.type == name] for name in types}
+                return [Destination(PoolSpec.of_types([n]), of[n][0].traits.kind, _traits(of[n])) for n in types]
             return [AnyDevice({name: _traits([d for d in measuring if d.type == name]) for name in types})]
         case TargetKind.TYPE:
             return [Destination(PoolSpec.of_types([target.value]), matching[0].traits.kind, _traits(matching))]

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 
 from farm.campaign import expressions
 from farm.campaign.axes import AxisPart, parse_part, shown
+from farm.campaign.search import Search
 from farm.campaign.shape_sets import shape_sets
 from farm.campaign.targets import ANY, Target, TargetKind
 from farm.campaign.words import did_you_mean
@@ -238,6 +239,7 @@ class CampaignFields(FileModel):
         list[Annotated[expressions.Constraint, _parsed(expressions.parse)]], BeforeValidator(_as_list)
     ] = []
     measure: MeasuringRules = MeasuringRules()
+    search: Search | None = None
 
 
 MODEL_OF_ITEM: dict[str, Callable[[object], type[BaseModel]]] = {"problems": problem_model, "kernels": kernel_model}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from farm.campaign.search import Search, Strategy
 from farm.devices import DeviceKind
 from farm.gemm import Problem
 from farm.kernels import FAMILIES, Configuration, Kernel
@@ -63,6 +64,17 @@ class NotApplicable:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundCount:
+    """One round of a search. What it measures at the most, and an upper estimate of that in seconds of device time."""
+
+    round: int
+    jobs: int
+    # Under rules that cost less than the campaign's own.
+    short: bool
+    estimated_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSummary:
     """The figures of a plan. A configuration that two blocks share counts twice here, and is measured once."""
 
@@ -78,6 +90,8 @@ class PlanSummary:
     binaries: int
     # Upper estimates of device time by pool, in seconds; the devices of a pool share it.
     estimated_seconds: dict[str, float]
+    # Of a search; the other figures are of its first round, but for the estimates, which are of all.
+    rounds: tuple[RoundCount, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -89,18 +103,18 @@ def summarise(plan: Plan) -> PlanSummary:
     jobs: Counter[tuple[str, str]] = Counter()
     invalid: Counter[tuple[str, str]] = Counter()
     groups = _Reasons()
-    seconds: dict[str, float] = {}
+    search = plan.campaign.search
+    rounds = _Rounds(plan, search or Search(strategy=Strategy.GRID))
     binaries: set[Binary] = set()
     for job in _counting(plan, families):
         key = (job.configuration.kernel.family, job.pool.name)
         jobs[key] += 1
-        seconds.setdefault(job.pool.name, 0.0)
+        rounds.add(job)
         binaries.update(job.binaries)
-        if job.invalid_reason is None:
-            seconds[job.pool.name] += upper_seconds(job.configuration, plan.campaign.rules)
-        else:
+        if job.invalid_reason is not None:
             invalid[key] += 1
             groups.add(job.invalid_reason, job.configuration)
+    counted = rounds.counts()
     shown, others = groups.most_frequent(MOST_REASONS)
     return PlanSummary(
         configurations=families.total(),
@@ -115,8 +129,73 @@ def summarise(plan: Plan) -> PlanSummary:
             for name in plan.targets_without(FAMILIES[family].kind)
         ),
         binaries=len(binaries),
-        estimated_seconds=dict(sorted(seconds.items())),
+        rounds=() if search is None else counted,
+        estimated_seconds=dict(sorted(rounds.seconds.items())),
     )
+
+
+class _Rounds:
+    """What each round of a search comes to, from the jobs of its first one. Without halving there is one round.
+
+    Those that go on are the fastest, so the mean of a problem's kernels is an upper estimate for each of them.
+    """
+
+    def __init__(self, plan: Plan, search: Search) -> None:
+        self._plan = plan
+        self._search = search
+        self._full = plan.campaign.rules
+        self._first = search.first_rules(self._full)
+        self._problem: Problem | None = None
+        # Of the problem in hand, by pool: its kernels, and the seconds of all of them in the first and the last round.
+        self._kernels: dict[str, tuple[int, float, float]] = {}
+        self._jobs: Counter[int] = Counter()
+        self._seconds = defaultdict[int, float](float)
+        self._last_jobs, self._last_s = 0, 0.0
+        self.seconds: dict[str, float] = {}
+
+    def add(self, job: PlannedJob) -> None:
+        """The next job; those of one problem come together."""
+        pool, problem = job.pool.name, job.configuration.problem
+        self.seconds.setdefault(pool, 0.0)
+        if self._first is not None and problem != self._problem:
+            self._end_problem()
+            self._problem = problem
+        if job.invalid_reason is not None:
+            return
+        full_s = upper_seconds(job.configuration, self._full)
+        if self._first is None:
+            self._add_last(pool, 1, full_s)
+            return
+        n, first_s, all_s = self._kernels.get(pool, (0, 0.0, 0.0))
+        self._kernels[pool] = n + 1, first_s + upper_seconds(job.configuration, self._first), all_s + full_s
+
+    def counts(self) -> tuple[RoundCount, ...]:
+        """The rounds, once every job was added."""
+        self._end_problem()
+        shorts = [RoundCount(n, jobs, True, self._seconds[n]) for n, jobs in sorted(self._jobs.items())]
+        return (*shorts, RoundCount(len(shorts), self._last_jobs, False, self._last_s))
+
+    def _add_last(self, pool: str, jobs: int, seconds: float) -> None:
+        self.seconds[pool] = self.seconds.get(pool, 0.0) + seconds
+        self._last_jobs += jobs
+        self._last_s += seconds
+
+    def _end_problem(self) -> None:
+        if self._problem is None:
+            return
+        for pool, (n, first_s, all_s) in self._kernels.items():
+            *shorts, last = self._search.rounds(n)
+            for number, jobs in enumerate(shorts):
+                more = self._search.keep**-number  # as short_rules has it
+                seconds = jobs * min(more * first_s, all_s) / n
+                self._jobs[number] += jobs
+                self._seconds[number] += seconds
+                self.seconds[pool] += seconds
+            self._add_last(pool, last, last * all_s / n)
+        for job in self._plan.baselines(self._problem):
+            self._add_last(job.pool.name, 1, upper_seconds(job.configuration, self._full))
+        self._kernels.clear()
+        self._problem = None
 
 
 def _counting(plan: Plan, families: Counter[str]) -> Iterator[PlannedJob]:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 import farm
 from farm.cli import (
     analyze,
+    best,
     campaigns,
     database,
     devices,
@@ -66,6 +67,7 @@ app.command(rich_help_panel=_MEASURE)(run.run)
 app.command(rich_help_panel=_MEASURE)(campaigns.submit)
 app.command(rich_help_panel=_MEASURE)(measure.measure)
 app.command(rich_help_panel=_MEASURE)(results.results)
+app.command("best", rich_help_panel=_MEASURE)(best.show)
 app.add_typer(analyze.app, name="analyze", rich_help_panel=_MEASURE)
 app.add_typer(imports.app, name="import", rich_help_panel=_MEASURE)
 app.command(rich_help_panel=_FOLLOW)(status.status)

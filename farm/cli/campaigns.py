@@ -119,6 +119,13 @@ def _print_plan(campaign: Campaign, summary: PlanSummary, as_json: bool) -> None
         console.print(f"{summary.excluded_by_constraints:,} configurations are left out by the constraints.")
     if summary.binaries:
         console.print(f"{summary.binaries:,} kernels are needed, built ahead of time.")
+    if summary.rounds:
+        lines = [
+            (r.round, r.jobs, "short" if r.short else "the campaign's", seconds_text(r.estimated_seconds))
+            for r in summary.rounds
+        ]
+        columns = ["round", "jobs, at most", "rules", "device time, at most"]
+        console.print(table("rounds of the search", columns, lines, right=[columns[0], columns[1], columns[3]]))
     for pool, seconds in summary.estimated_seconds.items():
         console.print(f"At most {seconds_text(seconds)} of device time on {pool}.")
 

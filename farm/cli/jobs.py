@@ -68,8 +68,7 @@ def jobs(
         _check_known(connection, found, job_ids, rows)
         known = progress.devices(connection, silent_after=opened.settings.silent_after_seconds)
         lanes = {n.target: n for n in progress.lanes(connection, also=found["id"]) if n.campaign_id == found["id"]}
-    rules = MeasuringRules.model_validate(found["rules"])
-    shown = [_shown(row, rules, lanes[row["pool"]], known) for row in rows]
+    shown = [_shown(row, lanes[row["pool"]], known) for row in rows]
     if as_json:
         emit_json(shown)
         return
@@ -92,15 +91,15 @@ def _check_known(
         raise NoSuchJob(name=campaign["name"], jobs=some_of([str(i) for i in sorted(missing)]))
 
 
-def _shown(row: dict[str, Any], rules: MeasuringRules, lane: LaneNow, known: Sequence[DeviceNow]) -> dict[str, Any]:
+def _shown(row: dict[str, Any], lane: LaneNow, known: Sequence[DeviceNow]) -> dict[str, Any]:
     """The job with its configuration as text and the command that measures it alone."""
     configuration = Configuration.from_columns(row)
     uuid = row["failed_on"] or row["device_uuid"] or device_for(lane, known)
     return {
-        **row,
+        **{name: value for name, value in row.items() if name != "rules"},
         "configuration": configuration.canonical,
         "host": next((device.host for device in known if device.uuid == uuid), None),
-        "command": repro_command(configuration, uuid, rules),
+        "command": repro_command(configuration, uuid, MeasuringRules.model_validate(row["rules"])),
     }
 
 

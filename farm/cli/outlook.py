@@ -92,7 +92,7 @@ def outlooks(connection: Connection, farm: Farm, campaign_ids: Iterable[int]) ->
     for campaign_id, pace in progress.paces(connection, campaign_ids).items():
         mine = tuple(s for s in stuck if s.campaign_id == campaign_id)
         active = [lane for lane in farm.lanes if lane.campaign_id == campaign_id and lane.state is CampaignState.ACTIVE]
-        left = sum(lane.open for lane in active) - sum(s.jobs for s in mine)
+        left = sum(lane.open + lane.later for lane in active) - sum(s.jobs for s in mine)
         found[campaign_id] = Outlook(pace=pace, stuck=mine, seconds_left=pace.seconds_for(left) if left > 0 else None)
     return found
 
@@ -110,10 +110,10 @@ def what_is_stuck(farm: Farm) -> list[Stuck]:
     found: list[Stuck] = []
     by_campaign: dict[int, list[LaneNow]] = {}
     for lane in farm.lanes:
-        if lane.waiting + lane.queued:
+        if lane.waiting + lane.queued + lane.later:
             by_campaign.setdefault(lane.campaign_id, []).append(lane)
     for campaign_id, lanes in by_campaign.items():
-        waiting = sum(lane.waiting + lane.queued for lane in lanes)
+        waiting = sum(lane.waiting + lane.queued + lane.later for lane in lanes)
         name, state = lanes[0].campaign, lanes[0].state
         if state is CampaignState.PAUSED:
             why = f"it is paused; farm resume {name} goes on with it"
@@ -124,6 +124,8 @@ def what_is_stuck(farm: Farm) -> list[Stuck]:
 
 
 def _of_lane(farm: Farm, lane: LaneNow) -> Stuck | None:
+    if not lane.waiting + lane.queued:
+        return None if lane.open or farm.coordinated else _undecided(lane)
     able = [device for device in farm.devices if lane.serves(device)]
     live = [device for device in able if device.takes_work]
     untaken = _untaken(farm, lane, live)
@@ -141,6 +143,11 @@ def _of_lane(farm: Farm, lane: LaneNow) -> Stuck | None:
     else:
         return None
     return Stuck(campaign_id=lane.campaign_id, target=lane.target, jobs=jobs, cause=cause, why=why)
+
+
+def _undecided(lane: LaneNow) -> Stuck:
+    why = f"round {lane.round} is over, and no coordinator runs that would decide what goes on; farm up starts one"
+    return Stuck(campaign_id=lane.campaign_id, target=lane.target, jobs=lane.later, cause=Cause.NO_COORDINATOR, why=why)
 
 
 def _why_no_device(lane: LaneNow, able: Sequence[DeviceNow]) -> str:

@@ -53,6 +53,14 @@ def results(
         Path | None,
         typer.Option("--output", "-o", help="Write to this file; its ending tells the format. t4: a folder too."),
     ] = None,
+    short_rounds: Annotated[
+        bool,
+        typer.Option(
+            "--short-rounds",
+            help="The short rounds of searches too, which are measured less closely.",
+            show_default=False,
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measurements. On a terminal the first 30, or as many as --limit says; exports hold every column and row."""
@@ -68,15 +76,22 @@ def results(
     with session() as opened, opened.engine.connect() as connection:
         campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
         rows = measurements.read(
-            connection, campaign_id=campaign_id, device_type=device_type, family=family, order_by=sort, limit=shown
+            connection,
+            campaign_id=campaign_id,
+            device_type=device_type,
+            family=family,
+            order_by=sort,
+            limit=shown,
+            short_rounds=short_rounds,
         )
         rules = {}
         if chosen is Format.COMMANDS:
             rules = measuring.of_rows(connection, [row["measurement_id"] for row in rows])
         kinds = {row["device_type"] for row in rows}
-        identity = devices.of_type(connection, kinds.pop()) if len(kinds) == 1 else None
+        # What was measured under several rules is no recording.
+        identity = devices.of_type(connection, kinds.pop()) if len(kinds) == 1 and not short_rounds else None
     if chosen is Format.TABLE:
-        _print_table(rows, limited=len(rows) == shown and limit is None)
+        _print_table(rows, limited=len(rows) == shown and limit is None, rounds=short_rounds)
     elif chosen is Format.JSON and output is None:
         emit_json(rows)
     elif chosen is Format.COMMANDS:
@@ -103,7 +118,7 @@ def _format(given: Format | None, output: Path | None, as_json: bool) -> Format:
         raise BadInput(detail=f"{output}: name it .csv, .parquet or .json, or add --format") from None
 
 
-def _print_table(rows: list[dict[str, Any]], *, limited: bool) -> None:
+def _print_table(rows: list[dict[str, Any]], *, limited: bool, rounds: bool) -> None:
     if not rows:
         console.print("No measurements match.")
         return
@@ -120,11 +135,13 @@ def _print_table(rows: list[dict[str, Any]], *, limited: bool) -> None:
         "TFLOP/s",
         "power W",
         "mJ",
+        *(["round"] if rounds else []),
     ]
     lines = [
         (
             r["device_type"], kernel_text(r), r["m"], r["n"], r["k"], types_text(r), r["layout"], r["runtime_ms"],
             100 * r["runtime_rse"], r["tflops"], r["power_w"], r["energy_mj"],
+            *([r["round"]] if rounds else []),
         )
         for r in rows
     ]  # fmt: skip

@@ -74,6 +74,7 @@ def run(
         report |= {
             "campaign": campaign.name,
             "digest": campaign.digest,
+            "searches": campaign.search is not None,
             "trainings": outcomes,
             "predictions": [
                 p
@@ -164,8 +165,12 @@ def _print(report: dict[str, Any]) -> None:
     console.print(f"[bold]{report['campaign']}[/]")
     left = ", ".join(f"{counts[s]:,} {s}" for s in ("invalid", "dead", "cancelled") if counts[s])
     replayed = sum(d["rows"] for d in report["devices"] if d["source"] != "measured")
+    rows = sum(d["rows"] for d in report["devices"])
     how = f"answered, {replayed:,} of them from a recording" if replayed else "measured"
-    console.print(f"{counts['done']:,} configurations {how}{'; ' + left if left else ''}.")
+    what = f"{rows:,} configurations {how}{'; ' + left if left else ''}"
+    if report["rounds"] > 1:
+        what += f". {report['rounds']} rounds of a search took {counts['done']:,} measurements"
+    console.print(f"{what}.")
     on = [
         (d["device_type"], d["device_name"], d["host"], d["source"], d["rows"], d["shapes"], d["median_rse_pct"],
          seconds_text(d["device_s"]))
@@ -201,6 +206,7 @@ def _print(report: dict[str, Any]) -> None:
 def _print_next_steps(report: dict[str, Any]) -> None:
     farm, name = _farm(), report["campaign"]
     steps = [
+        *([(f"best {name}", "the best kernel of each problem")] if report["searches"] else []),
         (f"results --campaign {name} --sort -tflops", "every measurement, fastest first"),
         (f"results --campaign {name} -o {name}.csv", "all columns, for a spreadsheet or pandas"),
         *((f'predict "{p["configuration"].split(" nn ")[0]}"', "ask the model") for p in report["predictions"][:1]),

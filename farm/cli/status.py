@@ -196,7 +196,7 @@ def _drift_text(name: str, one: Watched) -> str:
 
 
 def _lane_json(lane: LaneNow) -> dict[str, Any]:
-    kept = ("target", "jobs", "done", "invalid", "dead", "queued", "running", "waiting")
+    kept = ("target", "round", "jobs", "done", "invalid", "dead", "queued", "running", "waiting", "later")
     return {key: getattr(lane, key) for key in kept}
 
 
@@ -212,8 +212,8 @@ def _pace_text(ahead: Outlook, overall: float | None) -> str:
 
 
 def _print_lanes(lanes: Sequence[LaneNow]) -> None:
-    rows = [(n.target, n.jobs, n.done, n.waiting, n.queued, n.running, n.invalid, n.dead) for n in lanes]
-    columns = ["target", "jobs", "done", "waiting", "queued", "running", "invalid", "dead"]
+    rows = [(n.target, n.round, n.jobs, n.done, n.waiting, n.queued, n.running, n.invalid, n.dead) for n in lanes]
+    columns = ["target", "round", "jobs", "done", "waiting", "queued", "running", "invalid", "dead"]
     console.print(table("by target", columns, rows, right=columns[1:]))
 
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from farm.campaign import Campaign, PlannedJob, PoolSpec
-from farm.db import kernels
+from farm.db import rounds, staging
 from farm.db.imports import UUID_PREFIX
-from farm.db.measurements import cursor_of
 from farm.db.tables import OPEN_JOB_STATES, JobState
 from farm.devices import DeviceTraits
 from farm.errors import NoSuchCampaign
-from farm.kernels import Kernel
-from farm.kernels.binary import BUILT_WITH, Binary, Versions
+from farm.kernels.binary import BUILT_WITH, Versions
 
 _DEVICES = text(f"""
 SELECT d.uuid, d.type, h.name AS host, d.traits FROM devices d JOIN hosts h ON h.id = d.host_id
@@ -50,88 +48,14 @@ VALUES (:name, :digest, :owner, :priority, CAST(:document AS jsonb), CAST(:rules
 ON CONFLICT (digest) DO UPDATE SET priority = excluded.priority
 RETURNING id, (xmax = 0) AS new
 """)
-_STAGE = """
-CREATE TEMPORARY TABLE staged (
-    configuration_id uuid, m bigint, n bigint, k bigint, ab text, cd text, acc text, layout text,
-    alpha float8, beta float8, family text, parameters jsonb, pool int, any_device boolean, invalid text,
-    needs text[]
-) ON COMMIT DROP
-"""
-_CONFIGURATIONS = text("""
-INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
-SELECT DISTINCT ON (configuration_id)
-    configuration_id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters
-FROM staged ORDER BY configuration_id
-ON CONFLICT DO NOTHING
-""")
-# Two statements: one would not see a pool that another submission makes while this one waits for it.
-_NEW_POOL = text("""
-INSERT INTO pools (name, device_types, device_uuid) VALUES (:name, CAST(:device_types AS text[]), :device_uuid)
-ON CONFLICT (name) DO NOTHING
-""")
-_POOL = text("SELECT id FROM pools WHERE name = :name")
-_LANE = text("""
-WITH new AS (
-    INSERT INTO lanes (campaign_id, pool_id) VALUES (:campaign_id, :pool_id) ON CONFLICT DO NOTHING RETURNING id
+# A short round, which has rules, is over when it was decided what goes on from it.
+_UNFINISHED_LANE = (
+    "(l.jobs > l.done + l.invalid + l.dead OR (l.rules IS NOT NULL AND l.decided IS DISTINCT FROM l.done))"
 )
-SELECT id FROM new UNION ALL SELECT id FROM lanes WHERE campaign_id = :campaign_id AND pool_id = :pool_id LIMIT 1
-""")
-_LOCK_LANES = text("SELECT id FROM lanes WHERE campaign_id = :campaign_id ORDER BY id FOR NO KEY UPDATE")
-# A campaign's new jobs behind a lane's cursor are found by it; those that it has passed are put where they are found.
-_JOBS = text("""
-WITH new AS (
-    INSERT INTO jobs (lane_id, configuration_id, any_device, state)
-    SELECT DISTINCT ON (l.id, s.configuration_id)
-        l.id, s.configuration_id, s.any_device, CASE
-            WHEN s.invalid IS NOT NULL THEN 'invalid'
-            WHEN EXISTS (SELECT 1 FROM kernels k WHERE k.hash = ANY(s.needs) AND k.state <> 'built') THEN 'waiting'
-            ELSE 'open'
-        END
-    FROM staged s JOIN unnest(CAST(:pools AS int[]), CAST(:lane_ids AS bigint[])) AS l(pool, id) USING (pool)
-    WHERE :new OR NOT s.any_device OR NOT EXISTS (
-        SELECT 1 FROM lanes o JOIN jobs j ON j.lane_id = o.id
-        WHERE o.campaign_id = :campaign_id AND j.configuration_id = s.configuration_id AND j.any_device
-    )
-    ORDER BY l.id, s.configuration_id
-    ON CONFLICT DO NOTHING
-    RETURNING id, lane_id, configuration_id, state
-), passed AS (
-    INSERT INTO returned_jobs (job_id, lane_id, solo)
-    SELECT n.id, n.lane_id, false FROM new n JOIN lanes l ON l.id = n.lane_id
-    WHERE n.state = 'open' AND n.configuration_id <= l.cursor
-), counted AS (
-    UPDATE lanes l SET jobs = l.jobs + s.jobs, invalid = l.invalid + s.invalid, fresh = l.fresh OR s.open > 0
-    FROM (
-        SELECT lane_id, count(*) AS jobs, count(*) FILTER (WHERE state = 'invalid') AS invalid,
-            count(*) FILTER (WHERE state = 'open') AS open
-        FROM new GROUP BY lane_id
-    ) s
-    WHERE l.id = s.lane_id
-)
-SELECT count(*) FROM new
-""")
-_WAITING = text("""
-INSERT INTO waiting_jobs (kernel_id, job_id, lane_id)
-SELECT k.id, j.id, j.lane_id
-FROM staged s JOIN unnest(CAST(:pools AS int[]), CAST(:lane_ids AS bigint[])) AS l(pool, id) USING (pool)
-JOIN jobs j ON j.lane_id = l.id AND j.configuration_id = s.configuration_id
-JOIN kernels k ON k.hash = ANY(s.needs)
-WHERE j.state = 'waiting'
-ON CONFLICT DO NOTHING
-""")
-_REFUSED = text("""
-INSERT INTO failures (job_id, lane_id, kind, message)
-SELECT DISTINCT ON (j.id) j.id, j.lane_id, 'invalid', s.invalid
-FROM staged s JOIN unnest(CAST(:pools AS int[]), CAST(:lane_ids AS bigint[])) AS l(pool, id) USING (pool)
-JOIN jobs j ON j.lane_id = l.id AND j.configuration_id = s.configuration_id
-WHERE s.invalid IS NOT NULL AND j.state = 'invalid'
-  AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.job_id = j.id)
-ORDER BY j.id
-""")
-_ACTIVATE = text("""
+_ACTIVATE = text(f"""
 UPDATE campaigns SET state = 'active', finished_at = NULL
 WHERE id = :id AND state IN ('done', 'cancelled') AND EXISTS (
-    SELECT 1 FROM lanes WHERE campaign_id = :id AND jobs > done + invalid + dead
+    SELECT 1 FROM lanes l WHERE l.campaign_id = :id AND {_UNFINISHED_LANE}
 )
 """)
 
@@ -157,74 +81,22 @@ def store(
             "rules": campaign.rules.model_dump_json(),
         },
     ).one()
-    connection.exec_driver_sql(_STAGE)
+    staging.begin(connection)
     pools: dict[PoolSpec, int] = {}
-    hashes: dict[Binary, str] = {}
-    with cursor_of(connection) as cursor, cursor.copy("COPY staged FROM STDIN") as copy:
-        for chunk in _chunks(_lines(planned, pools, hashes, versions)):
-            copy.write(chunk)
-    configurations = connection.execute(_CONFIGURATIONS).rowcount
+    configurations = staging.copy_in(connection, planned, pools, versions=versions)
+    rules = None if campaign.search is None else campaign.search.first_rules(campaign.rules)
     # In one order, so that two submissions never wait for each other's new pools.
-    lane_of = {pool: _lane(connection, row.id, pool) for pool in sorted(pools, key=lambda pool: pool.name)}
-    connection.execute(_LOCK_LANES, {"campaign_id": row.id})
-    lanes = {"pools": list(pools.values()), "lane_ids": [lane_of[pool] for pool in pools]}
-    if hashes:
-        known = kernels.want(connection, hashes, versions)
-        kernels.want_again(connection, list(known.values()))
-    jobs: int = connection.execute(_JOBS, {**lanes, "campaign_id": row.id, "new": row.new}).scalar_one()
-    if hashes:
-        connection.execute(_WAITING, lanes)
-    connection.execute(_REFUSED, lanes)
+    lane_of = {
+        pool: staging.lane(connection, row.id, staging.pool(connection, pool), rules=rules)
+        for pool in sorted(pools, key=lambda pool: pool.name)
+    }
+    staging.lock_lanes(connection, row.id)
+    lanes = {number: lane_of[pool] for pool, number in pools.items()}
+    jobs = staging.put_jobs(connection, row.id, lanes, new=row.new)
+    if campaign.search is not None and rules is not None:
+        rounds.expect(connection, campaign.search, list(lanes.values()))
     connection.execute(_ACTIVATE, {"id": row.id})
     return Stored(row.id, row.new, configurations, jobs)
-
-
-def _lane(connection: Connection, campaign_id: int, pool: PoolSpec) -> int:
-    types = None if pool.device_types is None else list(pool.device_types)
-    parameters = {"name": pool.name, "device_types": types, "device_uuid": pool.device_uuid}
-    connection.execute(_NEW_POOL, parameters)
-    pool_id = connection.execute(_POOL, {"name": pool.name}).scalar_one()
-    found: int = connection.execute(_LANE, {"campaign_id": campaign_id, "pool_id": pool_id}).scalar_one()
-    return found
-
-
-def _lines(
-    planned: Iterable[PlannedJob], pools: dict[PoolSpec, int], hashes: dict[Binary, str], versions: Versions
-) -> Iterator[str]:
-    """COPY's text format. Kernels repeat, so their JSON is made once, and binaries are hashed once."""
-    parameters: dict[Kernel, str] = {}
-    for job in planned:
-        configuration = job.configuration
-        p, kernel = configuration.problem, configuration.kernel
-        if kernel not in parameters:
-            parameters[kernel] = json.dumps(dict(kernel.parameters))
-        pool = pools.setdefault(job.pool, len(pools))
-        invalid = r"\N" if job.invalid_reason is None else _escaped(job.invalid_reason)
-        for binary in job.binaries:
-            if binary not in hashes:
-                hashes[binary] = binary.hash(versions)
-        needs = f"{{{','.join(hashes[binary] for binary in job.binaries)}}}"
-        s, t = p.shape, p.types
-        yield (
-            f"{configuration.id}\t{s.m}\t{s.n}\t{s.k}\t{t.ab.value}\t{t.cd.value}\t{t.acc.value}\t{p.layout.value}\t"
-            f"{p.alpha!r}\t{p.beta!r}\t{kernel.family}\t{parameters[kernel]}\t{pool}\t{job.any_device}\t{invalid}\t"
-            f"{needs}\n"
-        )
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\t", r"\t").replace("\n", r"\n").replace("\r", r"\r")
-
-
-def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[str]:
-    chunk: list[str] = []
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) == size:
-            yield "".join(chunk)
-            chunk.clear()
-    if chunk:
-        yield "".join(chunk)
 
 
 _FIND = text("""
@@ -251,7 +123,12 @@ def find(connection: Connection, name: str) -> dict[str, Any]:
 # Jobs by state from the counters of the lanes and the few batches that are not in them yet: the same at any size.
 TALLY = """
 SELECT l.campaign_id, l.id AS lane_id, l.jobs, l.done + b.done AS done, l.invalid + b.invalid AS invalid,
-    l.dead + b.dead AS dead, b.queued, b.running
+    l.dead + b.dead AS dead, b.queued, b.running,
+    CASE
+        WHEN l.rules IS NULL OR l.decided = l.done + b.done THEN 0
+        WHEN l.decided IS NULL THEN greatest(l.later, 1)
+        ELSE 1  -- a job that was tried again: it may go on
+    END AS later
 FROM lanes l
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(jobs) FILTER (WHERE state = 'queued'), 0)::bigint AS queued,
@@ -264,12 +141,12 @@ CROSS JOIN LATERAL (
 _COUNTS = f"""
 SELECT
     CASE WHEN c.state = 'cancelled' THEN 0 ELSE waiting END AS pending,
-    queued, running, done, invalid, dead,
+    queued, running, CASE WHEN c.state = 'cancelled' THEN 0 ELSE later END AS later, done, invalid, dead,
     CASE WHEN c.state = 'cancelled' THEN waiting ELSE 0 END AS cancelled
 FROM (
     SELECT coalesce(sum(queued), 0)::bigint AS queued, coalesce(sum(running), 0)::bigint AS running,
         coalesce(sum(done), 0)::bigint AS done, coalesce(sum(invalid), 0)::bigint AS invalid,
-        coalesce(sum(dead), 0)::bigint AS dead,
+        coalesce(sum(dead), 0)::bigint AS dead, coalesce(sum(later), 0)::bigint AS later,
         coalesce(sum(jobs - done - invalid - dead - queued - running), 0)::bigint AS waiting
     FROM ({TALLY} WHERE l.campaign_id = c.id) t
 ) s
@@ -304,9 +181,9 @@ def open_jobs(counts: Mapping[str, int]) -> int:
     return sum(counts[state] for state in OPEN_JOB_STATES)
 
 
-_FINISHED = """
+_FINISHED = f"""
 c.state IN ('active', 'paused') AND NOT EXISTS (
-    SELECT 1 FROM lanes l WHERE l.campaign_id = c.id AND l.jobs > l.done + l.invalid + l.dead
+    SELECT 1 FROM lanes l WHERE l.campaign_id = c.id AND {_UNFINISHED_LANE}
 )
 """
 _FINISHABLE = text(f"SELECT c.id FROM campaigns c WHERE {_FINISHED} ORDER BY c.id FOR NO KEY UPDATE SKIP LOCKED")

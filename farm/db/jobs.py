@@ -11,7 +11,8 @@ from farm.db.tables import FailureKind, JobState
 
 # An open job is in an open batch, or it waits; perhaps for its kernels.
 _SEEN = """
-SELECT j.id AS job_id, j.attempts, j.solo, j.configuration_id, p.name AS pool,
+SELECT j.id AS job_id, j.attempts, j.solo, j.configuration_id, p.name AS pool, l.round,
+    coalesce(l.rules, g.rules) AS rules,
     CASE
         WHEN j.state NOT IN ('open', 'waiting') THEN j.state
         WHEN b.state = 'leased' THEN 'running'
@@ -64,7 +65,7 @@ def listed(
     job_ids: Sequence[int] | None = None,
     limit: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Jobs of a campaign with their configuration, state, attempts and last failure, in the order of their ids."""
+    """Jobs of a campaign with their configuration, measuring rules, state, attempts and last failure, in the order of their ids."""
     parameters = {
         "campaign_id": campaign_id,
         "states": None if states is None else [state.value for state in states],

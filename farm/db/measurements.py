@@ -91,10 +91,16 @@ RESULT_COLUMNS: Sequence[str] = (
     "stop_reason", "l2", "runtime_warm_ms", "runtime_sustained_ms", "tflops", "intensity", "power_w", "power_rse",
     "energy_mj", "gflops_per_w", "power_source", "power_disagrees", "idle_power_w", "power_limit_w", "sm_clock_mhz",
     "memory_clock_mhz", "temperature_before_c", "temperature_c", "throttle_reasons", "verify_error", "distribution",
-    "seed", "source", "clock_policy", "kernel_hash", "cost_s", "window_s", "measured_at", "measurement_id",
+    "seed", "source", "clock_policy", "kernel_hash", "cost_s", "window_s", "round", "measured_at", "measurement_id",
     "configuration_id", "environment", "details",
 )  # fmt: skip
 """What `farm results` exports, in order: columns of v_measurements."""
+
+
+_EVERY_ROUND = """(
+    SELECT a.*, coalesce(l.round, 0) AS round
+    FROM v_all_measurements a LEFT JOIN jobs j ON j.id = a.job_id LEFT JOIN lanes l ON l.id = j.lane_id
+) every_round"""
 
 
 def read(
@@ -105,14 +111,18 @@ def read(
     family: str | None = None,
     order_by: str = "measurement_id",
     limit: int | None = None,
+    short_rounds: bool = False,
 ) -> list[dict[str, Any]]:
-    """Rows of v_measurements as dictionaries of `RESULT_COLUMNS`. `order_by` is one of them, `-` for descending."""
+    """Rows of v_measurements as dictionaries of `RESULT_COLUMNS`. `order_by` is one of them, `-` for descending.
+
+    With `short_rounds` those of searches too, which were measured under rules that cost less than their campaign's.
+    """
     column = order_by.removeprefix("-")
     if column not in RESULT_COLUMNS:
         raise ValueError(f"no column {column}")
     direction = "DESC" if order_by.startswith("-") else "ASC"
     statement = text(f"""
-        SELECT {", ".join(RESULT_COLUMNS)} FROM v_measurements
+        SELECT {", ".join(RESULT_COLUMNS)} FROM {_EVERY_ROUND if short_rounds else "v_measurements"}
         WHERE (CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id)
           AND (CAST(:device_type AS text) IS NULL OR device_type = :device_type)
           AND (CAST(:family AS text) IS NULL OR family = :family)

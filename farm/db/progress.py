@@ -39,6 +39,8 @@ class LaneNow:
     queued: int  # in batches that no worker has claimed
     running: int  # in batches that a worker holds
     for_kernels: int = 0  # waiting for kernels to be built
+    round: int = 0
+    later: int = 0  # expected of the rounds after it, and not stored yet
 
     @property
     def open(self) -> int:
@@ -61,6 +63,7 @@ class LaneNow:
 _LANES = text(f"""
 SELECT t.lane_id, c.id AS campaign_id, c.name AS campaign, c.owner, c.priority, c.state, p.name AS target,
     p.device_types, p.device_uuid, t.jobs, t.done, t.invalid, t.dead, t.queued, t.running,
+    s.round, t.later,
     (SELECT count(DISTINCT job_id) FROM waiting_jobs WHERE lane_id = t.lane_id) AS for_kernels
 FROM campaigns c
 CROSS JOIN LATERAL ({TALLY} WHERE l.campaign_id = c.id) t

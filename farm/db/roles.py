@@ -29,7 +29,7 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
         ),
     },
     "campaigns": {"SELECT": ("id", "state", "rules")},
-    "lanes": {"SELECT": ("id", "campaign_id")},
+    "lanes": {"SELECT": ("id", "campaign_id", "rules")},
     "configurations": {  # a worker adds its sentinel's
         "SELECT": (),
         "INSERT": ("id", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),

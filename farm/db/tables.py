@@ -49,13 +49,14 @@ class JobState(StrEnum):
     PENDING = "pending"  # waits for a batch, or for kernels to be built
     QUEUED = "queued"  # open: in a batch that no worker has claimed
     RUNNING = "running"  # open: in a batch that a worker holds
+    LATER = "later"  # expected of a later round of a search, and not stored yet
     DONE = "done"  # has its measurement
     INVALID = "invalid"  # cannot run on its devices; never retried
     DEAD = "dead"  # used up its attempts
     CANCELLED = "cancelled"  # open, and its campaign was cancelled
 
 
-OPEN_JOB_STATES = (JobState.PENDING, JobState.QUEUED, JobState.RUNNING)
+OPEN_JOB_STATES = (JobState.PENDING, JobState.QUEUED, JobState.RUNNING, JobState.LATER)
 
 
 class FailureKind(StrEnum):
@@ -215,18 +216,27 @@ class Configuration(Base):
 
 
 class Lane(Base):
-    """The jobs of one campaign for one pool: where dispatch stands in them, and what became of them.
+    """The jobs of one campaign for one pool in one round: where dispatch stands in them, and what became of them.
+
+    A campaign has one round, unless it searches by halving. Then all rounds but the last have `rules`.
 
     Jobs are dispatched in the order of their configuration's hash, a fixed shuffle. `cursor` is the last one that went
     out that way; what came back since is in `returned_jobs`. The counters hold the batches that are `folded`.
     """
 
     __tablename__ = "lanes"
-    __table_args__ = (UniqueConstraint("campaign_id", "pool_id"),)
+    __table_args__ = (UniqueConstraint("campaign_id", "pool_id", "round"),)
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)
     campaign_id: Mapped[int] = mapped_column(ForeignKey("campaigns.id"))
     pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))
+    round: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    # What its jobs are measured under; None: the campaign's rules.
+    rules: Mapped[dict[str, Any] | None] = mapped_column(JSONB())
+    # Jobs that the rounds after a short one will have at the most, as far as was known when it was stored.
+    later: Mapped[int] = mapped_column(server_default="0")
+    # How many of its jobs were done when it was last decided what goes on from a short round. Another number: it is open.
+    decided: Mapped[int | None]
     cursor: Mapped[uuid.UUID | None]
     # Whether open jobs may be left behind the cursor.
     fresh: Mapped[bool] = mapped_column(server_default=text("true"))

@@ -18,8 +18,14 @@ GROUP BY device_type, device_name, host, source ORDER BY device_type, host
 """)
 
 
+_ROUNDS = text("SELECT count(DISTINCT round) FROM lanes WHERE campaign_id = :campaign_id")
+
+
 def summarise(connection: Connection, campaign_id: int, *, best: int = 3) -> dict[str, Any]:
-    """Counts by state, measurements by device, and the `best` and worst configurations per device type by TFLOP/s."""
+    """Counts by state, rounds, measurements by device, and the `best` and worst configurations per device type by TFLOP/s.
+
+    The measurements are those under the campaign's own rules: of a search, those of its last round.
+    """
     devices = [dict(row) for row in connection.execute(_ON, {"campaign_id": campaign_id}).mappings()]
     ranked = {}
     for device_type in sorted({device["device_type"] for device in devices}):
@@ -30,7 +36,9 @@ def summarise(connection: Connection, campaign_id: int, *, best: int = 3) -> dic
             for end, order in (("best", "-tflops"), ("worst", "tflops"))
         }
         ranked[device_type] = rows
-    return {"counts": campaigns.counts(connection, campaign_id), "devices": devices, "ranked": ranked}
+    rounds: int = connection.execute(_ROUNDS, {"campaign_id": campaign_id}).scalar_one()
+    counts = campaigns.counts(connection, campaign_id)
+    return {"counts": counts, "rounds": rounds, "devices": devices, "ranked": ranked}
 
 
 _LARGEST = text("""

@@ -92,8 +92,16 @@ SELECT 'campaign ' || c.id || ': ' || c.state || ', but its end says otherwise' 
 WHERE (c.state IN ('done', 'cancelled')) <> (c.finished_at IS NOT NULL)
 UNION ALL
 SELECT 'campaign ' || c.id || ': done, but job ' || s.id || ' is open' FROM campaigns c
-JOIN lanes l ON l.campaign_id = c.id JOIN seen s ON s.lane_id = l.id
-WHERE c.state = 'done' AND s.state IN ('open', 'waiting')
+JOIN lanes l ON l.campaign_id = c.id JOIN seen s ON s.lane_id = l.id WHERE c.state = 'done' AND s.state IN ('open', 'waiting')
+UNION ALL
+SELECT 'campaign ' || c.id || ': done, but nothing is decided of round ' || l.round FROM campaigns c
+JOIN lanes l ON l.campaign_id = c.id WHERE c.state = 'done' AND l.rules IS NOT NULL AND l.decided IS DISTINCT FROM l.done
+UNION ALL
+SELECT 'lane ' || l.id || ': a round without the one before it' FROM lanes l
+WHERE l.round > 0 AND NOT EXISTS (
+    SELECT 1 FROM lanes b
+    WHERE b.campaign_id = l.campaign_id AND b.pool_id = l.pool_id AND b.round = l.round - 1 AND b.rules IS NOT NULL
+)
 """)
 
 

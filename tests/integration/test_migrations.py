@@ -179,3 +179,53 @@ def test_a_farm_in_the_middle_of_its_work_goes_on_after_the_upgrade(database_url
             (6, "cancelled", None),
         ]
     engine.dispose()
+
+
+SEARCHED = """
+INSERT INTO hosts (name) VALUES ('here');
+INSERT INTO devices (uuid, host_id, type, name, backend, traits, measured)
+    VALUES ('CPU-1', 1, 'cpu-test', 'Test', 'cpu', '{}', 5);
+INSERT INTO pools (name, device_types) VALUES ('type:cpu-test', '{cpu-test}');
+INSERT INTO campaigns (name, digest, owner, document, rules, state)
+    VALUES ('over', 'd1', 'ann', '{"search": {}}', '{}', 'active'), ('going', 'd2', 'bob', '{"search": {}}', '{}', 'active');
+INSERT INTO lanes (campaign_id, pool_id, round, rules, jobs, done, decided)
+    VALUES (1, 1, 0, '{}', 2, 2, 2), (1, 1, 1, NULL, 1, 1, NULL), (2, 1, 0, '{}', 2, 2, NULL);
+INSERT INTO configurations SELECT gen_random_uuid(), n, 1, 1, 'f32', 'f32', 'f32', 'nn', 1, 0, 'blas', '{}'
+    FROM generate_series(1, 2) n;
+INSERT INTO jobs (lane_id, configuration_id, state)
+    SELECT l.id, c.id, 'done' FROM lanes l JOIN configurations c ON l.round = 0 OR c.m = 1;
+INSERT INTO batches (lane_id, queue, state, job_ids, jobs, device_id, done, folded)
+    SELECT id, 'gpu.cpu-test', 'done', '{}', jobs, 1, jobs, true FROM lanes;
+INSERT INTO environments VALUES (gen_random_uuid(), '{}');
+INSERT INTO measurements (job_id, campaign_id, configuration_id, device_id, environment_id, source, runtime_ms,
+    runtime_q1_ms, runtime_q3_ms, runtime_min_ms, runtime_rse, samples, stop_reason, l2, distribution, seed, cost_s, details)
+    SELECT j.id, l.campaign_id, j.configuration_id, 1, e.id, 'measured', 1, 1, 1, 1, 0.1, 10, 'converged', 'cold',
+        'uniform', 0, 1, '{}'
+    FROM jobs j JOIN lanes l ON l.id = j.lane_id, environments e;
+"""
+
+
+def test_what_short_rounds_measured_goes_with_them(database_url: str) -> None:
+    engine = make_engine(database_url, application="test")
+    migrate.upgrade(engine, "0006")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(SEARCHED)
+    shown = "SELECT campaign, m FROM v_measurements ORDER BY measurement_id"
+    assert _asked(engine, shown) == [("over", 1)]
+    assert _asked(engine, "SELECT count(*) FROM v_all_measurements") == [(5,)]
+    migrate.downgrade(engine, "-1")
+    assert _asked(engine, shown) == [("over", 1)]
+    assert _asked(engine, "SELECT name, state, document ? 'search' FROM campaigns ORDER BY id") == [
+        ("over", "active", False),
+        ("going", "cancelled", False),
+    ]
+    assert _asked(engine, "SELECT campaign_id, jobs FROM lanes") == [(1, 1)]
+    assert _asked(engine, "SELECT measured FROM devices") == [(1,)]
+    migrate.upgrade(engine)
+    assert _asked(engine, shown) == [("over", 1)]
+    engine.dispose()
+
+
+def _asked(engine: Engine, statement: str) -> list[tuple[object, ...]]:
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(text(statement))]

@@ -313,7 +313,7 @@ def test_status_says_what_runs_where_how_fast_and_what_went_wrong(
         (row,) = told(command, "status")
         overview = said(command, "status")
     assert found["counts"] == {
-        "pending": 6, "queued": 0, "running": 2, "done": 3, "invalid": 0, "dead": 1, "cancelled": 0
+        "pending": 6, "queued": 0, "running": 2, "later": 0, "done": 3, "invalid": 0, "dead": 1, "cancelled": 0
     }  # fmt: skip
     assert found["coordinated"]
     assert found["stuck"] == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.campaign import Campaign, KnownDevice, load, plan, shape_sets
+from farm.campaign import Campaign, KnownDevice, Search, Strategy, load, plan, shape_sets
 from farm.campaign.expressions import PROBLEM_NAMES
 from farm.campaign.schema import AxesFields, CampaignFields, ShapesFields
 from farm.devices import DeviceKind, DeviceTraits
@@ -81,6 +81,7 @@ def test_the_documentation_names_every_field_family_set_and_name_of_a_constraint
     assert timing is not None
     names = [*CampaignFields.model_fields, *AxesFields.model_fields, *ShapesFields.model_fields]
     names += [*MeasuringRules.model_fields, *timing.model_fields, *shape_sets(), *FAMILIES, *PROBLEM_NAMES]
+    names += [*Search.model_fields, *Strategy]
     names += [p.name for family in FAMILIES.values() for p in family.parameters]
     missing = [name for name in names if not re.search(rf"`{re.escape(name)}\b[^`]*`|`[^`]*\b{re.escape(name)}`", DOCS)]
     assert missing == []

@@ -130,6 +130,16 @@ def test_without_a_coordinator_what_waits_is_stuck_and_what_was_sent_is_not() ->
     assert what_is_stuck(farm(replace(LANE, done=90, queued=7), coordinated=False)) == []
 
 
+def test_a_search_between_two_rounds_waits_for_a_coordinator() -> None:
+    between = replace(LANE, done=97, later=5)
+    assert what_is_stuck(farm(between)) == []
+    stuck = only(farm(between, coordinated=False))
+    assert (stuck.cause, stuck.jobs) == (Cause.NO_COORDINATOR, 5)
+    assert "round 0 is over" in stuck.why
+    assert what_is_stuck(farm(replace(between, done=96, running=1), coordinated=False)) == []
+    assert only(farm(replace(between, state=CampaignState.PAUSED))).jobs == 5
+
+
 def test_work_waits_behind_a_campaign_of_higher_priority_on_the_same_devices() -> None:
     urgent = replace(LANE, lane_id=2, campaign_id=2, campaign="urgent", owner="bob", priority=5, queued=4)
     stuck = only(farm(LANE, urgent))

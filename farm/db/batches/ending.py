@@ -36,7 +36,7 @@ WITH failed AS (
         solo = j.solo OR f.kind = 'killed',
         state = CASE
             WHEN f.kind = 'invalid' THEN 'invalid'
-            WHEN j.attempts + 1 >= (c.rules ->> 'max_attempts')::int THEN 'dead'
+            WHEN j.attempts + 1 >= (coalesce(l.rules, c.rules) ->> 'max_attempts')::int THEN 'dead'
             ELSE 'open'
         END
     FROM failed f, lanes l JOIN campaigns c ON c.id = l.campaign_id

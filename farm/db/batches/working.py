@@ -44,7 +44,7 @@ SET state = 'leased', device_id = d.id, claimed_at = clock_timestamp(), lease_to
 FROM lanes l, campaigns c, devices d
 WHERE b.id = :batch_id AND b.state = 'queued' AND l.id = b.lane_id AND c.id = l.campaign_id AND c.state = 'active'
   AND d.id = :device_id AND d.state = 'active' AND b.queue IN ('gpu.' || d.type, 'device.' || d.uuid)
-RETURNING b.lease_token, c.id, c.rules, b.job_ids
+RETURNING b.lease_token, c.id, coalesce(l.rules, c.rules), b.job_ids
 """)
 _CLAIM_JOBS = text("""
 SELECT j.id AS job_id, c.* FROM jobs j JOIN configurations c ON c.id = j.configuration_id

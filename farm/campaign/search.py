@@ -1,0 +1,170 @@
+"""How a campaign looks for the best kernel of each problem: which kernels are tried, which go on, and how closely (pure).
+
+`grid` tries every kernel under the campaign's own rules, `random` some of them. `halving` is successive halving (Jamieson and
+Talwalkar, arXiv 1502.07943): all of them under rules that cost little, the best share of them again under stricter ones,
+and so on; the finalists under the campaign's own rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from enum import StrEnum
+from heapq import heappush, heappushpop
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from farm.gemm import Problem
+from farm.kernels import Configuration, Kernel
+from farm.measurement import MeasuringRules
+
+
+class Strategy(StrEnum):
+    GRID = "grid"
+    RANDOM = "random"
+    HALVING = "halving"
+
+
+FIRST_RSE = 0.03
+"""Relative standard error that the first of several rounds is content with: a quarter of the kernels goes on, and those that
+matter are further apart than that."""
+
+FIRST_SAMPLES = 3
+"""Fewest samples of a short round: what a median takes. They are what a slow kernel costs."""
+
+FIRST_SHARE = 0.1
+"""Share of the campaign's time budget that the first round has for the samples of a kernel."""
+
+WARM_UP_SHARE = 0.25
+"""Share of the campaign's warm-up in a short round."""
+
+BASELINE = Kernel.of("cublaslt")
+"""What a search on GPUs is held against: the vendor's library, with the algorithm that its heuristic puts first."""
+
+
+class Search(BaseModel):
+    """The `search` section of a campaign file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    strategy: Strategy = Field(description="all kernels, some at random, or many briefly and the best closely")
+    kernels: int | None = Field(
+        default=None, ge=1, le=10_000_000, description="kernels tried for each problem, drawn at random"
+    )
+    keep: float = Field(default=0.25, gt=0, le=0.5, description="share of a problem's kernels that a round leaves")
+    finalists: int = Field(
+        default=4, ge=1, le=10_000, description="kernels of each problem that the last round measures"
+    )
+    seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the draw")
+
+    def in_normal_form(self) -> Search:
+        """The same with the kernels that `random` draws unless told otherwise."""
+        if self.strategy is Strategy.RANDOM and self.kernels is None:
+            return self.model_copy(update={"kernels": RANDOM_KERNELS})
+        return self
+
+    def to_document(self) -> dict[str, Any]:
+        """The fields that its strategy reads."""
+        names = [name for name, strategies in FIELDS_OF.items() if self.strategy in strategies]
+        if self.kernels is None:
+            names = [name for name in names if name not in ("kernels", "seed")]
+        return {"strategy": self.strategy.value} | {name: getattr(self, name) for name in names}
+
+    def going_on(self, kernels: int) -> int:
+        """How many of a problem's kernels, the fastest, a short round leaves. Without more than the finalists, all."""
+        if kernels <= self.finalists:
+            return kernels
+        # Rounded first: 0.1 of 30 is 3.0000000000000004.
+        return max(self.finalists, math.ceil(round(self.keep * kernels, 9)))
+
+    def goes_to_the_last(self, kernels: int) -> bool:
+        """Whether what a short round leaves of so many kernels is few enough for the last round."""
+        return self.going_on(kernels) <= self.finalists
+
+    def rounds(self, kernels: int) -> list[int]:
+        """How many of a problem's kernels each round measures, where it has so many and all can be measured.
+
+        >>> Search(strategy="halving").rounds(100)
+        [100, 25, 7, 4]
+        """
+        tried = kernels if self.kernels is None else min(kernels, self.kernels)
+        found = [tried]
+        if self.strategy is Strategy.HALVING:
+            while not self.goes_to_the_last(found[-1]):
+                found.append(self.going_on(found[-1]))
+            found.append(self.going_on(found[-1]))
+        return found
+
+    def first_rules(self, full: MeasuringRules) -> MeasuringRules | None:
+        """The rules of the first round; None where it is the last as well, which has the campaign's own."""
+        return self.short_rules(full, 0) if self.strategy is Strategy.HALVING else None
+
+    def short_rules(self, full: MeasuringRules, number: int) -> MeasuringRules:
+        """The rules of a short round, the first has the number 0. None is stricter than the campaign's own.
+
+        What makes a measurement cheap: no power, few samples of a slow kernel, a loose target for a fast one. A round has
+        as many times the samples of the one before as that had kernels, so that rounds take about the same time.
+        """
+        more = (1 / self.keep) ** number
+        timing = full.timing
+        short = timing.model_copy(
+            update={
+                "target_rse": max(timing.target_rse, FIRST_RSE / math.sqrt(more)),
+                "min_samples": min(timing.min_samples, FIRST_SAMPLES),
+                "max_seconds": min(timing.max_seconds, FIRST_SHARE * timing.max_seconds * more),
+                "warmup_seconds": WARM_UP_SHARE * timing.warmup_seconds,
+                "warm_l2": False,
+            }
+        )
+        return full.model_copy(update={"timing": short, "power": "none"})
+
+
+FIELDS_OF = {
+    "kernels": (Strategy.RANDOM, Strategy.HALVING),
+    "keep": (Strategy.HALVING,),
+    "finalists": (Strategy.HALVING,),
+    "seed": (Strategy.RANDOM, Strategy.HALVING),
+}
+"""The strategies that read a field."""
+
+RANDOM_KERNELS = 60
+"""Kernels that `random` draws unless told otherwise: with a probability of 95% one of them is among the best 5%
+(1 - 0.95⁶⁰; Bergstra and Bengio, Journal of Machine Learning Research 13, 2012)."""
+
+
+class Draw:
+    """So many of a problem's configurations at random, or all where there are fewer.
+
+    The draw follows from the seed and each configuration's canonical form alone: it is the same on every host, in whatever
+    order they come, and a kernel that is drawn stays drawn when others are left out. Only those drawn are kept in memory.
+    """
+
+    def __init__(self, most: int, seed: int) -> None:
+        self._most = most
+        self._seed = seed
+        self._drawn: dict[str, Configuration] = {}  # by canonical form
+        self._numbers: list[tuple[int, str]] = []  # a heap: the largest of their numbers, negative, comes first
+
+    def add(self, configuration: Configuration) -> None:
+        """Offers one. The same again changes nothing."""
+        name = configuration.canonical
+        if name in self._drawn:
+            return
+        number = int.from_bytes(hashlib.sha256(f"{self._seed} {name}".encode()).digest()[:16], "big")
+        entry = (-number, name)
+        if len(self._numbers) < self._most:
+            heappush(self._numbers, entry)
+        elif entry > self._numbers[0]:
+            del self._drawn[heappushpop(self._numbers, entry)[1]]
+        else:
+            return
+        self._drawn[name] = configuration
+
+    def drawn(self) -> list[Configuration]:
+        return [self._drawn[name] for _, name in sorted(self._numbers, reverse=True)]
+
+
+def baseline_of(problem: Problem) -> Configuration:
+    """What the best kernel of a problem is held against."""
+    return Configuration(problem, BASELINE)

@@ -1,0 +1,38 @@
+"""Searches go on: when a short round has no open job left, what goes on from it is decided."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+from sqlalchemy import Engine
+
+from farm.db import rounds
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""Between two looks at the rounds."""
+
+
+@dataclass
+class Rounds:
+    """Looks after the searches of one farm. Any number of processes may, at the same time."""
+
+    engine: Engine
+    _due: float = field(default=0.0, init=False)
+
+    def tend(self) -> None:
+        """Decides what is to be decided, at most every `LOOK_SECONDS`; each round in a transaction of its own."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + LOOK_SECONDS
+        with self.engine.connect() as connection:
+            due = rounds.due(connection)
+        for lane_id in due:
+            with self.engine.begin() as connection:
+                decision = rounds.decide(connection, lane_id)
+            if decision is not None:
+                what = f"round {decision.round} of a search is over; {decision.jobs:,} jobs of later rounds follow"
+                log.info(what, extra={"campaign_id": decision.campaign_id})

@@ -1,0 +1,205 @@
+"""Rounds of a search: what goes on from a short one when it has no open job left.
+
+The caller owns the transaction, in which a campaign and its lanes are locked. What is decided of a round follows from the
+rows that landed, and only what the next rounds lack is added to them: so it does not matter who decides, how often, or
+that somebody died before. A job of an earlier round that is tried again later, and lands, is one more that may go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from farm.campaign import Destination, PlannedJob, PoolSpec, Search
+from farm.db import staging
+from farm.devices import DeviceKind, DeviceTraits
+from farm.gemm import Problem
+from farm.kernels import FAMILIES, Configuration
+from farm.measurement import MeasuringRules
+
+PROBLEM = "c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta"
+"""What makes configurations (c) those of one problem."""
+
+ON_GPUS = [family.name for family in FAMILIES.values() if family.kind is DeviceKind.CUDA]
+
+# --- how much is to come -----------------------------------------------------------------------------
+
+_EXPECTED = text(f"""
+SELECT lane_id, n, on_gpus, count(*) AS problems
+FROM (
+    SELECT j.lane_id, count(*) FILTER (WHERE j.state <> 'invalid') AS n, bool_or(c.family = ANY(:on_gpus)) AS on_gpus
+    FROM jobs j JOIN configurations c ON c.id = j.configuration_id WHERE j.lane_id = ANY(:lane_ids)
+    GROUP BY j.lane_id, {PROBLEM}
+) p
+GROUP BY lane_id, n, on_gpus
+""")
+_EXPECT = text("UPDATE lanes SET later = :later WHERE id = :lane_id")
+
+
+def expect(connection: Connection, search: Search, lane_ids: Sequence[int]) -> None:
+    """Notes with first rounds, which the caller holds, how many jobs the rounds after them will have at the most."""
+    later = dict.fromkeys(sorted(lane_ids), 0)
+    for row in connection.execute(_EXPECTED, {"lane_ids": list(lane_ids), "on_gpus": ON_GPUS}):
+        later[row.lane_id] += row.problems * (sum(search.rounds(row.n)[1:]) + row.on_gpus)
+    for lane_id, jobs in later.items():
+        connection.execute(_EXPECT, {"lane_id": lane_id, "later": jobs})
+
+
+# --- what goes on ------------------------------------------------------------------------------------
+
+_DUE = text("""
+SELECT l.id FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
+WHERE c.state = 'active' AND l.rules IS NOT NULL AND l.decided IS DISTINCT FROM l.done
+  AND l.jobs = l.done + l.invalid + l.dead
+ORDER BY l.campaign_id, l.round, l.id
+""")
+
+
+def due(connection: Connection) -> list[int]:
+    """Lanes of short rounds without open jobs, as of the last `batches.fold`, of which nothing is decided yet."""
+    return list(connection.execute(_DUE).scalars())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What became of a short round."""
+
+    campaign_id: int
+    round: int
+    # The jobs that later rounds got.
+    jobs: int
+
+
+_CAMPAIGN = text("""
+SELECT id, document, rules FROM campaigns
+WHERE id = (SELECT campaign_id FROM lanes WHERE id = :lane_id) AND state = 'active' FOR NO KEY UPDATE
+""")
+_LANES = text("""
+SELECT l.*, l.jobs > l.done + l.invalid + l.dead AS open FROM lanes l
+WHERE l.campaign_id = :campaign_id ORDER BY l.id FOR NO KEY UPDATE
+""")
+_SIZES = text(f"""
+SELECT DISTINCT count(*) AS n FROM jobs j JOIN configurations c ON c.id = j.configuration_id
+WHERE j.lane_id = :lane_id AND j.state = 'done' GROUP BY {PROBLEM}
+""")
+_FASTEST = text(f"""
+INSERT INTO staged (configuration_id, pool, any_device)
+SELECT r.configuration_id, :number, false
+FROM (
+    SELECT j.configuration_id, count(*) OVER (PARTITION BY {PROBLEM}) AS n,
+        row_number() OVER (PARTITION BY {PROBLEM} ORDER BY m.runtime_ms, j.configuration_id) AS place
+    FROM jobs j JOIN measurements m ON m.job_id = j.id JOIN configurations c ON c.id = j.configuration_id
+    WHERE j.lane_id = :lane_id AND j.state = 'done'
+) r
+JOIN unnest(CAST(:sizes AS bigint[]), CAST(:going_on AS bigint[])) AS s(n, going_on) USING (n)
+WHERE r.place <= s.going_on
+""")
+_FINALISTS = text(f"""
+INSERT INTO staged (configuration_id, pool, any_device)
+SELECT configuration_id, :number, false
+FROM (
+    SELECT j.configuration_id, l.round, max(l.round) OVER (PARTITION BY {PROBLEM}) AS last_round,
+        row_number() OVER (PARTITION BY l.round, {PROBLEM} ORDER BY m.runtime_ms, j.configuration_id) AS place
+    FROM lanes l JOIN jobs j ON j.lane_id = l.id JOIN measurements m ON m.job_id = j.id
+    JOIN configurations c ON c.id = j.configuration_id
+    WHERE l.campaign_id = :campaign_id AND l.pool_id = :pool_id AND l.rules IS NOT NULL AND j.state = 'done'
+) r
+WHERE round = last_round AND place <= :finalists
+""")
+_LATER = text("UPDATE lanes SET later = greatest(:later, 0) WHERE id = :lane_id")
+_DECIDED = text("UPDATE lanes SET decided = done WHERE id = :lane_id")
+_LAST, _NEXT = 0, 1
+"""How the lane of the last round, and that of the next short one, are numbered while they are staged."""
+
+
+def decide(connection: Connection, lane_id: int) -> Decision | None:
+    """Gives later rounds what goes on from a short one. None where there is nothing to decide (any more).
+
+    Of each problem with more kernels than finalists, the fastest go on to the next short round, which is made where there
+    are such problems. Without any the last round is made: the finalists of every problem, from the last round that each
+    was in, and the baselines. What is late goes where the others went.
+    """
+    campaign = connection.execute(_CAMPAIGN, {"lane_id": lane_id}).one_or_none()
+    if campaign is None:
+        return None
+    lanes = {row.id: row for row in connection.execute(_LANES, {"campaign_id": campaign.id})}
+    lane = lanes[lane_id]
+    if lane.open or lane.rules is None or lane.decided == lane.done:
+        return None
+    search = Search.model_validate(campaign.document["search"])
+    of_pool = [other for other in lanes.values() if other.pool_id == lane.pool_id]
+    sizes = connection.execute(_SIZES, {"lane_id": lane_id}).scalars()
+    on = {n: search.going_on(n) for n in sizes if not search.goes_to_the_last(n)}
+    into = _next_lanes(connection, campaign, lane, of_pool, search, some_go_on=bool(on))
+    staging.begin(connection)
+    if _LAST in into:
+        staging.copy_in(connection, _baselines(connection, campaign.id, lane.pool_id), {})
+        pool = {"campaign_id": campaign.id, "pool_id": lane.pool_id}
+        connection.execute(_FINALISTS, {**pool, "finalists": search.finalists, "number": _LAST})
+    if _NEXT in into:
+        fastest = {"lane_id": lane_id, "sizes": list(on), "going_on": list(on.values())}
+        connection.execute(_FASTEST, {**fastest, "number": _NEXT})
+    jobs = staging.put_jobs(connection, campaign.id, into)
+    if into.get(_NEXT, lane_id) not in lanes:
+        connection.execute(_LATER, {"lane_id": into[_NEXT], "later": lane.later - jobs})
+    connection.execute(_DECIDED, {"lane_id": lane_id})
+    return Decision(campaign_id=campaign.id, round=lane.round, jobs=jobs)
+
+
+def _next_lanes(
+    connection: Connection,
+    campaign: Row[Any],
+    lane: Row[Any],
+    of_pool: Sequence[Row[Any]],
+    search: Search,
+    *,
+    some_go_on: bool,
+) -> dict[int, int]:
+    """The lanes that get something, by their number: what follows the lane, which is made where it is missing, and the last."""
+    following = next((other for other in of_pool if other.round == lane.round + 1), None)
+    last = next((other.id for other in of_pool if other.rules is None), None)
+    into: dict[int, int] = {} if last is None else {_LAST: last}
+    new = {"campaign_id": campaign.id, "pool_id": lane.pool_id, "number": lane.round + 1}
+    if some_go_on and following is None:
+        rules = search.short_rules(MeasuringRules.model_validate(campaign.rules), lane.round + 1)
+        into[_NEXT] = staging.lane(connection, **new, rules=rules)
+    elif some_go_on and following is not None and following.rules is not None:
+        into[_NEXT] = following.id
+    elif following is None:
+        into[_LAST] = staging.lane(connection, **new)
+    return into
+
+
+_POOL = text("SELECT name, device_types, device_uuid FROM pools WHERE id = :pool_id")
+_TRAITS = text("SELECT DISTINCT traits FROM devices WHERE type = ANY(:device_types) OR uuid = :device_uuid")
+_PROBLEMS = text(f"""
+SELECT DISTINCT {PROBLEM} FROM lanes l JOIN jobs j ON j.lane_id = l.id JOIN configurations c ON c.id = j.configuration_id
+WHERE l.campaign_id = :campaign_id AND l.pool_id = :pool_id AND l.round = 0
+""")
+
+
+def _baselines(connection: Connection, campaign_id: int, pool_id: int) -> Iterable[PlannedJob]:
+    """The baseline of each problem that the campaign has for the pool, where its devices can run it."""
+    pool = connection.execute(_POOL, {"pool_id": pool_id}).one()
+    destination = _destination(connection, pool)
+    if destination is None:
+        return []
+    rows = connection.execute(_PROBLEMS, {"campaign_id": campaign_id, "pool_id": pool_id}).mappings()
+    jobs = (destination.baseline(problem_of(dict(row))) for row in rows.all())
+    return (job for job in jobs if job is not None)
+
+
+def _destination(connection: Connection, pool: Row[Any]) -> Destination | None:
+    """The pool with the traits of its devices; None where none of them is known."""
+    spec = PoolSpec(pool.name, None if pool.device_types is None else tuple(pool.device_types), pool.device_uuid)
+    found = connection.execute(_TRAITS, {"device_types": pool.device_types, "device_uuid": pool.device_uuid})
+    traits = tuple(DeviceTraits.from_json(row.traits) for row in found)
+    return Destination(spec, traits[0].kind, traits) if traits else None
+
+
+def problem_of(row: Mapping[str, Any]) -> Problem:
+    """The problem of a row that has the columns of `PROBLEM`."""
+    return Configuration.from_columns({**row, "family": "cublaslt", "parameters": {}}).problem
