@@ -57,6 +57,7 @@ UNITS = {
     "source": "",
     "clock_policy": "",
     "kernel_hash": "",
+    "round": "",
 }
 """The columns of a row that are measurements of their own beside the objective, under their names, and their units."""
 

@@ -131,9 +131,9 @@ def exported(uuid: str, driver: str) -> dict[str, Any]:
     }
 
 
-def test_a_recording_says_which_cards_versions_clocks_and_command(paper):
+def test_a_recording_says_which_cards_versions_clocks_and_command(benchmark):
     rows = [exported("GPU-2", "580.1"), exported("GPU-1", "580.1"), exported("GPU-2", "580.2")]
-    said = paper.origin("NVIDIA H200", rows, "python benchmarks/paper_tiled.py")
+    said = benchmark("recordings").origin("NVIDIA H200", rows, "python benchmarks/paper_tiled.py")
     assert said == (
         "2 x NVIDIA H200 (GPU-1, GPU-2); driver 580.1 and 580.2; clocks: default; python benchmarks/paper_tiled.py"
     )
