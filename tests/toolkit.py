@@ -25,15 +25,21 @@ if "--version" in sys.argv:
     print("Cuda compilation tools, release 13.0, V{version}")
     sys.exit()
 folder, options = pathlib.Path({folder!r}), " ".join(a for a in sys.argv[1:] if a.startswith("-D"))
+if (folder / "broken").exists():
+    print("nvcc fatal   : Could not open output file")
+    sys.exit(1)
+if not options:  # a host that proves itself
+    sys.exit()
 with (folder / "compiled").open("a") as log:
     log.write(options + "\\n")
 while (folder / "hold").exists():
     time.sleep(0.02)
-refused = (folder / "refused").read_text() if (folder / "refused").exists() else None
-if refused and refused in options:
+def told(name):
+    return (folder / name).exists() and (folder / name).read_text() in options
+if told("refused"):
     print("gemm.cu(31): error: static assertion failed with \\"it is refused\\"")
     sys.exit(2)
-if (folder / "broken").exists():
+if told("spoilt"):
     print("nvcc fatal   : Could not open output file")
     sys.exit(1)
 pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_bytes({code!r} + options.encode())
@@ -92,9 +98,13 @@ class Toolkit:
         """Whether compilations wait."""
         self._switch("hold", held)
 
-    def break_(self, broken: bool) -> None:
-        """Whether the host is not able to compile."""
-        self._switch("broken", broken)
+    def break_(self) -> None:
+        """The host is not able to compile anything."""
+        self._switch("broken", True)
+
+    def spoil(self, macro: str) -> None:
+        """What the host is not able to compile, for reasons of its own: kernels with that macro."""
+        (self._folder / "spoilt").write_text(macro)
 
     def refuse(self, macro: str) -> None:
         """What does not compile: kernels with that macro."""

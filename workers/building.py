@@ -37,10 +37,11 @@ def engine() -> Engine:
 
 @cache
 def compiler() -> Compiler:
-    """This host's. Raises `CompilerMissing`, and `WrongCompiler` where the farm builds with other versions."""
+    """This host's, which works. Raises `CompilerMissing`, and `WrongCompiler` where the farm builds with other versions."""
     found, wanted = Compiler.find(), versions_of(settings())
     if found.versions != wanted:
         raise WrongCompiler(found=found.versions, wanted=wanted)
+    found.prove()
     return found
 
 
@@ -60,7 +61,7 @@ def build_kernel(kernel_id: int) -> None:
 
 def _start(kernel_id: int) -> Start | None:
     with engine().connect() as connection:
-        return kernels.start(connection, kernel_id, compiler().versions)
+        return kernels.start(connection, kernel_id, compiler().versions, builder=host_name())
 
 
 def _beat(started: Start) -> bool:

@@ -30,7 +30,7 @@ from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
-from farm.services.processes import start_guarded
+from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
 
 START_SECONDS = 120.0
@@ -38,9 +38,6 @@ START_SECONDS = 120.0
 
 GRACE_SECONDS = 1.0
 """Between SIGTERM, which the measuring process does not handle, and SIGKILL."""
-
-ENDING_SECONDS = 10.0
-"""How long ending the process may take, with what it started. What then still sleeps in a driver, no signal reaches."""
 
 Answer = dict[str, Any]
 
@@ -271,15 +268,6 @@ def _how_it_ended(status: int) -> str:
     if number in set(signal.Signals):
         return f"its process was killed by {signal.Signals(number).name}"
     return f"its process ended with status {status}, and did not say what it measured"
-
-
-def end_guarded(process: subprocess.Popen[bytes]) -> None:
-    """Ends a guardian with all that it guards. It is left alone with what no signal ends."""
-    process.terminate()
-    try:
-        process.wait(ENDING_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def _refusal(exit_code: int, message: str) -> FarmError:

@@ -22,7 +22,11 @@ _KERNELS = Errands(
     running=KernelState.BUILDING,
     failed=KernelState.FAILED,
     given_up="The kernel could not be built: its builder died or fell silent, %s times in a row; the log of the builder may say why",
-    suits="cutlass = :cutlass AND cuda = :cuda",
+    # What a host could not build goes to another one, where there is one.
+    suits="""cutlass = :cutlass AND cuda = :cuda AND (builder IS DISTINCT FROM :builder OR NOT EXISTS (
+        SELECT 1 FROM builders
+        WHERE split_part(name, ':', 1) <> :builder AND last_seen_at > clock_timestamp() - interval '20 s'
+    ))""",
 )
 
 MOST_STARTS = 3
@@ -110,9 +114,13 @@ def mark_sent(connection: Connection, ids: Sequence[int]) -> None:
     _KERNELS.mark_sent(connection, ids)
 
 
-def start(connection: Connection, kernel_id: int, versions: Versions) -> Start | None:
-    """wanted → building; None where another builder has it, it is over, or it is to be built with other versions."""
-    row = _KERNELS.start(connection, kernel_id, cutlass=versions.cutlass, cuda=versions.cuda)
+def start(connection: Connection, kernel_id: int, versions: Versions, *, builder: str) -> Start | None:
+    """wanted → building, on the host of that name; None where it is not this one's to build.
+
+    Another builder has it, it is over, it is to be built with other versions, or this host could not build it and there is
+    another one.
+    """
+    row = _KERNELS.start(connection, kernel_id, cutlass=versions.cutlass, cuda=versions.cuda, builder=builder)
     return None if row is None else Start(row.id, row.starts, row.hash, row.description)
 
 

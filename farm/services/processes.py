@@ -26,6 +26,10 @@ LOG_LIMIT_BYTES = 20 * 1024 * 1024
 """A log larger than this is set aside, as `<name>.log.1`, when its process is started the next time."""
 
 
+ENDING_SECONDS = 10.0
+"""How long ending the process may take, with what it started. What then still sleeps in a driver, no signal reaches."""
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """An account of this machine that a service runs under."""
@@ -129,6 +133,15 @@ def start_guarded(
         start_new_session=True,
         **options,
     )
+
+
+def end_guarded(process: subprocess.Popen[bytes]) -> None:
+    """Ends a guardian with all that it guards. It is left alone with what no signal ends."""
+    process.terminate()
+    try:
+        process.wait(ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def wait_gone(pids: Sequence[int], timeout_s: float) -> bool:

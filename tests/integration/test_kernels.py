@@ -79,9 +79,9 @@ def wanted(engine: Engine) -> list[int]:
         return kernels.unsent(connection, resend_after=1000)
 
 
-def start(engine: Engine, kernel_id: int, versions: Versions = BUILT_WITH) -> Build | None:
+def start(engine: Engine, kernel_id: int, versions: Versions = BUILT_WITH, *, builder: str = "here") -> Build | None:
     with engine.begin() as connection:
-        return kernels.start(connection, kernel_id, versions)
+        return kernels.start(connection, kernel_id, versions, builder=builder)
 
 
 def began(engine: Engine, kernel_id: int) -> Build:
@@ -354,6 +354,18 @@ def test_a_builder_of_other_versions_leaves_it_to_others(engine: Engine, stored:
     assert start(engine, first) is not None
 
 
+def test_what_a_host_could_not_build_goes_to_another_where_there_is_one(engine: Engine, stored: Stored) -> None:
+    first, second = wanted(engine)
+    for kernel_id in (first, second):
+        fail(engine, kernel_id, final=False)
+    assert start(engine, first) is not None  # there is no other
+    with engine.begin() as connection:
+        kernels.announce(connection, "here:12", versions=BUILT_WITH, slots=1)
+        kernels.announce(connection, "there:34", versions=BUILT_WITH, slots=1)
+    assert start(engine, second) is None
+    assert start(engine, second, builder="there") is not None
+
+
 def test_a_builder_that_fell_silent_changes_nothing_any_more(engine: Engine, stored: Stored) -> None:
     first, _ = wanted(engine)
     started = began(engine, first)
@@ -526,7 +538,7 @@ def test_compile_errors_and_broken_hosts_end_differently(
     engine: Engine, stored: Stored, start_program: Start, toolkit: Toolkit
 ) -> None:
     toolkit.refuse("-DSTAGES=3")
-    toolkit.break_(True)
+    toolkit.spoil("-DSTAGES=2")
     start_program(COORDINATOR)
     start_program(FARM_WORKER, "--build", name="builder")
     eventually(lambda: set(states(engine).values()) == {"failed"}, 60)
@@ -539,6 +551,16 @@ def test_compile_errors_and_broken_hosts_end_differently(
     assert not final[found["2"]["kernel_id"]]
     assert len(toolkit.compiled()) == 1 + MOST_STARTS
     eventually(lambda: counts(engine, stored.campaign_id) == {"invalid": 6, "dead": 6}, 30)
+
+
+def test_a_host_that_cannot_compile_anything_blames_no_kernel(
+    engine: Engine, stored: Stored, start_program: Start, toolkit: Toolkit
+) -> None:
+    toolkit.break_()
+    builder = start_program(FARM_WORKER, "--build", name="builder")
+    assert builder.wait() == 3
+    assert "cannot compile here: nvcc fatal   : Could not open output file" in builder.log()
+    assert set(states(engine).values()) == {"wanted"}
 
 
 def test_a_builder_of_other_versions_does_not_start(start_program: Start, tmp_path: Path) -> None:

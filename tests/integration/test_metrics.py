@@ -389,7 +389,7 @@ def test_gauges_count_kernels_and_builders(engine: Engine, announce: Announce, s
     submit(Campaign.from_document(ahead()))
     with engine.begin() as connection:
         kernels.announce(connection, "here:1", versions=BUILT_WITH, slots=2)
-        assert kernels.start(connection, 1, BUILT_WITH) is not None
+        assert kernels.start(connection, 1, BUILT_WITH, builder="here") is not None
     found = read(engine)
     assert found.kernels == {
         KernelState.WANTED: 1, KernelState.BUILDING: 1, KernelState.BUILT: 0, KernelState.FAILED: 0

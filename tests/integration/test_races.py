@@ -363,7 +363,7 @@ class Storm:
                 waiting = [k["kernel_id"] for k in kernels.listed(connection, states=[KernelState.WANTED])]
             for kernel_id in waiting:
                 with self.engine.begin() as connection:
-                    started = kernels.start(connection, kernel_id, BUILT_WITH)
+                    started = kernels.start(connection, kernel_id, BUILT_WITH, builder="here")
                 if started is None or chance.random() < 0.2:
                     continue
                 with self.engine.begin() as connection:

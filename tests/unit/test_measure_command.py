@@ -32,6 +32,7 @@ from farm.errors import BadInput, CudaUnavailable, DevicePoisoned, InvalidOnDevi
 from farm.kernels import Configuration
 from farm.measurement import Distribution, Measurement, MeasuringRules, OperandRules, PowerWish, TimingRules
 from farm.repro import repro_command
+from farm.services import processes
 from workers import devices, single
 from workers.devices import cpu
 from workers.measure.explain import Explanation
@@ -431,7 +432,7 @@ def test_an_answer_may_be_long() -> None:
 
 def test_a_process_that_nothing_ends_is_not_waited_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "GRACE_SECONDS", 30.0)  # so it is not killed within the time for ending it
-    monkeypatch.setattr(measure, "ENDING_SECONDS", 0.1)
+    monkeypatch.setattr(processes, "ENDING_SECONDS", 0.1)
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     assert answered(deaf, OPENED, SLEEP, job_seconds=0.2) == killed("it took longer than 0.2 s")
     (left,) = processes_under(here)

@@ -31,6 +31,9 @@ LONGEST_LINE = 400
 ENTRY = "gemm"
 """The kernel whose resources are recorded."""
 
+PROOF = '#include "cutlass/cutlass.h"\nextern "C" __global__ void nothing() {}\n'
+"""What every host that builds can compile in a second or two."""
+
 _SOURCE, _OUTPUT = "gemm.cu", "gemm.cubin"
 
 _NOT_IMPLEMENTED = b" not implemented"
@@ -66,6 +69,35 @@ class Compiler:
         if nvcc is None:
             raise CompilerMissing(why="there is no nvcc (nvidia-cuda-nvcc)")
         return cls(nvcc=nvcc, headers=headers, versions=Versions(_cutlass_version(headers), _cuda_version(nvcc)))
+
+    def prove(self) -> None:
+        """Compiles next to nothing. Raises `CompilerMissing` where that fails: then no kernel is to blame.
+
+        A host without g++, or with a full disk, would otherwise fail every kernel of the farm.
+        """
+        with tempfile.TemporaryDirectory(prefix="gemm-farm-build-") as name:
+            (Path(name) / _SOURCE).write_text(PROOF)
+            command = [
+                str(self.nvcc),
+                "-cubin",
+                "-std=c++17",
+                "-arch=sm_80",
+                f"-I{self.headers}",
+                "-o",
+                _OUTPUT,
+                _SOURCE,
+            ]
+            environment = {**os.environ, "TMPDIR": name, "LC_ALL": "C"}
+            try:
+                done = subprocess.run(
+                    command, cwd=name, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_SECONDS,
+                    check=False,
+                )  # fmt: skip
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise CompilerMissing(why=f"{self.nvcc} does not work ({error})") from None
+            if done.returncode:
+                said = error_line(done.stdout + done.stderr, self.headers) or f"it ended with {done.returncode}"
+                raise CompilerMissing(why=f"{self.nvcc} cannot compile here: {said}")
 
     def compile(self, binary: Binary, *, time_limit: float = TIME_LIMIT_SECONDS) -> Built:
         """Raises `DoesNotCompile` where trying again is no use, and `BuildFailed` where it may be."""

@@ -1,0 +1,143 @@
+"""The best CUTLASS kernel of each shape and type beside cuBLASLt's own choice, in one campaign on the cards of this host.
+
+    farm kernels build examples/campaigns/cutlass-tuned.yaml --arch sm_90a -o kernels     anywhere; then here:
+    python benchmarks/cutlass_vs_cublaslt.py --kernels kernels [--campaign FILE] [--seconds 540]
+
+Every kernel of the campaign is measured and verified for every problem, and `cublaslt`, whose heuristic chooses, in the same
+run on the same cards, in one shuffled order. A ratio is cuBLASLt's time over that of the best kernel: above 1 the kernel is
+faster. Its interval is of the two standard errors alone (95%); the best of many, each off by its error, looks a little
+better than it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS, end_like_interrupted, markdown, write
+from farms import cancel, check, choose_devices, farm_home, is_over, programs, store
+from paper_cutlass import add_kernels
+from recordings import export
+from sqlalchemy import Engine
+
+from farm.campaign import Campaign, Search, Strategy, load
+from farm.db import campaigns
+from farm.report.best import Found, best
+from farm.services.stack import Stack
+
+CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "cutlass-tuned.yaml"
+
+
+def measure(engine: Engine, stack: Stack, campaign: Campaign, seconds: float) -> tuple[int, float]:
+    """For so many seconds at the most; the campaign's id and the seconds that it took."""
+    began = time.monotonic()
+    campaign_id = store(engine, campaign)
+    try:
+        while time.monotonic() < began + seconds and not is_over(engine, campaign_id):
+            check(engine, stack)
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        print("Interrupted: reporting what was measured.", file=sys.stderr)
+    finally:
+        cancel(engine, [campaign_id])
+    return campaign_id, time.monotonic() - began
+
+
+def of_problem(one: Found) -> dict[str, Any]:
+    return {
+        "problem": str(one.problem),
+        "types": str(one.problem.types),
+        "layout": str(one.problem.layout),
+        "device_type": one.device_type,
+        "kernel": one.best.kernel,
+        "runtime_ms": one.best.runtime_ms,
+        "tflops": one.problem.flops / one.best.runtime_ms / 1e9,
+        "cublaslt_ms": None if one.baseline is None else one.baseline.runtime_ms,
+        "ratio": one.speed_up,
+        "ratio_95": one.speed_up_95,
+        "kernels": one.tried,
+    }
+
+
+def figures(found: Sequence[Found], counts: Mapping[str, int], seconds: float, devices: int) -> dict[str, Any]:
+    problems = [of_problem(one) for one in found]
+    by_types: dict[str, list[float]] = {}
+    for problem in problems:
+        if problem["ratio"] is not None:
+            by_types.setdefault(problem["types"], []).append(problem["ratio"])
+    return {
+        "seconds": round(seconds, 1),
+        "gpus": devices,
+        "jobs": dict(counts),
+        "median_ratio": {types: statistics.median(ratios) for types, ratios in by_types.items()},
+        "best_ratio": {types: max(ratios) for types, ratios in by_types.items()},
+        "problems": problems,
+    }
+
+
+def table(found: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            p["problem"], p["kernel"], p["runtime_ms"], p["tflops"], "-" if p["cublaslt_ms"] is None else p["cublaslt_ms"],
+            "-" if p["ratio"] is None else f"{p['ratio']:.3f} ({p['ratio_95'][0]:.3f} – {p['ratio_95'][1]:.3f})", p["kernels"],
+        ]
+        for p in found["problems"]
+    ]  # fmt: skip
+    names = [
+        "problem",
+        "best CUTLASS kernel",
+        "ms",
+        "TFLOP/s",
+        "cuBLASLt ms",
+        "times cuBLASLt's speed (95%)",
+        "of kernels",
+    ]
+    return (
+        f"{found['jobs']['done']:,} configurations in {found['seconds']:g} s on {found['gpus']} cards.\n\n"
+        + markdown(["types", "median ratio", "best ratio"], [
+            [types, ratio, found["best_ratio"][types]] for types, ratio in found["median_ratio"].items()
+        ])
+        + "\n\n" + markdown(names, rows)
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--campaign", type=Path, default=CAMPAIGN)
+    parser.add_argument("--kernels", type=Path, help="folder of the built kernels")
+    parser.add_argument("--seconds", type=float, default=540.0, help="of measuring at the most")
+    parser.add_argument("--gpus", type=int, default=64, help="cards to use at the most")
+    parser.add_argument("--recordings", type=Path, default=RESULTS, help="folder of the recording")
+    parser.add_argument(
+        "--device", choices=("cuda", "recorded"), default="cuda", help="recorded: a trial, made-up answers"
+    )
+    parser.add_argument("--result", default="cutlass_vs_cublaslt", help="name of the files in results/")
+    asked = parser.parse_args()
+    end_like_interrupted()
+    campaign = replace(load(asked.campaign, limit=10**5), search=Search(strategy=Strategy.GRID))
+    most = asked.gpus if asked.device == "cuda" else min(asked.gpus, 2)
+    with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as folder:
+        Path(folder).chmod(0o755)
+        words = choose_devices(asked.device, most, [asked.campaign], Path(folder), 0.01)
+        with farm_home(FARM_DEVICES=",".join(words)) as (urls, engine):
+            if asked.kernels is not None:
+                print(f"{add_kernels(engine, asked.kernels)} kernels were added.", file=sys.stderr)
+            with programs(urls, engine, words) as stack:
+                campaign_id, seconds = measure(engine, stack, campaign, asked.seconds)
+            with engine.connect() as connection:
+                counts = campaigns.counts(connection, campaign_id)
+                found = best(connection, campaign_id, campaign)
+            export(campaign.name, asked.recordings)
+    result = figures(found, counts, seconds, len(words))
+    write(asked.result, result, table(result), repetitions=1)
+
+
+if __name__ == "__main__":
+    main()
