@@ -22,6 +22,9 @@ SERVICE_IS_BROKEN = 3
 def up(
     workers: Annotated[bool, typer.Option("--workers/--no-workers", help="Measure on this machine's devices.")] = True,
     trainer: Annotated[bool, typer.Option("--trainer/--no-trainer", help="Train models on this machine.")] = True,
+    builder: Annotated[
+        bool, typer.Option("--builder/--no-builder", help="Build kernels, where the extra build is installed.")
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Start the farm in the background: services, coordinator, workers and trainer. They run until farm down."""
@@ -30,7 +33,7 @@ def up(
         remarks.print("No trainer: it needs MLflow and scikit-learn (pip install 'gemm-farm\\[trainer]').")
         trainer = False
     with remarks.status("starting the farm"):
-        stack, started = background.start_in_background(settings(), workers=workers, trainer=trainer)
+        stack, started = background.start_in_background(settings(), workers=workers, trainer=trainer, builder=builder)
     ended = {name: program["log"] for name, program in stack.programs.items() if program["state"] == "ended"}
     if as_json:
         emit_json({"started": started, **asdict(stack)})

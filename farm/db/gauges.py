@@ -33,7 +33,7 @@ class FarmGauges:
 _JOBS = text(f"""
 SELECT coalesce(sum(jobs - done - invalid - dead - queued - running), 0)::bigint AS pending,
     coalesce(sum(queued), 0)::bigint AS queued, coalesce(sum(running), 0)::bigint AS running,
-    coalesce(sum(done), 0)::bigint AS done, coalesce(sum(invalid), 0)::bigint AS invalid,
+    coalesce(sum(later), 0)::bigint AS later, coalesce(sum(done), 0)::bigint AS done, coalesce(sum(invalid), 0)::bigint AS invalid,
     coalesce(sum(dead), 0)::bigint AS dead
 FROM ({TALLY} WHERE l.campaign_id IN (SELECT id FROM campaigns WHERE state = 'active')) t
 """)

@@ -75,6 +75,7 @@ def start_in_background(
     *,
     workers: bool = True,
     trainer: bool = True,
+    builder: bool = True,
     supervisor: Sequence[str] = (sys.executable, "-m", "farm.services.supervisor"),
 ) -> tuple[RunningStack, bool]:
     """Starts the supervisor and waits until its programs run. The second value is False where it was up already.
@@ -93,7 +94,8 @@ def start_in_background(
         log = home.log("supervisor")
         trim_log(log)
         since = log.stat().st_size if log.exists() else 0
-        options = [*([] if workers else ["--no-workers"]), *([] if trainer else ["--no-trainer"])]
+        chosen = {"--no-workers": workers, "--no-trainer": trainer, "--no-builder": builder}
+        options = [option for option, wanted in chosen.items() if not wanted]
         pid = start_detached(
             [*supervisor, *options],
             log=log,

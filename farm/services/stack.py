@@ -48,12 +48,12 @@ def can_build() -> bool:
     return importlib.util.find_spec("cutlass_library") is not None
 
 
-def programs(*, workers: bool = True, trainer: bool = True) -> tuple[Program, ...]:
-    """The known programs, with or without those; the builder where this machine can build."""
+def programs(*, workers: bool = True, trainer: bool = True, builder: bool = True) -> tuple[Program, ...]:
+    """The known programs, with or without those; the builder only where this machine can build."""
     without = {
         *(() if workers else (WORKERS,)),
         *(() if trainer else (TRAINER,)),
-        *(() if can_build() else (BUILDER,)),
+        *(() if builder and can_build() else (BUILDER,)),
     }
     return tuple(program for program in KNOWN.values() if program not in without)
 
@@ -142,7 +142,7 @@ class Stack:
         self.stop()
 
     @classmethod
-    def attach_or_start(cls, settings: Settings, urls: ServiceUrls, programs: Iterable[str] = tuple(KNOWN)) -> Self:
+    def attach_or_start(cls, settings: Settings, urls: ServiceUrls, programs: Iterable[str]) -> Self:
         """A stack of the known programs of those names: of each, the one that runs already, or our own."""
         wanted = set(programs)
         return cls(urls, settings.home, programs=[p for p in KNOWN.values() if p.name in wanted])

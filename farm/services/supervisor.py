@@ -134,10 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m farm.services.supervisor")
     parser.add_argument("--no-workers", action="store_true")
     parser.add_argument("--no-trainer", action="store_true")
+    parser.add_argument("--no-builder", action="store_true")
     options = parser.parse_args(arguments)
     set_up_logging(settings(), "supervisor")
     try:
-        supervisor = Supervisor(settings(), programs(workers=not options.no_workers, trainer=not options.no_trainer))
+        chosen = programs(
+            workers=not options.no_workers, trainer=not options.no_trainer, builder=not options.no_builder
+        )
+        supervisor = Supervisor(settings(), chosen)
         signal.signal(signal.SIGTERM, supervisor.stop)
         signal.signal(signal.SIGINT, supervisor.stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal it was started from may close

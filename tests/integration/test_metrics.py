@@ -344,7 +344,7 @@ def test_gauges_count_jobs_of_active_campaigns_before_and_after_they_are_folded(
     land(engine, lease, failures)
     leased(engine, device, 2)  # what failed goes first, and not with fresh jobs
     form(engine, 2)
-    expected = {"pending": 5, "queued": 2, "running": 1, "done": 3, "invalid": 1, "dead": 0}
+    expected = {"pending": 5, "queued": 2, "running": 1, "later": 0, "done": 3, "invalid": 1, "dead": 0}
     assert read(engine).jobs == expected
     with engine.begin() as connection:
         assert batches.fold(connection) == 1

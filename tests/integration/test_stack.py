@@ -18,6 +18,7 @@ from homes import eventually, processes_under
 from farm.errors import EmbeddedServiceFailed
 from farm.services import Program, ServiceUrls, Stack
 from farm.services.processes import is_alive
+from farm.services.stack import KNOWN
 from farm.settings import Settings
 
 URLS = ServiceUrls(database_url="postgresql+psycopg://d", broker_url="redis://b", tracking_uri="sqlite:///t")
@@ -217,4 +218,5 @@ def test_a_program_runs_once_in_a_home_and_is_taken_over_from_one_that_is_killed
 def test_attach_or_start_knows_the_programs_of_a_machine_by_name(home: Path) -> None:
     stack = Stack.attach_or_start(Settings(home=home), URLS, programs=("trainer", "coordinator"))
     assert stack.elsewhere() == ["coordinator", "trainer"]
-    assert Stack.attach_or_start(Settings(home=home), URLS).elsewhere() == ["coordinator", "trainer", "workers"]
+    known = Stack.attach_or_start(Settings(home=home), URLS, KNOWN)
+    assert known.elsewhere() == ["coordinator", "trainer", "builder", "workers"]

@@ -198,7 +198,7 @@ def test_up_without_workers_and_trainer_runs_a_coordinator(home: Path) -> None:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    first = run("up", "--no-workers", "--no-trainer")
+    first = run("up", "--no-workers", "--no-trainer", "--no-builder")
     assert (first["started"], list(first["programs"])) == (True, ["coordinator"])
     again = run("up")
     assert (again["started"], again["pid"]) == (False, first["pid"])
