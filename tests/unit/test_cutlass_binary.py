@@ -21,7 +21,7 @@ from farm.kernels.binary import Binary, Versions, architecture_of, ordered, temp
 from farm.kernels.cutlass.binaries import binary_of
 from farm.kernels.cutlass.point import widest_access
 from workers.kernels.cutlass.compiler import Compiler, error_line, resources
-from workers.kernels.cutlass.cubin import read_facts
+from workers.kernels.cutlass.facts import read_facts
 
 PARAMETERS = {
     "tile_m": 64, "tile_n": 64, "tile_k": 32, "warp_m": 32, "warp_n": 32,
@@ -170,8 +170,8 @@ class TestFactsOfACubin:
     @pytest.mark.parametrize(
         ("code", "why"),
         [
-            (b"", "no CUDA binary"),
-            (b"MZ" + bytes(100), "no CUDA binary"),
+            (b"", "no binary"),
+            (b"MZ" + bytes(100), "no binary"),
             (cubin()[:100], "cut short"),
             (cubin(name=b"other_facts"), "no gemm_facts"),
         ],
