@@ -52,11 +52,12 @@ def tma_can_copy(p: Point) -> Reason:
 
 
 def grid_fits(p: Point) -> Reason:
-    """Where each tile has a block, those along the columns of the kernel's product are the grid's y."""
+    """Where each tile has a block, those along the columns of the kernel's product are the grid's y, in whole clusters."""
     if p.persistent:
         return None
     extent = p.problem.shape.m if p.swap else p.problem.shape.n
-    blocks = -(-extent // p.right.tile)
+    in_cluster = p.left.sharers
+    blocks = -(-extent // (p.right.tile * in_cluster)) * in_cluster
     if blocks <= _MOST_BLOCKS_Y:
         return None
     return f"needs a grid of {blocks} blocks along {p.right.side} with schedule=0, {_MOST_BLOCKS_Y} is the most"

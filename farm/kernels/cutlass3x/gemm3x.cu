@@ -203,7 +203,8 @@ static bool exists(cute::TmaDescriptor const *descriptor) {
   return std::memcmp(descriptor, &nothing, sizeof nothing) != 0;
 }
 
-static bool descriptors_exist(typename Kernel::Params const &params) {
+template <typename Params>
+static bool descriptors_exist(Params const &params) {
   bool all = exists(params.mainloop.tma_load_a.get_tma_descriptor()) &&
              exists(params.mainloop.tma_load_b.get_tma_descriptor());
   if constexpr (EPILOGUE == 1) {

@@ -47,7 +47,9 @@ class Cutlass3xFamily:
 
         def load() -> _Loaded:
             built = self._card.kernels.get(binary)
-            return built.record, Library(self._card.cp, built.record.hash, built.code)
+            library = Library(self._card.cp, built.record.hash, built.code)
+            library.open()
+            return built.record, library
 
         return self._loaded.get(binary, load)
 

@@ -55,14 +55,14 @@ _ENTRIES = {
 
 
 class Library:
-    """A built kernel on the current card. It stays loaded until the process ends.
+    """A built kernel for the current card. It stays loaded until the process ends.
 
     Every call raises `InvalidOnDevice` where CUTLASS refuses the problem, `MeasurementFailed` where it fails, and CuPy's
     error where CUDA does.
     """
 
     def __init__(self, cp: Any, name: str, code: bytes) -> None:
-        """Loads it, and opens it on the card. Raises `MeasurementFailed` where it is for another kind of host."""
+        """Raises `MeasurementFailed` where it is for another kind of host."""
         self._cp = cp
         try:
             entries = _loaded(name, code)
@@ -71,8 +71,13 @@ class Library:
         except (OSError, AttributeError) as error:
             raise MeasurementFailed(why=f"its kernel cannot be loaded on this host: {error}") from None
         self._entries = entries
+        self.multiprocessors = 0
+        self.clusters = 0
+
+    def open(self) -> None:
+        """Loads the kernel on the card. Says how many multiprocessors that has, and how many of its clusters run at once."""
         multiprocessors, clusters = c_int64(), c_int64()
-        self._check(entries.gemm_open(multiprocessors, clusters))
+        self._check(self._entries.gemm_open(multiprocessors, clusters))
         self.multiprocessors, self.clusters = multiprocessors.value, clusters.value
 
     def problem(
