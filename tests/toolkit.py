@@ -27,7 +27,7 @@ typedef struct { int64_t m, n, k; void *a, *b, *c, *d; double alpha, beta; int64
 typedef struct { Problem problem; int64_t a_transposed, b_transposed; void *workspace; char unused[128]; } Packed;
 const int gemm_facts[] = {sizeof(Packed), 200704, SCHEDULE ? 384 : 256};
 int gemm_open(int64_t *multiprocessors, int64_t *clusters) {
-  *multiprocessors = 132, *clusters = 120 / (CLUSTER_M * CLUSTER_N);
+  *multiprocessors = 132, *clusters = CLUSTER_M * CLUSTER_N > 1 ? 120 / (CLUSTER_M * CLUSTER_N) : 264;
   return TILE_M == 256 ? 35 : 0;
 }
 int gemm_workspace(const Problem *p, int64_t *bytes) { return *bytes = STREAM_K ? 4096 : 0, p->swizzle == 2 ? -4 : 0; }
@@ -67,7 +67,7 @@ if (folder / "broken").exists():
 output = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
 if "-shared" in sys.argv:
     numbers = [a for a in sys.argv[1:] if a.startswith("-D") and a.partition("=")[2].isdigit()]
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", *numbers, "-o", output, "-x", "c", "-"], input={library!r}, text=True, check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-s", "-w", *numbers, "-o", output, "-x", "c", "-"], input={library!r}, text=True, check=True)
 else:
     output.write_bytes({code!r} + options.encode())
 print({said!r}, file=sys.stderr)

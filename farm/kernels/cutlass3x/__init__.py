@@ -22,6 +22,7 @@ _CHECKS: tuple[Callable[[Point], Reason], ...] = (
     building.cluster_fits,
     fitting.registers_suffice,
     fitting.shared_memory_fits,
+    fitting.stages_are_swizzled_alike,
     fitting.tma_can_copy,
     fitting.grid_fits,
 )

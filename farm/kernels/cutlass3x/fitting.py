@@ -9,6 +9,8 @@ _REGISTERS = 232
 """Of a thread that multiplies (MmaRegisterRequirement of the persistent kernels)."""
 _LEAST_STAGES = 2
 """What every main loop needs (sm90_mma_tma_gmma_ss_warpspecialized.hpp)."""
+_LINES_TOGETHER = 8
+"""Rows of the pattern in which lines are swizzled (mma_traits_sm90_gmma.hpp)."""
 _MOST_BLOCKS_Y = 65535
 """Blocks of a grid along y: CUDA C++ Programming Guide, technical specifications."""
 
@@ -32,6 +34,18 @@ def shared_memory_fits(p: Point) -> Reason:
     if p.shared_bytes <= most:
         return None
     return f"needs {p.shared_bytes} bytes of shared memory for {p.stages_kept} stages, the device has {most}"
+
+
+def stages_are_swizzled_alike(p: Point) -> Reason:
+    """Eight lines of a tile are swizzled together, counted in elements: a smaller tile shares them with the next stage."""
+    for operand in p.operands:
+        tile, together = operand.tile * p.tile_k, _LINES_TOGETHER * p.line_bytes(operand)
+        if p.stages_kept * tile % together:
+            return (
+                f"swizzles {together} elements of {operand.name} in shared memory alike, and a tile of {operand.tile} x "
+                f"{p.tile_k} has {tile}: the number of stages must be a multiple of {together // tile}, not {p.stages_kept}"
+            )
+    return None
 
 
 def tma_can_copy(p: Point) -> Reason:

@@ -196,12 +196,21 @@ class Point:
             barrier_bytes=stages * _BARRIER_BYTES,
         )
 
+    def line_bytes(self, operand: Operand) -> int:
+        """Of a tile in shared memory (ss_smem_selector, rs_smem_selector): the widest line that divides what is contiguous.
+
+        What goes through registers and does not lie along k has lines of 32 bytes.
+        """
+        if self.through_registers and not operand.along_k:
+            return 32
+        return math.gcd(_LINE_BYTES, (self.tile_k if operand.along_k else operand.tile) * self.ab.bytes)
+
     @property
     def _loading_alignment(self) -> int:
-        """Of tiles that go through registers (rs_smem_selector): 4-byte elements that lie along m or n have lines of 32 bytes."""
+        """Only tiles that go through registers are aligned to how they are swizzled."""
         if not self.through_registers:
             return _LEAST_ALIGNMENT
-        return max(_alignment(self.tile_k * self.ab.bytes if operand.along_k else 32) for operand in self.operands)
+        return max(_alignment(self.line_bytes(operand)) for operand in self.operands)
 
 
 @dataclass(frozen=True, slots=True)
