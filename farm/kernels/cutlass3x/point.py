@@ -38,8 +38,14 @@ _INSTRUCTION_BYTES = 32
 _BARRIER_BYTES = 16
 """A pipeline's two barriers for each of its stages."""
 
-_LINE_BYTES, _LEAST_ALIGNMENT = 128, 128
 _SCHEDULER_BYTES = 16
+"""Of a scheduler that keeps nothing, as it is aligned."""
+
+_LINE_BYTES = 128
+"""The widest line of a tile that is swizzled: all banks of shared memory."""
+
+_LEAST_ALIGNMENT = 128
+"""Of every tile that TMA copies."""
 
 
 class Schedule(IntEnum):
