@@ -68,8 +68,11 @@ using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
 
 // A kernel that is not persistent stores when it has multiplied, in the same shared memory.
 constexpr int STORING_BYTES = PERSISTENT ? int(sizeof(typename Epilogue::SharedStorage)) : 0;
-using Stages = Either<STAGES == 0, cutlass::gemm::collective::StageCountAutoCarveout<STORING_BYTES>,
-                      cutlass::gemm::collective::StageCount<STAGES>>;
+// The builder for operands that go through registers passes on `bytes` of any count, also of one that is given.
+struct Given : cutlass::gemm::collective::StageCount<STAGES> {
+  static constexpr int bytes = STAGES;
+};
+using Stages = Either<STAGES == 0, cutlass::gemm::collective::StageCountAutoCarveout<STORING_BYTES>, Given>;
 using Multiplying = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Left, LayoutLeft, TMA_BYTES / sizeof(Left), Right, LayoutRight,
     TMA_BYTES / sizeof(Right), ACC, Tile, Cluster, Stages, Mainloop>::CollectiveOp;
