@@ -18,9 +18,37 @@ ptxas info    : Function properties for gemm
 ptxas info    : Used 255 registers, used 1 barriers, 96 bytes cumulative stack size, 1024 bytes smem, 720 bytes cmem[0]
 """
 
+LIBRARY = """\
+/* What gemm3x.cu exports, for a card that is not there: a launch calls the function that the stream points to, with what was
+   packed. The problem says what goes wrong: swizzle 2 and 4 are refused, raster 1 has no descriptor. */
+#include <stdint.h>
+#include <string.h>
+typedef struct { int64_t m, n, k; void *a, *b, *c, *d; double alpha, beta; int64_t swizzle, raster, multiprocessors, clusters; } Problem;
+typedef struct { Problem problem; int64_t a_transposed, b_transposed; void *workspace; char unused[128]; } Packed;
+const int gemm_facts[] = {sizeof(Packed), 200704, SCHEDULE ? 384 : 256};
+int gemm_open(int64_t *multiprocessors, int64_t *clusters) {
+  *multiprocessors = 132, *clusters = CLUSTER_M * CLUSTER_N > 1 ? 120 / (CLUSTER_M * CLUSTER_N) : 264;
+  return TILE_M == 256 ? 35 : 0;
+}
+int gemm_workspace(const Problem *p, int64_t *bytes) { return *bytes = STREAM_K ? 4096 : 0, p->swizzle == 2 ? -4 : 0; }
+int gemm_pack(Packed *to, const Problem *p, void *workspace) {
+  if ((uintptr_t)to % 128 || !workspace == STREAM_K) return 1;
+  Packed made = {*p, A_TRANSPOSED, B_TRANSPOSED, workspace};
+  memcpy(to, &made, sizeof made);
+  return p->swizzle == 4 ? -5 : p->raster == 1 ? -7 : 0;
+}
+int gemm_launch(const Packed *packed, int (*stream)(const Packed *)) { return stream(packed); }
+int gemm_resources(const Packed *packed, int64_t *found) {
+  const Problem p = packed->problem;
+  found[0] = 2, found[2] = (p.m + TILE_M - 1) / TILE_M * ((p.n + TILE_N - 1) / TILE_N), found[3] = 5;
+  found[1] = SCHEDULE && found[2] > p.multiprocessors ? p.multiprocessors : found[2];
+  return 0;
+}
+"""
+
 _NVCC = """\
 #!{python}
-import os, pathlib, sys, time
+import os, pathlib, subprocess, sys, time
 if "--version" in sys.argv:
     print("Cuda compilation tools, release 13.0, V{version}")
     sys.exit()
@@ -42,7 +70,12 @@ if told("refused"):
 if told("spoilt"):
     print("nvcc fatal   : Could not open output file")
     sys.exit(1)
-pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_bytes({code!r} + options.encode())
+output = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
+if "-shared" in sys.argv:
+    numbers = [a for a in sys.argv[1:] if a.startswith("-D") and a.partition("=")[2].isdigit()]
+    subprocess.run(["cc", "-shared", "-fPIC", "-s", "-w", *numbers, "-o", output, "-x", "c", "-"], input={library!r}, text=True, check=True)
+else:
+    output.write_bytes({code!r} + options.encode())
 print({said!r}, file=sys.stderr)
 """
 
@@ -81,7 +114,10 @@ class Toolkit:
         nvcc = folder / "nvidia" / "cu13" / "bin" / "nvcc"
         nvcc.parent.mkdir(parents=True)
         nvcc.write_text(
-            _NVCC.format(python=sys.executable, version=version, folder=str(folder), code=cubin(), said=PTXAS)
+            _NVCC.format(
+                **{"python": sys.executable, "version": version, "folder": str(folder)},
+                **{"code": cubin(), "said": PTXAS, "library": LIBRARY},
+            )
         )
         nvcc.chmod(0o755)
 

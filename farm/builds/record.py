@@ -25,7 +25,7 @@ class Record(BaseModel):
     seconds: float  # that the compiler took
     sha256: str  # of the code
     bytes: int  # of the code
-    params_bytes: int  # that the kernel takes by value
+    params_bytes: int  # of the host, for what launches one operand set
     shared_bytes: int  # of dynamic shared memory that it must be launched with
     threads: int  # of a block
     registers: int  # of a thread

@@ -89,7 +89,7 @@ class FileStore:
             raise self._unusable(error) from None
 
     def _place(self, hash_: str) -> str:
-        return f"{self._root}/{hash_[:2]}/{hash_}.cubin"
+        return f"{self._root}/{hash_[:2]}/{hash_}"
 
     def _unusable(self, error: Any) -> KernelStoreUnusable:
         """Each file system has errors of its own."""

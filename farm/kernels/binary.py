@@ -16,10 +16,33 @@ from typing import Any, Self
 
 from farm.errors import BadArchitecture, BadBinary
 
-TEMPLATES: Mapping[str, tuple[str, ...]] = {
-    "cutlass/gemm2x.cu": ("-cubin", "-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """How a source beside this module is compiled."""
+
+    options: tuple[str, ...]
+    library: bool  # a shared library for the host with the kernel in it, and not a cubin
+
+    def for_architecture(self, arch: str) -> str:
+        """The option that names it. A library holds the kernel for that one alone, which halves the time to compile it."""
+        return f"-gencode=arch=compute_{arch[3:]},code={arch}" if self.library else f"-arch={arch}"
+
+
+_CUTLASS_OPTIONS = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
+
+TEMPLATES: Mapping[str, Template] = {
+    "cutlass/gemm2x.cu": Template(options=("-cubin", *_CUTLASS_OPTIONS), library=False),
+    "cutlass3x/gemm3x.cu": Template(
+        options=(
+            *("-shared", "-cudart=static", *_CUTLASS_OPTIONS),
+            # Nothing of one library meets another's in a process that loads hundreds of them.
+            *("-Xcompiler=-fPIC,-fvisibility=hidden", "-Xlinker=--exclude-libs=ALL,-s"),
+        ),
+        library=True,
+    ),
 }
-"""The sources that kernels are compiled from, beside this module, and the options that each is compiled with."""
+"""The sources that kernels are compiled from."""
 
 _FIRST_ARCHITECTURE = 75
 _ARCHITECTURE = re.compile(r"sm_(\d{2,3})[af]?")
@@ -79,7 +102,8 @@ class Binary:
     def options(self) -> tuple[str, ...]:
         """What the compiler is told; where headers lie is its own business."""
         defined = (f"-D{name}={value}" for name, value in self.definitions)
-        return (*TEMPLATES[self.template], f"-arch={self.arch}", *defined)
+        how = TEMPLATES[self.template]
+        return (*how.options, how.for_architecture(self.arch), *defined)
 
     def hash(self, versions: Versions) -> str:
         """SHA-256 of the template, the options and the versions: equal hashes are the same kernel."""

@@ -7,15 +7,21 @@ from collections.abc import Mapping
 from farm.devices import DeviceKind, DeviceTraits
 from farm.gemm import ElementType, Layout, Problem
 from farm.kernels.family import KernelFamily, Parameter, Reason
-from farm.kernels.rules import EIGHT_BIT_FLOATS, TYPES_OF_CUDA, computes, tensor_types_exist, whole_scalars
+from farm.kernels.rules import (
+    EIGHT_BIT_FLOATS,
+    OUTPUTS_OF_8BIT_FLOATS,
+    TYPES_OF_CUDA,
+    computes,
+    tensor_types_exist,
+    whole_scalars,
+)
 
 _E = ElementType
-_OUTPUTS_OF_8BIT = ((_E.BF16, _E.F32), (_E.F16, _E.F32), (_E.F32, _E.F32))
 _TYPES: Mapping[ElementType, tuple[tuple[ElementType, ElementType], ...]] = {
     **TYPES_OF_CUDA,
-    _E.F8E4M3: _OUTPUTS_OF_8BIT,
-    _E.F8E4M3E5M2: _OUTPUTS_OF_8BIT,
-    _E.F8E5M2E4M3: _OUTPUTS_OF_8BIT,
+    _E.F8E4M3: OUTPUTS_OF_8BIT_FLOATS,
+    _E.F8E4M3E5M2: OUTPUTS_OF_8BIT_FLOATS,
+    _E.F8E5M2E4M3: OUTPUTS_OF_8BIT_FLOATS,
     _E.F8E5M2: (),
 }
 """For each input type the outputs and accumulators that go with it: cuBLAS documentation, cublasLtMatmul()."""

@@ -8,10 +8,11 @@ from farm.errors import UnknownFamily
 from farm.kernels.blas import BLAS
 from farm.kernels.cublaslt import CUBLASLT
 from farm.kernels.cutlass import CUTLASS
+from farm.kernels.cutlass3x import CUTLASS3X
 from farm.kernels.family import KernelFamily
 from farm.kernels.tiled import TILED
 
-FAMILIES: Mapping[str, KernelFamily] = {family.name: family for family in (BLAS, TILED, CUBLASLT, CUTLASS)}
+FAMILIES: Mapping[str, KernelFamily] = {family.name: family for family in (BLAS, TILED, CUBLASLT, CUTLASS, CUTLASS3X)}
 
 
 def family_named(name: object) -> KernelFamily:

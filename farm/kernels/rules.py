@@ -23,6 +23,9 @@ TYPES_OF_CUDA: Mapping[ElementType, tuple[tuple[ElementType, ElementType], ...]]
 }
 """For each input type the outputs and accumulators that both of NVIDIA's libraries have with it."""
 
+OUTPUTS_OF_8BIT_FLOATS = ((_E.BF16, _E.F32), (_E.F16, _E.F32), (_E.F32, _E.F32))
+"""The same for 8-bit floats."""
+
 
 def same_types(*allowed: ElementType) -> Rule:
     def rule(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:

@@ -7,6 +7,7 @@ checked as on a card.
 from __future__ import annotations
 
 import ctypes
+import struct
 import time
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -143,6 +144,12 @@ class CUDARuntimeError(RuntimeError):
     pass
 
 
+def error_of_status(status: int) -> CUDARuntimeError:
+    """CuPy makes its error of cudaError_t's number."""
+    names = {1: "InvalidValue", 2: "MemoryAllocation", 35: "InsufficientDriver", 100: "NoDevice", 700: "IllegalAddress"}
+    return CUDARuntimeError(f"cudaError{names[status]}: status {status}")
+
+
 class OutOfMemoryError(MemoryError):
     pass
 
@@ -191,11 +198,15 @@ class FakeCupy(ModuleType):
         self.held_ms: list[float] = []
         self.attributes: list[tuple[int, int]] = []  # that were set of functions
         self.loaded: list[bytes] = []  # binaries
+        self.workspaces: list[int] = []  # of launches by libraries
+        self.launch_status = 0  # that such a launch returns
+        self._launch_packed = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._launched_packed)
         names = {f"cudaDevAttr{name}": number for number, name in enumerate(self.CARD)}
         numbers = dict(enumerate(self.CARD.values()))
         self.cuda = SimpleNamespace(
             runtime=SimpleNamespace(
                 **names,
+                CUDARuntimeError=error_of_status,
                 deviceGetAttribute=lambda attribute, _: numbers[attribute],
                 getDeviceCount=lambda: 1,
                 deviceGetPCIBusId=lambda _: "0000:0B:00.0",
@@ -210,6 +221,7 @@ class FakeCupy(ModuleType):
             function=SimpleNamespace(Module=lambda: FakeBinary(self)),
             nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
             Stream=lambda non_blocking: FakeStream(self),
+            get_current_stream=lambda: SimpleNamespace(ptr=ctypes.cast(self._launch_packed, ctypes.c_void_p).value),
             get_elapsed_time=lambda a, b: 1e3 * (b.at - a.at),
         )
         for name in (
@@ -226,6 +238,23 @@ class FakeCupy(ModuleType):
             "rint",
         ):
             setattr(self, name, getattr(np, name))
+
+    def _launched_packed(self, packed: int) -> int:
+        """A launch by the library of a `Toolkit`, which hands over what it packed: 32-bit elements, in its layouts."""
+        m, n, k, a, b, c, d, alpha, beta, *_, a_transposed, b_transposed, workspace = struct.unpack(
+            "<3q4Q2d4q2qQ", ctypes.string_at(packed, 128)
+        )
+        kernel = FakeKernel(self, "", {"A_TRANSPOSED": str(a_transposed), "B_TRANSPOSED": str(b_transposed)})
+
+        def run() -> None:
+            self.workspaces.append(workspace)
+            kernel.multiply(np.float32, a, b, c, d, m, n, k, alpha, beta)
+
+        if self.capturing is not None:
+            self.capturing.append(run)
+        else:
+            run()
+        return self.launch_status
 
     def empty(self, count: int, dtype: type) -> Any:
         if self.fault is not None and isinstance(self.fault, OutOfMemoryError):

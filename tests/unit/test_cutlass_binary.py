@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from fake_cuda import CUDARuntimeError, FakeCupy
 from hypothesis import given
 from hypothesis import strategies as st
 from toolkit import PTXAS, cubin
 
-from farm.errors import BadArchitecture, BadInput, BuildFailed, CompilerMissing, DoesNotCompile
+from farm.errors import (
+    BadArchitecture,
+    BadInput,
+    BuildFailed,
+    CompilerMissing,
+    DoesNotCompile,
+    InvalidOnDevice,
+    MeasurementFailed,
+)
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
-from farm.kernels import Configuration, Kernel
+from farm.kernels import Configuration, Kernel, cutlass3x
 from farm.kernels.binary import Binary, Versions, architecture_of, ordered, template
 from farm.kernels.cutlass.binaries import binary_of
 from farm.kernels.cutlass.point import widest_access
 from workers.kernels.cutlass.compiler import Compiler, error_line, resources
-from workers.kernels.cutlass.cubin import read_facts
+from workers.kernels.cutlass.facts import read_facts
+from workers.kernels.cutlass3x.library import ALIGNMENT, Library
 
 PARAMETERS = {
     "tile_m": 64, "tile_n": 64, "tile_k": 32, "warp_m": 32, "warp_n": 32,
@@ -43,6 +55,13 @@ def binary(types: str = "f16", layout: str = "nn", shape: str = "1024", **change
 
 def of(given: Configuration, arch: str) -> Binary:
     return binary_of(given.problem, dict(given.kernel.parameters), arch)
+
+
+HOPPER = cutlass3x.binary_of(
+    configuration().problem,
+    dict(Kernel.of("cutlass3x", tile_n=16, tile_k=32, stream_k=1, epilogue=0).parameters),
+    "sm_90a",
+)
 
 
 def aligned(made: Binary) -> tuple[int, ...]:
@@ -163,15 +182,41 @@ class TestArchitectures:
             of(configuration(), arch)
 
 
-class TestFactsOfACubin:
+class TestLibraries:
+    """What is compiled for the host, with the kernel in it."""
+
+    def test_it_is_told_so_and_holds_one_architecture_only(self) -> None:
+        options = HOPPER.options
+        assert "-shared" in options
+        assert "-cubin" not in options
+        assert [o for o in options if "arch" in o] == ["-gencode=arch=compute_90a,code=sm_90a"]
+
+    def test_the_libraries_of_the_wheels_are_linked(self, tmp_path: Path) -> None:
+        nvcc = tmp_path / "cu13" / "bin"
+        nvcc.mkdir(parents=True)
+        (tmp_path / "cu13" / "lib").mkdir()
+        fake(nvcc, writes(cubin())).compile(HOPPER)
+        *_, include, libraries, out, name, source = (nvcc / "seen").read_text().split("\0")
+        assert (include, libraries) == (f"-I{nvcc}/include", f"-L{tmp_path}/cu13/lib")
+        assert (out, name, source) == ("-o", "gemm.so", "gemm.cu")
+
+    def test_words_of_the_runtime_that_is_linked_are_no_trap(self, tmp_path: Path) -> None:
+        fake(tmp_path, writes(cubin() + b"this call is not implemented\n")).compile(HOPPER)
+
+    def test_the_template_uses_every_definition(self) -> None:
+        text = template(HOPPER.template)
+        assert [name for name, _ in HOPPER.definitions if name not in text] == []
+
+
+class TestFacts:
     def test_they_are_read_without_a_card(self) -> None:
         assert read_facts(cubin(400, 65536, 256)) == (400, 65536, 256)
 
     @pytest.mark.parametrize(
         ("code", "why"),
         [
-            (b"", "no CUDA binary"),
-            (b"MZ" + bytes(100), "no CUDA binary"),
+            (b"", "no binary"),
+            (b"MZ" + bytes(100), "no binary"),
             (cubin()[:100], "cut short"),
             (cubin(name=b"other_facts"), "no gemm_facts"),
         ],
@@ -338,3 +383,32 @@ class TestWithNvcc:
         assert built.record.threads == 4 * 32
         assert 64 <= built.record.registers <= 255
         assert built.record.spill_bytes == 0
+
+    def test_a_kernel_for_hopper_compiles_into_a_library_that_takes_what_python_gives(self) -> None:
+        """Without a card it is loaded all the same, judges problems, and says that there is no card."""
+        try:
+            compiler = Compiler.find()
+        except CompilerMissing as missing:
+            pytest.skip(str(missing))
+        built = compiler.compile(HOPPER)
+        record = built.record
+        assert (record.shared_bytes, record.threads, record.spill_bytes) == (231_040, 384, 0)
+        assert record.params_bytes % ALIGNMENT == 0
+        library = Library(FakeCupy(), record.hash, built.code)
+        library.multiprocessors = library.clusters = 132
+        addresses = (2**30, 2**31, 0, 2**32)
+        problem = library.problem(
+            Problem(Shape(128, 128, 4096), ElementTypes.parse("f16")), addresses, swizzle=1, raster=0
+        )
+        assert library.workspace_bytes(problem) > 8 * 128 * 16 * 4  # parts of 8 tiles, in f32
+        for shape in (Shape(128, 128, 4100), Shape(128, 132, 4096)):
+            misaligned = library.problem(Problem(shape, ElementTypes.parse("f16")), addresses, swizzle=1, raster=0)
+            with pytest.raises(InvalidOnDevice, match="CUTLASS refuses the problem: its extents"):
+                library.workspace_bytes(misaligned)
+        if shutil.which("nvidia-smi") is None:
+            with pytest.raises(CUDARuntimeError, match=r"InsufficientDriver|NoDevice"):
+                library.open()
+            packed = np.empty(record.params_bytes + ALIGNMENT, np.uint8)
+            place = -(-packed.ctypes.data // ALIGNMENT) * ALIGNMENT
+            with pytest.raises(MeasurementFailed, match="the driver made no TMA descriptor"):
+                library.pack(place, problem, 2**33)

@@ -10,11 +10,16 @@ WARP = 32
 
 
 def residency(card: CardContext, function: int, *, threads: int, blocks: int, dynamic_bytes: int = 0) -> dict[str, Any]:
-    """Columns of a row for a function of the driver that is launched with so many threads in so many blocks.
+    """`resident_columns` of a function of the driver."""
+    resident = int(card.cp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(function, threads, dynamic_bytes))
+    return resident_columns(card, resident, threads=threads, blocks=blocks)
+
+
+def resident_columns(card: CardContext, resident: int, *, threads: int, blocks: int) -> dict[str, Any]:
+    """Columns of a row for a kernel of which a multiprocessor holds so many blocks, launched in so many.
 
     `occupancy` is resident warps over the most there can be; `waves` how often the card is filled with blocks.
     """
-    resident = int(card.cp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(function, threads, dynamic_bytes))
     warps = -(-threads // WARP)
     at_once = resident * (card.traits.multiprocessors or 0)
     return {

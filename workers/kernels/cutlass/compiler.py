@@ -19,11 +19,11 @@ from typing import Self
 
 from farm.builds.record import Built, Record
 from farm.errors import BuildFailed, CompilerMissing, DoesNotCompile
-from farm.kernels.binary import Binary, Versions, template
-from workers.kernels.cutlass.cubin import read_facts
+from farm.kernels.binary import TEMPLATES, Binary, Versions, template
+from workers.kernels.cutlass.facts import read_facts
 
 TIME_LIMIT_SECONDS = 300.0
-"""The slowest of 365 kernels took 25 s on a busy host."""
+"""The slowest of 365 kernels of CUTLASS 2.x took 25 s on a busy host, of 3.x 100 s."""
 
 LONGEST_LINE = 400
 """Characters of the compiler that an error repeats: its names of template types can take thousands."""
@@ -34,10 +34,11 @@ ENTRY = "gemm"
 PROOF = '#include "cutlass/cutlass.h"\nextern "C" __global__ void nothing() {}\n'
 """What every host that builds can compile in a second or two."""
 
-_SOURCE, _OUTPUT = "gemm.cu", "gemm.cubin"
+_SOURCE, _CUBIN, _LIBRARY = "gemm.cu", "gemm.cubin", "gemm.so"
 
 _NOT_IMPLEMENTED = b" not implemented"
-"""CUTLASS compiles an instruction that the architecture lacks into a printf of this and a trap."""
+"""CUTLASS 2.x compiles an instruction that the architecture lacks into a printf of this and a trap. In a library the
+kernel is compressed; the template there refuses an architecture that lacks instructions."""
 
 _ERROR_LINE = re.compile(r"\b(?:error|fatal)\b", re.IGNORECASE)
 _OF_THE_KERNEL = re.compile(r"\): error:|\bptxas\b.*\berror\b")
@@ -84,7 +85,7 @@ class Compiler:
                 "-arch=sm_80",
                 f"-I{self.headers}",
                 "-o",
-                _OUTPUT,
+                _CUBIN,
                 _SOURCE,
             ]
             environment = {**os.environ, "TMPDIR": name, "LC_ALL": "C"}
@@ -107,8 +108,8 @@ class Compiler:
             began = time.monotonic()
             said = self._run(binary, folder, time_limit)
             seconds = time.monotonic() - began
-            code = (folder / _OUTPUT).read_bytes()
-        if _NOT_IMPLEMENTED in code:
+            code = (folder / _output(binary)).read_bytes()
+        if not TEMPLATES[binary.template].library and _NOT_IMPLEMENTED in code:
             raise DoesNotCompile(binary=binary, why=f"CUTLASS has no instruction for it on {binary.arch}")
         try:
             params_bytes, shared_bytes, threads = read_facts(code)
@@ -134,7 +135,9 @@ class Compiler:
 
     def _run(self, binary: Binary, folder: Path, time_limit: float) -> str:
         """Compiles inside the folder, where also nvcc's own files go. Its processes end with it."""
-        command = [str(self.nvcc), *binary.options, "-Xptxas=-v", f"-I{self.headers}", "-o", _OUTPUT, _SOURCE]
+        output = _output(binary)
+        where = (f"-I{self.headers}", *(f"-L{place}" for place in self._libraries(binary)))
+        command = [str(self.nvcc), *binary.options, "-Xptxas=-v", *where, "-o", output, _SOURCE]
         environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
         try:
             process = subprocess.Popen(
@@ -159,13 +162,22 @@ class Compiler:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
-        if process.returncode == 0 and (folder / _OUTPUT).is_file():
+        if process.returncode == 0 and (folder / output).is_file():
             return said
         line = error_line(said, self.headers)
         if line is None or not _OF_THE_KERNEL.search(line) or _KILLED.search(said):
             how = f"the compiler ended with {process.returncode}"
             raise BuildFailed(binary=binary, why=f"{how}: {line}" if line else how)
         raise DoesNotCompile(binary=binary, why=line)
+
+    def _libraries(self, binary: Binary) -> tuple[Path, ...]:
+        """Where CUDA's libraries lie in the wheels, which nvcc does not look through; elsewhere it knows its own."""
+        place = self.nvcc.parent.parent / "lib"
+        return (place,) if TEMPLATES[binary.template].library and place.is_dir() else ()
+
+
+def _output(binary: Binary) -> str:
+    return _LIBRARY if TEMPLATES[binary.template].library else _CUBIN
 
 
 def error_line(said: str, headers: Path) -> str | None:

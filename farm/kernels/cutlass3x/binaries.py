@@ -1,0 +1,56 @@
+"""Which binary a configuration of the family needs.
+
+Shape, alpha, beta, swizzle and raster order are given when a kernel is launched; everything else is compiled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from farm.gemm import ElementType, Problem
+from farm.kernels.binary import Binary, capability_of, ordered
+from farm.kernels.cutlass3x.point import Schedule
+
+_E = ElementType
+
+_CPP = {
+    _E.F32: "float",
+    _E.TF32: "cutlass::tfloat32_t",
+    _E.F16: "cutlass::half_t",
+    _E.BF16: "cutlass::bfloat16_t",
+    _E.F8E4M3: "cutlass::float_e4m3_t",
+    _E.F8E5M2: "cutlass::float_e5m2_t",
+    _E.I8: "int8_t",
+    _E.I32: "int32_t",
+}
+
+_COMPILED_IN = (
+    *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
+    *("schedule", "epilogue", "stages", "stream_k", "swap"),
+)
+
+
+def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Binary:
+    """The binary of gemm3x.cu for a point of the space on an architecture. Raises `BadArchitecture`."""
+    major, minor = capability_of(arch)
+    types, layout, p = problem.types, problem.layout, parameters
+    definitions = {
+        "TYPE_A": _CPP[types.ab.of_a],
+        "TYPE_B": _CPP[types.ab.of_b],
+        "CD": _CPP[types.cd],
+        "ACC": _CPP[types.acc],
+        "A_TRANSPOSED": int(layout.a_transposed),
+        "B_TRANSPOSED": int(layout.b_transposed),
+        **{name.upper(): p[name] for name in _COMPILED_IN},
+        "ARCH": 10 * major + minor,
+    }
+    words = (
+        f"{types} {layout} tile {p['tile_m']}x{p['tile_n']}x{p['tile_k']} cluster {p['cluster_m']}x{p['cluster_n']}",
+        str(Schedule(p["schedule"])),
+        *(("TMA",) if p["epilogue"] else ("direct",)),
+        f"stages {p['stages'] or 'all'}",
+        *(("stream-k",) if p["stream_k"] else ()),
+        *(("swapped",) if p["swap"] else ()),
+        arch,
+    )
+    return Binary(template="cutlass3x/gemm3x.cu", arch=arch, definitions=ordered(definitions), label=" ".join(words))

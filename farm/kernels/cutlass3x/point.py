@@ -1,0 +1,241 @@
+"""A point of the parameter space of `cutlass3x`, with a problem and a device: what follows from them, and no judgement.
+
+Where a docstring names a template, it is one of CUTLASS 4.2 (include/cutlass), whose kernels for Hopper are meant everywhere.
+
+A kernel multiplies a left operand by a right one. They are A and B; or, where it computes the transposed product, B and A.
+Instructions take at least 64 rows of the left operand, and 8 columns of the right one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+from farm.devices import DeviceTraits
+from farm.gemm import ElementType, Problem
+from farm.kernels.rules import EIGHT_BIT_FLOATS
+
+_E = ElementType
+
+HOPPER = (9, 0)
+
+TMA_BYTES = 16
+"""What TMA copies is a multiple of this, and begins at one (CUDA driver API, cuTensorMapEncodeTiled)."""
+
+WARP_GROUP = 128
+"""Threads that issue an instruction together."""
+
+SHARED_BYTES = 232_448
+"""What the templates fill with stages (sm90_smem_capacity_bytes), which is what a block on Hopper may take."""
+
+INSTRUCTION_ROWS = 64
+
+_INSTRUCTION_BYTES = 32
+"""How far an instruction goes along k (PTX ISA, wgmma)."""
+
+_BARRIER_BYTES = 16
+"""A pipeline's two barriers for each of its stages."""
+
+_SCHEDULER_BYTES = 16
+"""Of a scheduler that keeps nothing, as it is aligned."""
+
+_LINE_BYTES = 128
+"""The widest line of a tile that is swizzled: all banks of shared memory."""
+
+_LEAST_ALIGNMENT = 128
+"""Of every tile that TMA copies."""
+
+
+class Schedule(IntEnum):
+    """Who multiplies: the values of the parameter `schedule`."""
+
+    WARP_SPECIALISED = 0  # a group of four warps, and a block for each tile
+    PINGPONG = 1  # two groups, a tile each; one stores while the other multiplies
+    COOPERATIVE = 2  # two groups share a tile
+
+    def __str__(self) -> str:
+        return {0: "warp-specialised", 1: "pingpong", 2: "cooperative"}[self.value]
+
+
+class Epilogue(IntEnum):
+    """How D is stored: the values of the parameter `epilogue`."""
+
+    DIRECT = 0  # from registers
+    TMA = 1  # through shared memory
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A or B, as a block loads it."""
+
+    name: str
+    element: ElementType
+    # Its dimension beside k, m or n, and what a tile has of it.
+    side: str
+    tile: int
+    # Whether elements that follow each other in memory do so along k, and how many they are.
+    along_k: bool
+    extent: int
+    # Blocks of a cluster that share its tile, and the parameter that says so.
+    sharers: int
+    shared_along: str
+
+    @property
+    def contiguous(self) -> str:
+        return "k" if self.along_k else self.side
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A point of the space with a problem and a device, and what follows from them."""
+
+    problem: Problem
+    device: DeviceTraits
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    cluster_m: int
+    cluster_n: int
+    schedule: int
+    epilogue: int
+    stages: int
+    stream_k: int
+    swap: int
+    swizzle: int
+    raster: int
+
+    @property
+    def ab(self) -> ElementType:
+        return self.problem.types.ab
+
+    @property
+    def scheduled(self) -> Schedule:
+        return Schedule(self.schedule)
+
+    @property
+    def persistent(self) -> bool:
+        """Whether a block computes tile after tile."""
+        return self.schedule != Schedule.WARP_SPECIALISED
+
+    @cached_property
+    def operands(self) -> tuple[Operand, Operand]:
+        """A and B."""
+        s, layout, ab = self.problem.shape, self.problem.layout, self.ab
+        a_along_k, b_along_k = not layout.a_transposed, layout.b_transposed
+        return (
+            Operand("A", ab.of_a, "m", self.tile_m, a_along_k, s.k if a_along_k else s.m, self.cluster_n, "cluster_n"),
+            Operand("B", ab.of_b, "n", self.tile_n, b_along_k, s.k if b_along_k else s.n, self.cluster_m, "cluster_m"),
+        )
+
+    @property
+    def left(self) -> Operand:
+        return self.operands[self.swap]
+
+    @property
+    def right(self) -> Operand:
+        return self.operands[1 - self.swap]
+
+    @property
+    def instruction_k(self) -> int:
+        """Elements along k of one instruction."""
+        return _INSTRUCTION_BYTES // self.ab.bytes
+
+    @property
+    def through_registers(self) -> bool:
+        """Whether the left operand goes through registers: the instruction takes only 2-byte elements otherwise than along k
+        from shared memory (is_use_rmem_A)."""
+        return self.ab.bytes != 2 and not (self.left.along_k and self.right.along_k)
+
+    @property
+    def threads(self) -> int:
+        """Of a block: one warp group loads, the others multiply."""
+        return WARP_GROUP * (2 if self.schedule == Schedule.WARP_SPECIALISED else 3)
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a multiplying thread that hold its part of D. 8-bit floats are added up in as many again."""
+        threads = WARP_GROUP * (2 if self.schedule == Schedule.COOPERATIVE else 1)
+        return (2 if self.ab in EIGHT_BIT_FLOATS else 1) * self.tile_m * self.tile_n // threads
+
+    @property
+    def stage_bytes(self) -> int:
+        """A tile of A and one of B."""
+        return (self.tile_m + self.tile_n) * self.tile_k * self.ab.bytes
+
+    @cached_property
+    def stages_kept(self) -> int:
+        """Tiles in flight: as asked for, or as many as the templates count (StageCountAutoCarveout)."""
+        if self.stages:
+            return self.stages
+        unit = self._loading_alignment
+        kept = _round_up(self._storing.all_bytes if self.persistent else 0, unit)
+        return (SHARED_BYTES - kept) // (_round_up(self.stage_bytes, unit) + _BARRIER_BYTES)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: what is loaded and stored, and barriers (SharedStorage of the three kernels)."""
+        storing, loading = self._storing, self.stages_kept * self.stage_bytes
+        barriers = self.stages_kept * _BARRIER_BYTES + storing.barrier_bytes
+        unit = max(self._loading_alignment, storing.alignment)
+        if not self.persistent:
+            return _round_up(max(loading, storing.bytes) + barriers, unit)
+        turns = _BARRIER_BYTES * (3 if self.schedule == Schedule.PINGPONG else 1)
+        before = _round_up(barriers + turns + _SCHEDULER_BYTES, storing.alignment) + storing.bytes
+        return _round_up(_round_up(before, self._loading_alignment) + loading, unit)
+
+    @cached_property
+    def _storing(self) -> _Storing:
+        """What TMA stores at once, and how much of that is in shared memory (sm90_get_tma_dispatch_policy)."""
+        if self.epilogue == Epilogue.DIRECT:
+            return _Storing(bytes=1, alignment=_LEAST_ALIGNMENT, barrier_bytes=_BARRIER_BYTES)
+        groups = 2 if self.schedule == Schedule.COOPERATIVE else 1
+        rows, columns = min(groups * INSTRUCTION_ROWS, self.left.tile), math.gcd(32, self.right.tile)
+        pieces = self.left.tile // rows * (self.right.tile // columns)
+        stages = max(min(pieces, 4), min(pieces, 2) + 1)
+        element = self.problem.types.cd.bytes
+        alignment = _alignment((rows if self.swap else columns) * element)
+        return _Storing(
+            bytes=_round_up(stages * rows * columns * element + 1, alignment),
+            alignment=alignment,
+            barrier_bytes=stages * _BARRIER_BYTES,
+        )
+
+    def line_bytes(self, operand: Operand) -> int:
+        """Of a tile in shared memory (ss_smem_selector, rs_smem_selector): the widest line that divides what is contiguous.
+
+        What goes through registers and does not lie along k has lines of 32 bytes.
+        """
+        if self.through_registers and not operand.along_k:
+            return 32
+        return math.gcd(_LINE_BYTES, (self.tile_k if operand.along_k else operand.tile) * self.ab.bytes)
+
+    @property
+    def _loading_alignment(self) -> int:
+        """Only tiles that go through registers are aligned to how they are swizzled."""
+        if not self.through_registers:
+            return _LEAST_ALIGNMENT
+        return max(_alignment(self.line_bytes(operand)) for operand in self.operands)
+
+
+@dataclass(frozen=True, slots=True)
+class _Storing:
+    """Shared memory of the epilogue."""
+
+    bytes: int
+    alignment: int
+    barrier_bytes: int
+
+    @property
+    def all_bytes(self) -> int:
+        return self.bytes if self.bytes == 1 else _round_up(self.bytes + self.barrier_bytes, self.alignment)
+
+
+def _alignment(line_bytes: int) -> int:
+    """Of tiles whose lines are swizzled: eight of the widest lines that divide theirs (alignment_for_swizzle)."""
+    return 8 * math.gcd(_LINE_BYTES, line_bytes)
+
+
+def _round_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit

@@ -1,0 +1,33 @@
+"""CUTLASS 3.x kernels on a Hopper card. They must have been built: farm kernels build examples/campaigns/hopper-few.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from quick import QUICK
+
+from farm.campaign import load
+from farm.errors import KernelMissing, MeasurementFailed
+from farm.kernels import Configuration
+from workers.devices.cuda import CudaDevice
+from workers.measure.verify import error_bound
+
+FEW = Path(__file__).parents[2] / "examples" / "campaigns" / "hopper-few.yaml"
+
+
+@pytest.mark.parametrize("configuration", list(load(FEW, limit=1000).configurations()), ids=str)
+def test_every_type_layout_and_schedule_is_right(device: CudaDevice, configuration: Configuration) -> None:
+    why = configuration.why_invalid(device.identity.traits)
+    if why is not None:
+        pytest.skip(why)
+    try:
+        row = device.measure(configuration, QUICK)
+    except (KernelMissing, MeasurementFailed) as error:
+        if "not built" not in str(error):
+            raise
+        pytest.skip(str(error))
+    assert row.verify_error is not None
+    assert row.verify_error <= error_bound(configuration.problem)
+    assert row.details["blocks_per_multiprocessor"] >= 1
+    assert row.details["waves"] > 0

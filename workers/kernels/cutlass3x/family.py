@@ -1,0 +1,116 @@
+"""The `cutlass3x` family on a card: libraries of gemm3x.cu, which launch their own kernels.
+
+What launches an operand set, TMA descriptors and all, is made once on the host when a configuration is bound; a launch is
+then one call into the library.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from farm.builds.record import Record
+from farm.errors import InvalidOnDevice
+from farm.kernels import Configuration
+from farm.kernels.binary import Binary
+from farm.kernels.cutlass3x.point import Schedule
+from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.kernels.cutlass3x.library import ALIGNMENT, Library
+from workers.kernels.once import Once
+from workers.kernels.residency import resident_columns
+
+_Loaded = tuple[Record, Library]
+
+
+class Cutlass3xFamily:
+    """The family on one card. Libraries come from where the card's context says, and are loaded once in a process."""
+
+    def __init__(self, card: CardContext) -> None:
+        self._card = card
+        self._loaded = Once[Binary, _Loaded]()
+
+    def prepare(self, configuration: Configuration) -> None:
+        self._load(configuration)
+
+    def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
+        record, library = self._load(configuration)
+        return _BoundCutlass3x(self._card, record, library, configuration, placement)
+
+    def close(self) -> None:
+        self._loaded.clear()
+
+    def _load(self, configuration: Configuration) -> _Loaded:
+        binary = configuration.binary(self._card.traits)
+        if binary is None:
+            raise InvalidOnDevice(why="the card does not say its compute capability, so no kernel can be built for it")
+
+        def load() -> _Loaded:
+            built = self._card.kernels.get(binary)
+            library = Library(self._card.cp, built.record.hash, built.code)
+            library.open()
+            return built.record, library
+
+        return self._loaded.get(binary, load)
+
+
+class _BoundCutlass3x:
+    capturable = True
+    roundings = 1  # stream-k adds up in the accumulator's type
+
+    def __init__(
+        self, card: CardContext, record: Record, library: Library, configuration: Configuration, placement: Placement
+    ) -> None:
+        self._card, self._record, self._library = card, record, library
+        self.hash = record.hash
+        parameters, problem = dict(configuration.kernel.parameters), placement.layout.problem
+        self._cluster = parameters["cluster_m"] * parameters["cluster_n"]
+        self._persistent = parameters["schedule"] != Schedule.WARP_SPECIALISED
+        sets = [
+            library.problem(
+                problem, placement.addresses(index), swizzle=parameters["swizzle"], raster=parameters["raster"]
+            )
+            for index in range(placement.sets)
+        ]
+        # Launches follow each other in one stream, so that all sets share it.
+        needs = library.workspace_bytes(sets[0])
+        self._workspace = card.cp.empty(needs, np.uint8) if needs else None
+        workspace = 0 if self._workspace is None else int(self._workspace.data.ptr)
+        size = record.params_bytes
+        self._packed = np.empty(len(sets) * size + ALIGNMENT, np.uint8)
+        first = -(-self._packed.ctypes.data // ALIGNMENT) * ALIGNMENT
+        self._places = [first + index * size for index in range(len(sets))]
+        for place, operands in zip(self._places, sets, strict=True):
+            library.pack(place, operands, workspace)
+
+    def launch(self, index: int) -> None:
+        self._library.launch(self._places[index])
+
+    def details(self) -> dict[str, Any]:
+        """What the compiler and the card make of it.
+
+        A card is filled with tiles: a block that is persistent computes several, and CUTLASS launches at most one of those
+        for each multiprocessor.
+        """
+        record, found = self._record, self._library.resources(self._places[0])
+        resident, tiles = found["blocks_per_multiprocessor"], found["tiles"]
+        side_by_side = min(resident, 1) if self._persistent else resident
+        at_once = min(side_by_side * self._library.multiprocessors, self._library.clusters * self._cluster)
+        return {
+            "registers": record.registers,
+            "static_shared_bytes": record.static_shared_bytes,
+            "dynamic_shared_bytes": record.shared_bytes,
+            "local_bytes": record.stack_bytes,
+            "spill_bytes": record.spill_bytes,
+            **resident_columns(self._card, resident, threads=record.threads, blocks=found["blocks"]),
+            "waves": tiles / at_once if at_once else None,
+            "tiles": tiles,
+            "pipeline_stages": found["stages"],
+            "workspace_bytes": 0 if self._workspace is None else int(self._workspace.size),
+            "cutlass": record.cutlass,
+            "nvcc": record.cuda,
+        }
+
+    def close(self) -> None:
+        """The library stays loaded for the next configuration."""
+        self._workspace = None
