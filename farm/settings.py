@@ -58,7 +58,9 @@ class Settings(BaseSettings):
     )
     cutlass_version: str = Field(default="4.2.0", description="CUTLASS that kernels are built with")
     cuda_version: str = Field(default="13.0.88", description="nvcc that kernels are built with")
-    build_slots: int = Field(default=0, ge=0, description="kernels a builder builds at a time; 0: one per core")
+    build_slots: int = Field(
+        default=0, ge=0, description="kernels a builder builds at a time; 0: as cores and memory allow"
+    )
     max_configurations: int = Field(default=20_000_000, ge=1, description="configurations in one campaign at the most")
 
     @property

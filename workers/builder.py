@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
 from celery import signals
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from farm.broker import BUILD_QUEUE, consume, make_app
-from farm.builds import versions_of
+from farm.builds import slots_of, versions_of
 from farm.builds.stores import store_of
 from farm.db import kernels
 from farm.devices import host_name
@@ -35,7 +34,7 @@ def serve(stop: threading.Event) -> None:
     Raises `CompilerMissing`, `WrongCompiler` and `BadKernelStore`, before it takes anything.
     """
     compiler = building.compiler()
-    slots = settings().build_slots or psutil.cpu_count() or 1
+    slots = slots_of(settings())
     with when_they_answer(stop, application="farm builder", pool_size=1) as reached:
         if reached is None:
             return

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import psutil
 import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from farm.builds import slots_of
 from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
 from farm.campaign import Campaign, load
@@ -156,8 +156,9 @@ def build(
     ],
     output: FolderOption = None,
     slots: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="How many at a time.", show_default="one for each core")
-    ] = psutil.cpu_count() or 1,
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="How many at a time.", show_default="as many as there is room for"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build the kernels of a campaign here, for hosts without a compiler. It needs no services and no GPU.
@@ -173,7 +174,7 @@ def build(
             detail=f"No configuration of {file} needs a kernel that is built ahead of time for {', '.join(arch)}."
         )
     folder = (output or settings().kernel_cache).absolute()
-    answers = list(_built(campaign.name, wanted, folder, slots))
+    answers = list(_built(campaign.name, wanted, folder, slots or slots_of(settings())))
     failed = [answer["failed"] for answer in answers if "failed" in answer]
     new = sum(answer.get("new", False) for answer in answers)
     if as_json:

@@ -11,7 +11,7 @@ from pathlib import Path
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def farm_in(folder: Path, database_url: str) -> Command:
+def farm_in(folder: Path, database_url: str, *, timeout_s: float = 60) -> Command:
     """Runs `farm` with the given arguments, and environment variables as keyword arguments."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -28,7 +28,7 @@ def farm_in(folder: Path, database_url: str) -> Command:
             env={**kept, **here, **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=timeout_s,
             check=False,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -626,6 +627,15 @@ def test_a_run_that_nobody_can_build_for_ends_and_says_so(engine: Engine, stored
     with engine.begin() as connection:
         kernels.announce(connection, "elsewhere", versions=BUILT_WITH, slots=1)
     _require_builder(opened, stored.campaign_id, builds=False)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cutlass_library") is None, reason="the extra build is not installed")
+def test_the_small_campaign_builds_with_the_real_compiler(database_url: str, tmp_path: Path) -> None:
+    few = str(Path(__file__).parents[2] / "examples" / "campaigns" / "cutlass-few.yaml")
+    built = farm_in(tmp_path, database_url, timeout_s=280)("kernels", "build", few, "--arch", "sm_90a", "-o", "out")
+    assert built.returncode == 0, built.stderr
+    assert built.stdout.startswith("12 kernels of ")
+    assert len(list(KernelCache(tmp_path / "out").records())) == 12
 
 
 def test_kernels_build_says_what_does_not_compile_and_keeps_the_rest(
