@@ -1,5 +1,25 @@
-"""Rules under which a test on a card takes little time."""
+"""Rules under which a test on a card takes little time, and launching once more."""
 
-from farm.measurement import MeasuringRules, TimingRules
+from __future__ import annotations
+
+from farm.kernels import Configuration
+from farm.measurement import MeasuringRules, OperandRules, TimingRules
+from workers.devices.cuda import ALIGNMENT, CudaDevice
+from workers.measure.elements import poison
+from workers.measure.operands import SetLayout
+from workers.measure.verify import Verification
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=5, max_seconds=0.05, warmup_seconds=0.005))
+
+
+def launched_again(device: CudaDevice, configuration: Configuration, launches: int = 3) -> Verification:
+    """Verifies what a kernel computes that was launched that often before: what it keeps must not add up."""
+    problem, rules = configuration.problem, OperandRules()
+    with device.replaying(configuration, rules) as work:
+        buffers = device._arena.buffers(SetLayout.of(problem, ALIGNMENT), work.rotation.sets, rules)
+        operands = buffers.views(0)
+        for _ in range(launches):
+            work.kernel.launch(0)
+        operands.d.fill(poison(problem.types.cd))
+        work.kernel.launch(0)
+        return device._verifier.begin(problem, operands, rules, roundings=work.kernel.roundings)()

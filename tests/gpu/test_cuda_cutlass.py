@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from quick import QUICK
+from quick import QUICK, launched_again
 
 from farm.campaign import load
 from farm.errors import MeasurementFailed
@@ -64,6 +64,13 @@ def test_every_type_layout_and_slicing_is_right(device: CudaDevice, layout: str,
         assert 0 < row.details["occupancy"] <= 1
         assert row.details["waves"] > 0
         assert row.details["registers"] > 0
+
+
+@pytest.mark.parametrize("types", ["f32", "f16", "f64", "i8"])
+def test_slices_of_k_leave_their_semaphores_as_they_were(device: CudaDevice, types: str) -> None:
+    for configuration in runnable(device, types=types, layout="nt"):
+        if dict(configuration.kernel.parameters)["split_k"] > 1:
+            launched_again(device, configuration)
 
 
 def test_power_is_measured(device: CudaDevice, one: Configuration) -> None:

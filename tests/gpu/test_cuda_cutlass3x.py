@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from quick import QUICK
+from quick import QUICK, launched_again
 
 from farm.campaign import load
 from farm.errors import KernelMissing, MeasurementFailed
@@ -31,3 +31,4 @@ def test_every_type_layout_and_schedule_is_right(device: CudaDevice, configurati
     assert row.verify_error <= error_bound(configuration.problem)
     assert row.details["blocks_per_multiprocessor"] >= 1
     assert row.details["waves"] > 0
+    launched_again(device, configuration)
