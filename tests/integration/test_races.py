@@ -434,7 +434,7 @@ class Storm:
                 assert faults(connection) == []
 
 
-def test_a_storm_of_everybody_ends_with_every_job_final(engine: Engine, announce: Announce) -> None:
+def test_a_storm_of_everybody_ends_with_every_job_final(engine: Engine, database_url: str, announce: Announce) -> None:
     ids = [announce(cpu(n, kind=f"cpu-{n % 2}")) for n in range(1, 5)] + [announce(card(n)) for n in (5, 6)]
     problems = {"m": "64..512 +64", "n": 64, "k": [32, 64], "types": ["f32"]}
     targets = ("any", [{"type": "cpu-0"}], [{"each": "cpu-1"}])
@@ -444,17 +444,12 @@ def test_a_storm_of_everybody_ends_with_every_job_final(engine: Engine, announce
     ]
     made.append(Campaign.from_document(ahead(problems={**problems, "types": ["f16"]})))
     stored = [store(engine, campaign) for campaign in made]
-    storm = Storm(engine, made, ids)
-    storm.run(
-        [
-            storm.coordinator,
-            storm.coordinator,
-            storm.people,
-            storm.witness,
-            storm.builder,
-            *(lambda i=i: storm.worker(i) for i in ids),
-        ]
-    )
+    # A connection for each, so that nobody waits for one.
+    wide = make_engine(database_url, application="storm", pool_size=20)
+    storm = Storm(wide, made, ids)
+    everybody = [storm.coordinator, storm.coordinator, storm.people, storm.witness, storm.builder]
+    storm.run([*everybody, *(lambda i=i: storm.worker(i) for i in ids)])
+    wide.dispose()
     nothing_is_broken(engine)
     for one in stored:
         seen = counts(engine, one.campaign_id)
