@@ -22,37 +22,20 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS, end_like_interrupted, markdown, write
-from farms import cancel, check, choose_devices, farm_home, is_over, programs, store
+from farms import choose_devices, farm_home, measure_for, programs, store
 from paper_cutlass import add_kernels
 from recordings import export
-from sqlalchemy import Engine
 
-from farm.campaign import Campaign, Search, Strategy, load
+from farm.campaign import Search, Strategy, load
 from farm.db import campaigns
 from farm.report.best import Found, best
-from farm.services.stack import Stack
 
 CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "cutlass-tuned.yaml"
 
 
-def measure(engine: Engine, stack: Stack, campaign: Campaign, seconds: float) -> tuple[int, float]:
-    """For so many seconds at the most; the campaign's id and the seconds that it took."""
-    began = time.monotonic()
-    campaign_id = store(engine, campaign)
-    try:
-        while time.monotonic() < began + seconds and not is_over(engine, campaign_id):
-            check(engine, stack)
-            time.sleep(0.1)
-    except KeyboardInterrupt:
-        print("Interrupted: reporting what was measured.", file=sys.stderr)
-    finally:
-        cancel(engine, [campaign_id])
-    return campaign_id, time.monotonic() - began
-
-
 def of_problem(one: Found) -> dict[str, Any]:
     return {
-        "problem": str(one.problem),
+        "problem": f"{one.problem.shape} {one.problem.types} {one.problem.layout}",
         "types": str(one.problem.types),
         "layout": str(one.problem.layout),
         "device_type": one.device_type,
@@ -130,7 +113,9 @@ def main() -> None:
             if asked.kernels is not None:
                 print(f"{add_kernels(engine, asked.kernels)} kernels were added.", file=sys.stderr)
             with programs(urls, engine, words) as stack:
-                campaign_id, seconds = measure(engine, stack, campaign, asked.seconds)
+                began = time.monotonic()
+                campaign_id = store(engine, campaign)
+                seconds = measure_for(engine, stack, [campaign_id], asked.seconds, began)
             with engine.connect() as connection:
                 counts = campaigns.counts(connection, campaign_id)
                 found = best(connection, campaign_id, campaign)

@@ -177,6 +177,22 @@ def cancel(engine: Engine, campaign_ids: Sequence[int]) -> None:
         time.sleep(0.1)
 
 
+def measure_for(engine: Engine, stack: Stack, campaign_ids: Sequence[int], seconds: float, began: float) -> float:
+    """To the end of these campaigns, until so many seconds after `began`, or until interrupted; the rest is cancelled.
+
+    Returns the seconds since `began`, on the monotonic clock.
+    """
+    try:
+        while time.monotonic() < began + seconds and not all(is_over(engine, i) for i in campaign_ids):
+            check(engine, stack)
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        print("Interrupted: reporting what was measured.", file=sys.stderr)
+    finally:
+        cancel(engine, campaign_ids)
+    return time.monotonic() - began
+
+
 def announce(engine: Engine) -> tuple[int, Any]:
     identity = discover(settings().devices)[0]
     with engine.begin() as connection:

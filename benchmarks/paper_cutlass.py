@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from common import RESULTS, end_like_interrupted, markdown, write
-from farms import cancel, check, choose_devices, farm_home, is_over, programs
+from farms import choose_devices, farm_home, measure_for, programs
 from recordings import export, together
 from sqlalchemy import Engine
 
@@ -35,7 +35,6 @@ from farm.builds.stores import DatabaseStore
 from farm.campaign import Campaign, KnownDevice, load, plan
 from farm.db import campaigns, duty, jobs, kernels
 from farm.kernels import Configuration
-from farm.services.stack import Stack
 
 CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "paper-cutlass.yaml"
 PAPER_HOURS, PAPER_CONFIGURATIONS = 69, 16_128
@@ -71,19 +70,6 @@ def submit(engine: Engine, campaign: Campaign, without: set[str]) -> int:
         planned = plan(campaign, known, allow_missing=False).jobs()
         left = (job for job in planned if job.configuration.canonical not in without)
         return campaigns.store(connection, campaign, left).campaign_id
-
-
-def measure(engine: Engine, stack: Stack, campaign_id: int, seconds: float, began: float) -> float:
-    """To its end, for so many seconds, or until interrupted. The seconds that it took."""
-    try:
-        while time.monotonic() < began + seconds and not is_over(engine, campaign_id):
-            check(engine, stack)
-            time.sleep(0.1)
-    except KeyboardInterrupt:
-        print("Interrupted: reporting what was measured.", file=sys.stderr)
-    finally:
-        cancel(engine, [campaign_id])
-    return time.monotonic() - began
 
 
 def run_of(engine: Engine, campaign_id: int, seconds: float, devices: int) -> dict[str, Any]:
@@ -167,7 +153,7 @@ def main() -> None:
             with programs(urls, engine, words) as stack:
                 began = time.monotonic()
                 campaign_id = submit(engine, campaign, measured_before(earlier))
-                seconds = measure(engine, stack, campaign_id, asked.seconds, began)
+                seconds = measure_for(engine, stack, [campaign_id], asked.seconds, began)
             runs.append(run_of(engine, campaign_id, seconds, len(words)))
             recording = export(campaign.name, asked.recordings)
     if earlier is not None and recording is not None:

@@ -16,7 +16,6 @@ Its 15.5 seconds for a configuration are from its published run of 16,128 of the
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS, end_like_interrupted, markdown, write
-from farms import cancel, check, choose_devices, farm_home, is_over, programs, store
+from farms import choose_devices, farm_home, measure_for, programs, store
 from recordings import export
 from sqlalchemy import Engine
 
@@ -53,15 +52,7 @@ def measure(engine: Engine, stack: Stack, seconds: float) -> tuple[dict[str, dic
     """
     began = time.monotonic()
     ids = {name: store(engine, load(file, limit=10**5)) for name, file in FILES.items()}
-    try:
-        while time.monotonic() < began + seconds and not all(is_over(engine, i) for i in ids.values()):
-            check(engine, stack)
-            time.sleep(0.1)
-    except KeyboardInterrupt:
-        print("Interrupted: reporting what was measured.", file=sys.stderr)
-    finally:
-        cancel(engine, list(ids.values()))
-    took = time.monotonic() - began
+    took = measure_for(engine, stack, list(ids.values()), seconds, began)
     with engine.connect() as connection:
         return {name: campaigns.counts(connection, i) for name, i in ids.items()}, took
 

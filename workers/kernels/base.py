@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from farm.devices import DeviceTraits
+from farm.errors import InvalidOnDevice
 from farm.kernels import Configuration
+from farm.kernels.binary import Binary
 from workers.kernels.sources import Kernels
 from workers.measure.operands import Buffers, SetLayout
 
@@ -23,6 +25,13 @@ class CardContext:
     traits: DeviceTraits
     threads_per_multiprocessor: int
     kernels: Kernels  # that are built ahead of time
+
+    def binary(self, configuration: Configuration) -> Binary:
+        """What must be built for a configuration of a family that is built ahead. Raises `InvalidOnDevice`."""
+        binary = configuration.binary(self.traits)
+        if binary is None:
+            raise InvalidOnDevice(why="the card does not say its compute capability, so no kernel can be built for it")
+        return binary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

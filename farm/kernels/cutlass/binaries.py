@@ -13,15 +13,18 @@ from farm.kernels.cutlass.point import load_at_once, store_at_once
 
 _E = ElementType
 
-_CPP = {
+CPP = {
     _E.F64: "double",
     _E.F32: "float",
     _E.TF32: "cutlass::tfloat32_t",
     _E.F16: "cutlass::half_t",
     _E.BF16: "cutlass::bfloat16_t",
+    _E.F8E4M3: "cutlass::float_e4m3_t",
+    _E.F8E5M2: "cutlass::float_e5m2_t",
     _E.I8: "int8_t",
     _E.I32: "int32_t",
 }
+"""The C++ type of an element, in the templates of both families of CUTLASS."""
 
 
 def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Binary:
@@ -36,9 +39,9 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
     align_b = load_at_once(shape.k if layout.b_transposed else shape.n, types.ab, p["align"])
     align_c = store_at_once(problem)
     definitions = {
-        "AB": _CPP[types.ab],
-        "CD": _CPP[types.cd],
-        "ACC": _CPP[types.acc],
+        "AB": CPP[types.ab],
+        "CD": CPP[types.cd],
+        "ACC": CPP[types.acc],
         "A_TRANSPOSED": int(layout.a_transposed),
         "B_TRANSPOSED": int(layout.b_transposed),
         **{name.upper(): p[name] for name in ("tile_m", "tile_n", "tile_k", "warp_m", "warp_n", "stages", "swizzle")},

@@ -7,22 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from farm.gemm import ElementType, Problem
+from farm.gemm import Problem
 from farm.kernels.binary import Binary, capability_of, ordered
+from farm.kernels.cutlass.binaries import CPP
 from farm.kernels.cutlass3x.point import Schedule
-
-_E = ElementType
-
-_CPP = {
-    _E.F32: "float",
-    _E.TF32: "cutlass::tfloat32_t",
-    _E.F16: "cutlass::half_t",
-    _E.BF16: "cutlass::bfloat16_t",
-    _E.F8E4M3: "cutlass::float_e4m3_t",
-    _E.F8E5M2: "cutlass::float_e5m2_t",
-    _E.I8: "int8_t",
-    _E.I32: "int32_t",
-}
 
 _COMPILED_IN = (
     *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
@@ -35,10 +23,10 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
     major, minor = capability_of(arch)
     types, layout, p = problem.types, problem.layout, parameters
     definitions = {
-        "TYPE_A": _CPP[types.ab.of_a],
-        "TYPE_B": _CPP[types.ab.of_b],
-        "CD": _CPP[types.cd],
-        "ACC": _CPP[types.acc],
+        "TYPE_A": CPP[types.ab.of_a],
+        "TYPE_B": CPP[types.ab.of_b],
+        "CD": CPP[types.cd],
+        "ACC": CPP[types.acc],
         "A_TRANSPOSED": int(layout.a_transposed),
         "B_TRANSPOSED": int(layout.b_transposed),
         **{name.upper(): p[name] for name in _COMPILED_IN},

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from farm.builds.record import Record
-from farm.errors import InvalidOnDevice
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
 from workers.kernels.base import BoundKernel, CardContext, Placement
@@ -56,9 +55,7 @@ class CutlassFamily:
         self._loaded.clear()
 
     def _load(self, configuration: Configuration) -> _Loaded:
-        binary = configuration.binary(self._card.traits)
-        if binary is None:
-            raise InvalidOnDevice(why="the card does not say its compute capability, so no kernel can be built for it")
+        binary = self._card.binary(configuration)
 
         def load() -> _Loaded:
             built = self._card.kernels.get(binary)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from farm.builds.record import Record
-from farm.errors import InvalidOnDevice
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
 from farm.kernels.cutlass3x.point import Schedule
@@ -41,9 +40,7 @@ class Cutlass3xFamily:
         self._loaded.clear()
 
     def _load(self, configuration: Configuration) -> _Loaded:
-        binary = configuration.binary(self._card.traits)
-        if binary is None:
-            raise InvalidOnDevice(why="the card does not say its compute capability, so no kernel can be built for it")
+        binary = self._card.binary(configuration)
 
         def load() -> _Loaded:
             built = self._card.kernels.get(binary)
