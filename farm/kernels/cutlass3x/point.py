@@ -15,6 +15,7 @@ from functools import cached_property
 
 from farm.devices import DeviceTraits
 from farm.gemm import ElementType, Problem
+from farm.kernels.cutlass import point
 from farm.kernels.rules import EIGHT_BIT_FLOATS
 
 _E = ElementType
@@ -67,24 +68,13 @@ class Epilogue(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """A or B, as a block loads it."""
+class Operand(point.Operand):
+    """A or B, as the blocks of a cluster load it."""
 
-    name: str
     element: ElementType
-    # Its dimension beside k, m or n, and what a tile has of it.
-    side: str
-    tile: int
-    # Whether elements that follow each other in memory do so along k, and how many they are.
-    along_k: bool
-    extent: int
     # Blocks of a cluster that share its tile, and the parameter that says so.
     sharers: int
     shared_along: str
-
-    @property
-    def contiguous(self) -> str:
-        return "k" if self.along_k else self.side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +115,8 @@ class Point:
         s, layout, ab = self.problem.shape, self.problem.layout, self.ab
         a_along_k, b_along_k = not layout.a_transposed, layout.b_transposed
         return (
-            Operand("A", ab.of_a, "m", self.tile_m, a_along_k, s.k if a_along_k else s.m, self.cluster_n, "cluster_n"),
-            Operand("B", ab.of_b, "n", self.tile_n, b_along_k, s.k if b_along_k else s.n, self.cluster_m, "cluster_m"),
+            Operand("A", "m", self.tile_m, a_along_k, s.k if a_along_k else s.m, ab.of_a, self.cluster_n, "cluster_n"),
+            Operand("B", "n", self.tile_n, b_along_k, s.k if b_along_k else s.n, ab.of_b, self.cluster_m, "cluster_m"),
         )
 
     @property
