@@ -177,7 +177,7 @@ _ADD = text("""
 INSERT INTO kernels (hash, description, cutlass, cuda, state, finished_at, builder, record)
 VALUES (:hash, CAST(:description AS jsonb), :cutlass, :cuda, 'built', clock_timestamp(), :builder, CAST(:record AS jsonb))
 ON CONFLICT (hash) DO UPDATE SET state = 'built', finished_at = excluded.finished_at, builder = excluded.builder,
-    record = excluded.record, error = NULL
+    record = excluded.record, error = NULL, final = false
 WHERE kernels.state <> 'built'
 """)
 

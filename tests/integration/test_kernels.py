@@ -444,6 +444,19 @@ def test_a_kernel_that_does_not_compile_is_invalid_on_the_device(
         source(engine, tmp_path).get(Binary.from_json(found))
 
 
+def test_what_did_not_compile_and_was_built_elsewhere_is_used(engine: Engine, stored: Stored, tmp_path: Path) -> None:
+    first, _ = wanted(engine)
+    fail(engine, first, final=True)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT description FROM kernels WHERE id = :id"), {"id": first}).scalar_one()
+    built = built_of(Binary.from_json(found))
+    DatabaseStore(engine).put(built.record.hash, built.code)
+    with engine.begin() as connection:
+        record = built.record.model_dump()
+        assert kernels.add(connection, built.record.binary, BUILT_WITH, record=record, builder="there")
+    assert source(engine, tmp_path).get(built.record.binary) == built
+
+
 def test_a_store_that_does_not_answer_fails_the_job_and_not_the_kernel(
     engine: Engine, stored: Stored, tmp_path: Path
 ) -> None:
