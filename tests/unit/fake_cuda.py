@@ -43,6 +43,7 @@ class FakePynvml(ModuleType):
         self.application_clock_mhz = 1980
         self.sm_clock_mhz = 1980
         self.sm_clocks_mhz: list[int] = []  # what it is before
+        self.utilizations: list[int] = []  # percent; it is at rest after them
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml"):
@@ -110,6 +111,9 @@ class FakePynvml(ModuleType):
 
     def nvmlDeviceGetPowerUsage(self, handle: dict[str, Any]) -> int:
         return 82_000
+
+    def nvmlDeviceGetUtilizationRates(self, handle: dict[str, Any]) -> Any:
+        return SimpleNamespace(gpu=self.utilizations.pop(0) if self.utilizations else 0)
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: dict[str, Any]) -> int:
         return int(time.perf_counter() * 10) * 60_000  # 600 W in steps of 100 ms

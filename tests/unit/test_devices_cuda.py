@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,6 +164,20 @@ def test_what_a_card_does_not_support_is_none_and_asked_once(pynvml: FakePynvml)
     assert pynvml.calls.count("nvmlDeviceGetTotalEnergyConsumption") == 1
 
 
+def test_only_a_card_at_rest_says_what_it_draws_at_rest(pynvml: FakePynvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Nvml() as nvml:
+        card = nvml.card("GPU-11111111-aaaa")
+        pynvml.utilizations = [100, 1]
+        assert [card.resting_power_w for _ in range(3)] == [None, None, 82.0]
+        # The average of the last second still has in it what the card did before.
+        monkeypatch.setattr(pynvml, "NVML_FI_DEV_POWER_INSTANT", 186, raising=False)
+        answer = SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=131_000))
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda handle, fields: [answer], raising=False)
+        assert card.resting_power_w == 131.0
+        pynvml.failing["nvmlDeviceGetUtilizationRates"] = 3
+        assert card.resting_power_w is None
+
+
 def test_a_lost_card_poisons_and_other_errors_fail(pynvml: FakePynvml) -> None:
     with Nvml() as nvml:
         card = nvml.card("GPU-11111111-aaaa")
@@ -207,6 +222,14 @@ def test_a_row_says_how_it_was_measured(device: CudaDevice, cupy: FakeCupy) -> N
     assert (row.sm_clock_mhz, row.memory_clock_mhz, row.temperature_c) == (1980, 3201, 47)
     assert (row.throttle_reasons, row.clock_policy) == ("none", "default")
     assert (row.power_w, row.power_source, row.runtime_sustained_ms) == (None, None, None)
+
+
+def test_a_card_that_was_at_work_when_it_was_opened_is_asked_again(device: CudaDevice, pynvml: FakePynvml) -> None:
+    device.close()
+    pynvml.utilizations = [87, 100]
+    device.open()
+    configuration = Configuration.parse("tiled(tile=16) 96x80x64 f32")
+    assert [device.measure(configuration, QUICK).idle_power_w for _ in range(3)] == [None, 82.0, 82.0]
 
 
 def test_what_no_graph_captures_is_launched_behind_a_kernel_that_holds_the_card(

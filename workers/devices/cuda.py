@@ -73,7 +73,7 @@ class CudaDevice:
         self._nvml = Nvml()
         require_cupy(self._nvml.driver)
         self.meter: Card = self._nvml.card(self.identity.uuid)
-        self._idle_power_w = self.meter.power_now_w  # before this process wakes the card
+        self._idle_power_w = self.meter.resting_power_w  # before this process wakes the card
         self._power_limit_w = self.meter.power_limit_w
         self.tiers = Tiers(self.meter)
         # Read when CUDA starts, which importing CuPy does not yet do; `farm-worker` has set it for its processes already.
@@ -169,6 +169,8 @@ class CudaDevice:
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
     ) -> Measurement:
         start = time.perf_counter()
+        if self._idle_power_w is None:  # it was at work when this process opened it
+            self._idle_power_w = self.meter.resting_power_w
         log = TelemetryLog(before=self.meter.telemetry())
         with self.replaying(configuration, rules.operands) as work:
             timing = self.tiers.time(work, rules, log, explanation)

@@ -249,10 +249,16 @@ class Card:
         return None if found is None else found / 1e3
 
     @property
-    def power_now_w(self) -> float | None:
-        """The driver's moving average over about a second: right for a card at rest, never for a measurement."""
-        found = None if self.is_slice else self._ask("nvmlDeviceGetPowerUsage")
-        return None if found is None else found / 1e3
+    def resting_power_w(self) -> float | None:
+        """What the card draws with nothing to compute. None while it computes, for whomever, and where it cannot tell."""
+        used = None if self.is_slice else self._ask("nvmlDeviceGetUtilizationRates")
+        if used is None or used.gpu > 0:
+            return None
+        now = self.instant_power_w()
+        if now is None:  # where there is no such field this is no average yet, or the card has been at rest for long
+            found = self._ask("nvmlDeviceGetPowerUsage")
+            now = None if found is None else found / 1e3
+        return now
 
     def total_energy_mj(self) -> int | None:
         """Millijoules since the driver was loaded; steps about every 100 ms. None for a slice: it cannot be shared out."""
