@@ -10,6 +10,7 @@ On the first card of this host, each tool with its own defaults:
   triton        triton.testing.do_bench: the L2 is flushed before each launch; no power
   nvbench       cuda.bench: its cold measurement flushes the L2, its batched one does not; no power
 Kernel Tuner compiles source, so it gets the tiled kernels; Triton and nvbench are given the farm's own launches of all.
+The farm and the references have a process of their own, as a worker has.
 
 The reference of a kernel is what it settles at, by the same cache policy as the tool's: `cold`, the farm's rotation over
 operand sets of twice the L2, or `warm`, one operand set. A captured graph is replayed without a gap; the power is the
@@ -39,7 +40,10 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +104,23 @@ class Reference:
     power_w: float | None
 
 
+# --- a process for the farm and the references -------------------------------------------------------
+
+
+@cache
+def alone() -> ProcessPoolExecutor:
+    """The process that measures for the farm, and the references: in it no other tool is imported, as in a worker."""
+    return ProcessPoolExecutor(1, get_context("spawn"))
+
+
+@cache
+def _opened() -> Any:
+    """The card, in the process that asks."""
+    device = open_device(find_cards()[0])
+    device.open()
+    return device
+
+
 # --- references --------------------------------------------------------------------------------------
 
 
@@ -115,11 +136,11 @@ def settled(device: Any, runs: Runs, gemm_ms: float, seconds: float) -> tuple[fl
     return statistics.fmean(samples), counter_power_w(window, SETTLING_SECONDS, seconds + 1)
 
 
-def references(device: Any, line: str, policies: Sequence[str], seconds: float) -> list[Reference]:
-    """The references of a kernel by these cache policies."""
+def references(line: str, policies: Sequence[str], seconds: float) -> list[Reference]:
+    """The references of a kernel by these cache policies, on the card of this process."""
     import cupy
 
-    found = []
+    device, found = _opened(), []
     with device.replaying(Configuration.parse(line), OperandRules()) as work:
         for policy in policies:
             runs = work.runs
@@ -135,8 +156,12 @@ def references(device: Any, line: str, policies: Sequence[str], seconds: float) 
 # --- tools that are called ---------------------------------------------------------------------------
 
 
-def farm(device: Any, line: str) -> dict[str, float | None]:
-    row = device.measure(Configuration.parse(line), MeasuringRules(power="all"))
+def farm(_: Any, line: str) -> dict[str, float | None]:
+    return alone().submit(_measured, line).result()
+
+
+def _measured(line: str) -> dict[str, float | None]:
+    row = _opened().measure(Configuration.parse(line), MeasuringRules(power="all"))
     return {"runtime_ms": row.runtime_ms, "power_w": row.power_w}
 
 
@@ -455,23 +480,20 @@ class Report:
 def measure(report: Report, tools: Sequence[str], asked: argparse.Namespace) -> None:
     """References, then the rounds of the tools that are called here, then those of nvbench; until the time is over."""
     end = time.monotonic() + asked.seconds
-    device: Any = open_device(find_cards()[0])
-    device.open()
-    try:
+    with alone() as farm_process:
         for line in KERNELS:
-            report.references += references(device, line, policies_of(line, tools), asked.reference_seconds)
+            asking = farm_process.submit(references, line, policies_of(line, tools), asked.reference_seconds)
+            report.references += asking.result()
         report.write()
         print(f"references: {asked.seconds - (end - time.monotonic()):.0f} s", file=sys.stderr)
         for number, order in enumerate(orders(asked.rounds, asked.seed, [name for name in tools if name in TOOLS])):
             for line, name in order:
                 if time.monotonic() <= end:
-                    report.answers.append(ask(name, device, line, number))
+                    report.answers.append(ask(name, _opened(), line, number))
             report.write()
             print(f"round {number + 1}: {asked.seconds - (end - time.monotonic()):.0f} s", file=sys.stderr)
         if time.monotonic() > end:
             print(f"The time was over after {len(report.answers)} answers.", file=sys.stderr)
-    finally:
-        device.close()
     if "nvbench" in tools:
         measure_nvbench(report, asked)
 

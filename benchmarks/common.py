@@ -44,11 +44,11 @@ def machine() -> dict[str, Any]:
     }
 
 
-def command(without: str | None = None) -> str:
-    """How this benchmark was called, less an option and its value that say only where results go."""
+def command() -> str:
+    """How this benchmark was called, less what says only where recordings go."""
     words = ["python", *sys.argv]
-    if without in words:
-        at = words.index(without)
+    if "--recordings" in words:
+        at = words.index("--recordings")
         del words[at : at + 2]
     return shlex.join(words)
 

@@ -19,10 +19,10 @@ SAID = ("driver", "cuda_runtime", "nvrtc", "cupy", "numpy", "python")
 """Of a row's environment, what the provenance repeats."""
 
 
-def export(campaign: str, folder: Path, *, without: str = "--recordings") -> Path | None:
+def export(campaign: str, folder: Path) -> Path | None:
     """The rows of a campaign as a recording in that folder; None where it has none, or of several device types.
 
-    Its provenance names the command, without an option that says only where files are.
+    Its provenance names the command.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / f"{campaign}.parquet"
@@ -34,7 +34,7 @@ def export(campaign: str, folder: Path, *, without: str = "--recordings") -> Pat
         made.unlink()
         return None
     said = json.loads(metadata)
-    said["provenance"] += "; " + origin(said["device_name"], table.to_pylist(), command(without))
+    said["provenance"] += "; " + origin(said["device_name"], table.to_pylist(), command())
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(said)}), made, compression="zstd")
     return made.rename(folder / f"{said['device_type']}-{campaign}.parquet")
 

@@ -300,6 +300,16 @@ def test_a_card_that_has_not_settled_is_timed_again(
 
 
 @pytest.mark.usefixtures("answers_late")
+def test_the_first_kernel_is_timed_again_where_the_limiter_is_still_at_work(
+    device: CudaDevice, pynvml: FakePynvml
+) -> None:
+    pynvml.clock_events, pynvml.sm_clock_mhz, pynvml.sampled_mw = 0x4, 1620, 300_000
+    explanation = Explanation()
+    device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED, explanation)
+    assert any("the power limiter is at work" in note for note in explanation.notes)
+
+
+@pytest.mark.usefixtures("answers_late")
 def test_a_kernel_runs_on_until_its_power_was_sampled(
     device: CudaDevice, pynvml: FakePynvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -382,6 +382,13 @@ def test_cutlass_few_is_a_dozen_kernels_over_every_type():
     assert {str(c.problem.types.ab) for c in configurations} == {"f32", "tf32", "f64", "f16", "bf16", "i8"}
 
 
+def test_the_tests_on_cards_have_a_kernel_of_every_type():
+    found = load(Path(__file__).parents[1] / "gpu" / "cutlass.yaml", limit=10**5).configurations()
+    assert {str(c.problem.types.ab) for c in found if c.why_invalid(H200) is None} == {
+        "f32", "tf32", "f64", "f16", "bf16", "i8",
+    }  # fmt: skip
+
+
 def test_a_dry_run_shows_the_rules_reasons():
     campaign = Campaign.from_document(
         {

@@ -23,6 +23,7 @@ def looks(*clocks_mhz: int | None, events: int | None = 0) -> list[Telemetry]:
         (looks(1980, 1980), [450.0, 860.0, 400.0], 700.0, 1980, "860 W of 700 W"),
         (looks(1980, 1980), [631.0], 700.0, 1980, "631 W of 700 W"),
         (looks(1530, 1530, events=CAP | IDLE), [], None, 1980, "limiter is at work"),
+        (looks(1530, 1530, events=CAP), [], None, None, "limiter is at work"),
         (looks(1965, 1965, events=CAP), [], None, 1980, None),  # it lets go of the last percent slowly
         (looks(1530, 1530, events=IDLE), [], None, 1980, None),  # clocks that a user has set
         (looks(None, events=CAP), [], None, None, "limiter is at work"),

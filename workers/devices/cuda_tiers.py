@@ -115,8 +115,9 @@ class Tiers:
     def _why_unsettled(self, work: Work, log: TelemetryLog) -> str | None:
         log.add(self._meter.telemetry())
         clocks = [look.sm_clock_mhz for look in log.looks if look.sm_clock_mhz]
-        self._fastest_mhz = max([*clocks, self._fastest_mhz or 0]) or None
-        return why_unsettled(log.looks, self._drawn_w(work), self._limit_w, self._fastest_mhz)
+        known = self._fastest_mhz  # of the first kernel, nothing says that its clocks are not what another left to it
+        self._fastest_mhz = max([*clocks, known or 0]) or None
+        return why_unsettled(log.looks, self._drawn_w(work), self._limit_w, known and self._fastest_mhz)
 
     def _drawn_w(self, work: Work) -> list[float]:
         """The driver's power samples of this kernel alone. Where there is none yet, it runs on until there is one."""
