@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy import Connection, Engine, text
 
 from chaos.faults import Closed
 from chaos.mischief import SICK, Poison
-from chaos.workload import MAX_ATTEMPTS, Workload
+from chaos.workload import MAX_ATTEMPTS, SEARCH, SEARCHED_KERNELS, Workload
 from farm.db.tables import FailureKind, JobRecord
 
 # What each poison's failures are, and what they say.
@@ -87,6 +88,7 @@ def audit_database(engine: Engine, workload: Workload, *, sick_uuid: str, closed
         _failures_explain_themselves(audit, connection, workload, sick_uuid)
         _devices_are_judged_rightly(audit, connection, sick_uuid)
         _nothing_was_claimed_while_closed(audit, connection, closed)
+        _the_best_went_on(audit, connection)
         audit.summary = _summary(connection)
     return audit
 
@@ -231,6 +233,31 @@ def _nothing_was_claimed_while_closed(audit: Audit, connection: Connection, clos
             claim=CLAIM_S,
         )
         audit.expect(not found, f"claimed while it was stopped ({one}): {found[:3]}")
+
+
+def _the_best_went_on(audit: Audit, connection: Connection) -> None:
+    """Each round of the search had as many kernels of each problem as it should, once, and they were the fastest."""
+    tried: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
+    for row in _rows(
+        connection,
+        """
+        SELECT concat_ws('x', c.m, c.n, c.k) AS problem, l.round, j.configuration_id, r.runtime_ms
+        FROM jobs j JOIN lanes l ON l.id = j.lane_id JOIN campaigns s ON s.id = l.campaign_id AND s.name = 'search'
+        JOIN configurations c ON c.id = j.configuration_id JOIN measurements r ON r.job_id = j.id
+        ORDER BY r.runtime_ms
+        """,
+    ):
+        tried[row.problem, row.round].append(row.configuration_id)
+    problems = {problem for problem, _ in tried}
+    audit.expect(bool(problems), "nothing was searched")
+    sizes = SEARCH.rounds(SEARCHED_KERNELS)
+    for problem in sorted(problems):
+        rounds = [tried[problem, number] for number in sorted({number for one, number in tried if one == problem})]
+        found = [len(kernels) for kernels in rounds]
+        audit.expect(found == sizes, f"the rounds of {problem} had {found} kernels, not {sizes}")
+        for number, (before, after) in enumerate(pairwise(rounds)):
+            best = set(before[: len(after)])
+            audit.expect(set(after) == best, f"round {number} of {problem} let go {before} and {after} went on")
 
 
 def _summary(connection: Connection) -> dict[str, Any]:

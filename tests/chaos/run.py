@@ -91,7 +91,7 @@ def run(*, seed: int, seconds: float, keep: Path, jobs_a_second: float = 11.0, p
 def _break_and_audit(farm: Farm, plan: list[Fault], outcome: Outcome) -> None:
     wait_until(lambda: farm.live_devices() == DEVICES, START_S, "that every device lives")
     farm.learn_device_ids()
-    steady, steered = (farm.submit(campaign).campaign_id for campaign in farm.workload.campaigns)
+    steady, steered, _ = (farm.submit(campaign).campaign_id for campaign in farm.workload.campaigns)
     faults = Faults(farm, (steady, steered))
     began = time.monotonic()
     outcome.faults = Schedule(farm, faults, plan).carry_out()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.mischief import Poison, write_poisons
-from farm.campaign import Campaign
+from farm.campaign import Campaign, Search, Strategy
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, device_type_of
 from farm.kernels import Configuration
 from farm.provenance import Provenance
@@ -18,7 +18,7 @@ from workers.devices.recording import write_recording
 
 NAME = "chaos card"
 TYPE = device_type_of(NAME, Backend.RECORDED)
-TRAITS = DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**36, threads=2)
+TRAITS = DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**36, threads=8)
 
 COST_S = 0.1
 """Mean seconds of a job."""
@@ -30,6 +30,10 @@ MAX_ATTEMPTS = 4
 SECOND_SHARE = 0.5
 """The share of the jobs that are of the second campaign, which people pause, cancel and submit again."""
 
+SEARCH = Search(strategy=Strategy.HALVING, keep=0.5, finalists=2)
+SEARCHED_KERNELS, SEARCH_SHARE = 8, 0.2
+"""Kernels of each problem that is searched, and about how many jobs of searching there are for one of the others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -40,7 +44,7 @@ class Workload:
     # runtime_ms by device UUID and configuration id.
     answers: dict[str, dict[uuid.UUID, float]]
     poisons: dict[uuid.UUID, Poison]
-    # The first holds the poisonous jobs.
+    # The first holds the poisonous jobs, the last is a search.
     campaigns: tuple[Campaign, ...]
 
 
@@ -56,6 +60,8 @@ def make_workload(folder: Path, seed: int, *, jobs: int, devices: int, poisons: 
     # Half of the second campaign is for any card, the other half for one card.
     half = round(jobs * SECOND_SHARE / 2)
     recorded += _campaign("second", "bob", half, k=320, targets=[{"type": TYPE}]).configurations()
+    search = _search(max(2, round(SEARCH_SHARE * jobs / sum(SEARCH.rounds(SEARCHED_KERNELS)))))
+    recorded += search.configurations()
     known = [c for c in recorded if poisonous.get(c.id) is not Poison.UNKNOWN]
     files, identities, answers = list[Path](), list[DeviceIdentity](), dict[str, dict[uuid.UUID, float]]()
     for number in range(devices):
@@ -68,7 +74,7 @@ def make_workload(folder: Path, seed: int, *, jobs: int, devices: int, poisons: 
         answers[identity.uuid] = runtimes
     targets = [{"type": TYPE}, {"device": identities[0].uuid}]
     second = _campaign("second", "bob", half, k=320, targets=targets)
-    return Workload(tuple(files), tuple(identities), answers, poisonous, (first, second))
+    return Workload(tuple(files), tuple(identities), answers, poisonous, (first, second, search))
 
 
 def _campaign(name: str, owner: str, configurations: int, *, k: int, targets: list[dict[str, str]]) -> Campaign:
@@ -86,6 +92,20 @@ def _campaign(name: str, owner: str, configurations: int, *, k: int, targets: li
                 "types": ["f32"],
             },
             "kernels": [{"family": "blas", "threads": [1, 2]}],
+            "measure": {"job_seconds": JOB_SECONDS, "max_attempts": MAX_ATTEMPTS},
+        }
+    )
+
+
+def _search(problems: int) -> Campaign:
+    return Campaign.from_document(
+        {
+            "name": "search",
+            "owner": "eve",
+            "targets": [{"type": TYPE}],
+            "problems": {"m": [16 * (i + 1) for i in range(problems)], "n": 16, "k": 384, "types": ["f32"]},
+            "kernels": [{"family": "blas", "threads": list(range(1, SEARCHED_KERNELS + 1))}],
+            "search": SEARCH.to_document(),
             "measure": {"job_seconds": JOB_SECONDS, "max_attempts": MAX_ATTEMPTS},
         }
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from farm.campaign import load
+from farm.devices import traits_of_capability
 from farm.gemm import Problem
 from farm.kernels import Configuration
 from workers.kernels.tiled import TiledKernel
@@ -302,3 +305,53 @@ def test_a_kernel_gets_the_references_that_its_tools_need(tools):
     assert tools.policies_of("tiled(tile=8) 64x64x64 f32", ["farm", "kernel_tuner"]) == ["cold", "warm"]
     assert tools.policies_of("cublaslt(algorithm=0) 64x64x64 f32", ["farm", "kernel_tuner"]) == ["cold"]
     assert tools.policies_of("cublaslt(algorithm=0) 64x64x64 f32", ["nvbench", "nvbench_batched"]) == ["cold", "warm"]
+
+
+# --- cutlass_profiler ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def profiler(benchmark: Any) -> ModuleType:
+    return benchmark("cutlass_profiler")
+
+
+def test_each_kernel_of_the_profiler_is_one_of_the_farm_s_and_runs_on_an_h200(profiler):
+    hopper = traits_of_capability((9, 0))
+    for name, size in product(profiler.KERNELS, profiler.SIZES):
+        configuration = profiler.configuration(name, size)
+        assert configuration.why_invalid(hopper) is None, name
+        tile = re.search(r"_(\d+)x(\d+)(?:_(\d+)x(\d+)|x(\d+)_)", name)
+        assert tile is not None
+        p = dict(configuration.kernel.parameters)
+        turned = (p["tile_n"], p["tile_m"])  # the profiler's D lies by columns
+        assert (int(tile[1]), int(tile[2])) == turned
+        assert int(tile[3] or tile[5]) == p["tile_k"]
+        assert not tile[4] or int(tile[4]) == p["stages"]
+
+
+def test_the_profiler_s_table_is_read_and_what_did_not_run_left_out(profiler):
+    rows = [
+        {"Operation": "a", "Runtime": "0.25"},
+        {"Operation": "b", "Runtime": "0"},
+        {"Operation": "c", "Runtime": ""},
+    ]
+    assert profiler.times_of(rows) == {"a": 0.25}
+
+
+def test_the_farm_is_held_against_both_ways_of_the_profiler_by_medians_over_the_rounds(profiler):
+    name = next(iter(profiler.KERNELS))
+    said = {"farm": [1.0, 1.1, 1.02], "profiler": [1.0, 2.0, 1.0], "graphs": [1.03, 1.01, 1.02]}
+    rows = [
+        {"round": number, "tool": tool, "kernel": name, "size": 512, "ms": ms, "held": tool == "farm" and number == 2}
+        for tool, times in said.items()
+        for number, ms in enumerate(times)
+    ]
+    found = profiler.compared(rows)
+    one = next(one for one in found if "farm_ms" in one)
+    assert (one["kernel"], one["size"], one["held"]) == (name, 512, True)
+    assert one["farm_spread_pct"] == pytest.approx(100 * 0.1 / 1.02)
+    assert (one["off_profiler_pct"], one["off_graphs_pct"]) == (pytest.approx(2), 0)
+    said = profiler.summary(found)
+    assert list(said) == ["profiler, held", "graphs, held"]
+    assert said["profiler, held"]["signed_median_pct"] == pytest.approx(2)
+    assert name in profiler.table({"summary": said, "kernels": found})
