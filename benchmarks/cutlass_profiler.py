@@ -5,8 +5,9 @@
     python benchmarks/cutlass_profiler.py --run FOLDER [--rounds 3]   where there is a card
 
 The profiler is compiled from the sources in the wheel of CUTLASS, with the kernels below and without its reference
-implementations: the farm verifies. Each of its kernels is the farm's, template argument by template argument; it computes D by
-columns, which is the farm's D' by rows, so all problems are square and layouts are turned.
+implementations: the farm verifies. Each of its kernels is the farm's, template argument by template argument (but that the farm
+stores doubles two at a time); it computes D by columns, which is the farm's D' by rows, so all problems are square and layouts
+are turned.
 
 Its protocol, as its own code has it: rest 50 ms, look how many launches to time (100), 10 launches to warm up, 100 between two
 events, over operand sets of three times the L2. `graphs` is the same with `--use-cuda-graphs`, all launches in one graph. The

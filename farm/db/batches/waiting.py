@@ -13,12 +13,18 @@ from farm.kernels.binary import Binary, Versions
 MOST_AT_ONCE = 20_000
 """Jobs that are moved in one transaction: a lane is locked no longer than that takes."""
 
+# Kernels that are waited for are found one after the other in the index, so that nothing depends on how many jobs wait.
 _OVER = text("""
+WITH RECURSIVE waited_for AS (
+    SELECT min(kernel_id) AS id FROM waiting_jobs
+    UNION ALL
+    SELECT (SELECT min(kernel_id) FROM waiting_jobs WHERE kernel_id > w.id) FROM waited_for w WHERE w.id IS NOT NULL
+)
 SELECT w.job_id, w.lane_id, min(k.error) AS error,
     CASE WHEN bool_or(k.state = 'built') THEN 'open' WHEN bool_and(k.final) THEN 'invalid' ELSE 'dead' END AS state
 FROM waiting_jobs w JOIN kernels k ON k.id = w.kernel_id
 WHERE w.job_id IN (
-    SELECT o.job_id FROM kernels over JOIN waiting_jobs o ON o.kernel_id = over.id
+    SELECT o.job_id FROM waited_for f JOIN kernels over ON over.id = f.id JOIN waiting_jobs o ON o.kernel_id = over.id
     WHERE over.state IN ('built', 'failed')
 )
 GROUP BY w.job_id, w.lane_id HAVING bool_and(k.state IN ('built', 'failed'))
