@@ -2,9 +2,11 @@
 
     farm kernels build examples/campaigns/cutlass-tuned.yaml --arch sm_90a -o kernels     anywhere; then here:
     python benchmarks/cutlass_vs_cublaslt.py --kernels kernels [--campaign FILE] [--seconds 540]
+    python benchmarks/cutlass_vs_cublaslt.py --campaign FILE --sweep RECORDING      what was measured of it before
 
 Every kernel of the campaign is measured and verified for every problem, and `cublaslt`, whose heuristic chooses, in the same
-run on the same cards, in one shuffled order. A ratio is cuBLASLt's time over that of the best kernel: above 1 the kernel is
+run on the same cards, in one shuffled order. With `--sweep` the kernels' times are those of a recording, and only `cublaslt`
+is measured now; the table has the problems without alpha and beta, the JSON file all. A ratio is cuBLASLt's time over that of the best kernel: above 1 the kernel is
 faster. Its interval is of the two standard errors alone (95%); the best of many, each off by its error, looks a little
 better than it is.
 """
@@ -12,30 +14,79 @@ better than it is.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from common import RESULTS, end_like_interrupted, markdown, write
 from farms import choose_devices, farm_home, measure_for, programs, store
 from paper_cutlass import add_kernels
 from recordings import export
 
-from farm.campaign import Search, Strategy, load
+from farm.campaign import Campaign, Search, Strategy, load
+from farm.campaign.search import BASELINE
 from farm.db import campaigns
-from farm.report.best import Found, best
+from farm.gemm import Problem
+from farm.kernels import Configuration, Kernel
+from farm.report.best import Found, Timed, best
 
 CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "cutlass-tuned.yaml"
+
+
+def only_cublaslt(campaign: Campaign) -> Campaign:
+    """The campaign's problems by the library alone, under its rules for the time."""
+    asked = {**campaign.document, "name": f"{campaign.name}-cublaslt", "kernels": [{"family": BASELINE.family}]}
+    measure = {**campaign.rules.model_dump(mode="json"), "power": "none"}
+    return Campaign.from_document({**asked, "constraints": [], "measure": measure})
+
+
+def timed(row: Mapping[str, Any], kernel: Kernel) -> Timed:
+    """A row of a recording."""
+    times = {name: row[name] for name in ("runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_rse")}
+    return Timed(kernel=str(kernel), rows=1, **times)
+
+
+def beside(sweep: Iterable[Mapping[str, Any]], library: Iterable[Mapping[str, Any]]) -> list[Found]:
+    """The best kernel of each problem and device type of a recording, beside the rows of the library where it has any."""
+    groups: dict[tuple[Problem, str], list[tuple[Timed, float]]] = {}
+    baselines: dict[tuple[Problem, str], tuple[Timed, float]] = {}
+    for rows, of_library in ((sweep, False), (library, True)):
+        for row in rows:
+            what = Configuration.from_columns({**row, "parameters": json.loads(row["parameters"])})
+            where, answer = (what.problem, row["device_type"]), (timed(row, what.kernel), row["cost_s"] or 0.0)
+            if of_library:
+                baselines[where] = answer
+            else:
+                groups.setdefault(where, []).append(answer)
+    found = []
+    for where, answers in groups.items():
+        baseline, spent = baselines.get(where, (None, 0.0))
+        one = Found(
+            problem=where[0],
+            device_type=where[1],
+            best=min((answer for answer, _ in answers), key=lambda answer: answer.runtime_ms),
+            baseline=baseline,
+            tried=len(answers),
+            grid=len(answers),
+            device_s=sum(cost for _, cost in answers),
+            baseline_device_s=spent,
+        )
+        found.append(one)
+    return sorted(found, key=lambda one: (one.device_type, str(one.problem)))
 
 
 def of_problem(one: Found) -> dict[str, Any]:
     return {
         "problem": f"{one.problem.shape} {one.problem.types} {one.problem.layout}",
+        "alpha": one.problem.alpha,
+        "beta": one.problem.beta,
         "types": str(one.problem.types),
         "layout": str(one.problem.layout),
         "device_type": one.device_type,
@@ -49,7 +100,10 @@ def of_problem(one: Found) -> dict[str, Any]:
     }
 
 
-def figures(found: Sequence[Found], counts: Mapping[str, int], seconds: float, devices: int) -> dict[str, Any]:
+def figures(
+    found: Sequence[Found], counts: Mapping[str, int], seconds: float, devices: int, sweep: str | None = None
+) -> dict[str, Any]:
+    """All of it. `counts`, `seconds` and `devices` are of what was measured now; `sweep` names the recording, if any."""
     problems = [of_problem(one) for one in found]
     by_types: dict[str, list[float]] = {}
     for problem in problems:
@@ -59,6 +113,7 @@ def figures(found: Sequence[Found], counts: Mapping[str, int], seconds: float, d
         "seconds": round(seconds, 1),
         "gpus": devices,
         "jobs": dict(counts),
+        "sweep": sweep,
         "median_ratio": {types: statistics.median(ratios) for types, ratios in by_types.items()},
         "best_ratio": {types: max(ratios) for types, ratios in by_types.items()},
         "problems": problems,
@@ -72,6 +127,7 @@ def table(found: Mapping[str, Any]) -> str:
             "-" if p["ratio"] is None else f"{p['ratio']:.3f} ({p['ratio_95'][0]:.3f} – {p['ratio_95'][1]:.3f})", p["kernels"],
         ]
         for p in found["problems"]
+        if found["sweep"] is None or (p["alpha"], p["beta"]) == (1, 0)
     ]  # fmt: skip
     names = [
         "problem",
@@ -82,8 +138,9 @@ def table(found: Mapping[str, Any]) -> str:
         "times cuBLASLt's speed (95%)",
         "of kernels",
     ]
+    of_sweep = "" if found["sweep"] is None else f", beside the kernels' times in {found['sweep']}"
     return (
-        f"{found['jobs']['done']:,} configurations in {found['seconds']:g} s on {found['gpus']} cards.\n\n"
+        f"{found['jobs']['done']:,} configurations in {found['seconds']:g} s on {found['gpus']} cards{of_sweep}.\n\n"
         + markdown(["types", "median ratio", "best ratio"], [
             [types, ratio, found["best_ratio"][types]] for types, ratio in found["median_ratio"].items()
         ])
@@ -95,6 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--campaign", type=Path, default=CAMPAIGN)
     parser.add_argument("--kernels", type=Path, help="folder of the built kernels")
+    parser.add_argument("--sweep", type=Path, help="a recording of the campaign, whose kernels are not measured again")
     parser.add_argument("--seconds", type=float, default=540.0, help="of measuring at the most")
     parser.add_argument("--gpus", type=int, default=64, help="cards to use at the most")
     parser.add_argument("--recordings", type=Path, default=RESULTS, help="folder of the recording")
@@ -104,7 +162,11 @@ def main() -> None:
     parser.add_argument("--result", default="cutlass_vs_cublaslt", help="name of the files in results/")
     asked = parser.parse_args()
     end_like_interrupted()
-    campaign = replace(load(asked.campaign, limit=10**5), search=Search(strategy=Strategy.GRID))
+    campaign = load(asked.campaign, limit=10**5)
+    if asked.sweep is None:
+        campaign = replace(campaign, search=Search(strategy=Strategy.GRID))
+    else:
+        campaign = only_cublaslt(campaign)
     most = asked.gpus if asked.device == "cuda" else min(asked.gpus, 2)
     with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as folder:
         Path(folder).chmod(0o755)
@@ -119,8 +181,11 @@ def main() -> None:
             with engine.connect() as connection:
                 counts = campaigns.counts(connection, campaign_id)
                 found = best(connection, campaign_id, campaign)
-            export(campaign.name, asked.recordings)
-    result = figures(found, counts, seconds, len(words))
+            recording = export(campaign.name, asked.recordings)
+    if asked.sweep is not None:
+        library = [] if recording is None else pq.read_table(recording).to_pylist()
+        found = beside(pq.read_table(asked.sweep).to_pylist(), library)
+    result = figures(found, counts, seconds, len(words), None if asked.sweep is None else asked.sweep.name)
     write(asked.result, result, table(result), repetitions=1)
 
 

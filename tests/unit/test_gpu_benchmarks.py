@@ -355,3 +355,46 @@ def test_the_farm_is_held_against_both_ways_of_the_profiler_by_medians_over_the_
     assert list(said) == ["profiler, held", "graphs, held"]
     assert said["profiler, held"]["signed_median_pct"] == pytest.approx(2)
     assert name in profiler.table({"summary": said, "kernels": found})
+
+
+# --- cutlass_vs_cublaslt -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def beside_library(benchmark: Any) -> ModuleType:
+    return benchmark("cutlass_vs_cublaslt")
+
+
+def recorded(line: str, runtime_ms: float, *, rse: float = 0.01) -> dict[str, Any]:
+    columns = Configuration.parse(line).columns()
+    times = dict.fromkeys(("runtime_ms", "runtime_q1_ms", "runtime_q3_ms"), runtime_ms)
+    more = {"runtime_rse": rse, "cost_s": 0.5, "device_type": "nvidia-h200"}
+    return {**columns, **times, **more, "parameters": json.dumps(columns["parameters"])}
+
+
+def test_the_best_of_a_recording_is_held_against_the_library_problem_by_problem(beside_library):
+    sweep = [
+        recorded("tiled(tile=8) 64x64x64 f32", 2.0),
+        recorded("tiled(tile=16) 64x64x64 f32", 1.0, rse=0.003),
+        recorded("tiled(tile=16) 64x64x64 f32 beta=1", 4.0),
+    ]
+    library = [recorded("cublaslt(algorithm=0) 64x64x64 f32", 0.5, rse=0.004)]
+    found = beside_library.beside(sweep, library)
+    plain, added = found
+    assert (plain.best.kernel, plain.tried, plain.speed_up) == ("tiled(tile=16)", 2, 0.5)
+    low, high = plain.speed_up_95
+    assert np.log(high / low) == pytest.approx(2 * 1.96 * 0.005)
+    assert (added.baseline, added.speed_up) == (None, None)
+    figures = beside_library.figures(found, {"done": 1}, 2.0, 1, "earlier.parquet")
+    assert figures["median_ratio"] == {"f32:f32:f32": 0.5}
+    shown = beside_library.table(figures)
+    assert "earlier.parquet" in shown
+    assert shown.count("64x64x64 f32") == 1  # the other has a beta
+
+
+def test_the_library_is_asked_for_the_problems_of_a_sweep_alone(beside_library):
+    sweep = load(ROOT / "examples" / "campaigns" / "paper-cutlass.yaml", limit=10**5)
+    asked = list(beside_library.only_cublaslt(sweep).configurations())
+    assert len(asked) == 16 * 36
+    assert {str(c.kernel) for c in asked} == {"cublaslt(algorithm=0)"}
+    assert {c.problem for c in asked} == {c.problem for c in sweep.configurations()}
