@@ -82,7 +82,8 @@ class FileStore:
         place = self._place(hash_)
         unfinished = f"{place}.{uuid.uuid4().hex}"
         try:
-            self._files.makedirs(self._files._parent(place), exist_ok=True)
+            if not self._files.async_impl:  # buckets have no folders, and would be made where their name is mistyped
+                self._files.makedirs(self._files._parent(place), exist_ok=True)
             self._files.pipe_file(unfinished, code)
             self._files.mv(unfinished, place)
         except Exception as error:

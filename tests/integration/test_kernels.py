@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from audit import faults
 from commands import farm_in, refused
+from fsspec.implementations.memory import MemoryFileSystem
 from homes import eventually
 from programs import COORDINATOR, FARM_WORKER, Start, programs
 from samples import ahead, card, cpu, document, row
@@ -410,6 +411,22 @@ def test_what_is_put_into_a_store_comes_back(store: Store) -> None:
     store.put(name, b"first")
     store.put(name, b"\0second")
     assert store.get(name) == b"\0second"
+
+
+class Bucket(MemoryFileSystem):
+    """As those of object stores: they have no folders, and what is made is the bucket itself."""
+
+    async_impl = True
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        raise AssertionError(f"{path} is made in an object store")
+
+
+def test_a_bucket_is_not_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store = FileStore(f"memory://{tmp_path}")
+    monkeypatch.setattr(store, "_files", Bucket())
+    store.put("ab" * 32, b"code")
+    assert store.get("ab" * 32) == b"code"
 
 
 def test_a_worker_fetches_a_kernel_once(engine: Engine, stored: Stored, store: Store, tmp_path: Path) -> None:
