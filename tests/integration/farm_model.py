@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, text
 
-from farm.db.tables import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState
+from farm.db.kernels import MOST_STARTS
+from farm.db.tables import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState, KernelState
 
 OPEN_BATCHES = (BatchState.QUEUED, BatchState.LEASED)
+NOT_OVER = (JobRecord.OPEN, JobRecord.WAITING)
 
 
 @dataclass
@@ -38,6 +40,21 @@ class Job:
     avoid: int | None = None
     # The devices that measured it.
     measured_on: list[int] = field(default_factory=list)
+    # The kernels that it waits for, while it does.
+    needs: frozenset[int] = frozenset()
+
+
+@dataclass
+class Kernel:
+    id: int
+    state: str = KernelState.WANTED
+    starts: int = 0
+    final: bool = False
+    sent: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.state in (KernelState.BUILT, KernelState.FAILED)
 
 
 @dataclass
@@ -68,13 +85,14 @@ class Device:
 
 
 class FarmModel:
-    """The campaigns, jobs, batches and devices of a farm, by their ids."""
+    """The campaigns, jobs, batches, devices and kernels of a farm, by their ids."""
 
     def __init__(self) -> None:
         self.campaigns: dict[int, Campaign] = {}
         self.jobs: dict[int, Job] = {}
         self.batches: dict[int, Batch] = {}
         self.devices: dict[int, Device] = {}
+        self.kernels: dict[int, Kernel] = {}
 
     # --- what is asked of it ---
 
@@ -92,9 +110,9 @@ class FarmModel:
         return self.campaigns[self.jobs[batch.job_ids[0]].campaign_id]
 
     def not_counted_as_final(self, campaign_id: int) -> int:
-        """Jobs that the counters of its lanes do not count as final: open, or final in a batch that is not folded."""
+        """Jobs that the counters of its lanes do not count as final: not over, or final in a batch that is not folded."""
         unfolded = sum(b.finals or 0 for b in self.batches.values() if self.campaign_of(b).id == campaign_id)
-        return unfolded + sum(job.state == JobRecord.OPEN for job in self.jobs_of(campaign_id))
+        return unfolded + sum(job.state in NOT_OVER for job in self.jobs_of(campaign_id))
 
     def can_claim(self, batch: Batch, device: Device) -> bool:
         return (
@@ -112,7 +130,7 @@ class FarmModel:
 
     def seen_state(self, job: Job) -> str:
         """The state that people see."""
-        if job.state != JobRecord.OPEN:
+        if job.state not in NOT_OVER:
             return job.state
         batch = self.batch_of(job)
         if batch is not None:
@@ -143,7 +161,10 @@ class FarmModel:
             batch.finals = int(self.fail(self.jobs[batch.current], FailureKind.KILLED, batch.device_id))
         batch.state, batch.current = BatchState.RELEASED, None
 
-    def land(self, batch: Batch, done: Iterable[int], failures: Mapping[int, FailureKind]) -> None:
+    def land(
+        self, batch: Batch, done: Iterable[int], failures: Mapping[int, FailureKind], missing: Mapping[int, int]
+    ) -> None:
+        """`missing` has kernels by the jobs that found no store to have them."""
         assert batch.device_id is not None
         finals = 0
         for job in map(self.jobs.__getitem__, done):
@@ -152,6 +173,9 @@ class FarmModel:
             finals += 1
         for job_id, kind in failures.items():
             finals += self.fail(self.jobs[job_id], kind, batch.device_id)
+        for job_id, kernel_id in missing.items():
+            self.jobs[job_id].state, self.jobs[job_id].needs = JobRecord.WAITING, frozenset({kernel_id})
+        self.want_again(missing.values(), lost=True)
         batch.state, batch.current, batch.finals = BatchState.DONE, None, finals
 
     def steer(self, campaign: Campaign, to: CampaignState) -> None:
@@ -176,6 +200,54 @@ class FarmModel:
             campaign.state = CampaignState.DONE
         return [campaign.id for campaign in over]
 
+    # --- kernels ---
+
+    def waiting_for(self, kernel: Kernel) -> list[Job]:
+        return [job for job in self.jobs.values() if job.state == JobRecord.WAITING and kernel.id in job.needs]
+
+    def unsent(self) -> list[int]:
+        """Kernels whose message is to be sent: what active campaigns wait for, the most urgent first."""
+        urgent = []
+        for kernel in self.kernels.values():
+            told = [self.campaigns[job.campaign_id] for job in self.waiting_for(kernel)]
+            asking = [campaign.priority for campaign in told if campaign.state == CampaignState.ACTIVE]
+            if kernel.state == KernelState.WANTED and not kernel.sent and asking:
+                urgent.append((-max(asking), kernel.id))
+        return [kernel_id for _, kernel_id in sorted(urgent)]
+
+    def want_again(self, ids: Iterable[int], *, lost: bool) -> None:
+        for kernel in map(self.kernels.__getitem__, ids):
+            if (kernel.state == KernelState.FAILED and not kernel.final) or (
+                lost and kernel.state == KernelState.BUILT
+            ):
+                kernel.state, kernel.starts, kernel.sent = KernelState.WANTED, 0, False
+
+    def build_ended(self, kernel: Kernel, *, built: bool, final: bool = False) -> None:
+        if built:
+            kernel.state = KernelState.BUILT
+            return
+        over = final or kernel.starts >= MOST_STARTS
+        kernel.state, kernel.final, kernel.sent = KernelState.FAILED if over else KernelState.WANTED, final, False
+
+    def let_go(self) -> int:
+        """Jobs whose kernels are all over wait no more. Returns how many."""
+        gone = 0
+        for job in self.jobs.values():
+            kernels = [self.kernels[i] for i in job.needs]
+            if job.state != JobRecord.WAITING or not all(kernel.over for kernel in kernels):
+                continue
+            gone += 1
+            job.needs = frozenset()
+            if any(kernel.state == KernelState.BUILT for kernel in kernels):
+                job.state = JobRecord.OPEN
+            elif all(kernel.final for kernel in kernels):
+                job.state = JobRecord.INVALID
+                job.kinds.append(FailureKind.INVALID)
+            else:
+                job.state = JobRecord.DEAD
+                job.kinds.append(FailureKind.FAILED)
+        return gone
+
     # --- against the tables ---
 
     def differences(self, connection: Connection) -> list[str]:
@@ -199,7 +271,11 @@ class FarmModel:
         for j in self.jobs.values():
             avoid = j.avoid if j.state == JobRecord.OPEN and self.batch_of(j) is None else None
             words = [j.state, str(j.attempts), "solo" if j.solo else "-", f"avoids {avoid}"]
-            yield ("job", j.id), [*words, *j.kinds, *(f"measured on {d}" for d in j.measured_on)]
+            needs = [f"needs {kernel_id}" for kernel_id in sorted(j.needs)]
+            yield ("job", j.id), [*words, *j.kinds, *(f"measured on {d}" for d in j.measured_on), *needs]
+        for k in self.kernels.values():
+            kept = "sent" if k.sent and k.state == KernelState.WANTED else "-"
+            yield ("kernel", k.id), [k.state, str(k.starts), "final" if k.final else "-", kept]
 
 
 _SAID = text("""
@@ -218,6 +294,12 @@ SELECT 'job', j.id, ARRAY[
     'avoids ' || coalesce(r.avoid_device_id::text, 'None')
 ] || ARRAY(SELECT kind FROM failures f WHERE f.job_id = j.id ORDER BY f.id)
   || ARRAY(SELECT 'measured on ' || device_id FROM measurements m WHERE m.job_id = j.id ORDER BY m.id)
+  || ARRAY(SELECT 'needs ' || kernel_id FROM waiting_jobs w WHERE w.job_id = j.id ORDER BY kernel_id)
 FROM jobs j LEFT JOIN returned_jobs r ON r.job_id = j.id
+UNION ALL
+SELECT 'kernel', id, ARRAY[
+    state, starts::text, CASE WHEN final THEN 'final' ELSE '-' END,
+    CASE WHEN state = 'wanted' AND sent_at IS NOT NULL THEN 'sent' ELSE '-' END
+] FROM kernels
 """)
 """What the tables say, in the same words."""

@@ -107,7 +107,7 @@ def test_under_the_role_a_campaign_is_measured_to_its_end_though_a_child_dies_an
     engine: Engine, submit: Callable[[Campaign], Stored], url: str, name: str, tmp_path: Path, database_url: str,
     farm_services: ServiceUrls,
 ) -> None:  # fmt: skip
-    devices = f"recorded:{RECORDING}?scale=0.02,recorded:{unfit_recording(tmp_path)}"
+    devices = f"recorded:{RECORDING}?scale=0.04,recorded:{unfit_recording(tmp_path)}"
     with programs(tmp_path, FARM_BROKER_URL=str(farm_services.broker_url)) as start:
         start(COORDINATOR, FARM_DATABASE_URL=database_url, FARM_RESEND_AFTER_SECONDS="1")
         worker = start(FARM_WORKER, "--devices", devices, FARM_DATABASE_URL=url)
@@ -120,7 +120,7 @@ def test_under_the_role_a_campaign_is_measured_to_its_end_though_a_child_dies_an
         eventually(lambda: number(engine, quarantined) == 1, 120)
         measuring = """
             SELECT device_id FROM batches WHERE jobs > 40 AND current_job_id IS NOT NULL
-              AND claimed_at > clock_timestamp() - interval '0.5 s'
+              AND claimed_at > clock_timestamp() - interval '2 s'
         """
         eventually(lambda: number(engine, f"SELECT count(*) FROM ({measuring}) b"), 120)
         (victim,) = [p for p in worker.children_that_measure() if p.environ()[DEVICE_ID] == "1"]

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 from audit import faults, unfinished
-from farm_model import Batch, Device, FarmModel, Job
+from farm_model import Batch, Device, FarmModel, Job, Kernel
 from farm_model import Campaign as ModelCampaign
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -31,18 +31,20 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from samples import cpu, document, row
+from samples import ahead, card, cpu, document, row
 from sqlalchemy import Connection, Engine, event, text
 
 from farm.campaign import Campaign, KnownDevice, plan
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.coordinator.schedule import Schedule
-from farm.db import batches, campaigns, devices, jobs, migrate
+from farm.db import batches, campaigns, devices, jobs, kernels, migrate
 from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.engine import HASTY, make_engine
-from farm.db.tables import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState
+from farm.db.kernels import Start as Build
+from farm.db.tables import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState, KernelState
 from farm.errors import LeaseLost
+from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import Measurement
 from farm.settings import Settings
 
@@ -52,10 +54,13 @@ DEVICES = (
     cpu(1, kind="cpu-a"),
     cpu(2, kind="cpu-a"),
     cpu(3, kind="cpu-b", threads=1),
+    card(1, kind="card-a"),
+    card(2, kind="card-b", capability=(8, 0)),
     cpu(4, kind="cpu-a", threads=4),
     cpu(5, kind="cpu-c"),
 )
-AT_FIRST = 3  # of these devices; the others are announced later
+TRAITS = {identity.uuid: identity.traits for identity in DEVICES}
+AT_FIRST = 5  # of these devices; the others are announced later
 
 
 def _campaign(
@@ -75,9 +80,19 @@ def _campaign(
 
 CATALOGUE = (
     _campaign("anywhere", "ann", "any", 2, [1, 2]),
+    Campaign.from_document(
+        ahead(problems={"m": [64, 128], "n": 64, "k": 32, "types": ["f16"]}, measure={"max_attempts": 2})
+    ),
     _campaign("types", "bob", [{"type": "cpu-a"}, {"type": "cpu-b"}], 3, [1]),
     _campaign("each", "bob", [{"each": "cpu-a"}], 1, [1, 4]),
     _campaign("refused", "ann", [{"type": "cpu-b"}], 2, [1, 2]),
+    Campaign.from_document(
+        ahead(
+            name="one-type",
+            targets=[{"type": "card-a"}],
+            problems={"m": 64, "n": [64, 128, 256], "k": 64, "types": ["f16"]},
+        )
+    ),
     _campaign("pinned", "cy", [{"device": "CPU-3"}], 2, [1], k=[32, 64]),
     _campaign("large", "cy", "any", 3, [1, 2], m=[64, 128, 256, 512]),
 )
@@ -92,7 +107,14 @@ class End(Enum):
     LEFT = "it goes on later, or never"
 
 
-Served = tuple[int, Sequence[FailureKind | None], End]
+class Store(Enum):
+    """What a worker may find where a built kernel should be."""
+
+    EMPTY = "no store has it"
+
+
+Outcome = FailureKind | Store | None
+Served = tuple[int, Sequence[Outcome], End]
 
 STEERING = {
     CampaignState.ACTIVE: (batches.resume, (CampaignState.PAUSED,)),
@@ -104,7 +126,9 @@ STEERING = {
 PICK = st.integers(0, 9)
 DIES = st.sampled_from((False, False, False, True))
 SIZE = st.integers(1, 4)
-OUTCOMES = st.lists(st.sampled_from((None, None, None, *FailureKind)), min_size=1, max_size=4)
+OUTCOMES = st.lists(st.sampled_from((None, None, None, *FailureKind, *Store)), min_size=1, max_size=4)
+BECAME = st.sampled_from(("built", "built", "built", "failed", "does not compile"))
+BUILDS = st.lists(BECAME, max_size=4)
 SERVED = st.lists(st.tuples(PICK, OUTCOMES, st.sampled_from((End.LANDS, End.LANDS, *End))), min_size=2, max_size=6)
 COORDINATOR = st.integers(0, 1)
 KINDS = st.none() | st.lists(st.sampled_from(FailureKind), unique=True)
@@ -134,6 +158,7 @@ class Worker:
     begun: int = 0
     results: list[tuple[ClaimedJob, Measurement]] = field(default_factory=list)
     failures: dict[int, Failure] = field(default_factory=dict)
+    missing: dict[int, Binary] = field(default_factory=dict)
 
     @property
     def rest(self) -> Sequence[ClaimedJob]:
@@ -141,7 +166,7 @@ class Worker:
 
 
 class FarmMachine(RuleBasedStateMachine):
-    """Two coordinators, a worker or several on each device, people, a broker that loses and repeats, and time."""
+    """Two coordinators, a worker or several on each device, builders, people, a broker that loses and repeats, and time."""
 
     engine: ClassVar[Engine]
 
@@ -152,7 +177,9 @@ class FarmMachine(RuleBasedStateMachine):
         self.schedules: dict[int, list[Schedule]] = {0: [], 1: []}  # the newest first
         self.bag = [UNKNOWN]  # batch ids that are with the broker
         self.workers: list[Worker] = []  # the newest first
+        self.builds: list[Build] = []  # what builders believe that they have in work, the newest first
         self.steps = 0
+        self.kernel_ids: dict[str, int] = {}
         self.lives: int | None = None
         empty(self.engine)
         event.listen(self.engine, "commit", self._before_commit)
@@ -185,11 +212,11 @@ class FarmMachine(RuleBasedStateMachine):
 
     # --- people ---
 
-    @initialize(which=PICK, other=PICK, size=SIZE, served=SERVED)
-    def begin(self, which: int, other: int, size: int, served: Sequence[Served]) -> None:
+    @initialize(which=PICK, other=PICK, builds=BUILDS, size=SIZE, served=SERVED)
+    def begin(self, which: int, other: int, builds: Sequence[str], size: int, served: Sequence[Served]) -> None:
         for pick in (which, other):
             self.submit(which=pick, priority=0, dies=False)
-        self.go_on(size=size, served=served)
+        self.go_on(builds=builds, size=size, served=served)
 
     @rule(which=PICK, priority=st.sampled_from((0, 5)), dies=DIES)
     def submit(self, which: int, priority: int, dies: bool) -> None:
@@ -203,6 +230,10 @@ class FarmMachine(RuleBasedStateMachine):
         if dies:
             return
         assert stored.new == (stored.campaign_id not in self.model.campaigns)
+        self._learn_kernels()
+        self.model.want_again(
+            [self.kernel_ids[b.hash(BUILT_WITH)] for job in planned for b in job.binaries], lost=False
+        )
         told = self.model.campaigns.setdefault(
             stored.campaign_id, ModelCampaign(stored.campaign_id, priority, campaign.rules.max_attempts)
         )
@@ -222,11 +253,21 @@ class FarmMachine(RuleBasedStateMachine):
         for r in found:
             refused = missing[r.pool, r.configuration_id].invalid_reason is not None
             job = Job(r.id, told.id, r.lane_id, r.pool, r.configuration_id, r.any_device)
+            needs = [self.kernel_ids[b.hash(BUILT_WITH)] for b in missing[r.pool, r.configuration_id].binaries]
             if refused:
                 job.state, job.kinds = JobRecord.INVALID, [FailureKind.INVALID]
+            elif any(self.model.kernels[i].state != KernelState.BUILT for i in needs):
+                job.state, job.needs = JobRecord.WAITING, frozenset(needs)
             self.model.jobs[job.id] = job
         if told.state in (CampaignState.DONE, CampaignState.CANCELLED) and self.model.not_counted_as_final(told.id):
             told.state = CampaignState.ACTIVE
+
+    def _learn_kernels(self) -> None:
+        """Those that somebody asked for by now."""
+        with self.reads.connect() as connection:
+            self.kernel_ids = {r.hash: r.id for r in connection.execute(_KERNELS)}
+        for kernel_id in self.kernel_ids.values():
+            self.model.kernels.setdefault(kernel_id, Kernel(kernel_id))
 
     def _campaigns(self) -> list[ModelCampaign]:
         """Those that something is measured of first."""
@@ -285,6 +326,7 @@ class FarmMachine(RuleBasedStateMachine):
     def turn(self, who: int, size: int) -> None:
         """All steps of a turn as the coordinator takes them."""
         self.reap(dies=False)
+        self.let_go(dies=False)
         self.look(who=who, outstanding=2)
         self.recall(who=who, pick=0, dies=False)
         self.form(who=who, pick=0, size=size, commits=None)
@@ -375,6 +417,76 @@ class FarmMachine(RuleBasedStateMachine):
             assert folded == (self.model.fold() if folds else None)
             assert (finished and sorted(finished)) == (self.model.finish() if finishes else None)
 
+    @rule(dies=DIES)
+    def let_go(self, dies: bool) -> None:
+        """Jobs whose kernels are over wait no more."""
+        with self.transaction(dies=dies) as connection:
+            gone = batches.let_go(connection)
+        if not dies:
+            assert gone == self.model.let_go()
+
+    @rule(dies=DIES)
+    def send_builds(self, dies: bool) -> None:
+        with self.reads.connect() as connection:
+            unsent = kernels.unsent(connection, resend_after=LONG)
+        assert unsent == self.model.unsent()
+        with self.transaction(dies=dies) as connection:
+            kernels.mark_sent(connection, unsent)
+        if not dies:
+            for kernel_id in unsent:
+                self.model.kernels[kernel_id].sent = True
+
+    # --- builders ---
+
+    @precondition(lambda self: self.model.kernels)
+    @rule(pick=PICK, dies=DIES)
+    def start_building(self, pick: int, dies: bool) -> None:
+        """A message reaches a builder: of a kernel that is wanted, or of one that another has, or that is over."""
+        in_order = sorted(self.model.kernels.values(), key=lambda kernel: kernel.state != KernelState.WANTED)
+        kernel = chosen(in_order, pick)
+        with self.transaction(dies=dies) as connection:
+            started = kernels.start(connection, kernel.id, BUILT_WITH, builder="here")
+        assert (started is not None) == (kernel.state == KernelState.WANTED)
+        if started is not None and not dies:
+            kernel.state, kernel.starts = KernelState.BUILDING, kernel.starts + 1
+            assert started.number == kernel.starts
+            self.builds.insert(0, started)
+            del self.builds[4:]
+
+    @precondition(lambda self: self.builds)
+    @rule(pick=PICK, became=BECAME, dies=DIES)
+    def end_building(self, pick: int, became: str, dies: bool) -> None:
+        """By a builder that may long have lost the kernel."""
+        started = chosen(self.builds, pick)
+        kernel = self.model.kernels[started.kernel_id]
+        has_it = (kernel.state, kernel.starts) == (KernelState.BUILDING, started.number)
+        with self.transaction(dies=dies) as connection:
+            assert kernels.beat(connection, started) == has_it
+            if became == "built":
+                held = kernels.built(connection, started, record={}, builder="here")
+            else:
+                final = became == "does not compile"
+                held = kernels.failed(connection, started, error=became, final=final, builder="here")
+        assert held == has_it
+        if held and not dies:
+            self.model.build_ended(kernel, built=became == "built", final=became == "does not compile")
+
+    def _build_next(self, became: str) -> None:
+        if any(kernel.state == KernelState.WANTED for kernel in self.model.kernels.values()):
+            self.start_building(pick=0, dies=False)
+            self.end_building(pick=0, became=became, dies=False)
+
+    @rule(dies=DIES)
+    def builders_fall_silent(self, dies: bool) -> None:
+        silent = [kernel for kernel in self.model.kernels.values() if kernel.state == KernelState.BUILDING]
+        with self.transaction(dies=dies) as connection:
+            taken = kernels.take_back(connection, silent_after=0, most_starts=kernels.MOST_STARTS)
+        assert taken.keys() == {kernel.id for kernel in silent}
+        if not dies:
+            for kernel in silent:
+                self.model.build_ended(kernel, built=False)
+                assert taken[kernel.id] == kernel.state
+
     # --- the broker ---
 
     @precondition(lambda self: self.bag)
@@ -416,9 +528,11 @@ class FarmMachine(RuleBasedStateMachine):
         batch = self.model.batches[worker.lease.batch_id]
         return batch if batch.state == BatchState.LEASED and not batch.lapsed else None
 
-    @rule(size=SIZE, served=SERVED)
-    def go_on(self, size: int, served: Sequence[Served]) -> None:
-        """A turn, and its messages reach workers that may claim their batches."""
+    @rule(builds=BUILDS, size=SIZE, served=SERVED)
+    def go_on(self, builds: Sequence[str], size: int, served: Sequence[Served]) -> None:
+        """Builders take what is wanted; a turn, and its messages reach workers that may claim their batches."""
+        for became in builds:
+            self._build_next(became)
         self.turn(who=0, size=size)
         for pick, outcomes, end in served:
             waiting = [batch for batch in self.model.batches_in(BatchState.QUEUED) if batch.id in self.bag]
@@ -426,7 +540,7 @@ class FarmMachine(RuleBasedStateMachine):
             if able:
                 self._serve(*chosen(able, pick), outcomes, end)
 
-    def _serve(self, batch: Batch, device: Device, outcomes: Sequence[FailureKind | None], end: End) -> None:
+    def _serve(self, batch: Batch, device: Device, outcomes: Sequence[Outcome], end: End) -> None:
         worker = self.claim(batch, device, dies=False)
         assert worker is not None
         for outcome in outcomes:
@@ -443,12 +557,12 @@ class FarmMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(worker.rest for worker in self.workers))
     @rule(pick=PICK, outcomes=OUTCOMES, dies=DIES)
-    def measure(self, pick: int, outcomes: Sequence[FailureKind | None], dies: bool) -> None:
+    def measure(self, pick: int, outcomes: Sequence[Outcome], dies: bool) -> None:
         worker = chosen([worker for worker in self._workers() if worker.rest], pick)
         for outcome in outcomes:
             self._measure_next(worker, outcome, dies=dies)
 
-    def _measure_next(self, worker: Worker, outcome: FailureKind | None, *, dies: bool) -> None:
+    def _measure_next(self, worker: Worker, outcome: Outcome, *, dies: bool) -> None:
         if not worker.rest:
             return
         job, batch = worker.rest[0], self._held(worker)
@@ -461,16 +575,21 @@ class FarmMachine(RuleBasedStateMachine):
         assert starts == self.model.may_start(batch)
         if dies:
             return
-        batch.current = job.id
+        batch.current = job.id if starts else None
         worker.begun += 1
         if not starts:
             worker.begun = len(worker.lease.jobs)
-        elif outcome is None:
+        elif isinstance(outcome, Store) and (binary := self._binary(worker, job)) is not None:
+            worker.missing[job.id] = binary
+        elif outcome is None or isinstance(outcome, Store):
             worker.results.append((job, row()))
         else:
             worker.failures[job.id] = Failure(outcome, "so it was drawn")
             if outcome is FailureKind.KILLED:
                 worker.begun = len(worker.lease.jobs)
+
+    def _binary(self, worker: Worker, job: ClaimedJob) -> Binary | None:
+        return job.configuration.binary(TRAITS[self.model.devices[worker.lease.device_id].uuid])
 
     @precondition(lambda self: self.workers)
     @rule(pick=PICK, dies=DIES)
@@ -482,13 +601,15 @@ class FarmMachine(RuleBasedStateMachine):
         batch = self._held(worker)
         if batch is None:
             with pytest.raises(LeaseLost), self.transaction() as connection:
-                batches.land(connection, worker.lease, worker.results, worker.failures)
+                batches.land(connection, worker.lease, worker.results, worker.failures, worker.missing)
             return
         with self.transaction(dies=dies) as connection:
-            batches.land(connection, worker.lease, worker.results, worker.failures)
+            batches.land(connection, worker.lease, worker.results, worker.failures, worker.missing)
         if not dies:
+            self._learn_kernels()
             failures = {job_id: failure.kind for job_id, failure in worker.failures.items()}
-            self.model.land(batch, [job.id for job, _ in worker.results], failures)
+            missing = {job_id: self.kernel_ids[b.hash(BUILT_WITH)] for job_id, b in worker.missing.items()}
+            self.model.land(batch, [job.id for job, _ in worker.results], failures, missing)
 
     @precondition(lambda self: self.workers)
     @rule(pick=PICK, by_its_own=st.booleans(), suspect=st.booleans(), dies=DIES)
@@ -603,9 +724,12 @@ class FarmMachine(RuleBasedStateMachine):
                 self.submit(which=positions[digests[campaign.id]], priority=campaign.priority, dies=False)
         for batch in self.model.batches_in(BatchState.LEASED):
             self._let_pass(batch)
+        self.builders_fall_silent(dies=False)
 
     def _honest_turn(self) -> None:
         """A turn of a coordinator, and honest workers that take all there is: what was lost on the way is sent again."""
+        for _ in self.model.kernels:
+            self._build_next("built")
         self.turn(who=0, size=3)
         self.send(again=True, most=1000, dies=False)
         for batch in self.model.batches_in(BatchState.QUEUED):
@@ -617,6 +741,7 @@ _JOBS = text("""
 SELECT j.id, j.lane_id, p.name AS pool, j.configuration_id::text, j.any_device
 FROM lanes l JOIN jobs j ON j.lane_id = l.id JOIN pools p ON p.id = l.pool_id WHERE l.campaign_id = :id ORDER BY j.id
 """)
+_KERNELS = text("SELECT id, hash FROM kernels ORDER BY id")
 _BATCHES = text("SELECT id, queue, lane_id, job_ids FROM batches ORDER BY id")
 _EXPIRE = text("UPDATE batches SET lease_expires_at = clock_timestamp() - interval '1 second' WHERE id = :id")
 
