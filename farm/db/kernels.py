@@ -86,17 +86,27 @@ def want_again(connection: Connection, ids: Sequence[int], *, lost: bool = False
     return connection.execute(_WANT_AGAIN, {"ids": list(ids), "lost": lost}).rowcount
 
 
+WAITED_FOR = """waited_for AS (
+    (SELECT lane_id, kernel_id FROM waiting_jobs ORDER BY lane_id, kernel_id LIMIT 1)
+    UNION ALL
+    SELECT w.lane_id, w.kernel_id FROM waited_for f CROSS JOIN LATERAL (
+        SELECT lane_id, kernel_id FROM waiting_jobs WHERE (lane_id, kernel_id) > (f.lane_id, f.kernel_id)
+        ORDER BY lane_id, kernel_id LIMIT 1
+    ) w
+)"""
+"""For WITH RECURSIVE: which lanes wait for which kernels, one after the other in an index, however many jobs wait."""
+
 # What the most urgent campaigns wait for; what only paused or cancelled ones wait for is not built. The longer a kernel
 # was sent for, the rarer it is sent again: a farm without builders must not fill its broker.
-_UNSENT = text("""
+_UNSENT = text(f"""
+WITH RECURSIVE {WAITED_FOR}
 SELECT k.id
-FROM kernels k CROSS JOIN LATERAL (
-    SELECT max(c.priority) AS priority
-    FROM (SELECT DISTINCT lane_id FROM waiting_jobs WHERE kernel_id = k.id) w
-    JOIN lanes l ON l.id = w.lane_id JOIN campaigns c ON c.id = l.campaign_id
-    WHERE c.state = 'active'
-) u
-WHERE k.state = 'wanted' AND u.priority IS NOT NULL
+FROM kernels k JOIN (
+    SELECT w.kernel_id, max(c.priority) AS priority
+    FROM waited_for w JOIN lanes l ON l.id = w.lane_id JOIN campaigns c ON c.id = l.campaign_id
+    WHERE c.state = 'active' GROUP BY w.kernel_id
+) u ON u.kernel_id = k.id
+WHERE k.state = 'wanted'
   AND (k.sent_at IS NULL OR k.sent_at < clock_timestamp()
     - greatest(make_interval(secs => :resend_after), 0.5 * (k.sent_at - k.wanted_at)))
 ORDER BY u.priority DESC, k.id LIMIT :limit
@@ -219,8 +229,12 @@ _LIST = text("""
 SELECT k.id AS kernel_id, k.hash, k.description ->> 'arch' AS arch, k.description ->> 'label' AS label, k.cutlass, k.cuda, k.state,
     k.wanted_at, k.started_at, k.finished_at, k.builder, k.record, k.error, w.jobs AS waiting_jobs
 FROM kernels k CROSS JOIN LATERAL (
-    SELECT count(*) AS jobs FROM waiting_jobs w JOIN lanes l ON l.id = w.lane_id
-    WHERE w.kernel_id = k.id AND (CAST(:campaign_id AS bigint) IS NULL OR l.campaign_id = :campaign_id)
+    SELECT CASE WHEN CAST(:campaign_id AS bigint) IS NULL
+        THEN (SELECT count(*) FROM waiting_jobs WHERE kernel_id = k.id)
+        ELSE (
+            SELECT count(*) FROM lanes l JOIN waiting_jobs w ON w.lane_id = l.id AND w.kernel_id = k.id
+            WHERE l.campaign_id = :campaign_id
+        ) END AS jobs
 ) w
 WHERE (CAST(:states AS text[]) IS NULL OR k.state = ANY(:states))
   AND (CAST(:campaign_id AS bigint) IS NULL OR w.jobs > 0)

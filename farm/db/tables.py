@@ -366,10 +366,11 @@ class WaitingJob(Base):
     """A job and one of the kernels that it waits for: one for each architecture in its pool."""
 
     __tablename__ = "waiting_jobs"
+    __table_args__ = (Index("ix_waiting_jobs_by_lane", "lane_id", "kernel_id", "job_id"),)
 
     kernel_id: Mapped[int] = mapped_column(ForeignKey("kernels.id"), primary_key=True, autoincrement=False)
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), primary_key=True, autoincrement=False, index=True)
-    lane_id: Mapped[int] = mapped_column(ForeignKey("lanes.id"), index=True)
+    lane_id: Mapped[int] = mapped_column(ForeignKey("lanes.id"))
 
 
 class Builder(Base):

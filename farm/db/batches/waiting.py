@@ -13,20 +13,15 @@ from farm.kernels.binary import Binary, Versions
 MOST_AT_ONCE = 20_000
 """Jobs that are moved in one transaction: a lane is locked no longer than that takes."""
 
-# Kernels that are waited for are found one after the other in the index, so that nothing depends on how many jobs wait.
-_OVER = text("""
-WITH RECURSIVE waited_for AS (
-    SELECT min(kernel_id) AS id FROM waiting_jobs
-    UNION ALL
-    SELECT (SELECT min(kernel_id) FROM waiting_jobs WHERE kernel_id > w.id) FROM waited_for w WHERE w.id IS NOT NULL
-)
+_OVER = text(f"""
+WITH RECURSIVE {kernels.WAITED_FOR}
+SELECT DISTINCT k.id FROM waited_for w JOIN kernels k ON k.id = w.kernel_id WHERE k.state IN ('built', 'failed')
+""")
+_MAY_GO = text("""
 SELECT w.job_id, w.lane_id, min(k.error) AS error,
     CASE WHEN bool_or(k.state = 'built') THEN 'open' WHEN bool_and(k.final) THEN 'invalid' ELSE 'dead' END AS state
 FROM waiting_jobs w JOIN kernels k ON k.id = w.kernel_id
-WHERE w.job_id IN (
-    SELECT o.job_id FROM waited_for f JOIN kernels over ON over.id = f.id JOIN waiting_jobs o ON o.kernel_id = over.id
-    WHERE over.state IN ('built', 'failed')
-)
+WHERE w.job_id IN (SELECT job_id FROM waiting_jobs WHERE kernel_id = ANY(:over))
 GROUP BY w.job_id, w.lane_id HAVING bool_and(k.state IN ('built', 'failed'))
 ORDER BY w.job_id LIMIT :most
 """)
@@ -64,14 +59,15 @@ def let_go(connection: Connection) -> int:
     """waiting → open, where all kernels of a job are over and one is built. Where none is: → invalid if none of them
     compiles, → dead if they could not be built for another reason. Returns how many.
     """
-    over = list(connection.execute(_OVER, {"most": MOST_AT_ONCE}))
-    if not over:
+    over = list(connection.execute(_OVER).scalars())
+    may_go = list(connection.execute(_MAY_GO, {"over": over, "most": MOST_AT_ONCE})) if over else []
+    if not may_go:
         return 0
-    connection.execute(_LOCK_LANES, {"ids": list({row.lane_id for row in over})})
+    connection.execute(_LOCK_LANES, {"ids": list({row.lane_id for row in may_go})})
     parameters = {
-        "ids": [row.job_id for row in over],
-        "states": [row.state for row in over],
-        "errors": [row.error or "The kernel could not be built" for row in over],
+        "ids": [row.job_id for row in may_go],
+        "states": [row.state for row in may_go],
+        "errors": [row.error or "The kernel could not be built" for row in may_go],
         "before_all": BEFORE_ALL,
     }
     moved: int = connection.execute(_MOVE, parameters).scalar_one()
