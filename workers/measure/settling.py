@@ -29,7 +29,8 @@ def why_unsettled(
     """A sign that the clocks of a kernel that has just begun to run are not yet those that it keeps; None without any.
 
     `looks` and `drawn_w`, the driver's power samples, were taken while it ran; `fastest_mhz` is the highest SM clock that
-    the card was seen at, None where it was not seen before. That the limiter is still at work is none by itself: it takes back its last percent slowly.
+    the card was seen at, None where it was not seen before. That the limiter is still at work is none by itself where it was:
+    it takes back its last percent slowly.
     """
     clocks = [look.sm_clock_mhz for look in looks if look.sm_clock_mhz]
     if clocks and max(clocks) > (1 + MOVED) * min(clocks):
