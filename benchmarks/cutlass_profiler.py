@@ -32,14 +32,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from cards import first_card
 from common import markdown, write
 
 from farm.builds.cache import KernelCache
 from farm.devices import traits_of_capability
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
-from workers.devices import open_device
-from workers.devices.cards import find_cards
 from workers.kernels.cutlass.compiler import Compiler
 from workers.kernels.sources import OwnKernels
 
@@ -190,32 +189,26 @@ def times_of(rows: Iterable[Mapping[str, str]]) -> dict[str, float]:
 def measured(folder: Path, rounds: int, seed: int) -> list[dict[str, Any]]:
     """What each tool said in each round: a row for each kernel and size."""
     os.environ["FARM_KERNELS"] = str(folder)
-    device: Any = open_device(find_cards()[0])
-    device.open()
-    shuffled, rows = random.Random(seed), []
-    for number in range(rounds):
-        steps = list(itertools.product(SIZES, TOOLS))
-        for size, tool in shuffled.sample(steps, len(steps)):
-            if tool == "farm":
-                for name in shuffled.sample(list(KERNELS), len(KERNELS)):
-                    row = device.measure(configuration(name, size), MeasuringRules())
-                    held = "power" in (row.throttle_reasons or "")
-                    rows.append(
-                        {
-                            "round": number,
-                            "tool": tool,
-                            "kernel": name,
-                            "size": size,
-                            "ms": row.runtime_ms,
-                            "held": held,
-                        }
-                    )
-            else:
-                for name, ms in profiled(folder, size, tool == "graphs").items():
-                    rows.append({"round": number, "tool": tool, "kernel": name, "size": size, "ms": ms})
-        print(f"round {number + 1}", file=sys.stderr)
-    device.close()
+    shuffled, rows = random.Random(seed), list[dict[str, Any]]()
+    with first_card() as device:
+        for number in range(rounds):
+            steps = list(itertools.product(SIZES, TOOLS))
+            for size, tool in shuffled.sample(steps, len(steps)):
+                if tool == "farm":
+                    names = shuffled.sample(list(KERNELS), len(KERNELS))
+                    answers = [timed(device, name, size) for name in names]
+                else:
+                    found = profiled(folder, size, tool == "graphs")
+                    answers = [{"kernel": name, "ms": ms} for name, ms in found.items()]
+                rows += [{"round": number, "tool": tool, "size": size, **answer} for answer in answers]
+            print(f"round {number + 1}", file=sys.stderr)
     return rows
+
+
+def timed(device: Any, name: str, size: int) -> dict[str, Any]:
+    """The farm's time of a kernel, and whether the power limiter held the card."""
+    row = device.measure(configuration(name, size), MeasuringRules())
+    return {"kernel": name, "ms": row.runtime_ms, "held": "power" in (row.throttle_reasons or "")}
 
 
 # --- figures -----------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ better than it is.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -28,14 +27,13 @@ import pyarrow.parquet as pq
 from common import RESULTS, end_like_interrupted, markdown, write
 from farms import choose_devices, farm_home, measure_for, programs, store
 from paper_cutlass import add_kernels
-from recordings import export
+from recordings import configuration_of, export
 
 from farm.campaign import Campaign, Search, Strategy, load
 from farm.campaign.search import BASELINE
 from farm.db import campaigns
-from farm.gemm import Problem
-from farm.kernels import Configuration, Kernel
-from farm.report.best import Found, Timed, best
+from farm.kernels import Kernel
+from farm.report.best import Found, Timed, Where, best
 
 CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "cutlass-tuned.yaml"
 
@@ -55,11 +53,11 @@ def timed(row: Mapping[str, Any], kernel: Kernel) -> Timed:
 
 def beside(sweep: Iterable[Mapping[str, Any]], library: Iterable[Mapping[str, Any]]) -> list[Found]:
     """The best kernel of each problem and device type of a recording, beside the rows of the library where it has any."""
-    groups: dict[tuple[Problem, str], list[tuple[Timed, float]]] = {}
-    baselines: dict[tuple[Problem, str], tuple[Timed, float]] = {}
+    groups: dict[Where, list[tuple[Timed, float]]] = {}
+    baselines: dict[Where, tuple[Timed, float]] = {}
     for rows, of_library in ((sweep, False), (library, True)):
         for row in rows:
-            what = Configuration.from_columns({**row, "parameters": json.loads(row["parameters"])})
+            what = configuration_of(row)
             where, answer = (what.problem, row["device_type"]), (timed(row, what.kernel), row["cost_s"] or 0.0)
             if of_library:
                 baselines[where] = answer

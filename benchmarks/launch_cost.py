@@ -14,12 +14,11 @@ import statistics
 import time
 from typing import Any
 
+from cards import first_card
 from common import markdown, write
 
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, OperandRules
-from workers.devices import open_device
-from workers.devices.cards import find_cards
 from workers.measure.telemetry import TelemetryLog
 
 LINES = (
@@ -53,10 +52,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--result", default="launch_cost", help="name of the files in results/")
     asked = parser.parse_args()
-    device: Any = open_device(find_cards()[0])
-    device.open()
-    found = [cost(device, line, asked.rounds) for line in LINES]
-    device.close()
+    with first_card() as device:
+        found = [cost(device, line, asked.rounds) for line in LINES]
     rows = [[one["configuration"], one["host_us"], one["card_us"]] for one in found]
     names = ["configuration", "a launch on the host, us", "from launch to launch in a graph, us"]
     write(asked.result, {"launches": found}, markdown(names, rows), repetitions=asked.rounds)

@@ -27,14 +27,13 @@ from typing import Any
 import pyarrow.parquet as pq
 from common import RESULTS, end_like_interrupted, markdown, write
 from farms import choose_devices, farm_home, measure_for, programs
-from recordings import export, together
+from recordings import configuration_of, export, together
 from sqlalchemy import Engine
 
 from farm.builds.cache import KernelCache
 from farm.builds.stores import DatabaseStore
 from farm.campaign import Campaign, KnownDevice, load, plan
 from farm.db import campaigns, duty, jobs, kernels
-from farm.kernels import Configuration
 
 CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "paper-cutlass.yaml"
 PAPER_HOURS, PAPER_CONFIGURATIONS = 69, 16_128
@@ -59,8 +58,7 @@ def measured_before(recording: Path | None) -> set[str]:
     """The configurations of an earlier recording, by their canonical form."""
     if recording is None or not recording.exists():
         return set()
-    rows = pq.read_table(recording).to_pylist()
-    return {Configuration.from_columns({**row, "parameters": json.loads(row["parameters"])}).canonical for row in rows}
+    return {configuration_of(row).canonical for row in pq.read_table(recording).to_pylist()}
 
 
 def submit(engine: Engine, campaign: Campaign, without: set[str]) -> int:

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cards import first_card
 from common import end_like_interrupted, markdown, write
 from power_windows import SETTLING_SECONDS, Window, collect, counter_power_w, load
 from time_energy_truth import (
@@ -39,8 +40,6 @@ from time_energy_truth import (
     time_table,
 )
 
-from workers.devices import open_device
-from workers.devices.cards import find_cards
 from workers.measure.nvml import Telemetry
 from workers.measure.power import DROPPED_SECONDS, measure_power
 from workers.measure.telemetry import TelemetryLog
@@ -287,15 +286,16 @@ def tables(figures: dict[str, Any]) -> str:
 def collect_here(file: Path, rounds: int, seed: int) -> None:
     """Records on the first card of this host. Ctrl-C and SIGTERM leave what there is by then."""
     end_like_interrupted()
-    device: Any = open_device(find_cards()[0])
-    device.open()
-    try:
-        said = [device.meter.name, f"driver {device.identity.facts['driver']}", datetime.now(UTC).date().isoformat()]
-        collect(device, ", ".join(said), file, rounds, seed)
-    except KeyboardInterrupt:
-        print(f"Interrupted: {file} has the windows that were recorded, if any.", file=sys.stderr)
-    finally:
-        device.close()
+    with first_card() as device:
+        try:
+            said = [
+                device.meter.name,
+                f"driver {device.identity.facts['driver']}",
+                datetime.now(UTC).date().isoformat(),
+            ]
+            collect(device, ", ".join(said), file, rounds, seed)
+        except KeyboardInterrupt:
+            print(f"Interrupted: {file} has the windows that were recorded, if any.", file=sys.stderr)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from common import command
 
+from farm.kernels import Configuration
 from farm.provenance import METADATA_KEY
 
 SAID = ("driver", "cuda_runtime", "nvrtc", "cupy", "numpy", "python")
@@ -37,6 +38,11 @@ def export(campaign: str, folder: Path) -> Path | None:
     said["provenance"] += "; " + origin(said["device_name"], table.to_pylist(), command())
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(said)}), made, compression="zstd")
     return made.rename(folder / f"{said['device_type']}-{campaign}.parquet")
+
+
+def configuration_of(row: Mapping[str, Any]) -> Configuration:
+    """What a row of a recording is of; there its parameters are JSON."""
+    return Configuration.from_columns({**row, "parameters": json.loads(row["parameters"])})
 
 
 def origin(name: str, rows: Sequence[Mapping[str, Any]], by: str) -> str:

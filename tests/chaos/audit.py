@@ -237,7 +237,7 @@ def _nothing_was_claimed_while_closed(audit: Audit, connection: Connection, clos
 
 def _the_best_went_on(audit: Audit, connection: Connection) -> None:
     """Each round of the search had as many kernels of each problem as it should, once, and they were the fastest."""
-    tried: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
+    tried: defaultdict[str, defaultdict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for row in _rows(
         connection,
         """
@@ -247,12 +247,11 @@ def _the_best_went_on(audit: Audit, connection: Connection) -> None:
         ORDER BY r.runtime_ms
         """,
     ):
-        tried[row.problem, row.round].append(row.configuration_id)
-    problems = {problem for problem, _ in tried}
-    audit.expect(bool(problems), "nothing was searched")
+        tried[row.problem][row.round].append(row.configuration_id)
+    audit.expect(bool(tried), "nothing was searched")
     sizes = SEARCH.rounds(SEARCHED_KERNELS)
-    for problem in sorted(problems):
-        rounds = [tried[problem, number] for number in sorted({number for one, number in tried if one == problem})]
+    for problem, by_round in sorted(tried.items()):
+        rounds = [kernels for _, kernels in sorted(by_round.items())]
         found = [len(kernels) for kernels in rounds]
         audit.expect(found == sizes, f"the rounds of {problem} had {found} kernels, not {sizes}")
         for number, (before, after) in enumerate(pairwise(rounds)):

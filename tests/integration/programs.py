@@ -16,6 +16,12 @@ from homes import environment
 COORDINATOR = (sys.executable, "-m", "farm.coordinator")
 FARM_WORKER = (sys.executable, "-m", "workers.main")
 
+JUST_BEGUN = """
+SELECT count(*) FROM batches
+WHERE jobs > 40 AND current_job_id IS NOT NULL AND claimed_at > clock_timestamp() - interval '2 s'
+"""
+"""Batches of some four seconds in their first half."""
+
 
 class Program:
     """A process of the farm with its log."""

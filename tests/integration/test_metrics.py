@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from homes import environment, eventually
-from programs import COORDINATOR, FARM_WORKER, Start, free_port, programs
+from programs import COORDINATOR, FARM_WORKER, JUST_BEGUN, Start, free_port, programs
 from prometheus_client.parser import text_string_to_metric_families
 from samples import ahead, card, cpu, document, row
 from sqlalchemy import Engine, text
@@ -95,12 +95,6 @@ def labels(engine: Engine) -> dict[str, str]:
         row = connection.execute(text("SELECT uuid, type FROM devices")).one()
     return {"device": row.uuid, "device_type": row.type}
 
-
-JUST_BEGUN = """
-SELECT count(*) FROM batches
-WHERE jobs > 40 AND current_job_id IS NOT NULL AND claimed_at > clock_timestamp() - interval '2 s'
-"""
-"""Batches of some four seconds in their first half."""
 
 HANDED_BACK = "SELECT count(*) FROM batches WHERE end_reason LIKE '%killed by signal SIGKILL%'"
 

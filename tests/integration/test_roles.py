@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from homes import embedded_settings, environment, eventually, need_embedded_services
-from programs import COORDINATOR, FARM_WORKER, programs
+from programs import COORDINATOR, FARM_WORKER, JUST_BEGUN, programs
 from psycopg import errors
 from samples import ahead, card, cpu, document
 from sqlalchemy import Engine, make_url, text
@@ -118,11 +118,7 @@ def test_under_the_role_a_campaign_is_measured_to_its_end_though_a_child_dies_an
         submit(load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000))
         quarantined = "SELECT count(*) FROM devices WHERE state = 'quarantined' AND state_reason LIKE '%canary%runtime_q1_ms is inf'"
         eventually(lambda: number(engine, quarantined) == 1, 120)
-        measuring = """
-            SELECT device_id FROM batches WHERE jobs > 40 AND current_job_id IS NOT NULL
-              AND claimed_at > clock_timestamp() - interval '2 s'
-        """
-        eventually(lambda: number(engine, f"SELECT count(*) FROM ({measuring}) b"), 120)
+        eventually(lambda: number(engine, JUST_BEGUN), 120)
         (victim,) = [p for p in worker.children_that_measure() if p.environ()[DEVICE_ID] == "1"]
         victim.kill()
         eventually(lambda: number(engine, "SELECT count(*) FROM failures WHERE kind = 'killed'"), 120)
