@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -153,9 +154,12 @@ def main() -> None:
                 campaign_id = submit(engine, campaign, measured_before(earlier))
                 seconds = measure_for(engine, stack, [campaign_id], asked.seconds, began)
             runs.append(run_of(engine, campaign_id, seconds, len(words)))
-            recording = export(campaign.name, asked.recordings)
-    if earlier is not None and recording is not None:
-        together(earlier, recording)
+            recording = export(campaign.name, Path(folder) / "now")
+        if recording is not None:
+            if earlier is not None:
+                together(earlier, recording)
+            asked.recordings.mkdir(parents=True, exist_ok=True)
+            recording = Path(shutil.move(recording, asked.recordings / recording.name))
     power = (
         0 if recording is None else sum(watts is not None for watts in pq.read_table(recording)["power_w"].to_pylist())
     )
