@@ -42,7 +42,7 @@ MADE_UP_JOB_SECONDS = 0.05
 
 
 def add_kernels(engine: Engine, folder: Path) -> int:
-    """Puts every kernel of a folder into the farm's store, as `farm kernels add` does; how many."""
+    """Puts every kernel of a folder into the farm's store, as `farm kernels add` does; how many. Ends the benchmark where none is there."""
     cache, store = KernelCache(folder), DatabaseStore(engine)
     count = 0
     for record in list(cache.records()):
@@ -52,6 +52,8 @@ def add_kernels(engine: Engine, folder: Path) -> int:
             with engine.begin() as connection:
                 kernels.add(connection, record.binary, record.versions, record=record.model_dump(), builder="elsewhere")
             count += 1
+    if not count:
+        sys.exit(f"{folder} has no kernels: farm kernels build CAMPAIGN --arch sm_90a -o {folder} puts them there.")
     return count
 
 
