@@ -102,11 +102,15 @@ _SHARED_KIB = {
 specifications."""
 
 
+UNKNOWN_MEMORY_BYTES = 2**50
+"""Of a device whose memory is not known: more than any has, so that it rules nothing out."""
+
+
 def traits_of_capability(compute_capability: tuple[int, int]) -> DeviceTraits:
     """The limits that every card of a compute capability has: for kernels that are built where there is none."""
     return DeviceTraits(
         kind=DeviceKind.CUDA,
-        memory_bytes=2**50,  # what a card has decides about shapes, and not about kernels
+        memory_bytes=UNKNOWN_MEMORY_BYTES,  # what a card has decides about shapes, and not about kernels
         compute_capability=compute_capability,
         max_threads_per_block=1024,
         shared_memory_per_block_bytes=1024 * _SHARED_KIB.get(compute_capability, 48),

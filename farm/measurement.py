@@ -85,7 +85,7 @@ class Measurement:
     runtime_rse: float  # relative standard error of the mean
     samples: int
     stop_reason: str  # converged | settled | budget | max_samples | recorded
-    l2: str  # cold: operands rotated over at least twice the last-level cache; warm
+    l2: str  # cold: operands rotated over at least twice the last-level cache; warm; unknown
     runtime_warm_ms: float | None = None  # median with the operands of one set in the cache, where that was asked for
     # Mean of one GEMM while its power was read, at the clocks that the card had settled at; None without power, or
     # where the device cannot tell.

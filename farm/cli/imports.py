@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,39 +13,62 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.cli.session import session
-from farm.importers.dataset import Dataset, Import, Outcome, import_dataset, look
+from farm.importers import aiconfigurator as of_aiconfigurator
+from farm.importers import dataset as of_dataset
+from farm.importers import gpperf as of_gpperf
+from farm.importers.landing import Import, LeftOut, Outcome, Table, import_table
 
 app = typer.Typer(help="Rows that were measured elsewhere, to compare with and to learn from.", no_args_is_help=True)
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check every row, say what would come, store nothing.")]
 
-@app.callback()
-def _import() -> None:
-    """A group, though it has one command yet: `farm import dataset`."""
+
+def _files(what: str) -> Any:
+    return typer.Argument(metavar="FILE", help=what, show_default=False)
 
 
 @app.command()
 def dataset(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE", help="Parquet that farm results exported for one device type.", show_default=False
-        ),
-    ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check every row, say what would come, store nothing.")
-    ] = False,
+    files: Annotated[list[Path], _files("Parquet that farm results exported for one device type.")],
+    dry_run: DryRun = False,
     as_json: JsonOption = False,
 ) -> None:
     """Import the farm's own recordings, each whole or not at all, and each once: the same content again adds nothing."""
-    heads = [look(path) for path in files]
+    _import([of_dataset.look(path) for path in files], dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def gpperf(
+    files: Annotated[list[Path], _files("CSV of GPPerf, compressed by gzip or not.")],
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME", help="The card of a table that does not name it.")
+    ] = of_gpperf.RTX_4070,
+    dry_run: DryRun = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Import tables of GPPerf: CUTLASS kernels as its profiler timed them, and the paper's tiled kernel."""
+    _import([of_gpperf.look(path, device=device) for path in files], dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def aiconfigurator(
+    files: Annotated[list[Path], _files("Parquet of NVIDIA AIConfigurator with GEMM latencies.")],
+    dry_run: DryRun = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Import GEMM tables of NVIDIA AIConfigurator: what the vendor's library took in bf16; other rows are left out."""
+    _import([of_aiconfigurator.look(path) for path in files], dry_run=dry_run, as_json=as_json)
+
+
+def _import(tables: list[Table], *, dry_run: bool, as_json: bool) -> None:
     done = list[Import]()
     with session() as opened:
-        for head in heads:
+        for one in tables:
             try:
-                with _progress(head) as progress:
-                    done.append(import_dataset(opened.engine, head, dry_run=dry_run, progress=progress))
+                with _progress(one) as progress:
+                    done.append(import_table(opened.engine, one, dry_run=dry_run, progress=progress))
             except KeyboardInterrupt:
-                remarks.print(f"Interrupted. Nothing of {head.path} was imported.", markup=False)
+                remarks.print(f"Interrupted. Nothing of {one.path} was imported.", markup=False)
                 raise typer.Exit(130) from None
             remarks.print(_said(done[-1]), markup=False)
     if as_json:
@@ -54,25 +78,31 @@ def dataset(
 
 
 @contextmanager
-def _progress(head: Dataset) -> Iterator[Callable[[int], None]]:
+def _progress(of: Table) -> Iterator[Callable[[int], None]]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as bar:
-        task = bar.add_task(head.path.name, total=head.rows)
+        task = bar.add_task(of.path.name, total=of.rows)
 
         def read(rows: int) -> None:
-            bar.update(task, completed=rows, description=f"{head.path.name}, storing" if rows == head.rows else None)
+            bar.update(task, completed=rows, description=f"{of.path.name}, storing" if rows == of.rows else None)
 
         yield read
 
 
 def _said(one: Import) -> str:
     if one.outcome is Outcome.KNOWN:
-        return f"{one.dataset.path} was imported before, as {one.uuids[0]}; nothing changed."
+        return f"{one.table.path} was imported before, as {one.uuids[0]}; nothing changed."
     known = one.configurations - one.new_configurations
-    return (
-        f"{one.dataset.path}: {one.dataset.rows:,} rows of {one.configurations:,} configurations "
+    first = (
+        f"{one.table.path}: {one.rows:,} rows of {one.configurations:,} configurations "
         f"({known:,} known here) {'would be' if one.outcome is Outcome.IMPORTABLE else 'are'} imported."
     )
+    return "\n".join([first, *map(_why_left_out, one.left_out)])
+
+
+def _why_left_out(one: LeftOut) -> str:
+    rows = f"{one.rows:,} row{'s' if one.rows > 1 else ''}"
+    return f"Left out: {rows}, {one.what}: {one.why}." if one.whole else f"Left out: {one.what} of {rows}: {one.why}."
 
 
 def _print(done: list[Import]) -> None:
@@ -86,19 +116,17 @@ def _print(done: list[Import]) -> None:
 
 
 def _to_json(one: Import) -> dict[str, Any]:
-    head = one.dataset
     return {
-        "file": str(head.path),
-        "sha256": head.content,
+        "file": str(one.table.path),
+        "sha256": one.table.content,
         "outcome": one.outcome,
-        "rows": head.rows,
+        "rows": one.table.rows,
         "configurations": one.configurations,
         "new_configurations": one.new_configurations,
-        "device_type": head.provenance.device_type,
-        "provenance": head.provenance.provenance,
         "devices": [
             {
                 "uuid": d.identity.uuid,
+                "type": d.identity.type,
                 "host": d.host,
                 "name": d.identity.name,
                 "rows": d.rows,
@@ -106,5 +134,6 @@ def _to_json(one: Import) -> dict[str, Any]:
             }
             for d in one.devices
         ],
+        "left_out": [asdict(left_out) for left_out in one.left_out],
         "device_uuids": one.uuids,
     }

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import uuid
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,6 +35,8 @@ from farm.recording import CONFIGURATION_COLUMNS
 class ImportedRow:
     """One row of a file."""
 
+    # Where it stands there, counted from 1.
+    number: int
     # What the file tells its devices apart by.
     device: str
     # None: the file does not say. Then it counts as measured when it was imported.
@@ -94,7 +97,7 @@ def stage(connection: Connection, rows: Iterable[ImportedRow], *, path: Path) ->
 
     Raises `RowNotImported` for a row that the database does not take, `ImportNotAllowed`.
     """
-    number = 0
+    numbers = array("q")
     known = set[bytes]()
     moment = connection.execute(_MOMENT).scalar_one()
     try:
@@ -102,15 +105,22 @@ def stage(connection: Connection, rows: Iterable[ImportedRow], *, path: Path) ->
             for statement in _STAGE:
                 cursor.execute(statement)
             with cursor.copy(_COPY) as copy:
-                for number, row in enumerate(rows, start=1):
+                for row in rows:
+                    numbers.append(row.number)
                     content = json.dumps(row.measurement.environment, sort_keys=True)
                     digest = hashlib.sha256(content.encode()).digest()[:16]
                     new = digest not in known
                     known.add(digest)
-                    keys = (number, row.device, row.configuration.id, uuid.UUID(bytes=digest), content if new else None)
+                    keys = (
+                        row.number,
+                        row.device,
+                        row.configuration.id,
+                        uuid.UUID(bytes=digest),
+                        content if new else None,
+                    )
                     copy.write_row((*keys, row.measured_at or moment, *_values_of(row)))
     except psycopg.Error as error:
-        raise _translated(connection, error, path, number) from error
+        raise _translated(connection, error, path, numbers) from error
 
 
 def _values_of(row: ImportedRow) -> Iterable[Any]:
@@ -122,14 +132,14 @@ def _values_of(row: ImportedRow) -> Iterable[Any]:
         yield json.dumps(value) if isinstance(value, dict) else value
 
 
-def _translated(connection: Connection, error: psycopg.Error, path: Path, number: int) -> BaseException:
+def _translated(connection: Connection, error: psycopg.Error, path: Path, numbers: Sequence[int]) -> BaseException:
     """What to raise: the row, where one is to blame, and otherwise the error as SQLAlchemy raises it."""
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return ImportNotAllowed(why=first_line(error))
     if isinstance(error, (psycopg.DataError, psycopg.IntegrityError)):
         line = re.search(r"^COPY imported_rows, line (\d+)", error.diag.context or "", flags=re.MULTILINE)
         why = error.diag.message_primary or first_line(error)
-        return RowNotImported(path=path, row=int(line[1]) if line else number, why=why)
+        return RowNotImported(path=path, row=numbers[int(line[1]) - 1 if line else -1], why=why)
     driver = connection.connection.driver_connection
     lost = driver is None or bool(driver.closed)
     return DBAPIError.instance("COPY imported_rows", None, error, psycopg.Error, connection_invalidated=lost)

@@ -32,8 +32,9 @@ from farm.db.campaigns import Stored
 from farm.db.tables import DeviceState
 from farm.devices import Backend, DeviceIdentity
 from farm.errors import BadRecording, ImportNotAllowed, NoSuchTarget, RowNotImported
-from farm.importers import dataset
-from farm.importers.dataset import Import, Outcome, import_dataset, look
+from farm.importers import files
+from farm.importers.dataset import look
+from farm.importers.landing import Import, Outcome, import_table
 from trainer.table import read_training_table
 
 PUBLISHED = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
@@ -55,7 +56,7 @@ def command(tmp_path: Path, database_url: str) -> Command:
 
 
 def load(engine: Engine, path: Path, **options: Any) -> Import:
-    return import_dataset(engine, look(path), **{"dry_run": False, "progress": lambda _: None, **options})
+    return import_table(engine, look(path), **{"dry_run": False, "progress": lambda _: None, **options})
 
 
 def counts(engine: Engine) -> dict[str, int]:
@@ -198,7 +199,7 @@ def test_an_export_of_imported_rows_is_a_recording_too(command: Command, engine:
 def test_a_row_that_cannot_be_stored_is_named_and_nothing_is_imported(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, value: Any, why: str
 ) -> None:
-    monkeypatch.setattr(dataset, "BATCH_ROWS", 100)
+    monkeypatch.setattr(files, "BATCH_ROWS", 100)
     path = changed(tmp_path / "bad.parquet", **{column: with_value(242, value)})
     for dry_run in (True, False):
         with pytest.raises(RowNotImported) as raised:
@@ -210,7 +211,7 @@ def test_a_row_that_cannot_be_stored_is_named_and_nothing_is_imported(
 
 
 def test_an_interrupted_import_leaves_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "BATCH_ROWS", 100)
+    monkeypatch.setattr(files, "BATCH_ROWS", 100)
     seen = list[int]()
 
     def interrupt(rows: int) -> None:
@@ -257,7 +258,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_imported(engine: Engine, tm
 
 
 def test_a_lost_connection_leaves_nothing_and_says_so(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "BATCH_ROWS", 100)
+    monkeypatch.setattr(files, "BATCH_ROWS", 100)
 
     def lose(_: int) -> None:
         with engine.connect() as connection:
@@ -336,7 +337,8 @@ def test_devices_of_an_import_are_no_targets(engine: Engine, target: str | dict[
 def test_a_campaign_for_any_device_has_the_pool_of_the_farms_own(
     engine: Engine, announce: Callable[[DeviceIdentity], int]
 ) -> None:
-    traits = load(engine, PUBLISHED).dataset.provenance.traits
+    load(engine, PUBLISHED)
+    traits = look(PUBLISHED).provenance.traits
     announce(replace(cpu(), uuid="GPU-1", type="nvidia-l4", backend=Backend.CUDA, traits=traits))
     asked = Campaign.from_document(document(kernels=[{"family": "tiled", "tile": 16}]))
     with engine.connect() as connection:

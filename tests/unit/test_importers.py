@@ -18,8 +18,8 @@ import farm
 from farm.db.imports import ImportedRow
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import BadRecording, MissingColumns, RowNotImported
-from farm.importers import dataset
-from farm.importers.dataset import Reader, look
+from farm.importers import files
+from farm.importers.dataset import DatasetReader, look
 from farm.kernels import Configuration
 from farm.measurement import Source
 from farm.provenance import METADATA_KEY, Provenance
@@ -49,8 +49,8 @@ def write(
     return path
 
 
-def read(path: Path) -> tuple[list[ImportedRow], Reader]:
-    reader = Reader(look(path))
+def read(path: Path) -> tuple[list[ImportedRow], DatasetReader]:
+    reader = DatasetReader(look(path))
     return list(reader.rows(lambda _: None)), reader
 
 
@@ -129,7 +129,7 @@ def test_the_time_while_power_was_read_comes_in_where_it_is_known(tmp_path: Path
 def test_a_row_that_cannot_be_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], why: str
 ) -> None:
-    monkeypatch.setattr(dataset, "BATCH_ROWS", 2)
+    monkeypatch.setattr(files, "BATCH_ROWS", 2)
     optional = dict.fromkeys(("power_w", "details", "device_type", "device_uuid", "host"))
     good: dict[str, Any] = {**BARE, **optional}
     path = write(tmp_path / "bad.parquet", [*[good] * 4, good | changes, good], power_w=pa.float64())
@@ -179,7 +179,7 @@ def test_a_file_that_may_not_be_read_says_so() -> None:
 
 def test_the_published_recording_is_read_whole() -> None:
     seen = list[int]()
-    reader = Reader(look(PUBLISHED))
+    reader = DatasetReader(look(PUBLISHED))
     rows = list(reader.rows(seen.append))
     assert (len(rows), seen) == (270, [270])
     of_devices = Counter(pq.read_table(PUBLISHED)["device_uuid"].to_pylist())

@@ -1,0 +1,118 @@
+"""GEMM tables of NVIDIA AIConfigurator: how long linear layers took in a serving framework on a card.
+
+A layer multiplies x[m,k] by the transpose of its weight[n,k], so the layout is `nt`. A table names no kernel. What the farm
+can name is the product in bf16 by the vendor's library, of which `cublaslt` without an algorithm is the choice. The layers of
+other types do more than a GEMM or scale blocks of elements, and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from farm.db.imports import ImportedRow
+from farm.errors import MissingColumns
+from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.importers import files
+from farm.importers.cards import CardReader, CardTable
+from farm.importers.landing import Row, measurement_of, positive, sha256_of
+from farm.kernels import Configuration, Kernel
+
+COLUMNS = ("framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency")
+_KINDS = {
+    **dict.fromkeys(COLUMNS, str),
+    **dict.fromkeys(("m", "n", "k"), int),
+    **dict.fromkeys(("latency", "power", "power_limit"), float),
+}
+
+POWER_FROM_MS = 0.1
+"""Powers of shorter GEMMs are left out: the counter averages over about a second."""
+
+_SOURCE = "aiconfigurator"
+
+_LIBRARY = ("torch.nn.functional.linear", "vllm_default")
+"""Kernel sources that leave a product in bf16 to cuBLAS: vLLM's linear layer without quantisation calls the first."""
+
+_WHY_NOT = {
+    "fp8": "the time of the layer includes the quantisation of x, and the table does not name the kernel",
+    "fp8_block": "the farm has no element type of 8-bit floats that are scaled by blocks",
+    "nvfp4": "the farm has no element type of 4-bit floats",
+}
+
+_BF16 = ElementTypes.parse("bf16")
+_CHOICE = Kernel.of("cublaslt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTable(CardTable):
+    """A table of linear layers."""
+
+    @property
+    def provenance(self) -> str:
+        return "NVIDIA AIConfigurator: linear layers in a serving framework, mean of repeated calls"
+
+    def reader(self) -> LayerReader:
+        return LayerReader(self)
+
+
+def look(path: Path) -> LayerTable:
+    """Reads the head of a file and hashes it. Raises `BadRecording`, `MissingColumns`."""
+    content = sha256_of(path)
+    schema, rows = files.parquet_head(path)
+    missing = [name for name in COLUMNS if name not in schema.names]
+    if missing:
+        raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(schema.names))
+    return LayerTable(path=path, content=content, rows=rows)
+
+
+class LayerReader(CardReader):
+    """Reads a table of linear layers."""
+
+    def _batches(self) -> Iterable[Iterable[Row]]:
+        return files.parquet_batches(self._table.path, _KINDS)
+
+    def _row(self, number: int, row: Row) -> ImportedRow | None:
+        missing = [name for name in COLUMNS if row[name] is None]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} is missing")
+        source, why = row["kernel_source"], _why_not(row["op_name"], row["gemm_dtype"], row["kernel_source"])
+        if why is not None:
+            self._leave_out(f"{row['op_name']} in {row['gemm_dtype']} by {source}", why, whole=True)
+            return None
+        problem = Problem(Shape(row["m"], row["n"], row["k"]), _BF16, Layout.NT)
+        measurement = measurement_of(
+            positive(row, "latency"),
+            **self._power(row),
+            environment={"framework": row["framework"], "version": row["version"], "kernel_source": source},
+        )
+        return ImportedRow(
+            number=number,
+            device=self._device(row["device"]),
+            measured_at=None,
+            configuration=Configuration(problem, _CHOICE),
+            measurement=measurement,
+        )
+
+    def _power(self, row: Row) -> dict[str, Any]:
+        """The columns of power, where the table has one and the GEMM took long enough."""
+        power, limit = (None if row.get(name) is None else positive(row, name) for name in ("power", "power_limit"))
+        if power is not None and row["latency"] < POWER_FROM_MS:
+            why = f"a GEMM of less than {POWER_FROM_MS:g} ms is short beside the second over which the counter averages"
+            self._leave_out("power", why, whole=False)
+            power = None
+        return {"power_w": power, "power_source": None if power is None else _SOURCE, "power_limit_w": limit}
+
+
+@cache
+def _why_not(op_name: str, gemm_dtype: str, kernel_source: str) -> str | None:
+    """Why rows of that kind are not imported; None where they are."""
+    if op_name != "gemm":
+        return "it is no GEMM"
+    if gemm_dtype != "bfloat16":
+        return _WHY_NOT.get(gemm_dtype, "the farm has no element type of that name")
+    if kernel_source not in _LIBRARY:
+        return f"the vendor's library is {' or '.join(_LIBRARY)}, and other kernels are not named"
+    return None

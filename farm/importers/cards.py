@@ -1,0 +1,88 @@
+"""Tables that name a card and nothing else of where they were measured: the device that their rows get."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+
+from farm.db import imports
+from farm.db.imports import ImportedDevice
+from farm.devices import (
+    UNKNOWN_MEMORY_BYTES,
+    Backend,
+    DeviceIdentity,
+    DeviceKind,
+    DeviceTraits,
+    device_type_of,
+    traits_of_capability,
+)
+from farm.importers.landing import Reader, Table
+
+_GB = 10**9
+_KNOWN: dict[str, tuple[tuple[int, int], int]] = {
+    "NVIDIA A100-SXM4-80GB": ((8, 0), 80 * _GB),
+    "NVIDIA L40S": ((8, 9), 48 * _GB),
+    "NVIDIA GeForce RTX 4070": ((8, 9), 12 * _GB),
+    "NVIDIA H100 80GB HBM3": ((9, 0), 80 * _GB),
+    "NVIDIA H200": ((9, 0), 141 * _GB),
+    "NVIDIA B200": ((10, 0), 180 * _GB),
+    "NVIDIA GB200": ((10, 0), 186 * _GB),
+}
+"""Compute capability (NVIDIA, CUDA GPUs) and memory (data sheets) of the cards that published tables are of."""
+
+LONGEST_NAME = 200
+"""Characters of a card's name in a file."""
+
+
+def traits_of_card(name: str) -> DeviceTraits:
+    """What the name of a card says of its limits; of a card that is not known here, that it is a CUDA device."""
+    if name not in _KNOWN:
+        return DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=UNKNOWN_MEMORY_BYTES)
+    capability, memory_bytes = _KNOWN[name]
+    return replace(traits_of_capability(capability), memory_bytes=memory_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardTable(Table):
+    """A table of rows that belong to cards."""
+
+    @property
+    @abstractmethod
+    def provenance(self) -> str:
+        """Who measured it and how."""
+
+
+class CardReader(Reader):
+    """Reads such a table: all rows of a type of card are of one device."""
+
+    def __init__(self, table: CardTable) -> None:
+        super().__init__(table)
+        self._origin = table
+        self._rows: dict[str, int] = {}
+        self._names: dict[str, str] = {}
+
+    def _device(self, name: str) -> str:
+        """The key of the device of a row that names this card. Raises `ValueError`."""
+        key = self._names.get(name)
+        if key is None:
+            if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+                raise ValueError(f"{name[:40]!r} is no name of a card")
+            key = self._names[name] = device_type_of(name, Backend.CUDA)
+        self._rows[key] = self._rows.get(key, 0) + 1
+        return key
+
+    def devices(self) -> list[ImportedDevice]:
+        of = {key: name for name, key in reversed(self._names.items())}
+        return [self._stored(key, of[key], rows) for key, rows in self._rows.items()]
+
+    def _stored(self, key: str, name: str, rows: int) -> ImportedDevice:
+        table = self._origin
+        identity = DeviceIdentity(
+            uuid=imports.uuid_of(table.content, key),
+            type=key,
+            name=name,
+            backend=Backend.CUDA,
+            traits=traits_of_card(name),
+            facts={"imported_from": table.path.name, "sha256": table.content, "provenance": table.provenance},
+        )
+        return ImportedDevice(key=key, identity=identity, host="imported:unknown", rows=rows)

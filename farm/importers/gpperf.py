@@ -1,0 +1,186 @@
+"""Tables of GPPerf, the measurements behind "Understanding GEMM Performance and Energy on NVIDIA Ada Lovelace".
+
+Two kinds of file can be imported: CUTLASS kernels as `cutlass_profiler` timed them, and the paper's tiled kernel. What a row
+is of is read from the kernel that ran: the block, stages and layout that were asked for never reached it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from farm.db.imports import ImportedRow
+from farm.errors import BadRecording, MissingColumns
+from farm.gemm import ElementTypes, Problem, Shape
+from farm.importers import files
+from farm.importers.cards import CardReader, CardTable
+from farm.importers.landing import Row, measurement_of, positive, sha256_of
+from farm.importers.profiler import kernel_named
+from farm.kernels import Configuration, Kernel
+
+RTX_4070 = "NVIDIA GeForce RTX 4070"
+"""The card of the published tables. Those of the tiled kernel do not name it."""
+
+_PAPER = "GPPerf (arXiv 2411.16954)"
+_POWER = "Average Power Usage (W)"
+_ONLY_POWER = (
+    "it has powers and no times, and they are of whole processes: reading, copying and checking operands is in them. "
+    "No row of the farm can be made of that"
+)
+_F32 = ElementTypes.parse("f32")
+
+CUTLASS_COLUMNS = ("m", "n", "k", "kernel", "alpha", "beta", "runtime_ms", "gpu")
+TILED_COLUMNS = ("M", "N", "K", "Tile Size", "Execution Time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutlassTable(CardTable):
+    """Rows of `cutlass_profiler`."""
+
+    @property
+    def provenance(self) -> str:
+        return f"{_PAPER}: CUTLASS SGEMM, timed by cutlass_profiler"
+
+    def reader(self) -> CutlassReader:
+        return CutlassReader(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TiledTable(CardTable):
+    """Rows of the paper's own kernel."""
+
+    device: str
+
+    @property
+    def provenance(self) -> str:
+        return f"{_PAPER}: the paper's tiled kernel, one launch by a new process"
+
+    def reader(self) -> TiledReader:
+        return TiledReader(self)
+
+
+def look(path: Path, *, device: str = RTX_4070) -> CutlassTable | TiledTable:
+    """Reads a file's header, counts its rows and hashes it. `device` is the card of a table that names none.
+
+    Raises `BadRecording`, `MissingColumns`.
+    """
+    content = sha256_of(path)
+    columns, rows = files.csv_head(path)
+    if "kernel" in columns:
+        _check(path, CUTLASS_COLUMNS, columns)
+        return CutlassTable(path=path, content=content, rows=rows)
+    if "Tile Size" not in columns:
+        of = " or ".join(", ".join(names) for names in (CUTLASS_COLUMNS, TILED_COLUMNS))
+        raise BadRecording(path=path, why=f"a table of GPPerf has the columns {of}. It has: {', '.join(columns)}")
+    if _POWER in columns and "Execution Time" not in columns:
+        raise BadRecording(path=path, why=_ONLY_POWER)
+    _check(path, TILED_COLUMNS, columns)
+    return TiledTable(path=path, content=content, rows=rows, device=device)
+
+
+def _check(path: Path, needed: Collection[str], found: Collection[str]) -> None:
+    missing = [name for name in needed if name not in found]
+    if missing:
+        raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(found))
+
+
+class CutlassReader(CardReader):
+    """Reads rows of `cutlass_profiler`."""
+
+    def _batches(self) -> Iterable[Iterable[Row]]:
+        return files.csv_batches(self._table.path)
+
+    def _row(self, number: int, row: Row) -> ImportedRow | None:
+        name = _text(row, "kernel")
+        kernel = kernel_named(name)
+        if kernel is None:
+            self._leave_out(name, "no kernel of the farm's families has that name", whole=True)
+            return None
+        m, n, k = (_whole(row, extent) for extent in ("m", "n", "k"))
+        configuration = kernel.configuration(m, n, k, _number(row, "alpha"), _number(row, "beta"))
+        if row.get("power_w"):
+            self._leave_out("power_w", "it was read after the kernel had ended", whole=False)
+        limit = _number(row, "power_limit_w") if row.get("power_limit_w") else None
+        measurement = measurement_of(
+            _time(row, "runtime_ms"),
+            power_limit_w=limit,
+            environment={"tool": "cutlass_profiler"},
+            details={"kernel": name},
+        )
+        return ImportedRow(
+            number=number,
+            device=self._device(_text(row, "gpu")),
+            measured_at=_moment(row),
+            configuration=configuration,
+            measurement=measurement,
+        )
+
+
+class TiledReader(CardReader):
+    """Reads rows of the paper's own kernel."""
+
+    def __init__(self, table: TiledTable) -> None:
+        super().__init__(table)
+        self._card = table.device
+
+    def _batches(self) -> Iterable[Iterable[Row]]:
+        return files.csv_batches(self._table.path)
+
+    def _row(self, number: int, row: Row) -> ImportedRow:
+        shape = Shape(*(_whole(row, extent) for extent in ("M", "N", "K")))
+        kernel = Kernel.of("tiled", tile=_whole(row, "Tile Size"))
+        return ImportedRow(
+            number=number,
+            device=self._device(self._card),
+            measured_at=None,
+            configuration=Configuration(Problem(shape, _F32), kernel),
+            measurement=measurement_of(_time(row, "Execution Time")),
+        )
+
+
+# --- cells -------------------------------------------------------------------------------------------
+
+
+def _text(row: Row, name: str) -> str:
+    if None in row:
+        raise ValueError("it has more cells than the header has columns")
+    text = row[name]
+    if text is None or not text.strip():
+        raise ValueError(f"{name} is missing")
+    return str(text).strip()
+
+
+def _whole(row: Row, name: str) -> int:
+    text = _text(row, name)
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}, and no whole number") from None
+
+
+def _number(row: Row, name: str) -> float:
+    text = _text(row, name)
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{name} is {text!r}, and no number")
+    return found
+
+
+def _time(row: Row, name: str) -> float:
+    return positive({name: _number(row, name)}, name)
+
+
+def _moment(row: Row) -> datetime | None:
+    """`timestamp`, in seconds since 1970: when the row was written, after its kernel had run."""
+    if not row.get("timestamp"):
+        return None
+    try:
+        return datetime.fromtimestamp(_whole(row, "timestamp"), UTC)
+    except (OverflowError, OSError):
+        raise ValueError(f"timestamp is {row['timestamp']}, and no seconds since 1970") from None

@@ -1,0 +1,183 @@
+"""What every importer shares: a file's rows come in whole or not at all, and once.
+
+The SHA-256 of a file's bytes names its import. Rows become `imported` rows of devices that belong to this import alone.
+An importer is a `Table` that looks at a file, and a `Reader` that turns its rows into the farm's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+
+from farm.db import imports
+from farm.db.imports import ImportedDevice, ImportedRow
+from farm.errors import BadRecording, FarmError, RowNotImported, first_line
+from farm.measurement import Measurement, Source
+from farm.recording import readable
+
+Progress = Callable[[int], None]
+"""Told how many rows have been read."""
+
+Row = Mapping[str, Any]
+"""One row of a file: its columns as Python values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """What an import leaves out of a file on purpose."""
+
+    rows: int
+    # Which rows, or a column of rows that came in.
+    what: str
+    whole: bool
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(ABC):
+    """What a file says before its rows are read."""
+
+    path: Path
+    content: str  # SHA-256 of its bytes, in hex
+    rows: int
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """What reads the rows."""
+
+
+class Reader(ABC):
+    """Reads a file's rows once, and afterwards knows its devices and what it left out."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._left_out: Counter[tuple[str, bool, str]] = Counter()
+
+    def rows(self, progress: Progress) -> Iterator[ImportedRow]:
+        """The rows in their order. Raises `BadRecording`, `RowNotImported`."""
+        number = 0
+        for batch in self._batches():
+            for row in batch:
+                number += 1
+                try:
+                    found = self._row(number, row)
+                except (FarmError, TypeError, ValueError) as error:
+                    raise RowNotImported(path=self._table.path, row=number, why=first_line(error)) from None
+                if found is not None:
+                    yield found
+            progress(number)
+
+    @abstractmethod
+    def _batches(self) -> Iterable[Iterable[Row]]:
+        """The rows of the file, some thousands at a time. Raises `BadRecording`."""
+
+    @abstractmethod
+    def _row(self, number: int, row: Row) -> ImportedRow | None:
+        """What is stored of a row; None: nothing, and `_leave_out` was told why. Any `ValueError` refuses the row."""
+
+    @abstractmethod
+    def devices(self) -> list[ImportedDevice]:
+        """The devices of the rows that were read, in the order in which they came."""
+
+    def _leave_out(self, what: str, why: str, *, whole: bool) -> None:
+        self._left_out[what, whole, why] += 1
+
+    def left_out(self) -> list[LeftOut]:
+        """What was left out of the rows that were read, the most first."""
+        found = self._left_out.most_common()
+        return [LeftOut(rows=rows, what=what, whole=whole, why=why) for (what, whole, why), rows in found]
+
+
+_UNSAID: Mapping[str, Any] = {
+    "runtime_rse": 0.0,
+    "samples": 1,
+    "stop_reason": "recorded",
+    "l2": "unknown",
+    "distribution": "unknown",
+}
+"""What a row counts as where its file does not say."""
+
+
+def measurement_of(runtime_ms: float, **given: Any) -> Measurement:
+    """A measurement of which a file says this much, and nothing of the spread."""
+    times = dict.fromkeys(("runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms"), runtime_ms)
+    return Measurement(**{**_UNSAID, **times, **given}, source=Source.IMPORTED)
+
+
+def positive(row: Row, name: str) -> float:
+    """A time or power of a row. Raises `ValueError` where it is none."""
+    found: float = row[name]
+    if not 0 < found < math.inf:
+        raise ValueError(f"{name} is {found:g}, and must be above 0 and finite")
+    return found
+
+
+class Outcome(StrEnum):
+    IMPORTED = "imported"
+    IMPORTABLE = "importable"  # a dry run found nothing against it
+    KNOWN = "known"  # imported before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """What became of one file. Of a file that was imported before, only the UUIDs of its devices are known."""
+
+    table: Table
+    outcome: Outcome
+    configurations: int = 0
+    new_configurations: int = 0
+    devices: tuple[ImportedDevice, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    # UUIDs of the devices: those of the earlier import, where it was imported before.
+    uuids: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows that came in, or would."""
+        return sum(device.rows for device in self.devices)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hex. Raises `BadRecording`."""
+    with readable(path), path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def import_table(engine: Engine, table: Table, *, dry_run: bool, progress: Progress) -> Import:
+    """Imports a file in one transaction. A dry run reads and checks every row, and stores none.
+
+    Raises `BadRecording`, `RowNotImported`, `ImportNotAllowed`.
+    """
+    with engine.begin() as connection:
+        known = imports.claim(connection, table.content)
+        if known:
+            return Import(table=table, outcome=Outcome.KNOWN, uuids=tuple(known))
+        reader = table.reader()
+        imports.stage(connection, reader.rows(progress), path=table.path)
+        if sha256_of(table.path) != table.content:
+            raise BadRecording(path=table.path, why="it was changed while it was read")
+        devices, left_out = reader.devices(), reader.left_out()
+        if not devices:
+            reasons = "; ".join(f"{one.what}: {one.why}" for one in left_out)
+            raise BadRecording(path=table.path, why=f"none of its rows can be imported ({reasons})")
+        configurations, new = imports.staged_configurations(connection)
+        if not dry_run:
+            imports.land(connection, devices, reason=f"imported from {table.path.name}; nothing runs on it")
+    return Import(
+        table=table,
+        outcome=Outcome.IMPORTABLE if dry_run else Outcome.IMPORTED,
+        configurations=configurations,
+        new_configurations=new,
+        devices=tuple(devices),
+        left_out=tuple(left_out),
+        uuids=tuple(device.identity.uuid for device in devices),
+    )
