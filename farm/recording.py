@@ -35,9 +35,9 @@ def readable(path: Path) -> Iterator[None]:
         raise BadRecording(path=path, why=first_line(error)) from None
 
 
-def check_columns(path: Path, found: Collection[str]) -> None:
+def check_columns(path: Path, found: Collection[str], needed: Collection[str] = NEEDED_COLUMNS) -> None:
     """Raises `MissingColumns` where a column is missing without which a row says nothing."""
-    missing = [name for name in NEEDED_COLUMNS if name not in found]
+    missing = [name for name in needed if name not in found]
     if missing:
         raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(found))
 

@@ -109,15 +109,9 @@ def stage(connection: Connection, rows: Iterable[ImportedRow], *, path: Path) ->
                     numbers.append(row.number)
                     content = json.dumps(row.measurement.environment, sort_keys=True)
                     digest = hashlib.sha256(content.encode()).digest()[:16]
-                    new = digest not in known
+                    environment = None if digest in known else content
                     known.add(digest)
-                    keys = (
-                        row.number,
-                        row.device,
-                        row.configuration.id,
-                        uuid.UUID(bytes=digest),
-                        content if new else None,
-                    )
+                    keys = (row.number, row.device, row.configuration.id, uuid.UUID(bytes=digest), environment)
                     copy.write_row((*keys, row.measured_at or moment, *_values_of(row)))
     except psycopg.Error as error:
         raise _translated(connection, error, path, numbers) from error

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from farm.db.imports import ImportedRow
-from farm.errors import MissingColumns
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.importers import files
 from farm.importers.cards import CardReader, CardTable
 from farm.importers.landing import Row, measurement_of, positive, sha256_of
 from farm.kernels import Configuration, Kernel
+from farm.recording import check_columns
 
 COLUMNS = ("framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency")
 _KINDS = {
@@ -31,7 +31,8 @@ _KINDS = {
 POWER_FROM_MS = 0.1
 """Powers of shorter GEMMs are left out: the counter averages over about a second."""
 
-_SOURCE = "aiconfigurator"
+_POWER_SOURCE = "aiconfigurator"
+_PROVENANCE = "NVIDIA AIConfigurator: linear layers in a serving framework, mean of repeated calls"
 
 _LIBRARY = ("torch.nn.functional.linear", "vllm_default")
 """Kernel sources that leave a product in bf16 to cuBLAS: vLLM's linear layer without quantisation calls the first."""
@@ -50,10 +51,6 @@ _CHOICE = Kernel.of("cublaslt")
 class LayerTable(CardTable):
     """A table of linear layers."""
 
-    @property
-    def provenance(self) -> str:
-        return "NVIDIA AIConfigurator: linear layers in a serving framework, mean of repeated calls"
-
     def reader(self) -> LayerReader:
         return LayerReader(self)
 
@@ -62,13 +59,11 @@ def look(path: Path) -> LayerTable:
     """Reads the head of a file and hashes it. Raises `BadRecording`, `MissingColumns`."""
     content = sha256_of(path)
     schema, rows = files.parquet_head(path)
-    missing = [name for name in COLUMNS if name not in schema.names]
-    if missing:
-        raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(schema.names))
-    return LayerTable(path=path, content=content, rows=rows)
+    check_columns(path, schema.names, COLUMNS)
+    return LayerTable(path=path, content=content, rows=rows, provenance=_PROVENANCE)
 
 
-class LayerReader(CardReader):
+class LayerReader(CardReader[LayerTable]):
     """Reads a table of linear layers."""
 
     def _batches(self) -> Iterable[Iterable[Row]]:
@@ -84,7 +79,7 @@ class LayerReader(CardReader):
             return None
         problem = Problem(Shape(row["m"], row["n"], row["k"]), _BF16, Layout.NT)
         measurement = measurement_of(
-            positive(row, "latency"),
+            positive("latency", row["latency"]),
             **self._power(row),
             environment={"framework": row["framework"], "version": row["version"], "kernel_source": source},
         )
@@ -98,12 +93,14 @@ class LayerReader(CardReader):
 
     def _power(self, row: Row) -> dict[str, Any]:
         """The columns of power, where the table has one and the GEMM took long enough."""
-        power, limit = (None if row.get(name) is None else positive(row, name) for name in ("power", "power_limit"))
+        power, limit = (
+            None if row.get(name) is None else positive(name, row[name]) for name in ("power", "power_limit")
+        )
         if power is not None and row["latency"] < POWER_FROM_MS:
             why = f"a GEMM of less than {POWER_FROM_MS:g} ms is short beside the second over which the counter averages"
             self._leave_out("power", why, whole=False)
             power = None
-        return {"power_w": power, "power_source": None if power is None else _SOURCE, "power_limit_w": limit}
+        return {"power_w": power, "power_source": None if power is None else _POWER_SOURCE, "power_limit_w": limit}
 
 
 @cache

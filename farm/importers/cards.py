@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from farm.db import imports
 from farm.db.imports import ImportedDevice
@@ -16,7 +16,7 @@ from farm.devices import (
     device_type_of,
     traits_of_capability,
 )
-from farm.importers.landing import Reader, Table
+from farm.importers.landing import Reader, Table, check_name
 
 _GB = 10**9
 _KNOWN: dict[str, tuple[tuple[int, int], int]] = {
@@ -29,9 +29,6 @@ _KNOWN: dict[str, tuple[tuple[int, int], int]] = {
     "NVIDIA GB200": ((10, 0), 186 * _GB),
 }
 """Compute capability (NVIDIA, CUDA GPUs) and memory (data sheets) of the cards that published tables are of."""
-
-LONGEST_NAME = 200
-"""Characters of a card's name in a file."""
 
 
 def traits_of_card(name: str) -> DeviceTraits:
@@ -46,18 +43,18 @@ def traits_of_card(name: str) -> DeviceTraits:
 class CardTable(Table):
     """A table of rows that belong to cards."""
 
-    @property
-    @abstractmethod
-    def provenance(self) -> str:
-        """Who measured it and how."""
+    # Who measured it, and how.
+    provenance: str
 
 
-class CardReader(Reader):
+_T = TypeVar("_T", bound=CardTable)
+
+
+class CardReader(Reader[_T]):
     """Reads such a table: all rows of a type of card are of one device."""
 
-    def __init__(self, table: CardTable) -> None:
+    def __init__(self, table: _T) -> None:
         super().__init__(table)
-        self._origin = table
         self._rows: dict[str, int] = {}
         self._names: dict[str, str] = {}
 
@@ -65,8 +62,7 @@ class CardReader(Reader):
         """The key of the device of a row that names this card. Raises `ValueError`."""
         key = self._names.get(name)
         if key is None:
-            if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
-                raise ValueError(f"{name[:40]!r} is no name of a card")
+            check_name(name, "a card")
             key = self._names[name] = device_type_of(name, Backend.CUDA)
         self._rows[key] = self._rows.get(key, 0) + 1
         return key
@@ -76,7 +72,7 @@ class CardReader(Reader):
         return [self._stored(key, of[key], rows) for key, rows in self._rows.items()]
 
     def _stored(self, key: str, name: str, rows: int) -> ImportedDevice:
-        table = self._origin
+        table = self._table
         identity = DeviceIdentity(
             uuid=imports.uuid_of(table.content, key),
             type=key,

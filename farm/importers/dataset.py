@@ -17,14 +17,11 @@ from farm.db.imports import ImportedDevice, ImportedRow
 from farm.devices import Backend, DeviceIdentity, DeviceKind
 from farm.errors import BadRecording
 from farm.importers import files
-from farm.importers.landing import Reader, Row, Table, measurement_of, sha256_of
+from farm.importers.landing import Reader, Row, Table, check_name, measurement_of, sha256_of
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.provenance import METADATA_KEY, Provenance
 from farm.recording import CONFIGURATION_COLUMNS, NEEDED_COLUMNS, check_columns, provenance_in
-
-LONGEST_NAME = 200
-"""Characters of a device's UUID or host in a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +82,15 @@ class _Seen:
     sources: Counter[str] = field(default_factory=Counter)
 
 
-class DatasetReader(Reader):
+class DatasetReader(Reader[Dataset]):
     """Reads a recording."""
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__(dataset)
-        self._dataset = dataset
         self._seen: dict[str, _Seen] = {}
 
     def _batches(self) -> Iterable[list[dict[str, Any]]]:
-        return files.parquet_batches(self._dataset.path, _KINDS)
+        return files.parquet_batches(self._table.path, _KINDS)
 
     def _row(self, number: int, row: Row) -> ImportedRow:
         missing = [name for name in NEEDED_COLUMNS if row[name] is None]
@@ -118,14 +114,13 @@ class DatasetReader(Reader):
 
     def _device(self, row: Row) -> str:
         """What tells the row's device apart: its UUID, or its host, or nothing but its type."""
-        kind = self._dataset.provenance.device_type
+        kind = self._table.provenance.device_type
         if row.get("device_type") not in (None, kind):
             raise ValueError(f"it is of {row['device_type']}, and the file of {kind}")
         key: str = row.get("device_uuid") or row.get("host") or kind
         if key not in self._seen:
             for name in (key, row.get("host") or kind):
-                if len(name) > LONGEST_NAME or not name.isprintable():
-                    raise ValueError(f"{name[:40]!r} is no name of a device or host")
+                check_name(name, "a device or host")
             self._seen[key] = _Seen(row.get("device_uuid"), row.get("host"))
         seen = self._seen[key]
         seen.rows += 1
@@ -138,7 +133,7 @@ class DatasetReader(Reader):
         return [self._stored(key, seen) for key, seen in self._seen.items()]
 
     def _stored(self, key: str, seen: _Seen) -> ImportedDevice:
-        dataset, origin = self._dataset, self._dataset.provenance
+        dataset, origin = self._table, self._table.provenance
         identity = DeviceIdentity(
             uuid=imports.uuid_of(dataset.content, key),
             type=origin.device_type,

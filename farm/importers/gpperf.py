@@ -7,19 +7,20 @@ is of is read from the kernel that ran: the block, stages and layout that were a
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from farm.db.imports import ImportedRow
-from farm.errors import BadRecording, MissingColumns
+from farm.errors import BadRecording
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.importers import files
 from farm.importers.cards import CardReader, CardTable
 from farm.importers.landing import Row, measurement_of, positive, sha256_of
 from farm.importers.profiler import kernel_named
 from farm.kernels import Configuration, Kernel
+from farm.recording import check_columns
 
 RTX_4070 = "NVIDIA GeForce RTX 4070"
 """The card of the published tables. Those of the tiled kernel do not name it."""
@@ -27,7 +28,7 @@ RTX_4070 = "NVIDIA GeForce RTX 4070"
 _PAPER = "GPPerf (arXiv 2411.16954)"
 _POWER = "Average Power Usage (W)"
 _ONLY_POWER = (
-    "it has powers and no times, and they are of whole processes: reading, copying and checking operands is in them. "
+    "it has powers and no times, and they are of whole processes, which also filled, copied and checked operands. "
     "No row of the farm can be made of that"
 )
 _F32 = ElementTypes.parse("f32")
@@ -40,10 +41,6 @@ TILED_COLUMNS = ("M", "N", "K", "Tile Size", "Execution Time")
 class CutlassTable(CardTable):
     """Rows of `cutlass_profiler`."""
 
-    @property
-    def provenance(self) -> str:
-        return f"{_PAPER}: CUTLASS SGEMM, timed by cutlass_profiler"
-
     def reader(self) -> CutlassReader:
         return CutlassReader(self)
 
@@ -53,10 +50,6 @@ class TiledTable(CardTable):
     """Rows of the paper's own kernel."""
 
     device: str
-
-    @property
-    def provenance(self) -> str:
-        return f"{_PAPER}: the paper's tiled kernel, one launch by a new process"
 
     def reader(self) -> TiledReader:
         return TiledReader(self)
@@ -70,24 +63,20 @@ def look(path: Path, *, device: str = RTX_4070) -> CutlassTable | TiledTable:
     content = sha256_of(path)
     columns, rows = files.csv_head(path)
     if "kernel" in columns:
-        _check(path, CUTLASS_COLUMNS, columns)
-        return CutlassTable(path=path, content=content, rows=rows)
+        check_columns(path, columns, CUTLASS_COLUMNS)
+        how = f"{_PAPER}: CUTLASS SGEMM, timed by cutlass_profiler"
+        return CutlassTable(path=path, content=content, rows=rows, provenance=how)
     if "Tile Size" not in columns:
         of = " or ".join(", ".join(names) for names in (CUTLASS_COLUMNS, TILED_COLUMNS))
         raise BadRecording(path=path, why=f"a table of GPPerf has the columns {of}. It has: {', '.join(columns)}")
     if _POWER in columns and "Execution Time" not in columns:
         raise BadRecording(path=path, why=_ONLY_POWER)
-    _check(path, TILED_COLUMNS, columns)
-    return TiledTable(path=path, content=content, rows=rows, device=device)
+    check_columns(path, columns, TILED_COLUMNS)
+    how = f"{_PAPER}: the paper's tiled kernel, one launch by a new process"
+    return TiledTable(path=path, content=content, rows=rows, provenance=how, device=device)
 
 
-def _check(path: Path, needed: Collection[str], found: Collection[str]) -> None:
-    missing = [name for name in needed if name not in found]
-    if missing:
-        raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(found))
-
-
-class CutlassReader(CardReader):
+class CutlassReader(CardReader[CutlassTable]):
     """Reads rows of `cutlass_profiler`."""
 
     def _batches(self) -> Iterable[Iterable[Row]]:
@@ -119,12 +108,8 @@ class CutlassReader(CardReader):
         )
 
 
-class TiledReader(CardReader):
+class TiledReader(CardReader[TiledTable]):
     """Reads rows of the paper's own kernel."""
-
-    def __init__(self, table: TiledTable) -> None:
-        super().__init__(table)
-        self._card = table.device
 
     def _batches(self) -> Iterable[Iterable[Row]]:
         return files.csv_batches(self._table.path)
@@ -134,7 +119,7 @@ class TiledReader(CardReader):
         kernel = Kernel.of("tiled", tile=_whole(row, "Tile Size"))
         return ImportedRow(
             number=number,
-            device=self._device(self._card),
+            device=self._device(self._table.device),
             measured_at=None,
             configuration=Configuration(Problem(shape, _F32), kernel),
             measurement=measurement_of(_time(row, "Execution Time")),
@@ -173,7 +158,7 @@ def _number(row: Row, name: str) -> float:
 
 
 def _time(row: Row, name: str) -> float:
-    return positive({name: _number(row, name)}, name)
+    return positive(name, _number(row, name))
 
 
 def _moment(row: Row) -> datetime | None:

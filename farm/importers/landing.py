@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Engine
 
@@ -51,14 +51,17 @@ class Table(ABC):
     rows: int
 
     @abstractmethod
-    def reader(self) -> Reader:
+    def reader(self) -> Reader[Any]:
         """What reads the rows."""
 
 
-class Reader(ABC):
+_T = TypeVar("_T", bound=Table)
+
+
+class Reader(ABC, Generic[_T]):
     """Reads a file's rows once, and afterwards knows its devices and what it left out."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: _T) -> None:
         self._table = table
         self._left_out: Counter[tuple[str, bool, str]] = Counter()
 
@@ -113,12 +116,21 @@ def measurement_of(runtime_ms: float, **given: Any) -> Measurement:
     return Measurement(**{**_UNSAID, **times, **given}, source=Source.IMPORTED)
 
 
-def positive(row: Row, name: str) -> float:
+def positive(name: str, value: float) -> float:
     """A time or power of a row. Raises `ValueError` where it is none."""
-    found: float = row[name]
-    if not 0 < found < math.inf:
-        raise ValueError(f"{name} is {found:g}, and must be above 0 and finite")
-    return found
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} is {value:g}, and must be above 0 and finite")
+    return value
+
+
+LONGEST_NAME = 200
+"""Characters of a device's UUID, host or card in a file."""
+
+
+def check_name(name: str, what: str) -> None:
+    """Raises `ValueError` for a name that no list could show."""
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise ValueError(f"{name[:40]!r} is no name of {what}")
 
 
 class Outcome(StrEnum):

@@ -32,7 +32,7 @@ AS_THE_FARM_HAS_IT = (
 """The profiler's C lies by columns: m and n change places, and so do the letters of the layout."""
 
 
-def read(table: Table) -> tuple[list[ImportedRow], Reader]:
+def read(table: Table) -> tuple[list[ImportedRow], Reader[Any]]:
     reader = table.reader()
     return list(reader.rows(lambda _: None)), reader
 
@@ -340,7 +340,7 @@ def test_a_parquet_without_the_columns_is_refused(tmp_path: Path) -> None:
 # --- what was published ------------------------------------------------------------------------------
 
 
-def published(folder: Path, name: str, look: Callable[[Path], Table]) -> tuple[list[ImportedRow], Reader]:
+def published(folder: Path, name: str, look: Callable[[Path], Table]) -> tuple[list[ImportedRow], Reader[Any]]:
     if not (folder / name).is_file():
         pytest.skip(f"the published measurements are not here: {folder / name}")
     return read(look(folder / name))
