@@ -2,49 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from trainer.folds import FOLD_KINDS, Splits
+from trainer.calibration import bounds, calibrate, out_of_fold_bounds
+from trainer.folds import FOLD_KINDS, HEADLINE, Splits
 from trainer.forest import ForestSettings, fit
 from trainer.model.columns import OUTPUTS
-from trainer.model.physics import flops
+from trainer.model.features import see
+from trainer.model.predictor import Interval, Predictor
 
 Metrics = dict[str, float]
+Keep = Callable[[Predictor, pd.DataFrame, pd.DataFrame], None]
+"""Is given each fold's model, the rows that it was fitted on, and those that were held out."""
+
 _Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What was said of rows that were held out; every table has an index as the rows have. NaN: nothing was said."""
+
+    predicted: pd.DataFrame
+    spreads: pd.DataFrame
+    fold: _Array
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One kind of folds: predictions and bounds of each row, and by target what they come to."""
+
+    kind: str
+    predicted: pd.DataFrame
+    metrics: Mapping[str, Metrics]
+    # Of the headline kind: what calibrates the model that is registered.
+    intervals: Mapping[str, Interval]
 
 
 def measured_outputs(configured: pd.DataFrame) -> pd.DataFrame:
     """What a model should have said of each configuration: the columns of `OUTPUTS`."""
-    stored = configured[["runtime_ms", "power_w", "energy_mj"]]
-    return stored.assign(tflops=flops(configured) / stored["runtime_ms"] / 1e9)
+    stored = configured[["runtime_ms", "power_w", "energy_mj"]].astype("float64")
+    work = 2.0 * configured["m"] * configured["n"] * configured["k"]
+    return stored.assign(tflops=work / stored["runtime_ms"] / 1e9)
 
 
-def out_of_fold(device_type: str, configured: pd.DataFrame, splits: Splits, settings: ForestSettings) -> pd.DataFrame:
+def out_of_fold(
+    device_type: str, configured: pd.DataFrame, splits: Splits, settings: ForestSettings, keep: Keep | None = None
+) -> HeldOut:
     """A prediction for each row by a model that was fitted without the row's fold.
 
-    Everything that is learned, the roofline included, is learned from the other folds. A row with a family, type or
-    layout that they lack stays NaN: no model would have predicted it.
+    Everything that is learned is learned from the other folds. A row with a family, type or layout that they lack stays
+    NaN: no model would have predicted it.
     """
-    predicted = pd.DataFrame(np.nan, index=configured.index, columns=list(OUTPUTS))
-    for training, held_out in splits:
-        model = fit(device_type, configured.iloc[training], settings)
-        rows = configured.iloc[held_out]
-        rows = rows[model.vocabulary.known(rows)]
-        if len(rows):
-            predicted.loc[rows.index] = model.predict(rows)
-    return predicted
+    empty = pd.DataFrame(np.nan, index=configured.index, columns=list(OUTPUTS))
+    held = HeldOut(empty, empty.copy(), np.full(len(configured), np.nan))
+    for number, (training, held_out) in enumerate(splits):
+        fitted_on, rows = configured.iloc[training], configured.iloc[held_out]
+        model = fit(device_type, fitted_on, settings)
+        if keep is not None:
+            keep(model, fitted_on, rows)
+        where = held_out[model.known(rows)]
+        held.fold[held_out] = number
+        if len(where):
+            completed = model.vocabulary.complete(configured.iloc[where])
+            outputs, spreads = model.outputs(see(completed, model.vocabulary, model.card))
+            held.predicted.iloc[where] = np.column_stack([outputs[name] for name in OUTPUTS])
+            held.spreads.iloc[where] = np.column_stack([spreads[name] for name in OUTPUTS])
+    return held
 
 
-def metrics(measured: pd.Series, predicted: pd.Series) -> Metrics:
+def metrics(measured: pd.Series, predicted: pd.Series, bounds: tuple[pd.Series, pd.Series] | None = None) -> Metrics:
     """Of one target, over the rows that have both numbers; empty where there are fewer than two.
 
     rows; r2 and r2_log (of the numbers, and of their logarithms; left out where all measured are equal); mean, median
-    and 90th percentile of |predicted - measured| / measured in percent; and bias_pct, the mean of the same with its
-    sign.
+    and 90th percentile of |predicted - measured| / measured in percent; bias_pct, the mean of the same with its sign; and
+    coverage_pct, the share of rows that lie between the bounds.
     """
     both = (measured.notna() & predicted.notna()).to_numpy()
     y, p = measured.to_numpy("float64")[both], predicted.to_numpy("float64")[both]
@@ -62,15 +98,38 @@ def metrics(measured: pd.Series, predicted: pd.Series) -> Metrics:
         spread = float(np.sum((a - a.mean()) ** 2))
         if spread > 0:
             found[name] = 1.0 - float(np.sum((a - b) ** 2)) / spread
+    if bounds is not None:
+        low, high = (bound.to_numpy("float64")[both] for bound in bounds)
+        if np.isfinite(low).all():
+            found["coverage_pct"] = 100.0 * float(np.mean((low <= y) & (y <= high)))
     return found
 
 
 def evaluate(
-    device_type: str, configured: pd.DataFrame, settings: ForestSettings
-) -> Iterator[tuple[str, pd.DataFrame, dict[str, Metrics]]]:
-    """(fold kind, held-out predictions, metrics by target) for each kind in `FOLD_KINDS`."""
-    measured = measured_outputs(configured)
+    device_type: str, configured: pd.DataFrame, settings: ForestSettings, keep: Keep | None = None
+) -> Iterator[Evaluation]:
+    """Each kind in `FOLD_KINDS` that the table can be split by, the headline first. `keep` is given the headline's models.
+
+    Bounds are those that the headline's held-out rows calibrate; those of the headline itself are calibrated by its other
+    folds.
+    """
+    measured, intervals = measured_outputs(configured), dict[str, Interval]()
     for kind, split in FOLD_KINDS.items():
-        predicted = out_of_fold(device_type, configured, split(configured), settings)
-        by_target = {target: metrics(measured[target], predicted[target]) for target in OUTPUTS}
-        yield kind, predicted, {target: found for target, found in by_target.items() if found}
+        headline = kind == HEADLINE
+        held = out_of_fold(device_type, configured, split(configured), settings, keep if headline else None)
+        if np.isnan(held.fold).all():
+            continue
+        if headline:
+            intervals = calibrate(measured, held.predicted, held.spreads)
+            found = out_of_fold_bounds(measured, held.predicted, held.spreads, held.fold)
+        else:
+            found = bounds(intervals, held.predicted, held.spreads)
+        predicted = held.predicted.join(found)
+        by_target = {target: _of_target(measured, predicted, target) for target in OUTPUTS}
+        yield Evaluation(kind, predicted, {name: one for name, one in by_target.items() if one}, intervals)
+
+
+def _of_target(measured: pd.DataFrame, predicted: pd.DataFrame, target: str) -> Metrics:
+    low, high = f"{target}_low", f"{target}_high"
+    both = (predicted[low], predicted[high]) if low in predicted else None
+    return metrics(measured[target], predicted[target], both)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,25 +15,77 @@ SEED = 20241116
 
 Rows = np.ndarray[Any, np.dtype[np.intp]]
 Splits = Iterator[tuple[Rows, Rows]]
+"""Positions of (training, held-out) rows. A kind that a table cannot be split by gives none."""
 
 
 def by_shape(frame: pd.DataFrame) -> Splits:
-    """Positions of (training, held-out) rows with no shape (m, n, k) on both sides: how a model does on new problems."""
-    shape = frame.groupby(["m", "n", "k"], sort=True).ngroup().to_numpy()
-    splitter = GroupKFold(n_splits=min(FOLDS, len(np.unique(shape))), shuffle=True, random_state=SEED)
-    yield from splitter.split(frame, groups=shape)
+    """No shape (m, n, k) on both sides: how a model does on new problems."""
+    return _grouped(frame, ["m", "n", "k"])
+
+
+def by_nk(frame: pd.DataFrame) -> Splits:
+    """No pair (n, k) on both sides: new weights, as of another model's layer, under batches of any size."""
+    return _grouped(frame, ["n", "k"])
+
+
+def by_m(frame: pd.DataFrame) -> Splits:
+    """No m on both sides: new batch sizes."""
+    return _grouped(frame, ["m"])
+
+
+def by_kernel(frame: pd.DataFrame) -> Splits:
+    """No family with the same parameters on both sides: new kernels, on shapes that others were measured on."""
+    rest = {"m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "repeats", "device_uuid"}
+    results = {"runtime_ms", "power_w", "energy_mj"}
+    return _grouped(frame, [str(name) for name in frame if name not in rest | results])
+
+
+def by_size(frame: pd.DataFrame) -> Splits:
+    """The tenth of the shapes with the most operations held out: extrapolation."""
+    flops = 2.0 * frame["m"] * frame["n"] * frame["k"]
+    shapes = np.sort(flops[~frame.duplicated(["m", "n", "k"])].to_numpy())
+    if len(shapes) < _FEWEST_FOR_TENTH:
+        return
+    large = (flops >= shapes[-(len(shapes) // 10)]).to_numpy()
+    if not large.all():
+        yield np.flatnonzero(~large), np.flatnonzero(large)
+
+
+def by_device(frame: pd.DataFrame) -> Splits:
+    """All that one card alone measured held out, card by card: how a model does on another card of the type."""
+    devices = frame["device_uuid"] if "device_uuid" in frame else pd.Series("", frame.index)
+    names = sorted(set(devices) - {""})
+    for name in names if len(names) > 1 else ():
+        own = (devices == name).to_numpy()
+        yield np.flatnonzero(~own), np.flatnonzero(own)
 
 
 def by_row(frame: pd.DataFrame) -> Splits:
-    """Positions of (training, held-out) rows at random.
-
-    Other kernels of a held-out row's shape stay in training, so this flatters; it is here because the literature
-    reports it (GPPerf, arXiv 2411.16954).
-    """
+    """Rows at random. Other kernels of a held-out row's shape stay in training, so this flatters; it is here because the
+    literature reports it (GPPerf, arXiv 2411.16954)."""
     yield from KFold(n_splits=min(FOLDS, len(frame)), shuffle=True, random_state=SEED).split(frame)
 
 
-FOLD_KINDS: dict[str, Callable[[pd.DataFrame], Splits]] = {"unseen_shapes": by_shape, "random_rows": by_row}
-"""Every model is evaluated on each of these; the first is the one that counts."""
+_FEWEST_FOR_TENTH = 10
+
+
+def _grouped(frame: pd.DataFrame, columns: Sequence[str]) -> Splits:
+    groups = frame.groupby(list(columns), sort=True, dropna=False).ngroup().to_numpy()
+    count = len(np.unique(groups))
+    if count > 1:
+        splitter = GroupKFold(n_splits=min(FOLDS, count), shuffle=True, random_state=SEED)
+        yield from splitter.split(frame, groups=groups)
+
+
+FOLD_KINDS: dict[str, Callable[[pd.DataFrame], Splits]] = {
+    "unseen_shapes": by_shape,
+    "unseen_nk": by_nk,
+    "unseen_m": by_m,
+    "unseen_kernels": by_kernel,
+    "largest_tenth": by_size,
+    "another_card": by_device,
+    "random_rows": by_row,
+}
+"""Every model is evaluated on each of these; the first is the one that counts, and that intervals are calibrated on."""
 
 HEADLINE = "unseen_shapes"

@@ -13,6 +13,7 @@ import pandas as pd
 from trainer.evaluate import Metrics, evaluate, measured_outputs
 from trainer.folds import HEADLINE
 from trainer.forest import ForestSettings, fit
+from trainer.model.predictor import Interval
 from trainer.packaging import save_model
 from trainer.plots import parity_plot
 from trainer.table import configurations, table_hash
@@ -72,17 +73,20 @@ def learn(table: pd.DataFrame, facts: TableFacts, settings: ForestSettings, fold
     (run / "evaluation").mkdir(parents=True)
     (run / "training").mkdir()
     metrics: dict[str, dict[str, Metrics]] = {}
-    for kind, predicted, found in evaluate(facts.device_type, configured, settings):
-        metrics[kind] = found
-        beside = configured.join(predicted.add_prefix("predicted_"))
-        beside.to_parquet(run / "evaluation" / f"{kind}.parquet")
-        if kind == HEADLINE:
+    intervals: Mapping[str, Interval] = {}
+    for found in evaluate(facts.device_type, configured, settings):
+        metrics[found.kind] = dict(found.metrics)
+        beside = configured.join(found.predicted.add_prefix("predicted_"))
+        beside.to_parquet(run / "evaluation" / f"{found.kind}.parquet")
+        if found.kind == HEADLINE:
+            intervals = found.intervals
             picture = run / "evaluation" / "parity.png"
-            parity_plot(picture, facts.device_type, configured["family"], measured_outputs(configured), predicted)
+            parity_plot(picture, facts.device_type, configured["family"], measured_outputs(configured), found.predicted)
     stored = table.assign(parameters=[_json_text(each) for each in table["parameters"]])
     stored.to_parquet(run / "training" / "table.parquet")
     described = {"rows": facts.rows, "shapes": facts.shapes, "table_hash": facts.table_hash}
-    save_model(fit(facts.device_type, configured, settings), configured, folder / MODEL_FOLDER, metadata=described)
+    model = fit(facts.device_type, configured, settings, intervals)
+    save_model(model, configured, folder / MODEL_FOLDER, metadata=described)
     return metrics
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 import trainer.model
 from farm.registry import load_pyfunc, mlflow_warnings_ignored
 from trainer.model.columns import OUTPUTS, REQUIRED, WITH_DEFAULT, Vocabulary
-from trainer.model.predictor import Predictor
+from trainer.model.predictor import BOUNDS, OUTSIDE, Predictor
 
 _TEXTS = ("ab", "family", "cd", "acc", "layout")
 _NEEDS = ("mlflow", "numpy", "pandas")
@@ -59,7 +59,9 @@ def signature(vocabulary: Vocabulary) -> Any:
 
     optional = (*WITH_DEFAULT, *vocabulary.parameters)
     inputs = [column(name, True) for name in REQUIRED] + [column(name, False) for name in optional]
-    return ModelSignature(Schema(inputs), Schema([ColSpec(DataType.double, name) for name in OUTPUTS]))
+    outputs: list[Any] = [ColSpec(DataType.double, name) for name in (*OUTPUTS, *BOUNDS)]
+    outputs.append(ColSpec(DataType.string, OUTSIDE))
+    return ModelSignature(Schema(inputs), Schema(outputs))
 
 
 def example(configured: pd.DataFrame, vocabulary: Vocabulary) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from farm.errors import MissingColumns, TooFewMeasurements
 from farm.gemm import INPUT_TYPES, ElementType, ElementTypes
 from farm.kernels import FAMILIES
 from farm.measurement import Source
-from trainer.model.columns import FamilyKnowledge, Vocabulary
+from trainer.model.columns import EXTENTS, FamilyKnowledge, Vocabulary
 
 COLUMNS = (
     *("measurement_id", "campaign", "configuration_id", "device_type", "device_uuid", "device_name", "host", "backend"),
@@ -118,13 +118,21 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     """One row per configuration, in a fixed order: raw columns, and the medians of time, power and energy.
 
     Repeats are collapsed first, so that a configuration weighs the same however often it was measured, and never
-    stands on both sides of a fold.
+    stands on both sides of a fold. `device_uuid` is the card that measured it; empty where several did, or where the table
+    does not say.
     """
     wide = with_parameter_columns(table)
     raw = [*("m", "n", "k", "ab", "family", "cd", "acc", "layout", "alpha", "beta"), *parameter_names()]
     grouped = wide.groupby(raw, dropna=False, sort=True)
     reduced = grouped[["runtime_ms", "power_w", "energy_mj"]].median()
-    return reduced.assign(repeats=grouped.size()).reset_index()
+    reduced = reduced.assign(repeats=grouped.size(), device_uuid="")
+    if "device_uuid" in wide:
+        cards = grouped["device_uuid"]
+        reduced["device_uuid"] = cards.first().where(cards.nunique() == 1, "").astype(str)
+    return reduced.reset_index()
+
+
+ELEMENT_BYTES = {str(element): element.bytes for element in ElementType}
 
 
 def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
@@ -134,16 +142,20 @@ def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
     return Vocabulary(
         families=families,
         parameters=parameter_names(),
-        element_bytes={str(element): element.bytes for element in ElementType},
+        element_bytes=ELEMENT_BYTES,
         usual_output={str(ab): (str(types.cd), str(types.acc)) for ab, types in usual},
     )
 
 
 def _knowledge(family: str, rows: pd.DataFrame) -> FamilyKnowledge:
+    defaults = {parameter.name: float(parameter.default) for parameter in FAMILIES[family].parameters}
+    ranged = {name: rows[name].fillna(defaults.get(name, math.nan)) for name in (*EXTENTS, *defaults)}
+    ranged["flops"] = 2.0 * rows["m"] * rows["n"] * rows["k"]
     return FamilyKnowledge(
-        parameters={parameter.name: float(parameter.default) for parameter in FAMILIES[family].parameters},
+        parameters=defaults,
         types=_sorted(rows["ab"] + ":" + rows["cd"] + ":" + rows["acc"]),
         layouts=_sorted(rows["layout"]),
+        ranges={name: (float(values.min()), float(values.max())) for name, values in ranged.items()},
     )
 
 

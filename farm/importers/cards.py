@@ -16,27 +16,16 @@ from farm.devices import (
     device_type_of,
     traits_of_capability,
 )
+from farm.gpus import find_gpu
 from farm.importers.landing import Reader, Table, check_name
-
-_GB = 10**9
-_KNOWN: dict[str, tuple[tuple[int, int], int]] = {
-    "NVIDIA A100-SXM4-80GB": ((8, 0), 80 * _GB),
-    "NVIDIA L40S": ((8, 9), 48 * _GB),
-    "NVIDIA GeForce RTX 4070": ((8, 9), 12 * _GB),
-    "NVIDIA H100 80GB HBM3": ((9, 0), 80 * _GB),
-    "NVIDIA H200": ((9, 0), 141 * _GB),
-    "NVIDIA B200": ((10, 0), 180 * _GB),
-    "NVIDIA GB200": ((10, 0), 186 * _GB),
-}
-"""Compute capability (NVIDIA, CUDA GPUs) and memory (data sheets) of the cards that published tables are of."""
 
 
 def traits_of_card(name: str) -> DeviceTraits:
-    """What the name of a card says of its limits; of a card that is not known here, that it is a CUDA device."""
-    if name not in _KNOWN:
+    """What the name of a card says of its limits; of a card that `gpus.yaml` lacks, that it is a CUDA device."""
+    gpu = find_gpu(device_type_of(name, Backend.CUDA))
+    if gpu is None:
         return DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=UNKNOWN_MEMORY_BYTES)
-    capability, memory_bytes = _KNOWN[name]
-    return replace(traits_of_capability(capability), memory_bytes=memory_bytes)
+    return replace(traits_of_capability(gpu.compute_capability), memory_bytes=round(gpu.memory_gb * 1e9))
 
 
 @dataclass(frozen=True, kw_only=True)

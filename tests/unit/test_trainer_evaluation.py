@@ -22,7 +22,7 @@ CONFIGURED = configurations(tiled_table((256, 512, 1024)))
 
 
 def errors(configured: pd.DataFrame) -> dict[str, dict[str, Metrics]]:
-    return {kind: found for kind, _, found in evaluate("test-device", configured, SMALL)}
+    return {one.kind: dict(one.metrics) for one in evaluate("test-device", configured, SMALL)}
 
 
 @given(
@@ -85,7 +85,9 @@ def test_shuffled_measurements_evaluate_badly() -> None:
 def test_a_held_out_row_does_not_influence_its_own_prediction() -> None:
     absurd = CONFIGURED.copy()
     absurd.loc[7, ["runtime_ms", "power_w"]] = [1e6, 1e6]
-    plain, changed = (out_of_fold("test-device", frame, by_shape(frame), SMALL) for frame in (CONFIGURED, absurd))
+    plain, changed = (
+        out_of_fold("test-device", frame, by_shape(frame), SMALL).predicted for frame in (CONFIGURED, absurd)
+    )
     pd.testing.assert_series_equal(plain.loc[7], changed.loc[7])
     assert not plain.equals(changed)
 
@@ -93,7 +95,7 @@ def test_a_held_out_row_does_not_influence_its_own_prediction() -> None:
 def test_a_row_whose_like_is_nowhere_else_is_left_out_of_the_evaluation() -> None:
     lonely = CONFIGURED.copy()
     lonely.loc[3, "layout"] = "tt"
-    predicted = out_of_fold("test-device", lonely, by_shape(lonely), SMALL)
+    predicted = out_of_fold("test-device", lonely, by_shape(lonely), SMALL).predicted
     assert predicted.loc[3].isna().all()
     assert predicted.drop(index=3).notna().all(axis=None)
 

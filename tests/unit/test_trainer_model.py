@@ -10,16 +10,16 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.ensemble import RandomForestRegressor
+from sklearn.ensemble import ExtraTreesRegressor
 
 import trainer.model
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from tests.training_tables import blas_table, tiled_table
 from trainer.forest import ForestSettings, as_arrays, fit
 from trainer.model.columns import OUTPUTS, Vocabulary
-from trainer.model.physics import compulsory_bytes, flops
-from trainer.model.predictor import Predictor
-from trainer.table import configurations, vocabulary_of
+from trainer.model.physics import compulsory_bytes, flops_of
+from trainer.model.predictor import BOUNDS, OUTSIDE, Predictor
+from trainer.table import ELEMENT_BYTES, configurations
 
 SMALL = ForestSettings(trees=20)
 CONFIGURED = configurations(tiled_table())
@@ -34,7 +34,8 @@ def ask(**columns: object) -> pd.DataFrame:
 def test_energy_and_rate_never_contradict_time_and_power() -> None:
     found = MODEL.predict(CONFIGURED)
     np.testing.assert_allclose(found["energy_mj"], found["power_w"] * found["runtime_ms"])
-    np.testing.assert_allclose(found["tflops"] * found["runtime_ms"] * 1e9, flops(CONFIGURED))
+    work = 2.0 * CONFIGURED["m"] * CONFIGURED["n"] * CONFIGURED["k"]
+    np.testing.assert_allclose(found["tflops"] * found["runtime_ms"] * 1e9, work)
 
 
 def test_predictions_of_trained_rows_are_close_to_what_was_measured() -> None:
@@ -69,7 +70,7 @@ def test_the_callers_index_is_kept() -> None:
 
 def test_an_empty_table_gives_an_empty_prediction() -> None:
     found = MODEL.predict(CONFIGURED.head(0))
-    assert list(found) == list(OUTPUTS)
+    assert list(found) == [*OUTPUTS, *BOUNDS, OUTSIDE]
     assert found.empty
 
 
@@ -154,16 +155,30 @@ def test_families_with_different_parameters_share_a_model() -> None:
 def test_a_stored_model_predicts_what_the_fitted_one_does(tmp_path: Path) -> None:
     MODEL.save(tmp_path)
     pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(CONFIGURED), MODEL.predict(CONFIGURED))
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 500_000
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1_000_000
 
 
 def test_the_arrays_of_a_forest_predict_what_scikit_learn_does() -> None:
     random = np.random.default_rng(1)
     x = random.normal(size=(3000, 4)).astype("float32")
     y = np.column_stack([x[:, 0] * x[:, 1], np.abs(x[:, 2])])
-    forest = RandomForestRegressor(n_estimators=50, random_state=0).fit(x[:300], y[:300])
-    arrays = as_arrays(forest, np.zeros(2), np.ones(2))
-    np.testing.assert_allclose(arrays.predict(x), forest.predict(x), rtol=1e-5, atol=1e-6)
+    forest = ExtraTreesRegressor(n_estimators=50, random_state=0).fit(x[:300], y[:300])
+    mean, spread = as_arrays(forest, np.zeros(2), np.ones(2)).predict(x)
+    np.testing.assert_allclose(mean, forest.predict(x), rtol=1e-5, atol=1e-6)
+    each = np.stack([tree.predict(x) for tree in forest.estimators_])
+    np.testing.assert_allclose(spread, each.std(axis=0), rtol=1e-4, atol=1e-6)
+
+
+def test_a_row_goes_the_same_way_at_a_threshold_itself() -> None:
+    """scikit-learn compares float32 with float64 thresholds, the arrays with float32 ones: a value beside one must not cross it."""
+    random = np.random.default_rng(2)
+    x = random.normal(size=(200, 1)).astype("float32")
+    forest = ExtraTreesRegressor(n_estimators=8, random_state=0).fit(x, np.arange(200.0))
+    exact = np.concatenate([tree.tree_.threshold for tree in forest.estimators_])
+    near = exact.astype("float32")
+    asked = np.concatenate([near, np.nextafter(near, np.float32(9)), np.nextafter(near, np.float32(-9))])[:, None]
+    arrays = as_arrays(forest, np.zeros(1), np.ones(1))
+    np.testing.assert_allclose(arrays.predict(asked)[0][:, 0], forest.predict(asked), rtol=1e-5)
 
 
 @given(
@@ -178,14 +193,9 @@ def test_work_and_traffic_are_those_of_the_domain(shape: tuple[int, int, int], t
     row = pd.DataFrame(
         [dict(zip("mnk", map(float, shape), strict=True)) | {"ab": known.ab, "cd": known.cd, "beta": beta}]
     )
-    assert flops(row)[0] == problem.flops
-    assert compulsory_bytes(row, vocabulary_of(CONFIGURED).element_bytes)[0] == problem.bytes
-
-
-def test_no_trained_row_is_faster_than_its_roofline() -> None:
-    complete = MODEL.vocabulary.complete(CONFIGURED)
-    reference = MODEL.roofline.time_ms(complete, MODEL.vocabulary.element_bytes)
-    assert (reference <= CONFIGURED["runtime_ms"] * (1 + 1e-12)).all()
+    rows = MODEL.vocabulary.read(row.assign(family="tiled"))
+    assert flops_of(rows)[0] == problem.flops
+    assert compulsory_bytes(rows, ELEMENT_BYTES)[0] == problem.bytes
 
 
 def test_time_grows_with_work_beyond_the_largest_trained_shape() -> None:

@@ -7,7 +7,7 @@ nothing where the family has no such parameter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,9 +18,53 @@ REQUIRED = ("m", "n", "k", "ab", "family")
 WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta")
 OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
 
-_EXTENTS = ("m", "n", "k")
+EXTENTS = ("m", "n", "k")
 _TEXTS = ("ab", "family", "cd", "acc", "layout")
 _LARGEST_EXTENT = 2**31 - 1
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A column of few different texts: `values[codes[row]]`."""
+
+    codes: Array
+    values: tuple[str, ...]
+
+    def map(self, of: Callable[[str], float]) -> Floats:
+        """A number for each row, by its text."""
+        return np.array([of(value) for value in self.values], "float64")[self.codes]
+
+    def is_in(self, wanted: Sequence[str]) -> Bools:
+        return np.array([value in wanted for value in self.values], bool)[self.codes]
+
+    def __add__(self, other: Text | str) -> Text:
+        if isinstance(other, str):
+            return Text(self.codes, tuple(value + other for value in self.values))
+        width = max(1, len(other.values))
+        codes, both = pd.factorize(self.codes * width + other.codes)
+        return Text(codes, tuple(self.values[pair // width] + other.values[pair % width] for pair in both.tolist()))
+
+
+@dataclass(frozen=True)
+class Configurations:
+    """Completed rows: numbers as float64 [rows], NaN where a family has no such parameter; texts without gaps."""
+
+    numbers: Mapping[str, Floats]
+    texts: Mapping[str, Text]
+
+    def __len__(self) -> int:
+        return len(self.numbers["m"])
+
+    def __getitem__(self, name: str) -> Floats:
+        return self.numbers[name]
+
+    def parameter(self, name: str) -> Floats:
+        """A kernel parameter, all NaN where no row can have it."""
+        return self.numbers[name] if name in self.numbers else np.full(len(self), np.nan)
 
 
 @dataclass(frozen=True)
@@ -32,6 +76,8 @@ class FamilyKnowledge:
     # Element types as "ab:cd:acc", and layouts, that were measured.
     types: tuple[str, ...]
     layouts: tuple[str, ...]
+    # Number column, or `flops` -> its least and its greatest value.
+    ranges: Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -56,117 +102,170 @@ class Vocabulary:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Vocabulary:
         families = {
-            name: FamilyKnowledge(known["parameters"], tuple(known["types"]), tuple(known["layouts"]))
+            name: FamilyKnowledge(
+                known["parameters"],
+                tuple(known["types"]),
+                tuple(known["layouts"]),
+                {column: (low, high) for column, (low, high) in known["ranges"].items()},
+            )
             for name, known in data["families"].items()
         }
         usual = {ab: (cd, acc) for ab, (cd, acc) in data["usual_output"].items()}
         return cls(families, tuple(data["parameters"]), data["element_bytes"], usual)
 
-    def known(self, frame: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which rows of a completed frame have only values of family, types and layout that were measured together."""
-        types = _types(frame)
-        known = np.zeros(len(frame), dtype=bool)
+    def known(self, rows: Configurations) -> Bools:
+        """Which rows have only values of family, types and layout that were measured together."""
+        types, known = types_of(rows), np.zeros(len(rows), dtype=bool)
         for name, family in self.families.items():
-            known |= (frame["family"] == name) & types.isin(family.types) & frame["layout"].isin(family.layouts)
+            known |= (
+                rows.texts["family"].is_in([name])
+                & types.is_in(family.types)
+                & rows.texts["layout"].is_in(family.layouts)
+            )
         return known
 
-    def complete(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The raw columns of `frame`, checked, with gaps filled: numbers as float64, texts as str.
+    def outside(self, rows: Configurations, flops: Floats) -> list[str]:
+        """For each row the columns whose values lie outside what was measured of its family: `m, tile`; or nothing."""
+        columns = (*EXTENTS, "flops", *self.parameters)
+        code = np.zeros(len(rows), dtype="int64")
+        for name, family in self.families.items():
+            here = rows.texts["family"].is_in([name])
+            for bit, column in enumerate(columns):
+                if column not in family.ranges:
+                    continue
+                low, high = family.ranges[column]
+                value = flops if column == "flops" else rows[column]
+                code |= (here & ((value < low) | (value > high))).astype("int64") << bit
+        distinct, which = np.unique(code, return_inverse=True)
+        said = [
+            ", ".join(column for bit, column in enumerate(columns) if value >> bit & 1) for value in distinct.tolist()
+        ]
+        return [said[index] for index in which.tolist()]
+
+    def complete(self, frame: Mapping[str, Any] | pd.DataFrame) -> Configurations:
+        """The raw columns of `frame`, checked, with gaps filled.
 
         Raises ValueError naming the row, the column, and what the model knows.
         """
+        rows = self.read(frame)
+        self._check_known(rows, _labels(frame, len(rows)))
+        return rows
+
+    def read(self, frame: Mapping[str, Any] | pd.DataFrame) -> Configurations:
+        """As `complete`, of rows whose family, types and layout need not have been measured together."""
         missing = [name for name in REQUIRED if name not in frame]
         if missing:
             raise ValueError(f"the columns {', '.join(missing)} are missing; the model needs {', '.join(REQUIRED)}")
-        done = pd.DataFrame(index=frame.index)
-        for name in _EXTENTS:
-            done[name] = _extent(frame, name)
-        for name in ("ab", "family"):
-            done[name] = _text(frame, name, None)
-        _check_one_of(done["family"], tuple(self.families), "family")
-        _check_one_of(done["ab"], tuple(self.usual_output), "ab")
+        labels = _labels(frame, len(frame["m"]))
+        numbers = {name: _extent(frame, name, labels) for name in EXTENTS}
+        texts = {name: _text(frame, name, labels, None) for name in ("ab", "family")}
+        _check_one_of(texts["family"], tuple(self.families), "family", labels)
+        _check_one_of(texts["ab"], tuple(self.usual_output), "ab", labels)
         for position, name in enumerate(("cd", "acc")):
-            default = done["ab"].map({ab: outputs[position] for ab, outputs in self.usual_output.items()})
-            done[name] = _text(frame, name, default)
-        done["layout"] = _text(frame, "layout", pd.Series("nn", index=frame.index))
+            usual = Text(texts["ab"].codes, tuple(self.usual_output[ab][position] for ab in texts["ab"].values))
+            texts[name] = _text(frame, name, labels, usual)
+        texts["layout"] = _text(frame, "layout", labels, Text(np.zeros(len(labels), "int64"), ("nn",)))
         for name, number in (("alpha", 1.0), ("beta", 0.0)):
-            done[name] = _number(frame, name).fillna(number)
+            given = _number(frame, name, labels)
+            numbers[name] = np.where(np.isnan(given), number, given)
         for name in self.parameters:
-            done[name] = self._parameter(frame, done["family"], name)
-        self._check_known(done)
-        return done[list(self.raw_columns)]
+            numbers[name] = self._parameter(frame, texts["family"], name, labels)
+        return Configurations(numbers, texts)
 
-    def _parameter(self, frame: pd.DataFrame, families: pd.Series, name: str) -> pd.Series:
-        given = _number(frame, name)
-        defaults = {family: known.parameters.get(name, np.nan) for family, known in self.families.items()}
-        default = families.map(defaults).astype("float64")
-        idle = given.notna() & default.isna()
+    def _parameter(self, frame: Mapping[str, Any] | pd.DataFrame, family: Text, name: str, labels: Any) -> Floats:
+        default = family.map(lambda value: self.families[value].parameters.get(name, np.nan))
+        if name not in frame:
+            return default
+        given = _number(frame, name, labels)
+        idle = ~np.isnan(given) & np.isnan(default)
         if idle.any():
-            row, family = _first(idle), families[idle].iloc[0]
-            has = ", ".join(self.families[family].parameters) or "none"
+            row = int(np.argmax(idle))
+            which = family.values[family.codes[row]]
+            has = ", ".join(self.families[which].parameters) or "none"
             raise ValueError(
-                f"row {row}: {family} has no parameter {name}, yet the row says {given[idle].iloc[0]:g}; it has: {has}"
+                f"row {labels[row]}: {which} has no parameter {name}, yet the row says {given[row]:g}; it has: {has}"
             )
-        return given.fillna(default)
+        return np.where(np.isnan(given), default, given)
 
-    def _check_known(self, frame: pd.DataFrame) -> None:
-        strange = ~self.known(frame)
+    def _check_known(self, rows: Configurations, labels: Any) -> None:
+        strange = ~self.known(rows)
         if not strange.any():
             return
-        row = frame[strange].iloc[0]
-        family = self.families[row["family"]]
+        row = int(np.argmax(strange))
+        said = {name: text.values[text.codes[row]] for name, text in rows.texts.items()}
+        family = self.families[said["family"]]
         raise ValueError(
-            f"row {row.name}: the model was trained on {row['family']} with types {', '.join(family.types)} "
-            f"and layouts {', '.join(family.layouts)}, not on {row['ab']}:{row['cd']}:{row['acc']} {row['layout']}; "
+            f"row {labels[row]}: the model was trained on {said['family']} with types {', '.join(family.types)} "
+            f"and layouts {', '.join(family.layouts)}, not on {said['ab']}:{said['cd']}:{said['acc']} {said['layout']}; "
             "measure such configurations first"
         )
 
 
-def _types(frame: pd.DataFrame) -> pd.Series:
-    return frame["ab"] + ":" + frame["cd"] + ":" + frame["acc"]
+def types_of(rows: Configurations) -> Text:
+    """The element types of each row, as "ab:cd:acc"."""
+    return rows.texts["ab"] + ":" + rows.texts["cd"] + ":" + rows.texts["acc"]
 
 
-def _first(mask: pd.Series) -> Any:
-    return mask.index[mask.to_numpy()][0]
+def _labels(frame: Mapping[str, Any] | pd.DataFrame, rows: int) -> Any:
+    """What rows are called in messages."""
+    return frame.index if isinstance(frame, pd.DataFrame) else range(rows)
 
 
-def _number(frame: pd.DataFrame, name: str) -> pd.Series:
+def _given(frame: Mapping[str, Any] | pd.DataFrame, name: str) -> Array:
+    column = frame[name]
+    return column.to_numpy() if isinstance(column, pd.Series) else np.asarray(column)
+
+
+def _number(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any) -> Floats:
     """The column as float64, all NaN where it is absent. Raises ValueError where a value is no number."""
     if name not in frame:
-        return pd.Series(np.nan, index=frame.index, dtype="float64")
-    values = pd.to_numeric(frame[name], errors="coerce").astype("float64")
-    bad = (values.isna() & frame[name].notna()) | np.isinf(values)
+        return np.full(len(labels), np.nan)
+    given = _given(frame, name)
+    if given.dtype.kind in "iuf":
+        values = given.astype("float64")
+        bad = np.isinf(values)
+    else:
+        parsed: Any = pd.to_numeric(pd.Series(given), errors="coerce")
+        values = parsed.to_numpy("float64", na_value=np.nan)
+        bad = (np.isnan(values) & ~pd.isna(given)) | np.isinf(values)
     if bad.any():
-        value = frame[name][bad].iloc[0]
-        shown = repr(value) if isinstance(value, str) else value
-        raise ValueError(f"row {_first(bad)}: {name} is {shown}; it must be a finite number")
+        row = int(np.argmax(bad))
+        shown = repr(given[row]) if isinstance(given[row], str) else given[row]
+        raise ValueError(f"row {labels[row]}: {name} is {shown}; it must be a finite number")
     return values
 
 
-def _extent(frame: pd.DataFrame, name: str) -> pd.Series:
-    values = _number(frame, name)
-    bad = ~((values >= 1) & (values <= _LARGEST_EXTENT) & (values == np.floor(values)))
+def _extent(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any) -> Floats:
+    values = _number(frame, name, labels)
+    with np.errstate(invalid="ignore"):
+        bad = ~((values >= 1) & (values <= _LARGEST_EXTENT) & (values == np.floor(values)))
     if bad.any():
-        value = frame[name][bad].iloc[0]
-        raise ValueError(f"row {_first(bad)}: {name} is {value}; it must be a whole number from 1 to {_LARGEST_EXTENT}")
+        row = int(np.argmax(bad))
+        value = _given(frame, name)[row]
+        raise ValueError(f"row {labels[row]}: {name} is {value}; it must be a whole number from 1 to {_LARGEST_EXTENT}")
     return values
 
 
-def _text(frame: pd.DataFrame, name: str, default: pd.Series | None) -> pd.Series:
-    values = frame[name] if name in frame else pd.Series(None, index=frame.index)
-    values = values.astype("object")
-    gaps = values.isna()
-    if default is not None:
-        values = values.where(~gaps, default)
-    elif gaps.any():
-        raise ValueError(f"row {_first(gaps)}: {name} is missing")
-    return values.astype(str)
+def _text(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any, default: Text | None) -> Text:
+    if name not in frame:
+        if default is None:
+            raise ValueError(f"row {labels[0]}: {name} is missing")
+        return default
+    codes, found = pd.factorize(np.asarray(_given(frame, name), dtype=object))
+    values = tuple(str(value) for value in found)
+    gaps = codes < 0
+    if not gaps.any():
+        return Text(codes, values)
+    if default is None:
+        raise ValueError(f"row {labels[int(np.argmax(gaps))]}: {name} is missing")
+    return Text(np.where(gaps, default.codes + len(values), codes), (*values, *default.values))
 
 
-def _check_one_of(values: pd.Series, known: tuple[str, ...], name: str) -> None:
-    strange = ~values.isin(known)
+def _check_one_of(text: Text, known: tuple[str, ...], name: str, labels: Any) -> None:
+    strange = ~text.is_in(known)
     if strange.any():
-        value = values[strange].iloc[0]
+        row = int(np.argmax(strange))
         raise ValueError(
-            f"row {_first(strange)}: {name} is {value!r}, which the model has not seen; it knows {', '.join(known)}"
+            f"row {labels[row]}: {name} is {text.values[text.codes[row]]!r}, which the model has not seen; "
+            f"it knows {', '.join(known)}"
         )

@@ -1,100 +1,169 @@
-"""What a forest sees of a configuration: sizes, traffic, alignment, and how the kernel's tiles cover the problem.
+"""What a forest sees of a configuration on a card: sizes, traffic, waves and occupancy of the kernel's blocks, and kinds.
 
-Sizes are logarithms, so that a tree's threshold means a ratio. A feature that a family does not have is 0.
+Sizes are logarithms to the base 2, so that a tree's threshold means a ratio. A feature that a family does not have is 0.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
-from .columns import Vocabulary
-from .physics import compulsory_bytes, flops
+from .card import Card
+from .columns import EXTENTS, Array, Configurations, Floats, Vocabulary
+from .physics import Library, Tiling, Work, reference_ms
 
 _WIDEST_ALIGNMENT = 8
 """Alignment is counted to 2^8 elements: wider than any vector load or tile edge that a kernel can profit from."""
 
+_MANY_WAVES = 64.0
 
-def features(frame: pd.DataFrame, vocabulary: Vocabulary) -> tuple[list[str], np.ndarray[Any, np.dtype[np.float32]]]:
-    """The names of the features, and a matrix [rows, features] for a completed frame.
 
-    float32 is what scikit-learn's trees compare with, so training and prediction see the same numbers.
-    """
-    columns = {
-        **_sizes(frame, vocabulary),
-        **{f"align_{name}": _alignment(frame[name]) for name in ("m", "n", "k")},
-        **_kinds(frame, vocabulary),
-        **{name: frame[name].fillna(0.0) for name in vocabulary.parameters if _trained(name, vocabulary)},
-        **_tiling(frame),
-        **_parallelism(frame),
-    }
-    return list(columns), np.column_stack([np.asarray(column, dtype="float32") for column in columns.values()])
+@dataclass(frozen=True)
+class Seen:
+    """What a model knows of rows before it is asked: their features by name, and the time that physics gives them."""
+
+    columns: dict[str, Floats]
+    reference_ms: Floats
+    flops: Floats
+
+    def matrix(self, names: Sequence[str]) -> Array:
+        """[rows, features] in float32, which is what scikit-learn's trees compare with."""
+        found = np.empty((len(self.flops), len(names)), "float32")
+        for index, name in enumerate(names):
+            found[:, index] = self.columns[name]
+        return found
+
+    def varying(self) -> list[str]:
+        """The features that are not the same in all rows."""
+        return [name for name, column in self.columns.items() if len(column) and np.any(column != column[0])]
+
+
+def see(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Seen:
+    """The features of completed rows on that card."""
+    element_bytes = vocabulary.element_bytes
+    with np.errstate(divide="ignore", invalid="ignore"):
+        work = Work.of(rows, element_bytes, card)
+        library = Library.of(rows, work, card)
+        tiling = Tiling.of(rows, work, card, element_bytes)
+        columns = {
+            **_sizes(rows, work, card, vocabulary),
+            **{f"align_{name}": _alignment(rows[name]) for name in EXTENTS},
+            **_library(rows, work, library, card),
+            **{name: np.nan_to_num(value) for name, value in _tiling(rows, work, tiling, card, vocabulary).items()},
+            **_kinds(rows, vocabulary),
+            **{name: np.nan_to_num(rows[name]) for name in vocabulary.parameters if _trained(name, vocabulary)},
+            "log2_flops_per_thread": np.nan_to_num(np.log2(work.flops / rows.parameter("threads"))),
+        }
+        return Seen(columns, reference_ms(work, library, tiling, card), work.flops)
 
 
 def _trained(parameter: str, vocabulary: Vocabulary) -> bool:
     return any(parameter in family.parameters for family in vocabulary.families.values())
 
 
-def _sizes(frame: pd.DataFrame, vocabulary: Vocabulary) -> dict[str, Any]:
-    work, traffic = flops(frame), compulsory_bytes(frame, vocabulary.element_bytes)
-    logs = {name: np.log2(frame[name]) for name in ("m", "n", "k")}
+def _sizes(rows: Configurations, work: Work, card: Card, vocabulary: Vocabulary) -> dict[str, Floats]:
+    m, n, k = (np.log2(rows[name]) for name in EXTENTS)
+    ab, cd = (np.log2(rows.texts[name].map(vocabulary.element_bytes.__getitem__)) for name in ("ab", "cd"))
+    cache = np.log2(card.l2_bytes)
+    roof = np.maximum(work.compute_ms, work.memory_ms)
     return {
-        **{f"log2_{name}": value for name, value in logs.items()},
-        "log2_flops": np.log2(work),
-        "log2_bytes": np.log2(traffic),
-        "log2_intensity": np.log2(work / traffic),
-        "log2_outputs": logs["m"] + logs["n"],
-        "log2_aspect": logs["m"] - logs["n"],
-        "log2_depth": logs["k"] - (logs["m"] + logs["n"]) / 2,
+        **{"log2_m": m, "log2_n": n, "log2_k": k, "log2_mn": m + n, "log2_mk": m + k, "log2_nk": n + k},
+        **{"log2_aspect": m - n, "log2_depth": k - (m + n) / 2},
+        "log2_flops": np.log2(work.flops),
+        "log2_bytes": np.log2(work.bytes),
+        "log2_intensity": np.log2(work.flops / work.bytes),
+        # How the card's two limits compare, and how both do with the floor of a launch.
+        "log2_roofline": np.log2(roof),
+        "log2_balance": np.log2(work.compute_ms / work.memory_ms),
+        "log2_floored": np.log2(roof + card.floor_ms),
+        # Shares of the L2 that the problem and its operands take.
+        "log2_l2": np.log2(work.bytes) - cache,
+        **{"log2_l2_a": m + k + ab - cache, "log2_l2_b": k + n + ab - cache, "log2_l2_d": m + n + cd - cache},
     }
 
 
-def _alignment(extent: pd.Series) -> Any:
+def _alignment(extent: Floats) -> Floats:
     """log2 of the largest power of two that divides the extent, at most `_WIDEST_ALIGNMENT`."""
-    whole = extent.to_numpy("int64") | (1 << _WIDEST_ALIGNMENT)
-    return np.log2(whole & -whole)
+    whole = extent.astype("int64") | (1 << _WIDEST_ALIGNMENT)
+    result: Floats = np.log2(whole & -whole)
+    return result
 
 
-def _kinds(frame: pd.DataFrame, vocabulary: Vocabulary) -> dict[str, Any]:
+def _library(rows: Configurations, work: Work, library: Library, card: Card) -> dict[str, Floats]:
+    """What a library that may choose its tiles would face."""
+    squares = np.ceil(rows["m"] / 128) * np.ceil(rows["n"] / 128)
     return {
-        **{f"is_{family}": frame["family"] == family for family in vocabulary.families},
-        **{f"ab_is_{ab}": frame["ab"] == ab for ab in vocabulary.usual_output},
-        "ab_bytes": frame["ab"].map(vocabulary.element_bytes),
-        "cd_bytes": frame["cd"].map(vocabulary.element_bytes),
-        "acc_bytes": frame["acc"].map(vocabulary.element_bytes),
-        "a_transposed": frame["layout"].str[0] == "t",
-        "b_transposed": frame["layout"].str[1] == "t",
-        "reads_c": frame["beta"] != 0,
+        **{f"efficiency_{tile}": value for tile, value in library.efficiency.items()},
+        "log2_library_time": np.log2(library.compute_ms),
+        "log2_library_loss": np.log2(library.compute_ms / work.compute_ms),
+        "library_tile": library.tile,
+        "log2_library_slices": np.log2(library.slices),
+        "log2_waves_128": np.log2(squares / card.multiprocessors),
+        **{f"padding_{axis}_64": np.ceil(rows[axis] / 64) * 64 / rows[axis] for axis in "mn"},
     }
 
 
-def _tiling(frame: pd.DataFrame) -> dict[str, Any]:
-    """How blocks cover the problem: how many there are, what share of their work is padding, and their K loop."""
-    edge = _parameter(frame, "tile")
-    rows, columns, depth = (_parameter(frame, f"tile_{axis}").fillna(edge) for axis in "mnk")
-    slices = _parameter(frame, "split_k").fillna(1.0)
-    block_rows, block_columns = np.ceil(frame["m"] / rows), np.ceil(frame["n"] / columns)
-    steps = np.ceil(frame["k"] / slices / depth)
-    tiling = {
-        "log2_blocks": np.log2(block_rows * block_columns * slices),
-        "log2_steps": np.log2(steps),
-        "padding_m": block_rows * rows / frame["m"],
-        "padding_n": block_columns * columns / frame["n"],
-        "padding_k": steps * depth * slices / frame["k"],
-        # flops per byte that one block loads: what a tile saves in traffic.
-        "tile_intensity": rows * columns / (rows + columns),
+def _tiling(rows: Configurations, work: Work, tiling: Tiling, card: Card, vocabulary: Vocabulary) -> dict[str, Floats]:
+    """What the kernel's own blocks face; NaN where its tiles are not known."""
+    ab = rows.texts["ab"].map(vocabulary.element_bytes.__getitem__)
+    waves = tiling.blocks / card.multiprocessors
+    full = waves / tiling.resident
+    warps = np.ceil(tiling.threads / 32)
+    outputs = tiling.rows * tiling.columns / tiling.threads
+    warp_rows, warp_columns = rows.parameter("warp_m"), rows.parameter("warp_n")
+    strips = tiling.blocks * (tiling.rows + tiling.columns) * (rows["k"] / tiling.slices) * ab
+    at_once = np.sqrt(np.minimum(tiling.blocks, card.multiprocessors * tiling.resident))
+    return {
+        "log2_blocks": np.log2(tiling.blocks),
+        "log2_waves": np.log2(waves),
+        "log2_full_waves": np.log2(full),
+        # What share of the time of whole waves there is work for all multiprocessors; with all that they hold at a time.
+        "wave_efficiency": waves / np.ceil(waves),
+        "full_wave_efficiency": full / np.ceil(full),
+        "last_wave": full - np.floor(full),
+        "whole_waves": np.minimum(np.ceil(full), _MANY_WAVES),
+        "padding_m": tiling.grid_rows * tiling.rows / rows["m"],
+        "padding_n": tiling.grid_columns * tiling.columns / rows["n"],
+        "padding_k": tiling.steps * tiling.depth * tiling.slices / rows["k"],
+        "log2_steps": np.log2(tiling.steps),
+        "occupancy": tiling.resident * warps * 32 / card.threads,
+        "resident_blocks": tiling.resident,
+        "log2_busy_warps": np.log2(np.minimum(tiling.resident, np.ceil(waves)) * warps),
+        "log2_shared_bytes": np.log2(tiling.shared_bytes),
+        "registers": tiling.registers,
+        "log2_block_threads": np.log2(tiling.threads),
+        "log2_outputs_per_thread": np.log2(outputs),
+        "lane_efficiency": tiling.threads / (warps * 32),
+        # flops per byte that a block, and a warp or a thread of it, loads: what a tile saves in traffic.
+        "log2_tile_intensity": np.log2(tiling.rows * tiling.columns / (tiling.rows + tiling.columns)),
+        "log2_warp_intensity": np.log2(
+            np.where(np.isnan(warp_rows), np.sqrt(outputs) / 2, warp_rows * warp_columns / (warp_rows + warp_columns))
+        ),
+        **{"log2_tile_m": np.log2(tiling.rows), "log2_tile_n": np.log2(tiling.columns)},
+        **{"log2_tile_k": np.log2(tiling.depth), "log2_slices": np.log2(tiling.slices)},
+        # What the blocks read of the L2 over what the problem has, and the share of the L2 that those at work need for a step.
+        "log2_strips": np.log2(strips / work.bytes),
+        "log2_wave_strip": np.log2(at_once * (tiling.rows + tiling.columns) * tiling.depth * ab / card.l2_bytes),
+        **{"log2_grid_m": np.log2(tiling.grid_rows), "log2_grid_n": np.log2(tiling.grid_columns)},
+        "log2_wave_time": np.log2(tiling.compute_ms),
+        "log2_wave_loss": np.log2(tiling.compute_ms / work.compute_ms),
     }
-    return {name: value.fillna(0.0) for name, value in tiling.items()}
 
 
-def _parallelism(frame: pd.DataFrame) -> dict[str, Any]:
-    per_thread = flops(frame) / _parameter(frame, "threads")
-    return {"log2_flops_per_thread": np.log2(per_thread.fillna(1.0))}
+def _kinds(rows: Configurations, vocabulary: Vocabulary) -> dict[str, Floats]:
+    def share(name: str, value: str) -> Floats:
+        return rows.texts[name].map(lambda text: float(text == value))
 
+    def size(name: str) -> Floats:
+        return rows.texts[name].map(vocabulary.element_bytes.__getitem__)
 
-def _parameter(frame: pd.DataFrame, name: str) -> pd.Series:
-    if name in frame:
-        return frame[name]
-    return pd.Series(np.nan, index=frame.index, dtype="float64")
+    return {
+        **{f"is_{family}": share("family", family) for family in vocabulary.families},
+        **{f"ab_is_{ab}": share("ab", ab) for ab in vocabulary.usual_output},
+        **{f"{name}_bytes": size(name) for name in ("ab", "cd", "acc")},
+        "a_transposed": rows.texts["layout"].map(lambda layout: float(layout[0] == "t")),
+        "b_transposed": rows.texts["layout"].map(lambda layout: float(layout[1] == "t")),
+        "reads_c": (rows["beta"] != 0).astype("float64"),
+    }

@@ -1,69 +1,172 @@
-"""Work and traffic of a GEMM, and the roofline that runtimes are measured against.
+"""Work and traffic of a GEMM, how a kernel's tiles cover it, and the time that physics alone would give.
 
 A forest cannot go beyond the targets it was trained on, so it never learns milliseconds: it learns by what factor a
-configuration misses the time that the best measured rates of its device would give (the roofline of Williams,
-Waterman and Patterson, CACM 52(4), 2009). That factor moves little with size.
+configuration misses a reference time. That factor moves little with size. The reference is a roofline (Williams,
+Waterman and Patterson, CACM 52(4), 2009) whose computing comes in whole waves of blocks, above the floor of a launch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
+
+from .card import Card
+from .columns import Configurations, Floats
+
+_LIBRARY_TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
+"""Tiles that vendors' libraries have kernels of, for every type."""
+
+_LIBRARY_SLICES = (1, 2, 4, 8, 16)
+_SHORTEST_SLICE = 128
+"""Libraries do not cut k into shorter pieces."""
+
+_FEEDING = 48.0
+"""What a tile pays for its operands: its time grows by this over the harmonic mean of its edges, halved. A rough figure: a
+forest learns what it misses."""
+
+_SLICING_MS = 1e-3
+"""What adding up slices costs at the least: about one more launch."""
+
+_SHARPNESS = 4
+"""Of the maximum of computing and memory: times that are alike add up a little, as in no kernel they overlap wholly."""
+
+_HOPPER_THREADS = 384
+"""Of a block of a warp-specialised kernel: two groups of warps that compute, and one that copies (CUTLASS 3.x)."""
+
+_BLOCK_BYTES = 1024
+"""Shared memory that the system takes of each block (CUDA C++ Programming Guide, from compute capability 8.0)."""
+
+_FEWEST_REGISTERS, _MOST_REGISTERS = 30, 255
 
 
-def flops(frame: pd.DataFrame) -> pd.Series:
+def flops_of(rows: Configurations) -> Floats:
     """2·m·n·k operations of each row."""
-    return 2.0 * frame["m"] * frame["n"] * frame["k"]
+    return 2.0 * rows["m"] * rows["n"] * rows["k"]
 
 
-def compulsory_bytes(frame: pd.DataFrame, element_bytes: Mapping[str, int]) -> pd.Series:
+def compulsory_bytes(rows: Configurations, element_bytes: Mapping[str, int]) -> Floats:
     """Bytes of each row with A and B read once, D written once, and C read once where beta is not 0."""
-    inputs = (frame["m"] * frame["k"] + frame["k"] * frame["n"]) * frame["ab"].map(element_bytes).astype("float64")
-    outputs = frame["m"] * frame["n"] * frame["cd"].map(element_bytes).astype("float64")
-    return inputs + outputs * np.where(frame["beta"] == 0, 1.0, 2.0)
+    m, n, k = rows["m"], rows["n"], rows["k"]
+    inputs = (m * k + k * n) * rows.texts["ab"].map(element_bytes.__getitem__)
+    outputs = m * n * rows.texts["cd"].map(element_bytes.__getitem__)
+    return inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
-class Roofline:
-    """The best rates in a training table: per family and input type in flops/ms, and per family in bytes/ms."""
+class Work:
+    """What a problem asks of a card, whatever the kernel: operations, bytes, and the least ms for each."""
 
-    flops_per_ms: Mapping[str, Mapping[str, float]]
-    bytes_per_ms: Mapping[str, float]
+    flops: Floats
+    bytes: Floats
+    peak: Floats  # operations per ms
+    compute_ms: Floats
+    memory_ms: Floats
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, runtime_ms: pd.Series, element_bytes: Mapping[str, int]) -> Roofline:
-        """The largest rates that rows of a completed frame reached. No row is faster than its own roofline time."""
-        rates = pd.DataFrame(
-            {
-                "family": frame["family"],
-                "ab": frame["ab"],
-                "flops": flops(frame) / runtime_ms,
-                "bytes": compulsory_bytes(frame, element_bytes) / runtime_ms,
-            }
+    def of(cls, rows: Configurations, element_bytes: Mapping[str, int], card: Card) -> Work:
+        flops, traffic = flops_of(rows), compulsory_bytes(rows, element_bytes)
+        peak = rows.texts["ab"].map(card.flops_per_ms.__getitem__)
+        return cls(flops, traffic, peak, flops / peak, traffic / card.bytes_per_ms)
+
+
+@dataclass(frozen=True)
+class Library:
+    """What the best of a vendor's usual tiles would take, for rows whose own tiles are not known."""
+
+    compute_ms: Floats
+    tile: Floats  # which of the usual tiles
+    slices: Floats
+    # By tile: the share of a multiprocessor's work that is not padding or an empty last wave.
+    efficiency: Mapping[str, Floats]
+
+    @classmethod
+    def of(cls, rows: Configurations, work: Work, card: Card) -> Library:
+        m, n, k, count = rows["m"], rows["n"], rows["k"], card.multiprocessors
+        best, tile, chosen = np.full(len(rows), np.inf), np.zeros(len(rows)), np.ones(len(rows))
+        efficiency = {}
+        # A slice leaves a partial sum in the L2, in four bytes, which is written and read.
+        partial_ms = _SLICING_MS + m * n * 8.0 / (3 * card.bytes_per_ms)
+        for index, (rows_of, columns_of) in enumerate(_LIBRARY_TILES):
+            blocks = np.ceil(m / rows_of) * np.ceil(n / columns_of)
+            efficiency[f"{rows_of}x{columns_of}"] = m * n / (np.ceil(blocks / count) * count * (rows_of * columns_of))
+            feeding = 1 + _FEEDING * (1 / rows_of + 1 / columns_of) / 2
+            one_wave = feeding * 2.0 * rows_of * columns_of * k * count / work.peak
+            for slices in _LIBRARY_SLICES:
+                time = np.ceil(blocks * slices / count) * one_wave / slices
+                if slices > 1:
+                    time = np.where(k >= _SHORTEST_SLICE * slices, time + slices * partial_ms, np.inf)
+                better = time < best
+                best = np.where(better, time, best)
+                tile, chosen = np.where(better, index, tile), np.where(better, slices, chosen)
+        return cls(best, tile, chosen, efficiency)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a kernel whose tiles are known covers a problem; NaN where they are not."""
+
+    rows: Floats
+    columns: Floats
+    depth: Floats
+    slices: Floats
+    threads: Floats  # of a block
+    shared_bytes: Floats  # of a block
+    registers: Floats  # of a thread, estimated
+    grid_rows: Floats
+    grid_columns: Floats
+    blocks: Floats
+    steps: Floats  # of the K loop of a block
+    resident: Floats  # blocks that a multiprocessor holds at a time
+    compute_ms: Floats  # in whole waves of one block for each multiprocessor
+
+    @classmethod
+    def of(cls, given: Configurations, work: Work, card: Card, element_bytes: Mapping[str, int]) -> Tiling:
+        """Blocks, steps and what a multiprocessor holds: the occupancy calculation of the CUDA C++ Programming Guide."""
+        edge = given.parameter("tile")
+
+        def extent(axis: str) -> Floats:
+            tile = given.parameter(f"tile_{axis}")
+            return np.where(np.isnan(tile), edge, tile)
+
+        rows, columns, depth = extent("m"), extent("n"), extent("k")
+        split, warp_rows, warp_columns = (given.parameter(name) for name in ("split_k", "warp_m", "warp_n"))
+        slices = np.where(np.isnan(split), 1.0, split)
+        threads = np.where(np.isnan(edge), 32 * (rows / warp_rows) * (columns / warp_columns), edge * edge)
+        threads = np.where(np.isnan(threads) & ~np.isnan(rows), _HOPPER_THREADS, threads)
+        stages = given.parameter("stages")
+        ab = given.texts["ab"].map(element_bytes.__getitem__)
+        # Stages of 0 are as many as fit.
+        shared = np.where(
+            stages == 0, card.shared_bytes, np.where(np.isnan(stages), 1.0, stages) * (rows + columns) * depth * ab
         )
-        peaks: dict[str, dict[str, float]] = {}
-        best = rates.groupby(["family", "ab"], as_index=False)["flops"].max()
-        for family, ab, rate in zip(best["family"], best["ab"], best["flops"], strict=True):
-            peaks.setdefault(str(family), {})[str(ab)] = float(rate)
-        bandwidth = {str(family): float(rate) for family, rate in rates.groupby("family")["bytes"].max().items()}
-        return cls(peaks, bandwidth)
+        outputs = rows * columns / threads
+        # Accumulators, two strips of operands, and addresses; allocated eight at a time.
+        registers = np.ceil((outputs + 4 * np.sqrt(outputs) + _FEWEST_REGISTERS) / 8) * 8
+        warps = np.ceil(threads / 32)
+        resident = np.fmax(
+            1.0,
+            np.minimum.reduce([
+                np.full(len(given), float(card.blocks)),
+                np.floor(card.threads / (32 * warps)),
+                np.floor(card.registers / (32 * warps * np.minimum(registers, _MOST_REGISTERS))),
+                np.floor(card.shared_bytes / (shared + _BLOCK_BYTES)),
+            ]),
+        )  # fmt: skip
+        grid_rows, grid_columns = np.ceil(given["m"] / rows), np.ceil(given["n"] / columns)
+        blocks, steps = grid_rows * grid_columns * slices, np.ceil(given["k"] / slices / depth)
+        waves = np.ceil(blocks / card.multiprocessors)
+        compute_ms = waves * card.multiprocessors * 2.0 * rows * columns * steps * depth / work.peak
+        return cls(
+            rows, columns, depth, slices, threads, shared, np.minimum(registers, _MOST_REGISTERS), grid_rows, grid_columns,
+            blocks, steps, resident, compute_ms,
+        )  # fmt: skip
 
-    def time_ms(self, frame: pd.DataFrame, element_bytes: Mapping[str, int]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """max(flops / best flop rate, bytes / best byte rate) of each row, in ms."""
-        kinds = zip(frame["family"], frame["ab"], strict=True)
-        peak = np.array([self.flops_per_ms[family][ab] for family, ab in kinds])
-        bandwidth = frame["family"].map(self.bytes_per_ms).to_numpy("float64")
-        traffic = compulsory_bytes(frame, element_bytes).to_numpy("float64")
-        limit: np.ndarray[Any, np.dtype[np.float64]] = np.maximum(flops(frame).to_numpy() / peak, traffic / bandwidth)
-        return limit
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Roofline:
-        return cls(data["flops_per_ms"], data["bytes_per_ms"])
+def reference_ms(work: Work, library: Library, tiling: Tiling, card: Card) -> Floats:
+    """The time that physics gives each row: the floor, and the smooth maximum of computing in whole waves and of memory."""
+    compute = np.where(np.isnan(tiling.compute_ms), library.compute_ms, tiling.compute_ms)
+    both = (compute**_SHARPNESS + work.memory_ms**_SHARPNESS) ** (1 / _SHARPNESS)
+    result: Floats = card.floor_ms + both
+    return result

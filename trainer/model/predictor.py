@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .columns import OUTPUTS, Vocabulary
-from .features import features
-from .physics import Roofline, flops
+from .card import Card
+from .columns import OUTPUTS, Floats, Vocabulary
+from .features import Seen, see
 from .trees import Trees
 
-FORMAT = 2
+FORMAT = 3
 """Of `model.json` and the arrays beside it."""
 
 RUNTIME = "runtime"
-"""Target: ln(runtime_ms / roofline time)."""
+"""Target: ln(runtime_ms / reference time)."""
 
 POWER = "power"
 """Target: ln(power_w)."""
@@ -29,50 +29,124 @@ SLOWDOWN = "slowdown"
 """Target: ln(energy_mj / (power_w x runtime_ms)): how much longer a GEMM takes while its power is read, since a card that
 its power limiter holds settles at lower clocks than those of the short timing."""
 
+TARGETS = (RUNTIME, POWER, SLOWDOWN)
+
+CLAIM = 0.9
+"""The share of measurements that the intervals of a prediction claim to hold."""
+
+BOUNDS = tuple(f"{output}_{bound}" for output in OUTPUTS for bound in ("low", "high"))
+OUTSIDE = "outside"
+"""The column that says which values lie outside what was measured."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How far a measurement may lie from a prediction, as a factor: normalised conformal prediction.
+
+    The half width of the interval of an output, in logarithms, is quantile x (spread of the trees + floor), where the
+    quantile of |residual| / (spread + floor) is of rows whose shapes were held out (Papadopoulos et al., ECML 2002; Lei et
+    al., JASA 113, 2018).
+    """
+
+    floor: float
+    # Claim -> quantile, at most 1 and above 0 as text: JSON has no other keys.
+    quantiles: Mapping[str, float]
+
+    def half_width(self, spread: Floats, claim: float) -> Floats:
+        result: Floats = (spread + self.floor) * self.quantiles[f"{claim:g}"]
+        return result
+
 
 @dataclass(frozen=True)
 class Predictor:
-    """Forests for one device type, with the vocabulary and the roofline that give their numbers a meaning.
+    """Forests for one device type, with the vocabulary and the card that give their numbers a meaning.
 
-    `forests` maps the targets that a forest predicts together, such as ("power", "slowdown"), to its trees.
+    `forests` maps the targets that a forest predicts together, such as ("power", "slowdown"), to its trees and `features` to
+    what these look at. `intervals` has one for each output that was calibrated.
     """
 
-    device_type: str
+    card: Card
     vocabulary: Vocabulary
-    roofline: Roofline
+    features: Sequence[str]
     forests: Mapping[tuple[str, ...], Trees]
+    intervals: Mapping[str, Interval]
 
-    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """runtime_ms, power_w, energy_mj and tflops of each row; power and energy are NaN where no power was learned.
+    @property
+    def device_type(self) -> str:
+        return self.card.device_type
 
-        Energy is power x time x slowdown and the rate is flops / time, so the four never contradict one another.
-        Raises ValueError for rows that the model cannot know; see `Vocabulary.complete`.
+    def predict(self, frame: Mapping[str, Any] | pd.DataFrame) -> pd.DataFrame:
+        """`OUTPUTS`, `BOUNDS` and `OUTSIDE` of each row: see `predicted`, whose index is that of the frame."""
+        index = frame.index if isinstance(frame, pd.DataFrame) else None
+        return pd.DataFrame(self.predicted(frame), index=index, columns=[*OUTPUTS, *BOUNDS, OUTSIDE])
+
+    def predicted(self, frame: Mapping[str, Any] | pd.DataFrame, *, claim: float = CLAIM) -> dict[str, Any]:
+        """runtime_ms, power_w, energy_mj and tflops of each row with the bounds that hold a measurement with the probability
+        that is claimed, and what of the row lies outside what was measured.
+
+        `frame` is a table, or a mapping of columns to sequences. Power and energy are NaN where no power was learned, and
+        bounds where no interval was calibrated. Energy is power x time x slowdown and the rate is flops / time, so the
+        four never contradict one another. Raises ValueError for rows that the model cannot know; see `Vocabulary.complete`.
         """
-        complete = self.vocabulary.complete(frame)
-        _, x = features(complete, self.vocabulary)
-        found = {target: np.full(len(x), np.nan) for target in (RUNTIME, POWER, SLOWDOWN)}
-        for targets, trees in self.forests.items():
-            predicted = trees.predict(x)
-            found.update({target: predicted[:, column] for column, target in enumerate(targets)})
-        runtime_ms = np.exp(found[RUNTIME]) * self.roofline.time_ms(complete, self.vocabulary.element_bytes)
-        power_w = np.exp(found[POWER])
-        results = {
+        rows = self.vocabulary.complete(frame)
+        seen = see(rows, self.vocabulary, self.card)
+        found, spreads = self.outputs(seen)
+        for output, spread in spreads.items():
+            interval = self.intervals.get(output)
+            half = np.full(len(rows), np.nan) if interval is None else interval.half_width(spread, claim)
+            found[f"{output}_low"] = found[output] * np.exp(-half)
+            found[f"{output}_high"] = found[output] * np.exp(half)
+        return {**found, OUTSIDE: self.vocabulary.outside(rows, seen.flops)}
+
+    def outputs(self, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """`OUTPUTS` of each row, and how far the logarithms of each spread over the trees."""
+        logs, spreads = self._targets(seen)
+        runtime_ms, power_w = np.exp(logs[RUNTIME]) * seen.reference_ms, np.exp(logs[POWER])
+        outputs = {
             "runtime_ms": runtime_ms,
             "power_w": power_w,
-            "energy_mj": power_w * runtime_ms * np.exp(found[SLOWDOWN]),
-            "tflops": flops(complete).to_numpy() / runtime_ms / 1e9,
+            "energy_mj": power_w * runtime_ms * np.exp(logs[SLOWDOWN]),
+            "tflops": seen.flops / runtime_ms / 1e9,
         }
-        return pd.DataFrame(results, index=frame.index, columns=list(OUTPUTS))
+        # Time and power come from forests of their own: their errors are taken as independent.
+        time = spreads[RUNTIME]
+        energy = np.sqrt(time**2 + spreads[POWER] ** 2 + spreads[SLOWDOWN] ** 2)
+        return outputs, {"runtime_ms": time, "power_w": spreads[POWER], "energy_mj": energy, "tflops": time}
+
+    def _targets(self, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Mean and spread of each target; NaN where none was learned. A power is never above the card's limit."""
+        x = seen.matrix(self.features)
+        nothing = np.full(len(x), np.nan)
+        means, spreads = dict.fromkeys(TARGETS, nothing), dict.fromkeys(TARGETS, nothing)
+        for targets, trees in self.forests.items():
+            mean, spread = trees.predict(x)
+            for column, target in enumerate(targets):
+                means[target], spreads[target] = mean[:, column], spread[:, column]
+        means[POWER] = np.minimum(means[POWER], np.log(self.card.power_w) if self.card.power_w > 0 else np.inf)
+        return means, spreads
+
+    def known(self, frame: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which rows have a family, types and a layout that the model was trained on together."""
+        families, types = list(self.vocabulary.families), list(self.vocabulary.usual_output)
+        named = (frame["family"].isin(families) & frame["ab"].isin(types)).to_numpy()
+        found = np.zeros(len(frame), dtype=bool)
+        if named.any():
+            found[named] = self.vocabulary.known(self.vocabulary.read(frame[named]))
+        return found
 
     def save(self, folder: Path) -> None:
         """Writes `model.json` and one `.npz` for each forest."""
         folder.mkdir(parents=True, exist_ok=True)
         description: dict[str, Any] = {
             "format": FORMAT,
-            "device_type": self.device_type,
+            "card": self.card.to_json(),
             "vocabulary": self.vocabulary.to_json(),
-            "roofline": self.roofline.to_json(),
+            "features": list(self.features),
             "forests": [list(targets) for targets in self.forests],
+            "intervals": {
+                output: {"floor": interval.floor, "quantiles": dict(interval.quantiles)}
+                for output, interval in self.intervals.items()
+            },
         }
         (folder / "model.json").write_text(json.dumps(description, indent=1, sort_keys=True), encoding="utf-8")
         for targets, trees in self.forests.items():
@@ -84,10 +158,11 @@ class Predictor:
         if description["format"] != FORMAT:
             raise ValueError(f"{folder} holds a model of format {description['format']}; this code reads {FORMAT}")
         return cls(
-            description["device_type"],
+            Card.from_json(description["card"]),
             Vocabulary.from_json(description["vocabulary"]),
-            Roofline.from_json(description["roofline"]),
+            tuple(description["features"]),
             {tuple(targets): Trees.load(folder / _file_of(targets)) for targets in description["forests"]},
+            {output: Interval(**interval) for output, interval in description["intervals"].items()},
         )
 
 

@@ -1,0 +1,83 @@
+"""What is known of a GPU type before anything is measured: its maker's figures, from `gpus.yaml` (pure)."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+from farm.gemm import ElementType
+
+
+class Limits(BaseModel):
+    """What a multiprocessor holds at a time: CUDA C++ Programming Guide, technical specifications by compute capability."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    threads: PositiveInt
+    blocks: PositiveInt
+    shared_kib: PositiveInt
+    registers: PositiveInt = 65536
+
+
+_LIMITS = {
+    (7, 0): Limits(threads=2048, blocks=32, shared_kib=96),
+    (7, 5): Limits(threads=1024, blocks=16, shared_kib=64),
+    (8, 0): Limits(threads=2048, blocks=32, shared_kib=164),
+    (8, 6): Limits(threads=1536, blocks=16, shared_kib=100),
+    (8, 9): Limits(threads=1536, blocks=24, shared_kib=100),
+    (9, 0): Limits(threads=2048, blocks=32, shared_kib=228),
+    (10, 0): Limits(threads=2048, blocks=32, shared_kib=228),
+}
+
+
+class Gpu(BaseModel):
+    """The figures of one GPU type. Peaks are dense, in TFLOP/s (TOP/s for integers), at the boost clock."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    names: tuple[str, ...] = Field(min_length=1)
+    source: str
+    compute_capability: tuple[int, int]
+    multiprocessors: PositiveInt
+    boost_mhz: PositiveFloat
+    tflops: dict[str, PositiveFloat]
+    memory_gb: PositiveFloat
+    memory_gb_per_s: PositiveFloat
+    l2_mib: PositiveFloat
+    power_w: PositiveFloat
+
+    @property
+    def limits(self) -> Limits:
+        return _LIMITS[self.compute_capability]
+
+    def peak_tflops(self, inputs: ElementType) -> float | None:
+        """The peak for inputs of that type; None where the card has no units for it. All 8-bit floats have one."""
+        return self.tflops.get("f8" if inputs.startswith("f8") else str(inputs))
+
+
+@cache
+def all_gpus() -> tuple[Gpu, ...]:
+    """Every GPU type of the table."""
+    return tuple(Gpu.model_validate(one) for one in yaml.safe_load(files("farm").joinpath("gpus.yaml").read_text()))
+
+
+def find_gpu(device_type: str) -> Gpu | None:
+    """The figures of a normalised device type; None where the table has none, as of CPUs and of slices of a card.
+
+    A recording of a card counts as the card: `recorded-nvidia-h200` is an H200. Cards whose names fit with a memory come in the
+    order of the table.
+    """
+    wanted = device_type.removeprefix("recorded-")
+    for gpu in all_gpus():
+        if any(re.fullmatch(rf"{re.escape(name)}{_MEMORY}", wanted) for name in gpu.names):
+            return gpu
+    return None
+
+
+_MEMORY = r"(-\d+gb)?(-hbm\d\w?)?"
+"""What a product's name may say after that of the card. A `4070 Ti` or a laptop's `4070` is another card."""
