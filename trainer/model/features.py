@@ -22,7 +22,8 @@ _MANY_WAVES = 64.0
 
 @dataclass(frozen=True)
 class Seen:
-    """What a model knows of rows before it is asked: their features by name, and the time that physics gives them."""
+    """What a model knows of rows before it is asked: their features by name, NaN where a family has none, and the time that
+    physics gives them."""
 
     columns: dict[str, Floats]
     reference_ms: Floats
@@ -33,11 +34,14 @@ class Seen:
         found = np.empty((len(self.flops), len(names)), "float32")
         for index, name in enumerate(names):
             found[:, index] = self.columns[name]
+        found[np.isnan(found)] = 0.0
         return found
 
     def varying(self) -> list[str]:
         """The features that are not the same in all rows."""
-        return [name for name, column in self.columns.items() if len(column) and np.any(column != column[0])]
+        every = list(self.columns)
+        x = self.matrix(every)
+        return [name for index, name in enumerate(every) if len(x) and np.any(x[:, index] != x[0, index])]
 
 
 def see(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Seen:
@@ -51,10 +55,10 @@ def see(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Seen:
             **_sizes(rows, work, card, vocabulary),
             **{f"align_{name}": _alignment(rows[name]) for name in EXTENTS},
             **_library(rows, work, library, card),
-            **{name: np.nan_to_num(value) for name, value in _tiling(rows, work, tiling, card, vocabulary).items()},
+            **_tiling(rows, work, tiling, card, vocabulary),
             **_kinds(rows, vocabulary),
-            **{name: np.nan_to_num(rows[name]) for name in vocabulary.parameters if _trained(name, vocabulary)},
-            "log2_flops_per_thread": np.nan_to_num(np.log2(work.flops / rows.parameter("threads"))),
+            **{name: rows[name] for name in vocabulary.parameters if _trained(name, vocabulary)},
+            "log2_flops_per_thread": np.log2(work.flops / rows.parameter("threads")),
         }
         return Seen(columns, reference_ms(work, library, tiling, card), work.flops)
 

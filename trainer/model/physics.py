@@ -84,22 +84,24 @@ class Library:
     @classmethod
     def of(cls, rows: Configurations, work: Work, card: Card) -> Library:
         m, n, k, count = rows["m"], rows["n"], rows["k"], card.multiprocessors
+        slices = np.array(_LIBRARY_SLICES, "float64")[:, None]
+        # A slice leaves a partial sum in the L2, in four bytes, which is written and read.
+        adding_ms = np.where(slices > 1, _SLICING_MS + slices * (m * n * 8.0 / (3 * card.bytes_per_ms)), 0.0)
+        adding_ms[(slices > 1) & (k < _SHORTEST_SLICE * slices)] = np.inf
         best, tile, chosen = np.full(len(rows), np.inf), np.zeros(len(rows)), np.ones(len(rows))
         efficiency = {}
-        # A slice leaves a partial sum in the L2, in four bytes, which is written and read.
-        partial_ms = _SLICING_MS + m * n * 8.0 / (3 * card.bytes_per_ms)
         for index, (rows_of, columns_of) in enumerate(_LIBRARY_TILES):
-            blocks = np.ceil(m / rows_of) * np.ceil(n / columns_of)
-            efficiency[f"{rows_of}x{columns_of}"] = m * n / (np.ceil(blocks / count) * count * (rows_of * columns_of))
+            blocks, area = np.ceil(m / rows_of) * np.ceil(n / columns_of), rows_of * columns_of
+            efficiency[f"{rows_of}x{columns_of}"] = m * n / (np.ceil(blocks / count) * (count * area))
             feeding = 1 + _FEEDING * (1 / rows_of + 1 / columns_of) / 2
-            one_wave = feeding * 2.0 * rows_of * columns_of * k * count / work.peak
-            for slices in _LIBRARY_SLICES:
-                time = np.ceil(blocks * slices / count) * one_wave / slices
-                if slices > 1:
-                    time = np.where(k >= _SHORTEST_SLICE * slices, time + slices * partial_ms, np.inf)
-                better = time < best
-                best = np.where(better, time, best)
-                tile, chosen = np.where(better, index, tile), np.where(better, slices, chosen)
+            times = (
+                np.ceil(blocks * slices / count) / slices * (feeding * 2.0 * area * count * k / work.peak) + adding_ms
+            )
+            which = np.argmin(times, axis=0)
+            time = times[which, np.arange(len(rows))]
+            better = time < best
+            best = np.where(better, time, best)
+            tile, chosen = np.where(better, index, tile), np.where(better, slices[which, 0], chosen)
         return cls(best, tile, chosen, efficiency)
 
 

@@ -56,6 +56,8 @@ class Trees:
             node = self.left[node] + right
             if step % _STEPS_BETWEEN == 0 and step < self.depth:
                 moves = np.flatnonzero(self.left[node] != node)
+                if not len(moves):
+                    break
                 if 2 * len(moves) < len(node):
                     if lane is None:
                         leaves, lane = node, moves
