@@ -69,7 +69,7 @@ def out_of_fold(
         held.fold[held_out] = number
         if len(where):
             completed = model.vocabulary.complete(configured.iloc[where])
-            outputs, spreads = model.outputs(see(completed, model.vocabulary, model.card))
+            outputs, spreads = model.outputs(completed, see(completed, model.vocabulary, model.card))
             held.predicted.iloc[where] = np.column_stack([outputs[name] for name in OUTPUTS])
             held.spreads.iloc[where] = np.column_stack([spreads[name] for name in OUTPUTS])
     return held

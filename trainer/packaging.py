@@ -38,8 +38,20 @@ def save_model(model: Predictor, configured: pd.DataFrame, folder: Path, *, meta
                 input_example=example(configured, model.vocabulary),
                 # Given, not inferred: inference would load the model in another process for several seconds.
                 pip_requirements=[f"{name}=={import_module(name).__version__}" for name in _NEEDS],
-                metadata={"device_type": model.device_type, **metadata},
+                metadata={"device_type": model.device_type, "families": families(model.vocabulary), **metadata},
             )
+
+
+def families(vocabulary: Vocabulary) -> dict[str, Any]:
+    """What of each family was measured, for programs that look for kernels: types, layouts, and values by parameter."""
+    return {
+        name: {
+            "types": list(known.types),
+            "layouts": list(known.layouts),
+            "parameters": {parameter: [int(value) for value in values] for parameter, values in known.values.items()},
+        }
+        for name, known in vocabulary.families.items()
+    }
 
 
 def signature(vocabulary: Vocabulary) -> Any:

@@ -149,13 +149,18 @@ def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
 
 def _knowledge(family: str, rows: pd.DataFrame) -> FamilyKnowledge:
     defaults = {parameter.name: float(parameter.default) for parameter in FAMILIES[family].parameters}
+    types = rows["ab"] + ":" + rows["cd"] + ":" + rows["acc"]
     ranged = {name: rows[name].fillna(defaults.get(name, math.nan)) for name in (*EXTENTS, *defaults)}
     ranged["flops"] = 2.0 * rows["m"] * rows["n"] * rows["k"]
     return FamilyKnowledge(
         parameters=defaults,
-        types=_sorted(rows["ab"] + ":" + rows["cd"] + ":" + rows["acc"]),
+        types=_sorted(types),
         layouts=_sorted(rows["layout"]),
         ranges={name: (float(values.min()), float(values.max())) for name, values in ranged.items()},
+        kernels=tuple(
+            sorted({tuple(kernel) for kernel in zip(*(ranged[name].tolist() for name in defaults), strict=True)})
+        ),
+        powered=_sorted(types[rows["power_w"].notna()]),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,16 +19,34 @@ if TYPE_CHECKING:
 OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
 """The columns that a model predicts. Energy is per GEMM; power and energy are NaN where power was never measured."""
 
+BOUNDS = tuple(f"{output}_{bound}" for output in OUTPUTS for bound in ("low", "high"))
+"""Between these, a measurement lies in nine cases of ten; NaN where a model had too little to tell."""
+
+OUTSIDE = "outside"
+"""Which of a configuration's columns lie outside what was measured; empty where none does."""
+
+ANSWERS = (*OUTPUTS, *BOUNDS, OUTSIDE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a model says of one configuration. Power and energy are None where the model has not learned power."""
+    """What a model says of one configuration. Power and energy are None where the model has not learned power, and bounds
+    where it has none; see `BOUNDS` and `OUTSIDE`."""
 
     configuration: str
     runtime_ms: float
     power_w: float | None
     energy_mj: float | None
     tflops: float
+    runtime_ms_low: float | None = None
+    runtime_ms_high: float | None = None
+    power_w_low: float | None = None
+    power_w_high: float | None = None
+    energy_mj_low: float | None = None
+    energy_mj_high: float | None = None
+    tflops_low: float | None = None
+    tflops_high: float | None = None
+    outside: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -42,13 +60,13 @@ def predict(model: Any, configurations: Sequence[Configuration]) -> list[Predict
 
     outputs = _ask(model, pd.DataFrame.from_records([_raw_columns(each) for each in configurations]))
     return [
-        Prediction(configuration=each.canonical, **{name: _or_none(value) for name, value in row.items()})  # type: ignore[arg-type]
+        Prediction(configuration=each.canonical, **_without_gaps(row))
         for each, row in zip(configurations, outputs.to_dict("records"), strict=True)
     ]
 
 
 def predict_table(model: Any, table: pd.DataFrame, *, path: str = "the table") -> pd.DataFrame:
-    """The raw columns of `table` that the model reads, and beside them the columns of `OUTPUTS`.
+    """The raw columns of `table` that the model reads, and beside them those of `ANSWERS`.
 
     Kernel parameters may be columns of their own, or one column `parameters` of JSON text as in exported results.
     Raises `MissingColumns`, and `NotPredictable` for values that the model has not learned.
@@ -96,7 +114,8 @@ def _ask(model: Any, raw: pd.DataFrame) -> pd.DataFrame:
         outputs: pd.DataFrame = model.predict(raw)
     except (ValueError, mlflow.MlflowException) as error:
         raise NotPredictable(why=first_line(error)) from error
-    return outputs[list(OUTPUTS)]
+    # Models of older versions of the farm give no bounds.
+    return outputs[[name for name in ANSWERS if name in outputs]]
 
 
 def _spread_parameters(table: pd.DataFrame, path: str) -> pd.DataFrame:
@@ -110,6 +129,11 @@ def _spread_parameters(table: pd.DataFrame, path: str) -> pd.DataFrame:
         raise BadInput(detail=f"{path}: the column parameters holds something that is not JSON: {error}") from None
     columns = pd.DataFrame.from_records(given, index=table.index)
     return table.drop(columns=["parameters", *(name for name in columns if name in table)]).join(columns)
+
+
+def _without_gaps(answer: Mapping[Any, Any]) -> dict[str, Any]:
+    """An answer of a model as fields of a `Prediction`: numbers that it lacks are None."""
+    return {name: value if name == OUTSIDE else _or_none(value) for name, value in answer.items()}
 
 
 def _or_none(value: float) -> float | None:

@@ -85,6 +85,15 @@ class FamilyKnowledge:
     layouts: tuple[str, ...]
     # Number column, or `flops` -> its least and its greatest value.
     ranges: Mapping[str, tuple[float, float]]
+    # The kernels that were measured: values in the order of `parameters`.
+    kernels: tuple[tuple[float, ...], ...]
+    # Those of `types` of which power was measured.
+    powered: tuple[str, ...]
+
+    @property
+    def values(self) -> dict[str, list[float]]:
+        """Every value of each parameter that was measured, in rising order."""
+        return {name: sorted({kernel[at] for kernel in self.kernels}) for at, name in enumerate(self.parameters)}
 
 
 @dataclass(frozen=True)
@@ -114,6 +123,8 @@ class Vocabulary:
                 tuple(known["types"]),
                 tuple(known["layouts"]),
                 {column: (low, high) for column, (low, high) in known["ranges"].items()},
+                tuple(tuple(kernel) for kernel in known["kernels"]),
+                tuple(known["powered"]),
             )
             for name, known in data["families"].items()
         }
@@ -131,12 +142,23 @@ class Vocabulary:
             )
         return known
 
+    def powered(self, rows: Configurations) -> Bools:
+        """Which rows have a family and types of which power was measured."""
+        types, found = types_of(rows), np.zeros(len(rows), dtype=bool)
+        for name, family in self.families.items():
+            found |= rows.texts["family"].is_in([name]) & types.is_in(family.powered)
+        return found
+
     def outside(self, rows: Configurations, flops: Floats) -> list[str]:
-        """For each row the columns whose values lie outside what was measured of its family: `m, tile`; or nothing."""
-        columns = (*EXTENTS, "flops", *self.parameters)
+        """For each row what lies outside of what was measured of its family: columns, as in `m, tile`, and `kernel` where no
+        kernel with all these values was; or nothing."""
+        columns = (*EXTENTS, "flops", *self.parameters, "kernel")
         code = np.zeros(len(rows), dtype="int64")
         for name, family in self.families.items():
             here = rows.texts["family"].is_in([name])
+            kernels = _keys(np.array(family.kernels, "float64").reshape(len(family.kernels), -1))
+            own = _keys(np.column_stack([rows[parameter] for parameter in family.parameters]))
+            code |= (here & ~np.isin(own, kernels)).astype("int64") << (len(columns) - 1)
             for bit, column in enumerate(columns):
                 if column not in family.ranges:
                     continue
@@ -206,6 +228,19 @@ class Vocabulary:
             f"and layouts {', '.join(family.layouts)}, not on {said['ab']}:{said['cd']}:{said['acc']} {said['layout']}; "
             "measure such configurations first"
         )
+
+
+def _keys(parameters: Floats) -> Array:
+    """One number for each row of whole numbers, different for different rows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        key = np.zeros(len(parameters), "uint64")
+        for column in parameters.T:
+            key = key * np.uint64(_KEY) + np.nan_to_num(column, nan=-1.0).astype("int64").astype("uint64")
+    return key
+
+
+_KEY = 0x9E3779B97F4A7C15
+"""2^64 over the golden ratio (Knuth, The Art of Computer Programming, 6.4)."""
 
 
 def types_of(rows: Configurations) -> Text:

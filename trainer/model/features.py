@@ -5,8 +5,9 @@ Sizes are logarithms to the base 2, so that a tree's threshold means a ratio. A 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -44,8 +45,8 @@ class Seen:
         return [name for index, name in enumerate(every) if len(x) and np.any(x[:, index] != x[0, index])]
 
 
-def see(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Seen:
-    """The features of completed rows on that card."""
+def see(rows: Configurations, vocabulary: Vocabulary, card: Card, only: Container[str] | None = None) -> Seen:
+    """The features of completed rows on that card. With `only`, kinds and parameters that are not in it are left out."""
     element_bytes = vocabulary.element_bytes
     with np.errstate(divide="ignore", invalid="ignore"):
         work = Work.of(rows, element_bytes, card)
@@ -56,7 +57,7 @@ def see(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Seen:
             **{f"align_{name}": _alignment(rows[name]) for name in EXTENTS},
             **_library(rows, work, library, card),
             **_tiling(rows, work, tiling, card, vocabulary),
-            **_kinds(rows, vocabulary),
+            **_kinds(rows, vocabulary, only),
             **{name: rows[name] for name in vocabulary.parameters if _trained(name, vocabulary)},
             "log2_flops_per_thread": np.log2(work.flops / rows.parameter("threads")),
         }
@@ -156,18 +157,19 @@ def _tiling(rows: Configurations, work: Work, tiling: Tiling, card: Card, vocabu
     }
 
 
-def _kinds(rows: Configurations, vocabulary: Vocabulary) -> dict[str, Floats]:
-    def share(name: str, value: str) -> Floats:
-        return rows.texts[name].map(lambda text: float(text == value))
-
-    def size(name: str) -> Floats:
-        return rows.texts[name].map(vocabulary.element_bytes.__getitem__)
-
-    return {
-        **{f"is_{family}": share("family", family) for family in vocabulary.families},
-        **{f"ab_is_{ab}": share("ab", ab) for ab in vocabulary.usual_output},
-        **{f"{name}_bytes": size(name) for name in ("ab", "cd", "acc")},
-        "a_transposed": rows.texts["layout"].map(lambda layout: float(layout[0] == "t")),
-        "b_transposed": rows.texts["layout"].map(lambda layout: float(layout[1] == "t")),
-        "reads_c": (rows["beta"] != 0).astype("float64"),
+def _kinds(rows: Configurations, vocabulary: Vocabulary, only: Container[str] | None) -> dict[str, Floats]:
+    size = vocabulary.element_bytes.__getitem__
+    every: dict[str, tuple[str, Callable[[str], float]]] = {
+        **{f"is_{family}": ("family", partial(_is, family)) for family in vocabulary.families},
+        **{f"ab_is_{ab}": ("ab", partial(_is, ab)) for ab in vocabulary.usual_output},
+        **{f"{name}_bytes": (name, size) for name in ("ab", "cd", "acc")},
+        "a_transposed": ("layout", lambda layout: layout[0] == "t"),
+        "b_transposed": ("layout", lambda layout: layout[1] == "t"),
     }
+    wanted = every if only is None else [name for name in every if name in only]
+    found = {name: rows.texts[every[name][0]].map(every[name][1]) for name in wanted}
+    return {**found, "reads_c": (rows["beta"] != 0).astype("float64")}
+
+
+def _is(wanted: str, text: str) -> bool:
+    return text == wanted

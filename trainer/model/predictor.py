@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from .card import Card
-from .columns import OUTPUTS, Floats, Vocabulary
+from .columns import OUTPUTS, Configurations, Floats, Vocabulary
 from .features import Seen, see
-from .trees import Trees
+from .trees import Grove, Trees
 
 FORMAT = 3
 """Of `model.json` and the arrays beside it."""
@@ -84,13 +85,13 @@ class Predictor:
         """runtime_ms, power_w, energy_mj and tflops of each row with the bounds that hold a measurement with the probability
         that is claimed, and what of the row lies outside what was measured.
 
-        `frame` is a table, or a mapping of columns to sequences. Power and energy are NaN where no power was learned, and
-        bounds where no interval was calibrated. Energy is power x time x slowdown and the rate is flops / time, so the
+        `frame` is a table, or a mapping of columns to sequences. Power and energy are NaN where no power was learned of such rows,
+        and bounds where no interval was calibrated. Energy is power x time x slowdown and the rate is flops / time, so the
         four never contradict one another. Raises ValueError for rows that the model cannot know; see `Vocabulary.complete`.
         """
         rows = self.vocabulary.complete(frame)
-        seen = see(rows, self.vocabulary, self.card)
-        found, spreads = self.outputs(seen)
+        seen = see(rows, self.vocabulary, self.card, self.features)
+        found, spreads = self.outputs(rows, seen)
         for output, spread in spreads.items():
             interval = self.intervals.get(output)
             half = np.full(len(rows), np.nan) if interval is None else interval.half_width(spread, claim)
@@ -98,10 +99,14 @@ class Predictor:
             found[f"{output}_high"] = found[output] * np.exp(half)
         return {**found, OUTSIDE: self.vocabulary.outside(rows, seen.flops)}
 
-    def outputs(self, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """`OUTPUTS` of each row, and how far the logarithms of each spread over the trees."""
+    def outputs(self, rows: Configurations, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """`OUTPUTS` of each row, and how far the logarithms of each spread over the trees.
+
+        Power and energy are NaN where none was measured of a row's family and types: what other kernels draw says nothing.
+        """
         logs, spreads = self._targets(seen)
-        runtime_ms, power_w = np.exp(logs[RUNTIME]) * seen.reference_ms, np.exp(logs[POWER])
+        runtime_ms = np.exp(logs[RUNTIME]) * seen.reference_ms
+        power_w = np.where(self.vocabulary.powered(rows), np.exp(logs[POWER]), np.nan)
         outputs = {
             "runtime_ms": runtime_ms,
             "power_w": power_w,
@@ -113,13 +118,16 @@ class Predictor:
         energy = np.sqrt(time**2 + spreads[POWER] ** 2 + spreads[SLOWDOWN] ** 2)
         return outputs, {"runtime_ms": time, "power_w": spreads[POWER], "energy_mj": energy, "tflops": time}
 
+    @cached_property
+    def _grove(self) -> Grove:
+        return Grove.of(list(self.forests.values()))
+
     def _targets(self, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Mean and spread of each target; NaN where none was learned. A power is never above the card's limit."""
         x = seen.matrix(self.features)
         nothing = np.full(len(x), np.nan)
         means, spreads = dict.fromkeys(TARGETS, nothing), dict.fromkeys(TARGETS, nothing)
-        for targets, trees in self.forests.items():
-            mean, spread = trees.predict(x)
+        for targets, (mean, spread) in zip(self.forests, self._grove.predict(x), strict=True):
             for column, target in enumerate(targets):
                 means[target], spreads[target] = mean[:, column], spread[:, column]
         means[POWER] = np.minimum(means[POWER], np.log(self.card.power_w) if self.card.power_w > 0 else np.inf)

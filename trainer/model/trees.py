@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +36,10 @@ class Trees:
 
     def predict(self, x: _Array) -> tuple[_Array, _Array]:
         """Mean and standard deviation over the trees: [rows, features] float32 -> twice [rows, outputs] float64."""
-        rows, outputs = len(x), self.value.shape[1]
-        mean, spread = np.empty((rows, outputs)), np.empty((rows, outputs))
-        at_once = max(1, _LANES // len(self.roots))
-        for start in range(0, rows, at_once):
-            part = x[start : start + at_once]
-            found = self.value[self._leaves(part)].reshape(len(part), len(self.roots), outputs)
-            mean[start : start + at_once] = found.mean(axis=1, dtype="float64")
-            spread[start : start + at_once] = found.std(axis=1, dtype="float64")
-        return mean, spread
+        return Grove.of([self]).predict(x)[0]
 
-    def _leaves(self, x: _Array) -> _Array:
-        """The leaf of each row in each tree, the trees of a row side by side."""
+    def leaves(self, x: _Array) -> _Array:
+        """The leaf of each row in each tree: [rows x trees], the trees of a row side by side."""
         rows, width = x.shape
         flat = np.ascontiguousarray(x).ravel()
         start = np.repeat(np.arange(rows, dtype=np.intp) * width, len(self.roots))
@@ -86,3 +80,52 @@ class Trees:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         return cls(**{**arrays, "depth": int(arrays["depth"])})
+
+
+@dataclass(frozen=True)
+class Grove:
+    """Forests that look at the same features. Their trees are walked at the same time, which for few rows takes half as long."""
+
+    trees: Trees
+    # Of each forest: its trees and its outputs, as slices of those of `trees`.
+    parts: tuple[tuple[slice, slice], ...]
+
+    @classmethod
+    def of(cls, forests: Sequence[Trees]) -> Grove:
+        nodes, roots, outputs = (
+            np.cumsum([0, *counts]).tolist()
+            for counts in zip(
+                *((len(each.left), len(each.roots), each.value.shape[1]) for each in forests), strict=True
+            )
+        )
+        value = np.zeros((nodes[-1], outputs[-1]), "float32")
+        for each, (at, until), (column, last) in zip(forests, pairwise(nodes), pairwise(outputs), strict=True):
+            value[at:until, column:last] = each.value
+        trees = Trees(
+            roots=np.concatenate([each.roots + at for each, at in zip(forests, nodes[:-1], strict=True)]),
+            feature=np.concatenate([each.feature for each in forests]),
+            threshold=np.concatenate([each.threshold for each in forests]),
+            left=np.concatenate([each.left + at for each, at in zip(forests, nodes[:-1], strict=True)]),
+            value=value,
+            depth=max(each.depth for each in forests),
+        )
+        parts = zip(
+            (slice(*pair) for pair in pairwise(roots)), (slice(*pair) for pair in pairwise(outputs)), strict=True
+        )
+        return cls(trees, tuple(parts))
+
+    def predict(self, x: _Array) -> list[tuple[_Array, _Array]]:
+        """For each forest what `Trees.predict` gives."""
+        found = [
+            (np.empty((len(x), columns.stop - columns.start)), np.empty((len(x), columns.stop - columns.start)))
+            for _, columns in self.parts
+        ]
+        count = len(self.trees.roots)
+        at_once = max(1, _LANES // count)
+        for start in range(0, len(x), at_once):
+            rows = slice(start, start + at_once)
+            leaves = self.trees.leaves(x[rows]).reshape(-1, count)
+            for (mean, spread), (own, columns) in zip(found, self.parts, strict=True):
+                values = self.trees.value[leaves[:, own], columns].astype("float64")
+                mean[rows], spread[rows] = values.mean(axis=1), values.std(axis=1)
+        return found

@@ -1,0 +1,141 @@
+"""Which kernel for a problem: a model ranks every kernel of the values that were measured and that the card can run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from itertools import product
+from typing import Any
+
+from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
+from farm.errors import BadInput, NotPredictable
+from farm.gemm import Problem
+from farm.gpus import find_gpu
+from farm.kernels import FAMILIES, Configuration, Kernel
+from farm.registry.predictions import Prediction, predict
+
+MOST_CANDIDATES = 200_000
+"""Kernels that a family is looked through for; a family with more is refused rather than looked through in part."""
+
+
+class Objective(StrEnum):
+    """What the best kernel has least of."""
+
+    TIME = "time"
+    ENERGY = "energy"
+    EDP = "edp"
+
+    def of(self, prediction: Prediction) -> float | None:
+        """ms, mJ, or their product; None where the model has learned no power."""
+        return self._of(prediction.runtime_ms, prediction.energy_mj)
+
+    def at_most(self, prediction: Prediction) -> float | None:
+        """The same by the upper bounds; None where the model has none."""
+        if prediction.runtime_ms_high is None:
+            return None
+        return self._of(prediction.runtime_ms_high, prediction.energy_mj_high)
+
+    def _of(self, runtime_ms: float, energy_mj: float | None) -> float | None:
+        if self is Objective.TIME:
+            return runtime_ms
+        if energy_mj is None:
+            return None
+        return energy_mj if self is Objective.ENERGY else energy_mj * runtime_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Kernels for a problem, the best first."""
+
+    problem: str
+    objective: Objective
+    # How many kernels the card can run; the ranking has the first of them.
+    kernels: int
+    ranking: tuple[Prediction, ...]
+    # The kernel that is best in the worst case (by the upper bounds), and how much more than the first it is said to take.
+    # None where the model has no bounds.
+    safe: Prediction | None
+    safe_costs_pct: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def recommend(
+    model: Any,
+    problem: Problem,
+    *,
+    families: Sequence[str] = (),
+    objective: Objective = Objective.TIME,
+    top: int = 10,
+) -> Recommendation:
+    """Ranks every kernel of these families, or of all that the model knows, that the model's card can run for a problem.
+
+    A kernel is every combination of parameter values that were measured. Raises `NotPredictable` where the model knows no
+    such problem, where no kernel is left, and where it has not learned what the objective needs.
+    """
+    metadata = model.metadata.metadata or {}
+    known = metadata.get("families")
+    if known is None:
+        raise NotPredictable(why="this model does not say which kernels it knows; train it again")
+    unknown = sorted(set(families) - set(known))
+    if unknown:
+        raise NotPredictable(why=f"the model has not seen {', '.join(unknown)}; it knows {', '.join(known)}")
+    device, asked = _traits(metadata["device_type"]), list(families) or list(known)
+    fitting = [name for name in asked if _knows(known[name], problem)]
+    if not fitting:
+        seen = "; ".join(
+            f"{name} with {', '.join(known[name]['types'])} {', '.join(known[name]['layouts'])}" for name in asked
+        )
+        raise NotPredictable(why=f"{problem.types} {problem.layout} was not measured: the model knows {seen}")
+    found = [c for name in fitting for c in _candidates(name, known[name]["parameters"], problem, device)]
+    if not found:
+        raise NotPredictable(why=f"none of the kernels that were measured can run {problem.shape} on the card")
+    predictions = predict(model, found)
+    predictions = [one for one in predictions if objective.of(one) is not None]
+    if not predictions:
+        raise NotPredictable(why=f"no power was measured of such kernels, so that none can be ranked by {objective}")
+    ranking = sorted(predictions, key=lambda one: objective.of(one) or math.inf)
+    safe = min(ranking, key=lambda one: objective.at_most(one) or math.inf)
+    bounded = objective.at_most(safe) is not None
+    least, costs = objective.of(ranking[0]), objective.of(safe)
+    assert least is not None
+    assert costs is not None
+    return Recommendation(
+        problem=str(Configuration(problem, Kernel.of(fitting[0]))).split(" ", 1)[1],
+        objective=objective,
+        kernels=len(ranking),
+        ranking=tuple(ranking[:top]),
+        safe=safe if bounded else None,
+        safe_costs_pct=100 * (costs / least - 1) if bounded else None,
+    )
+
+
+def _knows(family: dict[str, Any], problem: Problem) -> bool:
+    types = problem.types
+    return f"{types.ab}:{types.cd}:{types.acc}" in family["types"] and str(problem.layout) in family["layouts"]
+
+
+def _traits(device_type: str) -> DeviceTraits | None:
+    """The limits of a device type that `gpus.yaml` has; None for others, whose own rules are then not asked."""
+    gpu = find_gpu(device_type)
+    if gpu is not None:
+        return traits_of_capability(gpu.compute_capability)
+    return None if device_type.startswith("cpu-") else DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**50)
+
+
+def _candidates(
+    name: str, values: dict[str, Sequence[int]], problem: Problem, device: DeviceTraits | None
+) -> Iterator[Configuration]:
+    """Every kernel of these values that exists for the problem. Raises `BadInput` where they are too many to look through."""
+    family = FAMILIES[name]
+    count = math.prod(len(each) for each in values.values())
+    if count > MOST_CANDIDATES:
+        raise BadInput(detail=f"{name} has {count:,} combinations of measured values, more than {MOST_CANDIDATES:,}.")
+    parameters = [parameter.name for parameter in family.parameters]
+    for chosen in product(*(values[parameter] for parameter in parameters)):
+        configuration = Configuration(problem, Kernel.of(name, **dict(zip(parameters, chosen, strict=True))))
+        if device is None or configuration.why_invalid(device) is None:
+            yield configuration
