@@ -43,12 +43,13 @@ def save_model(model: Predictor, configured: pd.DataFrame, folder: Path, *, meta
 
 
 def families(vocabulary: Vocabulary) -> dict[str, Any]:
-    """What of each family was measured, for programs that look for kernels: types, layouts, and values by parameter."""
+    """What of each family was measured, for programs that look for kernels: layouts by types, parameters, and the values of
+    these in each kernel."""
     return {
         name: {
-            "types": list(known.types),
-            "layouts": list(known.layouts),
-            "parameters": {parameter: [int(value) for value in values] for parameter, values in known.values.items()},
+            "layouts": {types: list(layouts) for types, layouts in known.layouts.items()},
+            "parameters": list(known.parameters),
+            "kernels": [[int(value) for value in kernel] for kernel in known.kernels],
         }
         for name, known in vocabulary.families.items()
     }

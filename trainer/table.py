@@ -154,8 +154,7 @@ def _knowledge(family: str, rows: pd.DataFrame) -> FamilyKnowledge:
     ranged["flops"] = 2.0 * rows["m"] * rows["n"] * rows["k"]
     return FamilyKnowledge(
         parameters=defaults,
-        types=_sorted(types),
-        layouts=_sorted(rows["layout"]),
+        layouts={kind: _sorted(rows["layout"][types == kind]) for kind in _sorted(types)},
         ranges={name: (float(values.min()), float(values.max())) for name, values in ranged.items()},
         kernels=tuple(
             sorted({tuple(kernel) for kernel in zip(*(ranged[name].tolist() for name in defaults), strict=True)})

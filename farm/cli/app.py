@@ -25,6 +25,7 @@ from farm.cli import (
     kernels,
     measure,
     models,
+    recommend,
     results,
     run,
     sentinels,
@@ -81,6 +82,7 @@ app.command(rich_help_panel=_FOLLOW)(campaigns.cancel)
 app.command(rich_help_panel=_LEARN)(models.train)
 app.add_typer(models.app, name="models", rich_help_panel=_LEARN)
 app.command(rich_help_panel=_LEARN)(models.predict)
+app.command(rich_help_panel=_LEARN)(recommend.recommend)
 app.add_typer(devices.app, name="devices", rich_help_panel=_OPERATE)
 app.add_typer(kernels.app, name="kernels", rich_help_panel=_OPERATE)
 app.command(rich_help_panel=_OPERATE)(services.up)

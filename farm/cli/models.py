@@ -9,11 +9,12 @@ import typer
 from rich.markup import escape
 
 from farm import registry
+from farm.cli.asking import TypeOption, VersionOption, pulled
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.cli.session import session
 from farm.cli.training import train_types
 from farm.db import campaigns, trainings
-from farm.errors import BadInput, NoSuchModel, TrainingFailed
+from farm.errors import BadInput, TrainingFailed
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
 from farm.services import Stack
@@ -133,10 +134,8 @@ def predict(
     file: Annotated[
         Path | None, typer.Option("--file", help="CSV or Parquet with columns m, n, k, ab, family, tile …")
     ] = None,
-    device_type: Annotated[
-        str | None, typer.Option("--type", "-t", help="Device type; may be left out where there is one model.")
-    ] = None,
-    version: Annotated[str, typer.Option("--version", help="A version number or an alias.")] = "champion",
+    device_type: TypeOption = None,
+    version: VersionOption = "champion",
     as_json: JsonOption = False,
 ) -> None:
     """Predict time, power, energy and TFLOP/s with the registered model of a device type."""
@@ -146,9 +145,7 @@ def predict(
         asked.append(Configuration(problem, Kernel.of(family or "tiled", **_parameters(parameter or []))))
     if not asked and file is None:
         raise BadInput(detail='Nothing to predict: give "tiled(tile=16) 512x512x512 f32", --shape or --file.')
-    uri = settings().tracking_uri
-    info = registry.model_info(uri, device_type or _only_model(uri), version)
-    model = registry.pull(uri, info.name, version)
+    info, model = pulled(device_type, version)
     predicted = [p.to_json() for p in registry.predict(model, asked)] if asked else []
     if file is not None:
         table_of_file = registry.predict_table(model, registry.read_configurations(file), path=str(file))
@@ -156,24 +153,31 @@ def predict(
     if as_json:
         emit_json({"model": info.name, "version": info.version, "predictions": predicted})
         return
-    lines = [(_named(p), p["runtime_ms"], p["tflops"], p["power_w"], p["energy_mj"]) for p in predicted]
-    columns = ["configuration", "runtime ms", "TFLOP/s", "power W", "mJ"]
-    console.print(table(f"{info.name} v{info.version}", columns, lines, right=columns[1:]))
+    lines = [
+        (
+            _named(p),
+            *(_with_bound(p, name) for name in ("runtime_ms", "tflops", "power_w", "energy_mj")),
+            p.get("outside"),
+        )
+        for p in predicted
+    ]
+    columns = ["configuration", "runtime ms", "TFLOP/s", "power W", "mJ", "outside what was measured"]
+    title = f"{info.name} v{info.version}; ± holds nine measurements of ten"
+    console.print(table(title, columns, lines, right=columns[1:5], whole=columns[1:5]))
+
+
+def _with_bound(prediction: dict[str, Any], output: str) -> str | None:
+    """`0.123 ± 4 %`; bounds are a factor apart, of which the upper one is told."""
+    value, high = prediction[output], prediction.get(f"{output}_high")
+    if value is None:
+        return None
+    return f"{value:.4g}" if high is None else f"{value:.4g} ± {100 * (high / value - 1):.2g} %"
 
 
 def _named(prediction: dict[str, Any]) -> str:
     if "configuration" in prediction:
         return str(prediction["configuration"])
     return f"{prediction['family']} {prediction['m']:g}x{prediction['n']:g}x{prediction['k']:g} {prediction['ab']}"
-
-
-def _only_model(uri: str) -> str:
-    found = sorted({model.name for model in registry.list_models(uri)})
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise NoSuchModel(name="model yet", known="none")
-    raise BadInput(detail=f"Which one? --type takes a device type. The registry has: {', '.join(found)}")
 
 
 def _parameters(pairs: list[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Which kernel for a problem: a model ranks every kernel of the values that were measured and that the card can run."""
+"""Which kernel for a problem: a model ranks those that were measured and that the card can run, or every one it could."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
 from farm.errors import BadInput, NotPredictable
 from farm.gemm import Problem
 from farm.gpus import find_gpu
-from farm.kernels import FAMILIES, Configuration, Kernel
+from farm.kernels import Configuration, Kernel
 from farm.registry.predictions import Prediction, predict
 
 MOST_CANDIDATES = 200_000
@@ -70,10 +70,12 @@ def recommend(
     families: Sequence[str] = (),
     objective: Objective = Objective.TIME,
     top: int = 10,
+    unmeasured: bool = False,
 ) -> Recommendation:
-    """Ranks every kernel of these families, or of all that the model knows, that the model's card can run for a problem.
+    """Ranks the kernels of these families, or of all that the model knows, that its card can run for a problem.
 
-    A kernel is every combination of parameter values that were measured. Raises `NotPredictable` where the model knows no
+    Kernels are those that were measured, on whatever problem; with `unmeasured` every combination of their parameters'
+    values. Of many kernels that a model is unsure of, the first is likely one that it is wrong about. Raises `NotPredictable` where the model knows no
     such problem, where no kernel is left, and where it has not learned what the objective needs.
     """
     metadata = model.metadata.metadata or {}
@@ -86,11 +88,9 @@ def recommend(
     device, asked = _traits(metadata["device_type"]), list(families) or list(known)
     fitting = [name for name in asked if _knows(known[name], problem)]
     if not fitting:
-        seen = "; ".join(
-            f"{name} with {', '.join(known[name]['types'])} {', '.join(known[name]['layouts'])}" for name in asked
-        )
+        seen = "; ".join(f"{name} with {_said(known[name])}" for name in asked)
         raise NotPredictable(why=f"{problem.types} {problem.layout} was not measured: the model knows {seen}")
-    found = [c for name in fitting for c in _candidates(name, known[name]["parameters"], problem, device)]
+    found = [c for name in fitting for c in _candidates(name, known[name], problem, device, unmeasured)]
     if not found:
         raise NotPredictable(why=f"none of the kernels that were measured can run {problem.shape} on the card")
     predictions = predict(model, found)
@@ -115,7 +115,11 @@ def recommend(
 
 def _knows(family: dict[str, Any], problem: Problem) -> bool:
     types = problem.types
-    return f"{types.ab}:{types.cd}:{types.acc}" in family["types"] and str(problem.layout) in family["layouts"]
+    return str(problem.layout) in family["layouts"].get(f"{types.ab}:{types.cd}:{types.acc}", ())
+
+
+def _said(family: dict[str, Any]) -> str:
+    return ", ".join(f"{types} in {' '.join(layouts)}" for types, layouts in family["layouts"].items())
 
 
 def _traits(device_type: str) -> DeviceTraits | None:
@@ -127,15 +131,19 @@ def _traits(device_type: str) -> DeviceTraits | None:
 
 
 def _candidates(
-    name: str, values: dict[str, Sequence[int]], problem: Problem, device: DeviceTraits | None
+    name: str, known: dict[str, Any], problem: Problem, device: DeviceTraits | None, unmeasured: bool
 ) -> Iterator[Configuration]:
-    """Every kernel of these values that exists for the problem. Raises `BadInput` where they are too many to look through."""
-    family = FAMILIES[name]
-    count = math.prod(len(each) for each in values.values())
-    if count > MOST_CANDIDATES:
-        raise BadInput(detail=f"{name} has {count:,} combinations of measured values, more than {MOST_CANDIDATES:,}.")
-    parameters = [parameter.name for parameter in family.parameters]
-    for chosen in product(*(values[parameter] for parameter in parameters)):
-        configuration = Configuration(problem, Kernel.of(name, **dict(zip(parameters, chosen, strict=True))))
+    """Every such kernel that exists for the problem. Raises `BadInput` where they are too many to look through."""
+    kernels = [tuple(kernel) for kernel in known["kernels"]]
+    if unmeasured:
+        values = [sorted(set(each)) for each in zip(*kernels, strict=True)]
+        count = math.prod(map(len, values))
+        if count > MOST_CANDIDATES:
+            raise BadInput(
+                detail=f"{name} has {count:,} combinations of measured values, more than {MOST_CANDIDATES:,}."
+            )
+        kernels = list(product(*values))
+    for kernel in kernels:
+        configuration = Configuration(problem, Kernel.of(name, **dict(zip(known["parameters"], kernel, strict=True))))
         if device is None or configuration.why_invalid(device) is None:
             yield configuration

@@ -78,9 +78,9 @@ def test_an_empty_table_gives_an_empty_prediction() -> None:
     ("columns", "message"),
     [
         ({"family": "cutlass"}, "family is 'cutlass', which the model has not seen; it knows tiled"),
-        ({"ab": "f16"}, "trained on tiled with types f32:f32:f32 and layouts nn, not on f16:f16:f32 nn"),
+        ({"ab": "f16"}, "trained on tiled with f32:f32:f32 in nn, not on f16:f16:f32 in nn"),
         ({"ab": "f31"}, "ab is 'f31', which the model has not seen"),
-        ({"layout": "tn"}, "trained on tiled with types f32:f32:f32 and layouts nn, not on f32:f32:f32 tn"),
+        ({"layout": "tn"}, "trained on tiled with f32:f32:f32 in nn, not on f32:f32:f32 in tn"),
         ({"m": 1.5}, "row 0: m is 1.5; it must be a whole number from 1"),
         ({"k": 0}, "row 0: k is 0; it must be a whole number from 1"),
         ({"n": None}, "row 0: n is None; it must be a whole number from 1"),

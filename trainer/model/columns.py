@@ -80,20 +80,17 @@ class FamilyKnowledge:
 
     # Parameter -> the value that stands for a gap.
     parameters: Mapping[str, float]
-    # Element types as "ab:cd:acc", and layouts, that were measured.
-    types: tuple[str, ...]
-    layouts: tuple[str, ...]
+    # Element types that were measured, as "ab:cd:acc" -> the layouts that they were measured in.
+    layouts: Mapping[str, tuple[str, ...]]
     # Number column, or `flops` -> its least and its greatest value.
     ranges: Mapping[str, tuple[float, float]]
     # The kernels that were measured: values in the order of `parameters`.
     kernels: tuple[tuple[float, ...], ...]
-    # Those of `types` of which power was measured.
+    # The types of which power was measured.
     powered: tuple[str, ...]
 
-    @property
-    def values(self) -> dict[str, list[float]]:
-        """Every value of each parameter that was measured, in rising order."""
-        return {name: sorted({kernel[at] for kernel in self.kernels}) for at, name in enumerate(self.parameters)}
+    def __str__(self) -> str:
+        return "; ".join(f"{types} in {', '.join(layouts)}" for types, layouts in self.layouts.items())
 
 
 @dataclass(frozen=True)
@@ -120,8 +117,7 @@ class Vocabulary:
         families = {
             name: FamilyKnowledge(
                 known["parameters"],
-                tuple(known["types"]),
-                tuple(known["layouts"]),
+                {types: tuple(layouts) for types, layouts in known["layouts"].items()},
                 {column: (low, high) for column, (low, high) in known["ranges"].items()},
                 tuple(tuple(kernel) for kernel in known["kernels"]),
                 tuple(known["powered"]),
@@ -133,13 +129,10 @@ class Vocabulary:
 
     def known(self, rows: Configurations) -> Bools:
         """Which rows have only values of family, types and layout that were measured together."""
-        types, known = types_of(rows), np.zeros(len(rows), dtype=bool)
+        kinds, known = types_of(rows) + " " + rows.texts["layout"], np.zeros(len(rows), dtype=bool)
         for name, family in self.families.items():
-            known |= (
-                rows.texts["family"].is_in([name])
-                & types.is_in(family.types)
-                & rows.texts["layout"].is_in(family.layouts)
-            )
+            measured = [f"{types} {layout}" for types, layouts in family.layouts.items() for layout in layouts]
+            known |= rows.texts["family"].is_in([name]) & kinds.is_in(measured)
         return known
 
     def powered(self, rows: Configurations) -> Bools:
@@ -224,9 +217,8 @@ class Vocabulary:
         said = {name: text.values[text.codes[row]] for name, text in rows.texts.items()}
         family = self.families[said["family"]]
         raise ValueError(
-            f"row {labels[row]}: the model was trained on {said['family']} with types {', '.join(family.types)} "
-            f"and layouts {', '.join(family.layouts)}, not on {said['ab']}:{said['cd']}:{said['acc']} {said['layout']}; "
-            "measure such configurations first"
+            f"row {labels[row]}: the model was trained on {said['family']} with {family}, "
+            f"not on {said['ab']}:{said['cd']}:{said['acc']} in {said['layout']}; measure such configurations first"
         )
 
 

@@ -156,7 +156,8 @@ class Predictor:
                 for output, interval in self.intervals.items()
             },
         }
-        (folder / "model.json").write_text(json.dumps(description, indent=1, sort_keys=True), encoding="utf-8")
+        # Not sorted: kernels have the order of their family's parameters.
+        (folder / "model.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
         for targets, trees in self.forests.items():
             trees.save(folder / _file_of(targets))
 

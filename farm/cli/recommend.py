@@ -1,0 +1,73 @@
+"""`farm recommend`: which kernel for a problem, by a registered model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from farm import registry
+from farm.cli.asking import TypeOption, VersionOption, pulled
+from farm.cli.output import JsonOption, console, emit_json, table
+from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.registry import Objective, Prediction
+
+
+def recommend(
+    shape: Annotated[str, typer.Argument(help="m x n x k, as in 4096x4096x1024.")],
+    types: Annotated[str, typer.Option("--dtype", help="Element types: f16, or f16:f32:f32.")] = "f32",
+    layout: Annotated[str, typer.Option("--layout", help="nn, nt, tn or tt.")] = "nn",
+    alpha: Annotated[float, typer.Option("--alpha")] = 1.0,
+    beta: Annotated[float, typer.Option("--beta")] = 0.0,
+    families: Annotated[
+        list[str] | None,
+        typer.Option("--family", help="Kernel family; may be repeated. Every one that was measured if none."),
+    ] = None,
+    objective: Annotated[Objective, typer.Option("--objective", "-o", help="What is to be least.")] = Objective.TIME,
+    unmeasured: Annotated[
+        bool,
+        typer.Option("--unmeasured", help="Kernels too that were never measured: every combination of known values."),
+    ] = False,
+    top: Annotated[int, typer.Option("--top", "-n", min=1, help="So many of the best.")] = 10,
+    device_type: TypeOption = None,
+    version: VersionOption = "champion",
+    as_json: JsonOption = False,
+) -> None:
+    """Rank the kernels that were measured and that a card can run for a problem, with the model of its type: the best first.
+
+    Bounds hold a measurement in nine cases of ten. The safe choice is the kernel that is best in the worst case, by the upper
+    bound.
+    """
+    problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta)
+    info, model = pulled(device_type, version)
+    found = registry.recommend(
+        model, problem, families=families or (), objective=objective, top=top, unmeasured=unmeasured
+    )
+    if as_json:
+        emit_json({"model": info.name, "version": info.version, **found.to_json()})
+        return
+    columns = ["", "kernel", "runtime ms", "90 % bounds", "TFLOP/s", "power W", "mJ", "outside what was measured"]
+    rows = [(f"{number}.", *_cells(one)) for number, one in enumerate(found.ranking, 1)]
+    title = f"{found.problem} by {info.name} v{info.version}: least {objective} of {found.kernels:,} kernels"
+    console.print(table(title, columns, rows, right=["", *columns[2:7]], whole=["90 % bounds"]))
+    if found.safe is not None and found.safe_costs_pct is not None:
+        console.print(_safe(found.safe, found.safe_costs_pct, found.ranking[0]))
+
+
+def _cells(one: Prediction) -> tuple[Any, ...]:
+    low, high = one.runtime_ms_low, one.runtime_ms_high
+    bounds = None if low is None or high is None else f"{low:.4g} – {high:.4g}"
+    return _kernel(one), one.runtime_ms, bounds, one.tflops, one.power_w, one.energy_mj, one.outside
+
+
+def _kernel(one: Prediction) -> str:
+    return one.configuration.split(" ", 1)[0]
+
+
+def _safe(safe: Prediction, costs_pct: float, first: Prediction) -> str:
+    if safe.configuration == first.configuration:
+        return "The first is also the safe choice: no other has a lower upper bound."
+    return (
+        f"Safe choice: {_kernel(safe)}, {safe.runtime_ms:.4g} ms and at most {safe.runtime_ms_high:.4g}. "
+        f"It is {costs_pct:.1f} % behind the first if both are as predicted."
+    )
