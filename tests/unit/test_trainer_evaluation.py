@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.training_tables import published_tiled_table, tiled_table
+from tests.training_tables import blas_table, published_tiled_table, tiled_table
 from trainer.evaluate import Metrics, evaluate, measured_outputs, metrics, out_of_fold
-from trainer.folds import by_row, by_shape
+from trainer.folds import by_device, by_kernel, by_m, by_nk, by_row, by_shape, by_size
 from trainer.forest import ForestSettings
+from trainer.model.predictor import CLAIM
 from trainer.plots import parity_plot
 from trainer.table import configurations
 
@@ -39,6 +40,54 @@ def test_no_shape_is_ever_on_both_sides_of_a_fold(rows: list[tuple[int, int, int
         assert sides[0].isdisjoint(sides[1])
         held_out_rows += list(held_out)
     assert sorted(held_out_rows) == list(range(len(frame)))
+
+
+@pytest.mark.parametrize(
+    ("split", "columns"),
+    [(by_shape, ["m", "n", "k"]), (by_nk, ["n", "k"]), (by_m, ["m"]), (by_kernel, ["family", "tile", "threads"])],
+)
+def test_a_fold_holds_out_what_its_name_says(split: type(by_shape), columns: list[str]) -> None:  # type: ignore[valid-type]
+    table = configurations(pd.concat([tiled_table((64, 128, 256)), blas_table((64, 128))], ignore_index=True))
+    held_out_rows: list[int] = []
+    for training, held_out in split(table):
+        sides = [set(map(tuple, table.iloc[side][columns].fillna(-1).to_numpy())) for side in (training, held_out)]
+        assert sides[0].isdisjoint(sides[1])
+        held_out_rows += held_out.tolist()
+    assert sorted(held_out_rows) == list(range(len(table)))
+
+
+def test_the_tenth_with_the_most_operations_is_larger_than_all_that_is_learned_from() -> None:
+    ((training, held_out),) = by_size(CONFIGURED)
+    work = (CONFIGURED["m"] * CONFIGURED["n"] * CONFIGURED["k"]).to_numpy()
+    assert work[training].max() < work[held_out].min()
+    shapes = CONFIGURED.iloc[held_out].drop_duplicates(["m", "n", "k"])
+    assert len(shapes) >= 2
+    assert list(by_size(CONFIGURED.head(9))) == []
+
+
+def test_a_card_is_held_out_with_what_it_alone_measured() -> None:
+    cards = np.array(["GPU-a", "GPU-b", ""])[np.arange(len(CONFIGURED)) % 3]
+    table = CONFIGURED.assign(device_uuid=cards)
+    found = [set(cards[held_out]) for _, held_out in by_device(table)]
+    assert found == [{"GPU-a"}, {"GPU-b"}]
+    assert all(len(training) + len(held_out) == len(table) for training, held_out in by_device(table))
+    assert list(by_device(CONFIGURED.assign(device_uuid="GPU-a"))) == []
+
+
+def test_a_configuration_that_several_cards_measured_is_nobodys() -> None:
+    twice = pd.concat([tiled_table((64, 128)).assign(device_uuid=uuid) for uuid in ("GPU-a", "GPU-b")])
+    once = tiled_table((256,)).assign(device_uuid="GPU-a")
+    found = configurations(pd.concat([twice, once], ignore_index=True))
+    assert set(found[found["repeats"] == 2]["device_uuid"]) == {""}
+    assert set(found[found["repeats"] == 1]["device_uuid"]) == {"GPU-a"}
+
+
+def test_held_out_rows_lie_between_their_bounds_as_often_as_is_claimed() -> None:
+    noise = np.exp(0.05 * np.random.default_rng(5).normal(size=2 * len(CONFIGURED)))
+    table = configurations(tiled_table((128, 256, 384, 512, 768, 1024)))
+    table["runtime_ms"] *= np.resize(noise, len(table))
+    found = errors(table)["unseen_shapes"]["runtime_ms"]
+    assert 100 * CLAIM - 5 < found["coverage_pct"] < 100 * CLAIM + 5
 
 
 @pytest.mark.parametrize("split", [by_shape, by_row])

@@ -18,7 +18,7 @@ from tests.training_tables import blas_table, tiled_table
 from trainer.forest import ForestSettings, as_arrays, fit
 from trainer.model.columns import OUTPUTS, Vocabulary
 from trainer.model.physics import compulsory_bytes, flops_of
-from trainer.model.predictor import BOUNDS, OUTSIDE, Predictor
+from trainer.model.predictor import BOUNDS, OUTSIDE, Interval, Predictor
 from trainer.table import ELEMENT_BYTES, configurations
 
 SMALL = ForestSettings(trees=20)
@@ -150,6 +150,81 @@ def test_families_with_different_parameters_share_a_model() -> None:
     found = model.predict(rows)
     assert (found["runtime_ms"] > 0).all()
     assert found["runtime_ms"].nunique() == 2
+
+
+def outside(model: Predictor, **columns: object) -> str:
+    raw = {"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled", "tile": 16} | columns
+    return str(model.predict(pd.DataFrame([raw]))["outside"][0])
+
+
+def test_what_lies_outside_of_what_was_measured_is_said() -> None:
+    assert outside(MODEL) == outside(MODEL, m=300, n=2047) == ""
+    assert outside(MODEL, m=128) == "m"
+    assert outside(MODEL, m=4096, n=4096, k=4096) == "m, n, k, flops"
+    assert outside(MODEL, tile=31) == "kernel"
+    assert outside(MODEL, tile=4) == "tile, kernel"
+
+
+def two_kernels() -> pd.DataFrame:
+    """128 x 32 and 32 x 128, whose values are all known of a 32 x 32 as well, which was never measured."""
+    small = tiled_table((256, 512), tiles=(16,)).drop(columns="parameters")
+    tiles = [{"tile_m": 128, "tile_n": 32}, {"tile_m": 32, "tile_n": 128}]
+    return pd.concat(
+        [small.assign(family="cutlass", parameters=[tile] * len(small)) for tile in tiles], ignore_index=True
+    )
+
+
+def test_a_kernel_of_known_values_that_was_never_measured_is_said_to_be_outside(tmp_path: Path) -> None:
+    fit("test-device", configurations(two_kernels()), SMALL).save(tmp_path)
+    model = Predictor.load(tmp_path)
+    asked = {"family": "cutlass", "tile": None, "tile_m": 32}
+    assert outside(model, **asked, tile_n=128) == ""
+    assert outside(model, **asked, tile_n=32) == "kernel"
+
+
+def test_power_is_predicted_only_of_families_and_types_of_which_it_was_measured() -> None:
+    """What another family draws says nothing of this one."""
+    unpowered = two_kernels().assign(power_w=np.nan, energy_mj=np.nan)
+    model = fit(
+        "test-device", configurations(pd.concat([tiled_table((256, 512)), unpowered], ignore_index=True)), SMALL
+    )
+    rows = {"m": 256, "n": 256, "k": 256, "ab": "f32", "family": ["tiled", "cutlass"], "tile_m": [None, 32]}
+    found = model.predict(pd.DataFrame(rows | {"tile_n": [None, 128]}))
+    assert found["power_w"].notna().tolist() == found["energy_mj"].notna().tolist() == [True, False]
+    assert found["runtime_ms"].notna().all()
+
+
+def test_types_and_layouts_are_known_together() -> None:
+    """f32 in nn and f16 in nt were measured: not f32 in nt."""
+    tables = [tiled_table((256, 512)), tiled_table((256, 512)).assign(ab="f64", cd="f64", acc="f64", layout="nt")]
+    model = fit("test-device", configurations(pd.concat(tables, ignore_index=True)), SMALL)
+    with pytest.raises(
+        ValueError, match="trained on tiled with f32:f32:f32 in nn; f64:f64:f64 in nt, not on f32:f32:f32 in nt"
+    ):
+        model.predict(pd.DataFrame([{"m": 256, "n": 256, "k": 256, "ab": "f32", "family": "tiled", "layout": "nt"}]))
+
+
+def test_no_power_above_the_limit_of_the_card_is_predicted() -> None:
+    hot = CONFIGURED.assign(power_w=900.0, energy_mj=900.0 * CONFIGURED["runtime_ms"])
+    assert (fit("nvidia-h200", hot, SMALL).predict(CONFIGURED)["power_w"] <= 700 * (1 + 1e-9)).all()
+
+
+def test_bounds_are_around_the_prediction_and_nowhere_without_calibration() -> None:
+    assert MODEL.predict(CONFIGURED)[list(BOUNDS)].isna().all(axis=None)
+    interval = Interval(0.01, {"0.9": 2.0})
+    found = fit("test-device", CONFIGURED, SMALL, {"runtime_ms": interval}).predict(CONFIGURED)
+    assert (found["runtime_ms_low"] <= found["runtime_ms"] * np.exp(-0.02 + 1e-9)).all()
+    assert (found["runtime_ms_high"] >= found["runtime_ms"] * np.exp(0.02 - 1e-9)).all()
+    assert found["power_w_low"].isna().all()
+
+
+def test_a_mapping_of_columns_is_the_same_as_a_table_and_one_row_as_many() -> None:
+    columns = {name: CONFIGURED[name].tolist() for name in ("m", "n", "k", "ab", "family", "tile", "layout", "beta")}
+    whole = pd.DataFrame(MODEL.predicted(columns))
+    pd.testing.assert_frame_equal(whole, MODEL.predict(CONFIGURED).reset_index(drop=True))
+    for row in (0, 57):
+        one = MODEL.predicted({name: values[row : row + 1] for name, values in columns.items()})
+        pd.testing.assert_frame_equal(pd.DataFrame(one), whole.iloc[[row]].reset_index(drop=True))
 
 
 def test_a_stored_model_predicts_what_the_fitted_one_does(tmp_path: Path) -> None:

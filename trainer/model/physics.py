@@ -38,7 +38,7 @@ _HOPPER_THREADS = 384
 _BLOCK_BYTES = 1024
 """Shared memory that the system takes of each block (CUDA C++ Programming Guide, from compute capability 8.0)."""
 
-_FEWEST_REGISTERS, _MOST_REGISTERS = 30, 255
+_FEWEST_REGISTERS, _MOST_REGISTERS = 24, 255
 
 
 def flops_of(rows: Configurations) -> Floats:

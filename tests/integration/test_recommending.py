@@ -1,0 +1,119 @@
+"""Which kernel for a problem: asked of a registered model, by the Python API and by the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from farm import registry
+from farm.cli.app import app
+from farm.errors import NotPredictable
+from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.registry import Objective
+from tests.training_tables import tiled_table
+from trainer.forest import ForestSettings
+from trainer.registry import train_and_register
+
+CARD = "nvidia-h200"
+PROBLEM = Problem(Shape.parse("700x700x700"), ElementTypes.parse("f32"))
+SMALL = ForestSettings(trees=10)
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    found = f"sqlite:///{tmp_path_factory.mktemp('home') / 'mlflow.db'}"
+    table = tiled_table((256, 512, 1024), tiles=(8, 16, 24, 32)).assign(device_type=CARD)
+    train_and_register(table, CARD, tracking_uri=found, code_version="1.0", settings=SMALL)
+    train_and_register(
+        tiled_table((256, 512), power=False), "no-power", tracking_uri=found, code_version="1.0", settings=SMALL
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def model(uri: str) -> Any:
+    return registry.pull(uri, CARD)
+
+
+def test_kernels_are_ranked_by_what_is_asked_for(model: Any) -> None:
+    found = registry.recommend(model, PROBLEM)
+    times = [one.runtime_ms for one in found.ranking]
+    assert found.kernels == len(times) == 4
+    assert times == sorted(times)
+    assert found.ranking[0].configuration.startswith("tiled(tile=32) 700x700x700")
+    energies = [one.energy_mj for one in registry.recommend(model, PROBLEM, objective=Objective.ENERGY).ranking]
+    assert energies == sorted(energies, key=lambda energy: energy or 0)
+    assert len(registry.recommend(model, PROBLEM, top=2).ranking) == 2
+
+
+def test_the_safe_choice_has_the_least_upper_bound_and_says_what_it_costs(model: Any) -> None:
+    found = registry.recommend(model, PROBLEM)
+    assert found.safe is not None
+    assert found.safe_costs_pct is not None
+    assert found.safe.runtime_ms_high == min(one.runtime_ms_high or 0 for one in found.ranking)
+    costs = 100 * (found.safe.runtime_ms / found.ranking[0].runtime_ms - 1)
+    assert found.safe_costs_pct == pytest.approx(costs)
+
+
+def test_only_kernels_that_the_card_can_run_are_ranked(uri: str) -> None:
+    """A tile of 32 in f64 needs 1,024 threads and 16 KiB, which is allowed; a type that was not measured is not."""
+    model = registry.pull(uri, CARD)
+    with pytest.raises(
+        NotPredictable, match=r"f64:f64:f64 nn was not measured: the model knows tiled with f32:f32:f32 in nn"
+    ):
+        registry.recommend(model, Problem(PROBLEM.shape, ElementTypes.parse("f64")))
+    with pytest.raises(NotPredictable, match="f32:f32:f32 nt was not measured"):
+        registry.recommend(model, Problem(PROBLEM.shape, PROBLEM.types, Layout.NT))
+
+
+def test_a_family_or_an_objective_that_was_never_measured_is_refused(uri: str, model: Any) -> None:
+    with pytest.raises(NotPredictable, match="has not seen cutlass; it knows tiled"):
+        registry.recommend(model, PROBLEM, families=["cutlass"])
+    with pytest.raises(NotPredictable, match="no power was measured of such kernels"):
+        registry.recommend(registry.pull(uri, "no-power"), PROBLEM, objective=Objective.EDP)
+
+
+@pytest.fixture
+def run(uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("FARM_HOME", str(tmp_path))
+    from farm.settings import settings
+
+    settings.cache_clear()
+    yield lambda *words: CliRunner().invoke(app, ["recommend", *words])
+    settings.cache_clear()
+
+
+def test_the_command_prints_a_table_and_the_safe_choice(run: Any) -> None:
+    found = run("700", "--type", CARD, "--top", "2")
+    assert found.exit_code == 0, found.output
+    assert "least time of 4 kernels" in found.output
+    assert "tiled(tile=32)" in found.output
+    assert "afe choice" in found.output
+
+
+def test_the_command_gives_json(run: Any) -> None:
+    found = json.loads(run("700x600x500", "--type", CARD, "--objective", "edp", "--json").stdout)
+    assert found["model"] == f"gemm-forest-{CARD}"
+    assert found["problem"].startswith("700x600x500 f32")
+    assert {"configuration", "runtime_ms", "runtime_ms_high", "outside"} <= set(found["ranking"][0])
+    assert found["kernels"] == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["7x", "--type", CARD], "is not a shape"),
+        (["700", "--type", CARD, "--dtype", "f15"], "is not an element type"),
+        (["700", "--type", "nowhere"], "no model gemm-forest-nowhere"),
+        (["700"], "Which one"),
+    ],
+)
+def test_mistakes_are_told_without_a_traceback(run: Any, words: list[str], why: str) -> None:
+    found = run(*words)
+    assert found.exit_code != 0
+    assert why in f"{found.output}{found.exception}"
