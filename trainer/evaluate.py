@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from trainer.folds import FOLD_KINDS, Splits
+from trainer.folds import FOLD_KINDS, HEADLINE, Splits
 from trainer.forest import ForestSettings, fit
 from trainer.model.columns import OUTPUTS
 from trainer.model.physics import flops
+from trainer.model.predictor import Predictor
 
 Metrics = dict[str, float]
+Keep = Callable[[Predictor, pd.DataFrame, pd.DataFrame], None]
+"""Is given each fold's model, the rows that it was fitted on, and those that were held out."""
+
 _Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -23,7 +27,9 @@ def measured_outputs(configured: pd.DataFrame) -> pd.DataFrame:
     return stored.assign(tflops=flops(configured) / stored["runtime_ms"] / 1e9)
 
 
-def out_of_fold(device_type: str, configured: pd.DataFrame, splits: Splits, settings: ForestSettings) -> pd.DataFrame:
+def out_of_fold(
+    device_type: str, configured: pd.DataFrame, splits: Splits, settings: ForestSettings, keep: Keep | None = None
+) -> pd.DataFrame:
     """A prediction for each row by a model that was fitted without the row's fold.
 
     Everything that is learned, the roofline included, is learned from the other folds. A row with a family, type or
@@ -31,8 +37,10 @@ def out_of_fold(device_type: str, configured: pd.DataFrame, splits: Splits, sett
     """
     predicted = pd.DataFrame(np.nan, index=configured.index, columns=list(OUTPUTS))
     for training, held_out in splits:
-        model = fit(device_type, configured.iloc[training], settings)
-        rows = configured.iloc[held_out]
+        fitted_on, rows = configured.iloc[training], configured.iloc[held_out]
+        model = fit(device_type, fitted_on, settings)
+        if keep is not None:
+            keep(model, fitted_on, rows)
         rows = rows[model.vocabulary.known(rows)]
         if len(rows):
             predicted.loc[rows.index] = model.predict(rows)
@@ -66,11 +74,15 @@ def metrics(measured: pd.Series, predicted: pd.Series) -> Metrics:
 
 
 def evaluate(
-    device_type: str, configured: pd.DataFrame, settings: ForestSettings
+    device_type: str, configured: pd.DataFrame, settings: ForestSettings, keep: Keep | None = None
 ) -> Iterator[tuple[str, pd.DataFrame, dict[str, Metrics]]]:
-    """(fold kind, held-out predictions, metrics by target) for each kind in `FOLD_KINDS`."""
+    """(fold kind, held-out predictions, metrics by target) for each kind in `FOLD_KINDS`.
+
+    `keep` is given the models of `HEADLINE`.
+    """
     measured = measured_outputs(configured)
     for kind, split in FOLD_KINDS.items():
-        predicted = out_of_fold(device_type, configured, split(configured), settings)
+        kept = keep if kind == HEADLINE else None
+        predicted = out_of_fold(device_type, configured, split(configured), settings, kept)
         by_target = {target: metrics(measured[target], predicted[target]) for target in OUTPUTS}
         yield kind, predicted, {target: found for target, found in by_target.items() if found}

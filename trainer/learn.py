@@ -13,8 +13,9 @@ import pandas as pd
 from trainer.evaluate import Metrics, evaluate, measured_outputs
 from trainer.folds import HEADLINE
 from trainer.forest import ForestSettings, fit
+from trainer.held_out import Keeper
 from trainer.packaging import save_model
-from trainer.plots import parity_plot
+from trainer.plots import HeldOutRows, feature_importance, importance_plot, plots
 from trainer.table import configurations, table_hash
 
 
@@ -59,31 +60,48 @@ MetricsByFold = Mapping[str, Mapping[str, Metrics]]
 
 MODEL_FOLDER = "model"
 RUN_FOLDER = "run"
+FOLDS_FOLDER = "folds"
+HELD_OUT_FOLDER = "held_out"
+"""In `RUN_FOLDER`: the models of the evaluation, see `trainer.held_out`."""
 
 
-def learn(table: pd.DataFrame, facts: TableFacts, settings: ForestSettings, folder: Path) -> MetricsByFold:
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What `learn` came to, beside its files."""
+
+    configured: pd.DataFrame
+    metrics: MetricsByFold
+
+
+def learn(table: pd.DataFrame, facts: TableFacts, settings: ForestSettings, folder: Path) -> Learned:
     """Evaluates and fits a model, and writes into `folder`:
 
-    - `run/`: the training table, the held-out predictions of each fold kind, the parity plot;
+    - `run/`: the training table, pictures, and in `held_out/` the models of the evaluation;
+    - `folds/<kind>/`: the held-out predictions of each fold kind;
     - `model/`: the model as MLflow loads it.
     """
     configured = configurations(table)
     run = folder / RUN_FOLDER
-    (run / "evaluation").mkdir(parents=True)
-    (run / "training").mkdir()
+    for made in ("evaluation", "training"):
+        (run / made).mkdir(parents=True)
+    keeper = Keeper(run / HELD_OUT_FOLDER)
     metrics: dict[str, dict[str, Metrics]] = {}
-    for kind, predicted, found in evaluate(facts.device_type, configured, settings):
+    for kind, predicted, found in evaluate(facts.device_type, configured, settings, keeper.keep):
         metrics[kind] = found
+        (folder / FOLDS_FOLDER / kind).mkdir(parents=True)
         beside = configured.join(predicted.add_prefix("predicted_"))
-        beside.to_parquet(run / "evaluation" / f"{kind}.parquet")
+        beside.to_parquet(folder / FOLDS_FOLDER / kind / "predictions.parquet")
         if kind == HEADLINE:
-            picture = run / "evaluation" / "parity.png"
-            parity_plot(picture, facts.device_type, configured["family"], measured_outputs(configured), predicted)
+            rows = HeldOutRows(facts.device_type, configured, measured_outputs(configured), predicted)
+            plots(run / "evaluation", rows)
+    keeper.finish(configured)
     stored = table.assign(parameters=[_json_text(each) for each in table["parameters"]])
     stored.to_parquet(run / "training" / "table.parquet")
+    model = fit(facts.device_type, configured, settings)
+    importance_plot(run / "evaluation", facts.device_type, feature_importance(model))
     described = {"rows": facts.rows, "shapes": facts.shapes, "table_hash": facts.table_hash}
-    save_model(fit(facts.device_type, configured, settings), configured, folder / MODEL_FOLDER, metadata=described)
-    return metrics
+    save_model(model, configured, folder / MODEL_FOLDER, metadata=described)
+    return Learned(configured, metrics)
 
 
 def _json_text(parameters: Any) -> str:

@@ -16,6 +16,9 @@ PREFIX = "gemm-forest-"
 CHAMPION = "champion"
 """The alias of the version that other programs pull."""
 
+CHALLENGER = "challenger"
+"""The alias of the newest version, where it did not become the champion."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
@@ -36,6 +39,10 @@ class ModelInfo:
     # Of the runtime, on shapes held out of training.
     median_error_pct: float | None
     mean_error_pct: float | None
+    # Why it became the champion or did not, and whether it is worth anything: False where it leaked, or is no better than
+    # a baseline. None where nobody judged it.
+    decision: str | None
+    sound: bool | None
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "created_at": self.created_at.isoformat()}
@@ -144,6 +151,8 @@ def _info(version: Any, aliases: dict[str, list[str]]) -> ModelInfo:
         table_hash=tags.get("table_hash"),
         median_error_pct=number("runtime_median_error_pct"),
         mean_error_pct=number("runtime_mean_error_pct"),
+        decision=tags.get("decision"),
+        sound=tags["sound"] == "true" if "sound" in tags else None,
     )
 
 
