@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from farm.errors import BadInput, NoSuchModel
-from farm.registry.client import first_line, has_been_used, load_pyfunc, registry_client
+from farm.registry.client import first_line, has_been_used, load_pyfunc, mlflow_warnings_ignored, registry_client
 
 PREFIX = "gemm-forest-"
 CHAMPION = "champion"
@@ -84,7 +84,7 @@ def model_info(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> M
 def pull(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> Any:
     """The loaded model (an `mlflow.pyfunc.PyFuncModel`). Raises `NoSuchModel`."""
     model = model_info(uri, name, alias_or_version)
-    with registry_client(uri) as client:
+    with registry_client(uri) as client, mlflow_warnings_ignored():
         return load_pyfunc().load_model(_fetch(client, uri, model, None))
 
 
