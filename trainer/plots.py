@@ -22,13 +22,10 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 _PANELS = {"runtime_ms": ("runtime", "ms"), "power_w": ("power", "W")}
 _BAND = 1.2
 _NARROW = 100
-
-
 _BINS = 12
-"""Of a running median: at least some rows fall into each on all but the smallest tables."""
-
 _MOST_FEATURES = 20
 _LEAST_ERROR_PCT = 0.01
+"""Errors below this are drawn here: a logarithmic axis has no zero."""
 
 
 @dataclass(frozen=True, slots=True)

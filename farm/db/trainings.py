@@ -122,7 +122,7 @@ WITH latest AS (
     FROM trainings GROUP BY device_type
 ), kinds AS (
     SELECT d.type, coalesce(t.began, '-infinity') AS began
-    FROM (SELECT DISTINCT type FROM devices WHERE backend <> 'recorded') d LEFT JOIN latest t ON t.device_type = d.type
+    FROM (SELECT DISTINCT type FROM devices) d LEFT JOIN latest t ON t.device_type = d.type
     WHERE t.open IS NOT TRUE
 ), landed AS (
     SELECT k.type AS device_type, sum(b.done) AS rows, sum(b.done) FILTER (WHERE c.finished_at > k.began) AS of_ended

@@ -9,8 +9,10 @@ from samples import cpu, document
 from sqlalchemy import Engine, text
 from test_batches import land, leased
 
+from farm.broker import make_app
 from farm.campaign import Campaign
 from farm.coordinator.learning import Learning
+from farm.coordinator.loop import Coordinator
 from farm.db import batches, campaigns, trainings
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
@@ -52,6 +54,18 @@ def test_a_model_is_asked_for_when_a_campaign_has_ended(engine: Engine, device: 
     assert looked(engine, 12) == ["cpu-test"]
 
 
+def test_a_coordinator_looks_in_its_turns_and_not_in_each(engine: Engine, device: int, submit: Submit) -> None:
+    with make_app("redis://127.0.0.1:1/0") as nowhere:
+        coordinator = Coordinator(engine, nowhere, Settings(train_new_rows=12))
+        coordinator.turn()
+        submit(Campaign.from_document(document()))
+        land(engine, leased(engine, device))
+        coordinator.turn()
+        assert looked(engine, 0) == []
+        Coordinator(engine, nowhere, Settings(train_new_rows=12)).turn()
+    assert looked(engine, 0) == ["cpu-test"]
+
+
 def test_a_campaign_that_brought_less_asks_for_nothing_and_zero_turns_it_off(
     engine: Engine, device: int, small: Stored
 ) -> None:
@@ -75,6 +89,8 @@ def test_no_model_is_asked_for_while_one_is_open_nor_twice_for_the_same_rows(
 ) -> None:
     land(engine, leased(engine, device))
     assert looked(engine, 5) == ["cpu-test"]
+    submit(another("meanwhile", 200))
+    land(engine, leased(engine, device))
     assert looked(engine, 5) == ["cpu-test"]
     trained(engine)
     assert looked(engine, 5) == ["cpu-test"]
@@ -106,14 +122,15 @@ def test_a_training_that_failed_is_not_asked_for_again_without_new_rows(
     assert looked(engine, 5) == ["cpu-test"]
 
 
-def test_each_device_type_has_rows_of_its_own(
+def test_each_device_type_has_rows_of_its_own_and_those_of_recordings_do_not_count(
     engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Submit
 ) -> None:
-    ids = {kind: announce(cpu(number, kind=kind)) for number, kind in enumerate(("cpu-a", "cpu-b", "cpu-c"))}
-    targets = [{"type": kind} for kind in ids]
-    submit(Campaign.from_document(document(targets=targets)))
+    kinds = ("cpu-a", "cpu-b", "cpu-c")
+    ids = {kind: announce(cpu(number, kind=kind)) for number, kind in enumerate(kinds)}
+    submit(Campaign.from_document(document(targets=[{"type": kind} for kind in kinds])))
     with engine.begin() as connection:
         connection.execute(text("UPDATE devices SET backend = 'recorded' WHERE type = 'cpu-c'"))
+    announce(cpu(9, kind="cpu-c"))  # it could measure, and has not
     for kind in ("cpu-a", "cpu-c"):
         land(engine, leased(engine, ids[kind], kind=kind))
     assert looked(engine, 1) == ["cpu-a"]
