@@ -345,6 +345,14 @@ class NoSuchModel(NotFound):
     """The registry has no {name}. Known: {known}. Train one with `farm train`."""
 
 
+class NoChampionBefore(NotFound):
+    """{name} has had no champion before version {version} that is still registered. `farm models promote` takes any version."""
+
+
+class NotPromotable(BadInput):
+    """{name} version {version} is not promoted: it {why}. --force promotes it all the same."""
+
+
 class TooFewMeasurements(BadInput):
     """{device_type} has {rows} measured configurations over {shapes} shapes; a model needs at least {need_rows} over {need_shapes}. Measure more first."""
 

@@ -51,6 +51,9 @@ class Settings(BaseSettings):
     sentinel_jobs: int = Field(
         default=100, ge=0, description="a device measures its sentinel after this many jobs; 0: never"
     )
+    train_new_rows: int = Field(
+        default=200, ge=0, description="rows of campaigns that ended after which a model is made again; 0: never"
+    )
     # Kernels that are built ahead of time.
     kernels: Path | None = Field(default=None, description="folder of this host's built kernels")
     kernel_store: str = Field(

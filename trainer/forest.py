@@ -23,6 +23,9 @@ _SPLITTING = {SLOWDOWN: 1e-3}
 it is learned along the splits that tell powers apart, and has no say in them."""
 
 
+_ROWS_FOR_THREADS = 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestSettings:
     """How forests are grown. All of it is logged with a model.
@@ -64,15 +67,24 @@ def fit(
         SLOWDOWN: np.log(energy_mj / (power_w * runtime_ms)),
     }
     groups = {(RUNTIME,): np.full(len(x), True), (POWER, SLOWDOWN): np.isfinite(power_w)}
-    forests = {
+    grown = {
         targets: _grow(x[rows], {target: learned[target][rows] for target in targets}, settings)
         for targets, rows in groups.items()
         if rows.any()
     }
-    return Predictor(card, vocabulary, tuple(names), forests, intervals or {})
+    importance = dict(zip(names, grown[(RUNTIME,)].importance, strict=True))
+    forests = {targets: each.trees for targets, each in grown.items()}
+    return Predictor(card, vocabulary, tuple(names), forests, intervals or {}, importance)
 
 
-def _grow(x: _Array, targets: Mapping[str, _Array], settings: ForestSettings) -> Trees:
+@dataclass(frozen=True)
+class _Grown:
+    trees: Trees
+    # Of each feature; together 1.
+    importance: list[float]
+
+
+def _grow(x: _Array, targets: Mapping[str, _Array], settings: ForestSettings) -> _Grown:
     """A forest for some targets [rows], which are scaled so that each has its weight in a split."""
     y = np.column_stack(list(targets.values()))
     mean, scale = y.mean(axis=0), y.std(axis=0)
@@ -86,11 +98,13 @@ def _grow(x: _Array, targets: Mapping[str, _Array], settings: ForestSettings) ->
         bootstrap=drawn,
         max_samples=settings.max_rows_per_tree if drawn else None,
         random_state=settings.seed,
-        n_jobs=settings.jobs,
+        # Below, handing trees to threads takes longer than growing them.
+        n_jobs=settings.jobs if len(x) > _ROWS_FOR_THREADS else 1,
     )
     scaled = (y - mean) / scale
     forest.fit(x, scaled if scaled.shape[1] > 1 else scaled[:, 0])
-    return as_arrays(forest, mean, scale)
+    importance = np.mean([tree.tree_.compute_feature_importances() for tree in forest.estimators_], axis=0)
+    return _Grown(as_arrays(forest, mean, scale), importance.tolist())
 
 
 def as_arrays(forest: ExtraTreesRegressor, mean: _Array, scale: _Array) -> Trees:

@@ -13,9 +13,10 @@ import pandas as pd
 from trainer.evaluate import Metrics, evaluate, measured_outputs
 from trainer.folds import HEADLINE
 from trainer.forest import ForestSettings, fit
+from trainer.held_out import Keeper
 from trainer.model.predictor import Interval
 from trainer.packaging import save_model
-from trainer.plots import parity_plot
+from trainer.plots import HeldOutRows, importance_plot, plots
 from trainer.table import configurations, table_hash
 
 
@@ -60,34 +61,50 @@ MetricsByFold = Mapping[str, Mapping[str, Metrics]]
 
 MODEL_FOLDER = "model"
 RUN_FOLDER = "run"
+FOLDS_FOLDER = "folds"
+HELD_OUT_FOLDER = "held_out"
+"""In `RUN_FOLDER`: the models of the evaluation, see `trainer.held_out`."""
 
 
-def learn(table: pd.DataFrame, facts: TableFacts, settings: ForestSettings, folder: Path) -> MetricsByFold:
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What `learn` came to, beside its files."""
+
+    configured: pd.DataFrame
+    metrics: MetricsByFold
+
+
+def learn(table: pd.DataFrame, facts: TableFacts, settings: ForestSettings, folder: Path) -> Learned:
     """Evaluates and fits a model, and writes into `folder`:
 
-    - `run/`: the training table, the held-out predictions of each fold kind, the parity plot;
+    - `run/`: the training table, pictures, and in `held_out/` the models of the evaluation;
+    - `folds/<kind>/`: the held-out predictions of each fold kind;
     - `model/`: the model as MLflow loads it.
     """
     configured = configurations(table)
     run = folder / RUN_FOLDER
-    (run / "evaluation").mkdir(parents=True)
-    (run / "training").mkdir()
+    for made in ("evaluation", "training"):
+        (run / made).mkdir(parents=True)
+    keeper = Keeper(run / HELD_OUT_FOLDER)
     metrics: dict[str, dict[str, Metrics]] = {}
     intervals: Mapping[str, Interval] = {}
-    for found in evaluate(facts.device_type, configured, settings):
+    for found in evaluate(facts.device_type, configured, settings, keeper.keep):
         metrics[found.kind] = dict(found.metrics)
+        (folder / FOLDS_FOLDER / found.kind).mkdir(parents=True)
         beside = configured.join(found.predicted.add_prefix("predicted_"))
-        beside.to_parquet(run / "evaluation" / f"{found.kind}.parquet")
+        beside.to_parquet(folder / FOLDS_FOLDER / found.kind / "predictions.parquet")
         if found.kind == HEADLINE:
             intervals = found.intervals
-            picture = run / "evaluation" / "parity.png"
-            parity_plot(picture, facts.device_type, configured["family"], measured_outputs(configured), found.predicted)
+            rows = HeldOutRows(facts.device_type, configured, measured_outputs(configured), found.predicted)
+            plots(run / "evaluation", rows)
+    keeper.finish(configured)
     stored = table.assign(parameters=[_json_text(each) for each in table["parameters"]])
     stored.to_parquet(run / "training" / "table.parquet")
-    described = {"rows": facts.rows, "shapes": facts.shapes, "table_hash": facts.table_hash}
     model = fit(facts.device_type, configured, settings, intervals)
+    importance_plot(run / "evaluation", facts.device_type, model.importance)
+    described = {"rows": facts.rows, "shapes": facts.shapes, "table_hash": facts.table_hash}
     save_model(model, configured, folder / MODEL_FOLDER, metadata=described)
-    return metrics
+    return Learned(configured, metrics)
 
 
 def _json_text(parameters: Any) -> str:

@@ -1,12 +1,13 @@
-"""Training as a whole: from a training table to an evaluated, registered model that other programs pull."""
+"""Training as a whole: from a training table to an evaluated, registered version, and whether it is the champion."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,17 +15,25 @@ from typing import Any
 import pandas as pd
 
 import trainer
-from farm.registry import CHAMPION, ModelInfo, list_models, model_name, registry_client
+from farm import registry
+from farm.errors import NoSuchModel
+from farm.registry import CHALLENGER, CHAMPION, ModelInfo, model_name, registry_client
+from farm.registry.details import CARD
+from trainer.baseline import baselines
+from trainer.card import model_card
 from trainer.evaluate import Metrics
-from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings
-from trainer.learn import MODEL_FOLDER, RUN_FOLDER, MetricsByFold, TableFacts, learn
+from trainer.held_out import HeldOut, answers
+from trainer.learn import FOLDS_FOLDER, HELD_OUT_FOLDER, MODEL_FOLDER, RUN_FOLDER, MetricsByFold, TableFacts, learn
+from trainer.promotion import Decision, Rival, decide, unsound
+from trainer.runs import EXPERIMENT, held_out_files, log_decision, log_folds, log_training, register, start_run
 from trainer.table import check_training_table
 
-EXPERIMENT = "gemm-farm"
-
-_RECIPE_FILES = ("table.py", "folds.py", "forest.py", "evaluate.py", "learn.py", "packaging.py", "model/*.py")
-"""The files of this package that decide what a training produces."""
+_RECIPE_FILES = (
+    *("table.py", "folds.py", "forest.py", "evaluate.py", "learn.py", "packaging.py", "model/*.py"),
+    *("held_out.py", "baseline.py", "promotion.py"),
+)
+"""The files of this package that decide what a training produces, and what is decided on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,24 +54,16 @@ class TrainingOutcome:
     experiment: str
     model_name: str
     version: str
-    alias: str
-    # True where the champion was already trained from this very table by this very code.
+    # champion, challenger, or neither where an older version is reused.
+    alias: str | None
+    # Why it became the champion, or did not.
+    decision: str
+    # True where a version was already trained from this very table by this very code.
     reused: bool
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """An MLflow run that is being filled."""
-
-    client: Any
-    id: str
-    experiment_id: str
-    facts: TableFacts
-    tags: Mapping[str, str]
 
 
 def train_and_register(
@@ -75,9 +76,10 @@ def train_and_register(
     settings: ForestSettings | None = None,
     before_registering: Callable[[], None] = lambda: None,
 ) -> TrainingOutcome:
-    """Evaluates and fits a model on the table, logs it to MLflow, registers it, and makes it the champion.
+    """Evaluates and fits a model on the table, logs it to MLflow, and registers it as the challenger.
 
-    Where the champion was trained from an equal table by equal code, nothing is done and the outcome says `reused`.
+    It becomes the champion where it beats the present one, see `trainer.promotion`. Where a version was trained from an
+    equal table by equal code, nothing is done and the outcome says `reused`.
     What `before_registering` raises ends it before other programs can pull the model.
     Raises `MissingColumns`, `TooFewMeasurements`, `RegistryUnreachable`, `MlflowMissing`.
     """
@@ -93,25 +95,30 @@ def train_and_register(
         "sources": ",".join(facts.sources),
         **({"campaign": campaign} if campaign is not None else {}),
     }
-    reusable = _reusable(tracking_uri, facts, tags["recipe"])
-    if reusable is not None:
-        champion, metrics = reusable
-        return _outcome(facts, metrics, champion.version, champion.run_id or "", began, reused=True)
+    made_before = _reusable(tracking_uri, facts, tags["recipe"])
+    if made_before is not None:
+        metrics = registry.metrics_of(tracking_uri, made_before)
+        return _outcome(facts, metrics, made_before, began, reused=True)
     with TemporaryDirectory(prefix="gemm-forest-") as made:
-        metrics = learn(table, facts, settings, Path(made))
+        folder = Path(made)
+        learned = learn(table, facts, settings, folder)
+        decision = _decide(tracking_uri, device_type, learned.configured, folder)
+        card = model_card(facts, table, learned, decision, code_version=code_version, campaign=campaign)
+        (folder / CARD).write_text(card, encoding="utf-8")
         with registry_client(tracking_uri) as client:
-            experiment = _experiment(client, tracking_uri)
-            run_id = client.create_run(experiment, run_name=device_type, tags=tags).info.run_id
-            run = _Run(client, run_id, experiment, facts, tags)
+            run = start_run(client, tracking_uri, facts, tags)
             try:
-                _log(run, settings, metrics, Path(made) / RUN_FOLDER)
+                log_training(run, settings, learned.metrics, folder / RUN_FOLDER)
+                log_folds(run, learned.metrics, folder / FOLDS_FOLDER)
+                log_decision(run, decision, folder / CARD)
                 before_registering()
-                version = _register(run, metrics, Path(made) / MODEL_FOLDER)
+                version = register(run, learned.metrics, decision, card, folder / MODEL_FOLDER)
             except BaseException:
-                client.set_terminated(run_id, "FAILED")
+                client.set_terminated(run.id, "FAILED")
                 raise
-            client.set_terminated(run_id)
-    return _outcome(facts, metrics, version, run_id, began, reused=False)
+            client.set_terminated(run.id)
+    registered = registry.model_info(tracking_uri, device_type, version)
+    return _outcome(facts, learned.metrics, registered, began, reused=False)
 
 
 def recipe_hash(code_version: str, settings: ForestSettings) -> str:
@@ -123,112 +130,74 @@ def recipe_hash(code_version: str, settings: ForestSettings) -> str:
     return digest.hexdigest()[:16]
 
 
-def _reusable(tracking_uri: str, facts: TableFacts, recipe: str) -> tuple[ModelInfo, MetricsByFold] | None:
-    """The champion and its metrics, where training again would give the same model."""
+def _reusable(tracking_uri: str, facts: TableFacts, recipe: str) -> ModelInfo | None:
+    """The newest version where training again would give the same one, whether it was promoted or not.
+
+    A run that did not end well may have left a version without its aliases; such a version is made again.
+    """
     name = model_name(facts.device_type)
-    for model in list_models(tracking_uri):
-        if model.name == name and CHAMPION in model.aliases and model.table_hash == facts.table_hash and model.run_id:
+    for model in registry.list_models(tracking_uri):
+        if model.name == name and model.table_hash == facts.table_hash and model.run_id:
             with registry_client(tracking_uri) as client:
                 run = client.get_run(model.run_id)
-            if run.data.tags.get("recipe") == recipe:
-                return model, _nested(run.data.metrics)
+            if run.data.tags.get("recipe") == recipe and run.info.status == "FINISHED":
+                return model
     return None
 
 
-def _experiment(client: Any, tracking_uri: str) -> str:
-    """The experiment's id. On a SQLite store its artifacts lie beside the database, never in the current folder."""
-    found = client.get_experiment_by_name(EXPERIMENT)
-    if found is not None:
-        return str(found.experiment_id)
-    location = None
-    if tracking_uri.startswith("sqlite:///"):
-        location = (Path(tracking_uri.removeprefix("sqlite:///")).absolute().parent / "mlartifacts").as_uri()
-    return str(client.create_experiment(EXPERIMENT, artifact_location=location))
+def _decide(tracking_uri: str, device_type: str, configured: pd.DataFrame, folder: Path) -> Decision:
+    """Judges the version by the files that will be logged, as later versions will when it is the champion."""
+    try:
+        challenger = HeldOut(folder / RUN_FOLDER / HELD_OUT_FOLDER)
+    except FileNotFoundError:
+        return unsound("has no models that were kept from its evaluation: nobody can tell what it is worth")
+    leak = challenger.leak()
+    if leak is not None:
+        return unsound(f"leaks: {leak}")
+    simple = baselines(configured, challenger.fold_of(configured))
+    rival = _rival(tracking_uri, device_type, configured, challenger.kinds, folder / "champion")
+    return decide(configured, challenger.predict(configured), simple, rival)
 
 
-def _log(run: _Run, settings: ForestSettings, metrics: MetricsByFold, files: Path) -> None:
-    """Parameters, metrics, files, and the training table as the run's input, by which MLflow finds runs that share it."""
-    from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
-
-    now = int(time.time() * 1000)
-    parameters = {**asdict(settings), **run.facts.counts, "folds": ",".join(FOLD_KINDS)}
-    run.client.log_batch(
-        run.id,
-        metrics=[Metric(name, value, now, 0) for name, value in _flat(metrics).items()],
-        params=[Param(name, str(value)) for name, value in parameters.items()],
-    )
-    run.client.log_artifacts(run.id, str(files))
-    digest = run.facts.table_hash
-    dataset = Dataset(
-        name="training table",
-        digest=digest[:36],  # as long as MLflow stores
-        source_type="v_measurements",
-        source=json.dumps({"artifact": "training/table.parquet", "sha256": digest}),
-        profile=json.dumps({"num_rows": run.facts.rows}),
-    )
-    run.client.log_inputs(run.id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
-
-
-def _flat(metrics: MetricsByFold) -> dict[str, float]:
-    """`unseen_shapes.runtime_ms.median_error_pct` and so on."""
-    return {
-        f"{kind}.{target}.{name}": value
-        for kind, targets in metrics.items()
-        for target, found in targets.items()
-        for name, value in found.items()
-    }
-
-
-def _nested(numbers: Mapping[str, float]) -> MetricsByFold:
-    """What `_flat` was made from."""
-    metrics: dict[str, dict[str, Metrics]] = {}
-    for path, value in numbers.items():
-        kind, target, name = path.split(".")
-        metrics.setdefault(kind, {}).setdefault(target, {})[name] = value
-    return metrics
-
-
-def _register(run: _Run, metrics: MetricsByFold, files: Path) -> str:
-    """Uploads the model, registers it as a new version and moves the alias: from here on it is what others pull."""
-    client, name = run.client, model_name(run.facts.device_type)
-    logged = client.create_logged_model(run.experiment_id, name=name, source_run_id=run.id, tags=dict(run.tags))
-    client.log_model_artifacts(logged.model_id, str(files))
-    client.finalize_logged_model(logged.model_id, "READY")
-    if not client.search_registered_models(filter_string=f"name = '{name}'"):
-        description = f"Runtime, power, energy and TFLOP/s of a GEMM on {run.facts.device_type}, from its raw columns."
-        client.create_registered_model(name, {"device_type": run.facts.device_type}, description)
-    version = client.create_model_version(
-        name,
-        source=logged.artifact_location,
-        run_id=run.id,
-        model_id=logged.model_id,
-        tags={**run.tags, **_version_tags(run.facts, metrics)},
-    ).version
-    client.set_registered_model_alias(name, CHAMPION, version)
-    return str(version)
-
-
-def _version_tags(facts: TableFacts, metrics: MetricsByFold) -> dict[str, str]:
-    """What a list of models shows: sizes, and each target's errors on shapes held out."""
-    errors = {
-        f"{target.rsplit('_', 1)[0]}_{name}": f"{found[name]:.6g}"
-        for target, found in metrics[HEADLINE].items()
-        for name in ("median_error_pct", "mean_error_pct", "p90_error_pct")
-    }
-    return {**{name: str(count) for name, count in facts.counts.items()}, **errors}
+def _rival(
+    tracking_uri: str, device_type: str, configured: pd.DataFrame, kinds: tuple[str, ...], folder: Path
+) -> Rival | None:
+    """The champion's predictions: by the model of its evaluation that has not seen the row's shape, and where it never
+    had the shape, by the model that others pull."""
+    try:
+        champion = registry.model_info(tracking_uri, device_type)
+    except NoSuchModel:
+        return None
+    predicted = pd.DataFrame(index=configured.index, columns=list(registry.OUTPUTS), dtype="float64")
+    unseen = pd.Series(True, configured.index)
+    only_it_knows: tuple[str, ...] = ()
+    favoured = "though that champion may have seen them: it has no models of its evaluation that can be trusted"
+    with registry_client(tracking_uri) as client:
+        files = held_out_files(client, champion, folder)
+    held_out = None if files is None else HeldOut(files)
+    if held_out is not None and held_out.leak() is None:
+        unseen, favoured = held_out.fold_of(configured).isna(), ""
+        only_it_knows = tuple(sorted(set(held_out.kinds) - set(kinds)))
+        predicted = held_out.predict(configured)
+    if unseen.any():
+        model = registry.pull(tracking_uri, champion.name, champion.version)
+        ask = partial(registry.predict_table, model)
+        predicted.loc[unseen] = answers(ask, configured[unseen])
+    return Rival(version=champion.version, predicted=predicted, only_it_knows=only_it_knows, favoured=favoured)
 
 
 def _outcome(
-    facts: TableFacts, metrics: MetricsByFold, version: str, run_id: str, began: float, *, reused: bool
+    facts: TableFacts, metrics: MetricsByFold, model: ModelInfo, began: float, *, reused: bool
 ) -> TrainingOutcome:
     return TrainingOutcome(
         **asdict(facts),
         metrics={kind: {target: dict(found) for target, found in each.items()} for kind, each in metrics.items()},
-        run_id=run_id,
+        run_id=model.run_id or "",
         experiment=EXPERIMENT,
-        model_name=model_name(facts.device_type),
-        version=version,
-        alias=CHAMPION,
+        model_name=model.name,
+        version=model.version,
+        alias=next((alias for alias in (CHAMPION, CHALLENGER) if alias in model.aliases), None),
+        decision=model.decision or "",
         reused=reused,
         seconds=time.monotonic() - began,
     )

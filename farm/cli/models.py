@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +14,21 @@ from farm.cli.asking import TypeOption, VersionOption, pulled
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.cli.session import session
 from farm.cli.training import train_types
+from farm.cli.versions import errors, facts, history, side_by_side, standing
 from farm.db import campaigns, trainings
-from farm.errors import BadInput, TrainingFailed
+from farm.errors import BadInput, NoSuchModel, TrainingFailed
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
 from farm.services import Stack
 from farm.settings import settings
 
 app = typer.Typer(help="The registered models.", invoke_without_command=True)
+
+NameArgument = Annotated[str, typer.Argument(help="A model or a device type: gemm-forest-nvidia-h200 or nvidia-h200.")]
+ReasonOption = Annotated[str | None, typer.Option("--reason", help="Why; kept in the model's history.")]
+
+_SHORT = 60
+"""Characters of a decision in a list."""
 
 
 def train(
@@ -33,7 +41,7 @@ def train(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a model per device type, evaluate it on shapes held out, and register it as champion."""
+    """Train a model per device type, evaluate it on shapes held out, and register it; the better one is champion."""
     with session(broker=True) as opened:
         with opened.engine.connect() as connection:
             campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
@@ -55,7 +63,7 @@ def train(
 
 
 def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
-    """What each training came to: the model's errors on shapes held out."""
+    """What each training came to: the model's errors on shapes held out, and whether it is the champion."""
     rows = []
     for kind, training in outcomes.items():
         if training["error"] is not None:
@@ -71,11 +79,17 @@ def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
     if rows:
         columns = ["model", "target", "configurations", "shapes", "R²", "median error %", "mean %", "90th percentile %"]
         console.print(table("error on shapes held out", columns, rows, right=columns[2:]))
+    for training in outcomes.values():
+        if training["error"] is None:
+            outcome = training["outcome"]
+            text = standing(outcome["model_name"], outcome["version"], outcome["alias"], outcome["decision"])
+            again = " Nothing was trained: its rows and the code are the same." if outcome["reused"] else ""
+            console.print(f"{text}.{again}", markup=False)
 
 
 @app.callback()
 def _list(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List the registered models; `farm models pull NAME` fetches one."""
+    """List the registered models; `farm models show NAME` says more, `farm models pull NAME` fetches one."""
     if context.invoked_subcommand is not None:
         return
     found = registry.list_models(settings().tracking_uri)
@@ -94,16 +108,18 @@ def _list(context: typer.Context, as_json: JsonOption = False) -> None:
             m.shapes,
             m.median_error_pct,
             f"{m.created_at:%Y-%m-%d %H:%M}",
+            m.decision and textwrap.shorten(m.decision, _SHORT, placeholder=" …"),
         )
         for m in found
     ]
     columns = ["model", "version", "aliases", "rows", "shapes", "median error % (unseen shapes)", "created (UTC)"]
+    columns.append("decision: it …")
     console.print(table(None, columns, rows, right=["version", *columns[3:6]]))
 
 
 @app.command()
 def pull(
-    name: Annotated[str, typer.Argument(help="A model or a device type: gemm-forest-nvidia-h200 or nvidia-h200.")],
+    name: NameArgument,
     to: Annotated[Path, typer.Option("--to", help="Folder to put the model in.", show_default="./NAME")] = Path(),
     version: Annotated[str, typer.Option("--version", help="A version number or an alias.")] = "champion",
     as_json: JsonOption = False,
@@ -117,6 +133,92 @@ def pull(
         emit_json({**model.to_json(), "folder": str(folder)})
     else:
         console.print(f"{model.name} version {model.version} is in {folder}")
+
+
+@app.command()
+def show(
+    name: NameArgument,
+    version: Annotated[
+        str | None,
+        typer.Option("--version", help="A version number or an alias.", show_default="the champion, or the newest"),
+    ] = None,
+    card: Annotated[bool, typer.Option("--card", help="Print the model card, which is Markdown.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Everything about a version: errors by fold and target, sources, the decision on it, the champions so far."""
+    uri = settings().tracking_uri
+    model = registry.model_info(uri, name, version or _champion_or_newest(uri, name))
+    written = registry.model_card(uri, model) if card else None
+    if card and written is None:
+        raise NoSuchModel(name=f"model card of {model.name} version {model.version}", known="none")
+    if written is not None and not as_json:
+        console.print(written, markup=False)
+        return
+    metrics, champions = registry.metrics_of(uri, model), registry.champions(uri, model.name)
+    if as_json:
+        told = {**model.to_json(), "metrics": metrics, "champions": [each.to_json() for each in champions]}
+        emit_json(told if written is None else {**told, "card": written})
+        return
+    console.print(facts(model))
+    console.print(errors(metrics))
+    console.print(history(champions))
+
+
+@app.command()
+def compare(
+    name: NameArgument,
+    first: Annotated[str, typer.Argument(help="A version number or an alias.")] = registry.CHAMPION,
+    second: Annotated[str, typer.Argument(help="Another.")] = registry.CHALLENGER,
+    as_json: JsonOption = False,
+) -> None:
+    """Two versions side by side: errors by fold and target, of each on its own table."""
+    uri = settings().tracking_uri
+    models = [registry.model_info(uri, name, version) for version in (first, second)]
+    metrics = [registry.metrics_of(uri, model) for model in models]
+    if as_json:
+        emit_json([{**m.to_json(), "metrics": found} for m, found in zip(models, metrics, strict=True)])
+        return
+    console.print(side_by_side([model.version for model in models], metrics))
+    for m in models:
+        alias = next((alias for alias in (registry.CHAMPION, registry.CHALLENGER) if alias in m.aliases), None)
+        console.print(standing(m.name, m.version, alias, m.decision), markup=False)
+
+
+@app.command()
+def promote(
+    name: NameArgument,
+    version: Annotated[str, typer.Argument(help="A version number or an alias.")],
+    reason: ReasonOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also a version that leaked, or that is no better than a baseline.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a version the champion by hand."""
+    model, changed = registry.promote(
+        settings().tracking_uri, name, version, reason=reason or "promoted by hand", force=force
+    )
+    if as_json:
+        emit_json(model.to_json())
+        return
+    console.print(f"{model.name} version {model.version} is the champion{'' if changed else ' already'}.")
+
+
+@app.command()
+def rollback(name: NameArgument, reason: ReasonOption = None, as_json: JsonOption = False) -> None:
+    """Make the champion before the present one the champion again."""
+    model, taken_back = registry.rollback(settings().tracking_uri, name, reason=reason)
+    if as_json:
+        emit_json(model.to_json())
+        return
+    console.print(f"{model.name} version {model.version} is the champion again, instead of {taken_back.version}.")
+
+
+def _champion_or_newest(uri: str, name: str) -> str:
+    """A version of that model; the alias champion where there is no such model, for the error that says so."""
+    of_name = [model for model in registry.list_models(uri) if model.name == registry.model_name(name)]
+    crowned = any(registry.CHAMPION in model.aliases for model in of_name)
+    return registry.CHAMPION if crowned or not of_name else of_name[0].version
 
 
 def predict(

@@ -23,7 +23,7 @@ from farm.cli.session import Session, session
 from farm.cli.training import train_types
 from farm.db import devices, kernels, trainings
 from farm.devices import host_name
-from farm.errors import NoBuilder, NoDeviceLeft, NoWorkers
+from farm.errors import NoBuilder, NoDeviceLeft, NoSuchModel, NotPredictable, NoWorkers
 from farm.kernels import FAMILIES, Configuration
 from farm.report.summary import largest_measured, summarise
 from farm.services import Stack
@@ -47,7 +47,7 @@ def run(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a campaign here, train, register, pull the champion back, and report.
+    """Measure a campaign here, train, register, pull the champion back where there is one, and report.
 
     Starts what is not up and stops what it started. Interrupted, it goes on where it was when it is run again;
     what is measured stays measured.
@@ -142,14 +142,21 @@ def _train(opened: Session, campaign_id: int, check: Callable[[], None]) -> dict
 
 
 def _against(opened: Session, campaign_id: int, device_type: str) -> dict[str, Any] | None:
-    """The champion, pulled from the registry, asked for the largest problem that was measured."""
+    """The champion, pulled from the registry, asked for the largest problem that was measured; None without either."""
     with opened.engine.connect() as connection:
         row = largest_measured(connection, campaign_id, device_type)
     if row is None:
         return None
     configuration = Configuration.from_columns(row)
-    model = registry.pull(opened.urls.tracking_uri, registry.model_name(device_type), "champion")
-    prediction = registry.predict(model, [configuration])[0]
+    try:
+        champion = registry.model_info(opened.urls.tracking_uri, device_type)
+    except NoSuchModel:
+        return None
+    try:
+        model = registry.pull(opened.urls.tracking_uri, champion.name, champion.version)
+        prediction = registry.predict(model, [configuration])[0]
+    except NotPredictable:  # of a family that is new, in a version that did not become the champion
+        return None
     return {
         "device_type": device_type,
         "configuration": configuration.canonical,

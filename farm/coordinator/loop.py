@@ -17,6 +17,7 @@ from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import MOST_IN_A_TURN, form_batches, read_schedule, send_batches
 from farm.coordinator.errands import Errands, builds_of, trainings_of
 from farm.coordinator.health import quarantine_refuted
+from farm.coordinator.learning import Learning
 from farm.coordinator.metrics import ERRORS, FOLDED, FORMED, REAPED, RECALLED, RESENT, SENT, TURN, Watch
 from farm.coordinator.rounds import Rounds
 from farm.db import batches, campaigns
@@ -45,12 +46,14 @@ class Coordinator:
     _trainings: Errands = field(init=False)
     _builds: Errands = field(init=False)
     _rounds: Rounds = field(init=False)
+    _learning: Learning = field(init=False)
     _health_due: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self._trainings = trainings_of(self.engine, self.app, self.settings)
         self._builds = builds_of(self.engine, self.app, self.settings)
         self._rounds = Rounds(self.engine)
+        self._learning = Learning(self.engine, self.settings)
 
     def turn(self) -> int:
         """One turn. Returns the number of batches that were formed."""
@@ -84,6 +87,7 @@ class Coordinator:
         for campaign_id in finished:
             log.info("campaign finished", extra={"campaign_id": campaign_id})
         self._rounds.tend()
+        self._learning.tend()
         if time.monotonic() >= self._health_due:
             self._health_due = time.monotonic() + HEALTH_SECONDS
             quarantine_refuted(self.engine, self.settings)

@@ -113,6 +113,40 @@ def read(connection: Connection, training_id: int) -> dict[str, Any]:
     return dict(connection.execute(_READ, {"training_id": training_id}).mappings().one())
 
 
+# Rows are counted by the batches in which they landed: by an index, some hundred rows in one. Short rounds of a search
+# train no model, and neither does what a recording answered.
+_DUE = text("""
+WITH latest AS (
+    SELECT device_type, max(coalesce(started_at, requested_at)) AS began,
+        bool_or(state IN ('requested', 'running')) AS open
+    FROM trainings GROUP BY device_type
+), kinds AS (
+    SELECT d.type, coalesce(t.began, '-infinity') AS began
+    FROM (SELECT DISTINCT type FROM devices) d LEFT JOIN latest t ON t.device_type = d.type
+    WHERE t.open IS NOT TRUE
+), landed AS (
+    SELECT k.type AS device_type, sum(b.done) AS rows, sum(b.done) FILTER (WHERE c.finished_at > k.began) AS of_ended
+    FROM kinds k
+    JOIN campaigns c ON coalesce(c.finished_at, 'infinity') > k.began
+    JOIN lanes l ON l.campaign_id = c.id AND l.rules IS NULL
+    JOIN batches b ON b.lane_id = l.id AND b.finished_at > k.began AND b.done > 0
+    JOIN devices d ON d.id = b.device_id AND d.type = k.type AND d.backend <> 'recorded'
+    GROUP BY k.type
+)
+SELECT device_type, rows FROM landed WHERE of_ended >= :of_ended OR rows >= :whatever_runs ORDER BY device_type
+""")
+
+
+def due(connection: Connection, *, of_ended: int, whatever_runs: int) -> dict[str, int]:
+    """Device types whose model should be made again, and how many rows landed since their last training began.
+
+    Those of which campaigns that ended since brought `of_ended` measurements, and those of which `whatever_runs` landed.
+    None of which a training is open. A training that failed counts as one: what it lacked is not there by itself.
+    """
+    parameters = {"of_ended": of_ended, "whatever_runs": whatever_runs}
+    return {row.device_type: int(row.rows) for row in connection.execute(_DUE, parameters)}
+
+
 _TRAINABLE = text("""
 SELECT DISTINCT device_type FROM v_measurements
 WHERE (CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id) AND (:any_source OR source = 'measured')

@@ -10,11 +10,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from farm.errors import BadInput, NoSuchModel
-from farm.registry.client import first_line, has_been_used, load_pyfunc, registry_client
+from farm.registry.client import first_line, has_been_used, load_pyfunc, mlflow_warnings_ignored, registry_client
 
 PREFIX = "gemm-forest-"
 CHAMPION = "champion"
 """The alias of the version that other programs pull."""
+
+CHALLENGER = "challenger"
+"""The alias of the newest version, where it did not become the champion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,10 @@ class ModelInfo:
     # Of the runtime, on shapes held out of training.
     median_error_pct: float | None
     mean_error_pct: float | None
+    # Why it became the champion or did not, and whether it is worth anything: False where it leaked, or is no better than
+    # a baseline. None where nobody judged it.
+    decision: str | None
+    sound: bool | None
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "created_at": self.created_at.isoformat()}
@@ -77,7 +84,7 @@ def model_info(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> M
 def pull(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> Any:
     """The loaded model (an `mlflow.pyfunc.PyFuncModel`). Raises `NoSuchModel`."""
     model = model_info(uri, name, alias_or_version)
-    with registry_client(uri) as client:
+    with registry_client(uri) as client, mlflow_warnings_ignored():
         return load_pyfunc().load_model(_fetch(client, uri, model, None))
 
 
@@ -144,6 +151,8 @@ def _info(version: Any, aliases: dict[str, list[str]]) -> ModelInfo:
         table_hash=tags.get("table_hash"),
         median_error_pct=number("runtime_median_error_pct"),
         mean_error_pct=number("runtime_mean_error_pct"),
+        decision=tags.get("decision"),
+        sound=tags["sound"] == "true" if "sound" in tags else None,
     )
 
 

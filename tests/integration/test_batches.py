@@ -49,8 +49,10 @@ def claim(engine: Engine, batch_id: int, device_id: int, lease_seconds: float = 
         return batches.claim(connection, batch_id, device_id=device_id, lease_seconds=lease_seconds)
 
 
-def leased(engine: Engine, device_id: int, size: int = 100, lease_seconds: float = 60) -> Lease:
-    batch_id = form(engine, size)
+def leased(
+    engine: Engine, device_id: int, size: int = 100, lease_seconds: float = 60, *, kind: str = "cpu-test"
+) -> Lease:
+    batch_id = form(engine, size, kind=kind)
     assert batch_id is not None
     lease = claim(engine, batch_id, device_id, lease_seconds)
     assert lease is not None

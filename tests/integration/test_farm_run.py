@@ -103,9 +103,12 @@ def test_a_campaign_is_measured_learned_and_predicted(farm: Farm, report: Any) -
     (device,) = report["devices"]
     assert device["source"] == "measured"
     assert device["shapes"] == 12
-    (prediction,) = report["predictions"]
-    assert prediction["predicted_ms"] > 0
-    (training,) = report["trainings"].values()
+    ((kind, training),) = report["trainings"].items()
+    # Twelve rows of a machine that runs other tests: whether that beats a roofline is the machine's affair.
+    assert (training["outcome"]["alias"], training["outcome"]["version"]) in (("champion", "1"), ("challenger", "1"))
+    assert training["outcome"]["decision"]
+    champions = [kind] if training["outcome"]["alias"] == "champion" else []
+    assert [p["device_type"] for p in report["predictions"] if p["predicted_ms"] > 0] == champions
     assert training["outcome"]["metrics"]["unseen_shapes"]["runtime_ms"]["rows"] == 12
 
 
@@ -179,8 +182,8 @@ def test_running_it_again_measures_nothing_again_and_keeps_the_champion(farm: Fa
 
 def test_the_registry_lists_the_model_and_predict_uses_it(farm: Farm, report: Any) -> None:
     (model,) = farm.json("models")
-    assert model["aliases"] == ["champion"]
-    assert model["shapes"] == 12
+    assert (model["shapes"], len(model["aliases"])) == (12, 1)
+    farm("models", "promote", model["name"], "1", "--force")
     answer = farm.json("predict", "blas(threads=1) 100x100x100 f32")
     assert answer["predictions"][0]["runtime_ms"] > 0
     assert answer["predictions"][0]["power_w"] is None
@@ -189,7 +192,9 @@ def test_the_registry_lists_the_model_and_predict_uses_it(farm: Farm, report: An
 
 
 def test_the_pulled_model_loads_where_only_mlflow_and_scikit_learn_are_installed(farm: Farm, report: Any) -> None:
-    farm("models", "pull", report["devices"][0]["device_type"], "--to", "pulled")
+    kind = report["devices"][0]["device_type"]
+    farm("models", "promote", kind, "1", "--force")
+    farm("models", "pull", kind, "--to", "pulled")
     python = _environment_with(farm.folder / "fresh", "mlflow", "scikit-learn")
     program = (
         "import mlflow, pandas as pd, importlib.util as u\n"

@@ -84,7 +84,26 @@ def test_a_run_holds_its_parameters_table_and_pictures(trained: SimpleNamespace,
     assert run.inputs.dataset_inputs[0].dataset.digest == trained.outcome.table_hash[:36]
     assert table_hash(pd.read_parquet(files / "training" / "table.parquet")) == trained.outcome.table_hash
     assert (files / "evaluation" / "parity.png").read_bytes().startswith(b"\x89PNG")
-    assert len(pd.read_parquet(files / "evaluation" / "unseen_shapes.parquet")) == 81
+
+
+def test_a_run_has_a_child_for_each_fold_kind_with_its_metrics_and_predictions(
+    trained: SimpleNamespace, tmp_path: Path
+) -> None:
+    outcome = trained.outcome
+    with registry.registry_client(trained.uri) as client:
+        run = client.get_run(outcome.run_id)
+        children = client.search_runs(
+            [run.info.experiment_id], filter_string=f"tags.`mlflow.parentRunId` = '{outcome.run_id}'"
+        )
+        assert {child.info.run_name for child in children} == set(outcome.metrics)
+        for child in children:
+            kind = child.info.run_name
+            by_target = outcome.metrics[kind]
+            assert child.data.metrics == {f"{t}.{n}": v for t, found in by_target.items() for n, v in found.items()}
+            file = client.download_artifacts(child.info.run_id, "predictions.parquet", str(tmp_path))
+            assert len(pd.read_parquet(file)) == 81
+    assert {name.split(".")[0] for name in run.data.metrics} == {"unseen_shapes", "promotion"}
+    assert registry.metrics_of(trained.uri, registry.model_info(trained.uri, DEVICE_TYPE)) == outcome.metrics
 
 
 def test_everything_lies_beside_the_database_and_nothing_in_the_current_folder(
@@ -109,7 +128,7 @@ def test_equal_tables_and_code_are_not_trained_again(tmp_path: Path) -> None:
     more = train(uri, tiled_table((256, 512, 768)))
     newer_code = train(uri, tiled_table((256, 512, 768)), code_version="1.1")
     assert [more.version, newer_code.version] == ["2", "3"]
-    assert [(m.version, m.aliases) for m in registry.list_models(uri)] == [("3", ("champion",)), ("2", ()), ("1", ())]
+    assert train(uri).version == "1"
 
 
 def test_predictions_name_their_configuration_and_are_consistent(model: object) -> None:
@@ -283,8 +302,10 @@ def test_rows_from_postgres_train_a_model(measured: Engine, tmp_path: Path) -> N
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     outcome = train_and_register(table, "cpu-test", tracking_uri=uri, code_version="1.0", settings=SMALL)
     assert (outcome.rows, outcome.shapes, outcome.power_configurations) == (12, 6, 0)
+    # Twelve times that have nothing to do with their configurations: nobody should pull that by default.
+    assert (outcome.alias, registry.model_info(uri, "cpu-test", "challenger").sound) == ("challenger", False)
     (prediction,) = registry.predict(
-        registry.pull(uri, "cpu-test"), [Configuration.parse("blas(threads=1) 64x64x64 f32")]
+        registry.pull(uri, "cpu-test", "challenger"), [Configuration.parse("blas(threads=1) 64x64x64 f32")]
     )
     assert prediction.power_w is None
     with pytest.raises(TooFewMeasurements, match="another has 0 measured configurations"):

@@ -338,7 +338,7 @@ def test_a_trainer_that_was_paused_and_comes_back_registers_and_writes_nothing(
     first.send(signal.SIGCONT)
     eventually(lambda: first.log().count("is no longer held here") >= 2, 120)  # its heartbeat's, and the training's own
     assert stored(measured, training_id) == before
-    assert [(model.version, model.aliases) for model in registry.list_models(tracking_uri)] == [("1", ("champion",))]
+    assert [(model.version, model.aliases) for model in registry.list_models(tracking_uri)] == [("1", ("challenger",))]
 
 
 def test_farm_train_gets_its_model_without_a_coordinator_though_the_message_is_lost(

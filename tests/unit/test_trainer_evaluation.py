@@ -15,7 +15,7 @@ from trainer.evaluate import Metrics, evaluate, measured_outputs, metrics, out_o
 from trainer.folds import by_device, by_kernel, by_m, by_nk, by_row, by_shape, by_size
 from trainer.forest import ForestSettings
 from trainer.model.predictor import CLAIM
-from trainer.plots import parity_plot
+from trainer.plots import HeldOutRows, importance_plot, parity_plot, plots
 from trainer.table import configurations
 
 SMALL = ForestSettings(trees=20)
@@ -181,3 +181,19 @@ def test_the_parity_plot_has_a_panel_for_each_measured_target(tmp_path: Path, po
     parity_plot(tmp_path / "parity.png", "test-device", configured["family"], measured, measured * 1.1)
     height, width = imread(tmp_path / "parity.png").shape[:2]
     assert (width / height > 1.5) is power
+
+
+@pytest.mark.parametrize("sizes", [(256, 512), (512,)], ids=["many sizes", "one size"])
+def test_pictures_of_intervals_and_importances_are_drawn_where_there_are_any(
+    tmp_path: Path, sizes: tuple[int, ...]
+) -> None:
+    configured = configurations(tiled_table(sizes))
+    measured = measured_outputs(configured)
+    plots(tmp_path, HeldOutRows("test-device", configured, measured, measured * 1.1))
+    importance_plot(tmp_path, "test-device", {})
+    always = {"parity.png", "error_by_flops.png", "error_by_intensity.png"}
+    assert {path.name for path in tmp_path.iterdir()} == always
+    bounds = {"runtime_ms_low": measured["runtime_ms"] * 0.9, "runtime_ms_high": measured["runtime_ms"] * 1.2}
+    plots(tmp_path, HeldOutRows("test-device", configured, measured, measured.assign(**bounds)))
+    importance_plot(tmp_path, "test-device", {"log2_m": 0.7, "log2_n": 0.3})
+    assert {path.name for path in tmp_path.iterdir()} == {*always, "interval_coverage.png", "importance.png"}

@@ -19,7 +19,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 
-def _predictor_module(folder: Path) -> ModuleType:
+def predictor_module(folder: Path) -> ModuleType:
     """The module `predictor` of the package in `folder`, which is imported under a name made of its content."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.py")):
@@ -41,7 +41,7 @@ class GemmForest(PythonModel):
     """Predicts runtime_ms, power_w, energy_mj and tflops from the raw columns of a configuration."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        code = _predictor_module(Path(context.artifacts["code"]))
+        code = predictor_module(Path(context.artifacts["code"]))
         self._predictor = code.Predictor.load(Path(context.artifacts["forest"]))
 
     def predict(

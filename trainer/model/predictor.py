@@ -71,6 +71,8 @@ class Predictor:
     features: Sequence[str]
     forests: Mapping[tuple[str, ...], Trees]
     intervals: Mapping[str, Interval]
+    # Share of each feature in what the runtime's trees tell apart (the decrease of the squared error).
+    importance: Mapping[str, float]
 
     @property
     def device_type(self) -> str:
@@ -155,6 +157,7 @@ class Predictor:
                 output: {"floor": interval.floor, "quantiles": dict(interval.quantiles)}
                 for output, interval in self.intervals.items()
             },
+            "importance": dict(self.importance),
         }
         # Not sorted: kernels have the order of their family's parameters.
         (folder / "model.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
@@ -172,6 +175,7 @@ class Predictor:
             tuple(description["features"]),
             {tuple(targets): Trees.load(folder / _file_of(targets)) for targets in description["forests"]},
             {output: Interval(**interval) for output, interval in description["intervals"].items()},
+            description["importance"],
         )
 
 

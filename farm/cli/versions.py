@@ -1,0 +1,84 @@
+"""Registered versions laid out: one with all that is known of it, and two side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from farm import registry
+from farm.cli.output import table
+
+NUMBERS = {"median_error_pct": "median error %", "mean_error_pct": "mean %", "p90_error_pct": "90th percentile %"}
+
+
+def standing(name: str, version: str, alias: str | None, decision: str | None) -> str:
+    """`gemm-forest-nvidia-h200 version 2 is the champion: it scores …`."""
+    stands = {
+        registry.CHAMPION: "is the champion",
+        registry.CHALLENGER: "is a challenger and not the champion",
+        None: "is not the champion",
+    }[alias]
+    return f"{name} version {version} {stands}: it {decision or 'was judged by nobody'}"
+
+
+def facts(model: registry.ModelInfo) -> Table:
+    """A version in lines of name and value."""
+    sound = {True: "yes", False: "no: not promoted without --force", None: "not known"}[model.sound]
+    lines = [
+        ("model", model.name),
+        ("version", model.version),
+        ("aliases", ", ".join(model.aliases) or "none"),
+        ("device type", model.device_type),
+        ("created (UTC)", f"{model.created_at:%Y-%m-%d %H:%M}"),
+        ("learned from", f"{_count(model.rows)} rows, {_count(model.configurations)} configurations, "
+                         f"{_count(model.shapes)} shapes"),
+        ("sources", model.sources),
+        ("table", model.table_hash),
+        ("run", model.run_id),
+        ("decision", None if model.decision is None else f"it {model.decision}"),
+        ("sound", sound),
+    ]  # fmt: skip
+    return table(None, ["", "what"], lines)
+
+
+def errors(metrics: registry.Metrics) -> Table:
+    """One line for each fold kind and target."""
+    rows = [
+        (kind, target, int(found["rows"]), found.get("r2"), *(found.get(number) for number in NUMBERS))
+        for kind, target, found in _by_fold(metrics)
+    ]
+    columns = ["held out", "target", "configurations", "R²", *NUMBERS.values()]
+    return table("errors", columns, rows, right=columns[2:])
+
+
+def history(champions: Sequence[registry.Reign]) -> Table:
+    """The champions, the present one last."""
+    rows = [(each.since and each.since[:16].replace("T", " "), each.version, each.reason) for each in champions]
+    return table("champions", ["since (UTC)", "version", "why"], rows)
+
+
+def side_by_side(versions: Sequence[str], metrics: Sequence[registry.Metrics]) -> Table:
+    """The errors of two versions, one line for each fold kind and target that either has."""
+    keys = dict.fromkeys((kind, target) for each in metrics for kind, target, _ in _by_fold(each))
+    rows = [
+        (kind, target, *(each.get(kind, {}).get(target, {}).get(number) for number in NUMBERS for each in metrics))
+        for kind, target in keys
+    ]
+    numbers = [f"{column} v{version}" for column in NUMBERS.values() for version in versions]
+    title = "errors of each on its own training table"
+    return table(title, ["held out", "target", *numbers], rows, right=numbers)
+
+
+def _by_fold(metrics: registry.Metrics) -> list[tuple[str, str, dict[str, float]]]:
+    """The fold kind that counts first, targets in the order in which a model gives them."""
+    return [
+        (kind, target, metrics[kind][target])
+        for kind in sorted(metrics, key=lambda kind: (kind != "unseen_shapes", kind))
+        for target in registry.OUTPUTS
+        if target in metrics[kind] and "rows" in metrics[kind][target]
+    ]
+
+
+def _count(number: int | None) -> str:
+    return "–" if number is None else f"{number:,}"

@@ -1,0 +1,42 @@
+"""Models are made again by themselves: when campaigns ended, and when many rows have landed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+from sqlalchemy import Engine
+
+from farm.db import trainings
+from farm.settings import Settings
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 30.0
+"""Between two looks. A training takes longer."""
+
+WHILE_RUNNING = 10
+"""How many times as many rows it takes where no campaign ended."""
+
+
+@dataclass
+class Learning:
+    """Asks for trainings. One process at a time, the leading coordinator: two would ask twice."""
+
+    engine: Engine
+    settings: Settings
+    _due: float = field(default=0.0, init=False)
+
+    def tend(self) -> None:
+        """Asks for those that are due, at most every `LOOK_SECONDS`."""
+        if not self.settings.train_new_rows or time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + LOOK_SECONDS
+        enough = self.settings.train_new_rows
+        with self.engine.begin() as connection:
+            due = trainings.due(connection, of_ended=enough, whatever_runs=WHILE_RUNNING * enough)
+            for device_type in due:
+                trainings.request(connection, device_type=device_type)
+        for device_type, rows in due.items():
+            log.info("a model for %s is asked for: %d rows since the last", device_type, rows)

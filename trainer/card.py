@@ -1,0 +1,103 @@
+"""The model card: what a version is, how far to trust it, and why it is or is not the champion, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from farm.registry import model_name
+from trainer.folds import HEADLINE
+from trainer.held_out import kinds_of
+from trainer.learn import Learned, TableFacts
+from trainer.promotion import Decision
+
+_FOLDS = {
+    "unseen_shapes": "whole shapes were held out: the number to quote",
+    "random_rows": "other kernels of the same shape were in training: flatters, and is what papers report",
+}
+_NUMBERS = {"median_error_pct": "median error %", "mean_error_pct": "mean %", "p90_error_pct": "90th percentile %"}
+_MOST_KINDS = 12
+
+
+def model_card(
+    facts: TableFacts,
+    table: pd.DataFrame,
+    learned: Learned,
+    decision: Decision,
+    *,
+    code_version: str,
+    campaign: str | None = None,
+) -> str:
+    """The card. Its first half fits into what MLflow keeps as a version's description."""
+    name = model_name(facts.device_type)
+    power = f"{facts.power_configurations:,} of them with power" if facts.power_configurations else "none with power"
+    parts = [
+        f"# {name}\n\nPredicts runtime, power, energy and TFLOP/s of one GEMM on `{facts.device_type}` from the raw "
+        "columns of its configuration.",
+        f"## Decision\n\n{'Became the champion' if decision.promoted else 'Did not become the champion'}: it "
+        f"{decision.reason}.",
+        "## Errors\n\n" + _errors(learned),
+        f"## Learned from\n\n{facts.rows:,} measurements of {facts.configurations:,} configurations ({power}) over "
+        f"{facts.shapes:,} shapes, {_kernels(learned.configured)}{_devices(table)}. Sources: "
+        f"{', '.join(facts.sources)}.{f' Trained for the campaign {campaign}.' if campaign else ''}\n\n"
+        + _bullets(kinds_of(learned.configured)),
+        "## When to trust it\n\n" + _trust(facts, learned),
+        "## Load it\n\n```python\nimport mlflow\n\n"
+        f'model = mlflow.pyfunc.load_model("models:/{name}@champion")  # or models:/{name}/VERSION\n```\n\n'
+        f"Made by version {code_version} of the farm from the table `{facts.table_hash[:12]}`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _errors(learned: Learned) -> str:
+    rows = [
+        (kind, target, f"{found['rows']:,.0f}", *(f"{found[number]:.2f}" for number in _NUMBERS))
+        for kind, by_target in learned.metrics.items()
+        for target, found in by_target.items()
+        if set(_NUMBERS) <= set(found)
+    ]
+    told = [f"- `{kind}`: {_FOLDS[kind]}." for kind in learned.metrics if kind in _FOLDS]
+    return _table(("held out", "target", "configurations", *_NUMBERS.values()), rows) + "\n\n" + "\n".join(told)
+
+
+def _trust(facts: TableFacts, learned: Learned) -> str:
+    rows = learned.configured
+    runtime = learned.metrics[HEADLINE].get("runtime_ms", {})
+    extents = ", ".join(f"{axis} {rows[axis].min():,} to {rows[axis].max():,}" for axis in ("m", "n", "k"))
+    lines = [
+        f"Inside the shapes it learned from ({extents}), and for kernels and types of the list above.",
+        "It answers for any shape and any parameter, also far outside. It does not say so: nothing was measured there.",
+        "It refuses families, types and layouts that it has not seen.",
+        f"It says how long `{facts.device_type}` takes, and nothing of any other card.",
+    ]
+    if runtime:
+        lines.insert(
+            1, f"One configuration in ten is more than {runtime['p90_error_pct']:.2g}% off in time, even there."
+        )
+    if not facts.power_configurations:
+        lines.append("Power and energy are NaN: power was never measured.")
+    if facts.sources != ["measured"]:
+        lines.append("Some rows were not measured by this farm: see the sources.")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _kernels(configured: pd.DataFrame) -> str:
+    parameters = configured.columns.difference(["m", "n", "k", "runtime_ms", "power_w", "energy_mj", "repeats"])
+    kernel = [name for name in parameters if name not in ("ab", "cd", "acc", "layout", "alpha", "beta")]
+    count = len(configured[kernel].drop_duplicates())
+    return f"{count:,} kernels (families: {', '.join(sorted(configured['family'].unique()))})"
+
+
+def _devices(table: pd.DataFrame) -> str:
+    return f", on {table['device_uuid'].nunique()} devices" if "device_uuid" in table else ""
+
+
+def _bullets(names: Sequence[str]) -> str:
+    more = [f"- and {len(names) - _MOST_KINDS} more"] if len(names) > _MOST_KINDS else []
+    return "\n".join([*(f"- `{name}`" for name in names[:_MOST_KINDS]), *more])
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
