@@ -8,6 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from farm.cli.app import app
+from farm.errors import FarmError
+from farm.settings import settings
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -31,6 +38,25 @@ def farm_in(folder: Path, database_url: str, *, timeout_s: float = 60) -> Comman
             timeout=timeout_s,
             check=False,
         )
+
+    return run
+
+
+def farm_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """As `farm_in` for commands that need a registry alone, in this process: MLflow takes seconds to import."""
+    monkeypatch.setenv("FARM_HOME", str(folder / ".farm"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        settings.cache_clear()
+        done = CliRunner().invoke(app, arguments)
+        settings.cache_clear()
+        error = done.exception
+        if isinstance(error, FarmError):
+            return subprocess.CompletedProcess(arguments, error.exit_code, done.stdout, f"{done.stderr}error: {error}")
+        if error is not None and not isinstance(error, SystemExit):
+            raise error
+        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
     return run
 

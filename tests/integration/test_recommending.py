@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from commands import Command, farm_here, refused
 
 from farm import registry
-from farm.cli.app import app
 from farm.errors import NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.registry import Objective
@@ -78,42 +77,41 @@ def test_a_family_or_an_objective_that_was_never_measured_is_refused(uri: str, m
 
 
 @pytest.fixture
-def run(uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.setenv("FARM_HOME", str(tmp_path))
-    from farm.settings import settings
-
-    settings.cache_clear()
-    yield lambda *words: CliRunner().invoke(app, ["recommend", *words])
-    settings.cache_clear()
+def farm(uri: str, monkeypatch: pytest.MonkeyPatch) -> Command:
+    return farm_here(Path(uri.removeprefix("sqlite:///")).parent, monkeypatch)
 
 
-def test_the_command_prints_a_table_and_the_safe_choice(run: Any) -> None:
-    found = run("700", "--type", CARD, "--top", "2")
-    assert found.exit_code == 0, found.output
-    assert "least time of 4 kernels" in found.output
-    assert "tiled(tile=32)" in found.output
-    assert "afe choice" in found.output
+def test_the_command_prints_a_table_and_the_safe_choice(farm: Command) -> None:
+    found = farm("recommend", "700", "--type", CARD, "--top", "2")
+    assert found.returncode == 0, found.stderr
+    assert "least time of 4 kernels" in found.stdout
+    assert "tiled(tile=32)" in found.stdout
+    assert "afe choice" in found.stdout
 
 
-def test_the_command_gives_json(run: Any) -> None:
-    found = json.loads(run("700x600x500", "--type", CARD, "--objective", "edp", "--json").stdout)
+def test_the_command_gives_json(farm: Command) -> None:
+    found = json.loads(farm("recommend", "700x600x500", "--type", CARD, "--objective", "edp", "--json").stdout)
     assert found["model"] == f"gemm-forest-{CARD}"
     assert found["problem"].startswith("700x600x500 f32")
     assert {"configuration", "runtime_ms", "runtime_ms_high", "outside"} <= set(found["ranking"][0])
     assert found["kernels"] == 4
 
 
+def test_predictions_come_with_their_bounds_and_what_is_outside(farm: Command) -> None:
+    found = farm("predict", "tiled(tile=8) 512 f32", "tiled(tile=8) 4096 f32", "--type", CARD)
+    assert "± " in found.stdout
+    assert "m, n, k, flops" in found.stdout
+
+
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "code", "why"),
     [
-        (["7x", "--type", CARD], "is not a shape"),
-        (["700", "--type", CARD, "--dtype", "f15"], "is not an element type"),
-        (["700", "--type", "nowhere"], "no model gemm-forest-nowhere"),
-        (["700"], "Which one"),
+        (["7x", "--type", CARD], 2, "is not a shape"),
+        (["700", "--type", CARD, "--dtype", "f15"], 2, "is not an element type"),
+        (["700", "--type", "nowhere"], 4, "no model gemm-forest-nowhere"),
+        (["700"], 2, "Which one?"),
+        (["700", "--type", CARD, "--family", "cutlass"], 2, "has not seen cutlass; it knows tiled"),
     ],
 )
-def test_mistakes_are_told_without_a_traceback(run: Any, words: list[str], why: str) -> None:
-    found = run(*words)
-    assert found.exit_code != 0
-    assert why in f"{found.output}{found.exception}"
+def test_mistakes_are_told_without_a_traceback(farm: Command, words: list[str], code: int, why: str) -> None:
+    refused(farm("recommend", *words), code, why)
