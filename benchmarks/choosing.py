@@ -20,7 +20,8 @@ beside cuBLASLt (`cutlass-tuned`).
   nvMatmulHeuristics  of its list for H200 in its order, the first kernel that was measured (tile, warps, stages, slices; it does
                       not name the swizzle). It knows kernels of tensor cores alone: for SGEMM it answers in TF32, so that it
                       applies to the tuned rows in f16, bf16 and tf32 only. Problems where none of its list was measured are
-                      left out for it, and `problems` says how many are left
+                      left out for it, and `problems` says how many are left. What it ranks higher was mostly not measured, so
+                      that these are shares of its choice among a few, and no verdict on its list
 
 Shares come from the rows themselves, so noise in the best makes them a little too small.
 """
