@@ -194,7 +194,7 @@ def main() -> None:
     asked = parser.parse_args()
     cards, settings = asked.cards.split(","), ForestSettings()
     read_in = {card: read(asked.data / "aiconfigurator", card) for card in cards}
-    types, tables = ({card: one[part] for card, one in read_in.items()} for part in (0, 1))
+    types, tables = {card: one[0] for card, one in read_in.items()}, {card: one[1] for card, one in read_in.items()}
 
     figures, coverage = list[Figure](), list[dict[str, Any]]()
     for card in cards:

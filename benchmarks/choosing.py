@@ -99,16 +99,17 @@ def said(chooser: str, shares: list[float]) -> dict[str, Any]:
 
 def against_library(tuned: pd.DataFrame) -> list[dict[str, Any]]:
     """cuBLASLt's time, and that of CUTLASS kernels by who chose them, against the best CUTLASS kernel."""
-    shares: dict[str, list[float]] = {name: [] for name in ("cuBLASLt", "CUTLASS chosen by this farm", "best of both")}
+    names = ("cuBLASLt", "CUTLASS, chosen by this farm", "either, chosen by this farm")
+    shares: dict[str, list[float]] = {name: [] for name in names}
     for _, rows in tuned.groupby(PROBLEM):
-        cutlass, library = (rows[rows["family"] == family] for family in ("cutlass", "cublaslt"))
-        if not len(library) or len(cutlass) < FEWEST:
+        times, predicted = rows["runtime_ms"].to_numpy("float64"), rows["predicted_runtime_ms"].to_numpy("float64")
+        cutlass, library = ((rows["family"] == family).to_numpy() for family in ("cutlass", "cublaslt"))
+        if not library.any() or cutlass.sum() < FEWEST:
             continue
-        best, own = cutlass["runtime_ms"].min(), cutlass.loc[cutlass["predicted_runtime_ms"].idxmin(), "runtime_ms"]
-        shares["cuBLASLt"].append(best / library["runtime_ms"].min())
-        shares["CUTLASS chosen by this farm"].append(best / own)
-        ranked = rows.loc[rows["predicted_runtime_ms"].idxmin(), "runtime_ms"]
-        shares["best of both"].append(best / ranked)
+        own = times[cutlass][np.argmin(predicted[cutlass])]
+        found = (times[library].min(), own, times[np.argmin(predicted)])
+        for name, ms in zip(names, found, strict=True):
+            shares[name].append(float(times[cutlass].min() / ms))
     return [said(name, found) for name, found in shares.items()]
 
 

@@ -89,7 +89,7 @@ def by_the_paper(rows: pd.DataFrame, splits: Splits, depth: int | None, *, publi
 
 
 def _clip(values: pd.Series) -> pd.Series:
-    return values.clip(values.quantile(_CLIPPED), values.quantile(1 - _CLIPPED))
+    return values.clip(float(values.quantile(_CLIPPED)), float(values.quantile(1 - _CLIPPED)))
 
 
 def collapsed(rows: pd.DataFrame, configured: pd.DataFrame) -> pd.DataFrame:
@@ -119,8 +119,7 @@ def errors_by_shape(configured: pd.DataFrame, predicted: pd.Series) -> list[dict
     )  # fmt: skip
     found["share_of_error_pct"] = 100 * grouped["error"].sum() / frame["error"].sum()
     ordered = found.sort_values("mean_error_pct", ascending=False).reset_index()
-    records: list[dict[str, Any]] = ordered.to_dict(orient="records")
-    return records
+    return [{str(name): value for name, value in one.items()} for one in ordered.to_dict(orient="records")]
 
 
 def comparisons(raw: pd.DataFrame, configured: pd.DataFrame) -> Iterator[Figure]:

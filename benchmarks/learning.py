@@ -137,7 +137,7 @@ def covered(measured: pd.DataFrame, held: HeldOut) -> list[dict[str, Any]]:
             low, high = within[f"{target}_low"], within[f"{target}_high"]
             said = metrics(measured[target], held.predicted[target], (low, high))
             if "coverage_pct" in said:
-                widths = (np.log(high / low) / 2)[measured[target].notna()]
+                widths = (high / low)[measured[target].notna()].map(np.log) / 2
                 found.append({
                     **{"target": target, "claimed_pct": 100 * claim, "coverage_pct": said["coverage_pct"]},
                     "half_width_pct": 100 * float(np.expm1(widths.median())),

@@ -188,11 +188,11 @@ def main() -> None:
 
     raw = configured[list(model.vocabulary.raw_columns)]
     many = repeated(raw, MANY)
-    single = {name: [value] for name, value in raw.iloc[0].dropna().to_dict().items()}
+    single = {str(name): [value] for name, value in raw.iloc[0].dropna().to_dict().items()}
     complete = model.vocabulary.complete
 
     def features(frame: Any) -> _Array:
-        return see(complete(frame), model.vocabulary, model.card).matrix(model.features)
+        return see(complete(frame), model.vocabulary, model.card, model.features).matrix(model.features)
 
     x, x_one, x_table = features(many), features(single), features(raw)
     seen = see(complete(raw), model.vocabulary, model.card)
