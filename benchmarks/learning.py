@@ -239,7 +239,7 @@ def sights(device_type: str, configured: pd.DataFrame, splits: Splits) -> Iterat
     for training, held_out in splits:
         fitted_on = configured.iloc[training]
         vocabulary, card = vocabulary_of(fitted_on), card_of(device_type, fitted_on)
-        known = Predictor(card, vocabulary, (), {}, {}).known(configured.iloc[held_out])
+        known = Predictor(card, vocabulary, (), {}, {}, {}).known(configured.iloc[held_out])
         asked = held_out[known]
         if len(asked):
             seen = [see(vocabulary.complete(configured.iloc[rows]), vocabulary, card) for rows in (training, asked)]
