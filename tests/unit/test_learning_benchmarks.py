@@ -1,0 +1,130 @@
+"""The benchmarks of learning: what they read, hold out and count, and that their targets are judged by their own figures."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from farm.importers import aiconfigurator, gpperf
+from tests.foreign_tables import LAYER, SGEMM, layers, sheet
+from tests.training_tables import tiled_table
+from trainer.folds import by_shape
+from trainer.forest import ForestSettings
+from trainer.table import configurations, with_parameter_columns
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+CONFIGURED = configurations(tiled_table((256, 512, 1024)))
+NAMES = ("gpperf", "aiconfigurator", "h200")
+
+
+@pytest.fixture
+def benchmark_named(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def test_a_foreign_table_is_what_an_import_makes_of_it(benchmark_named: Any, tmp_path: Path) -> None:
+    rows = [SGEMM, {**SGEMM, "block_m": "128"}, {**SGEMM, "k": "512"}]
+    table = benchmark_named("learning").imported(gpperf.look(sheet(tmp_path / "sgemm.csv.gz", rows)))
+    assert table["row"].tolist() == [1, 2, 3]
+    assert table["power_w"].isna().all()
+    assert set(table["device_type"]) == {"nvidia-geforce-rtx-4070"}
+    assert sorted(configurations(table)["repeats"]) == [1, 2]
+
+
+def test_power_of_short_layers_is_left_out_and_energy_goes_with_it(benchmark_named: Any, tmp_path: Path) -> None:
+    rows = [{**LAYER, "power": 300.0, "power_limit": 350.0}, {**LAYER, "latency": 0.05, "power": 300.0}]
+    table = benchmark_named("learning").imported(aiconfigurator.look(layers(tmp_path / "l40s.parquet", rows)))
+    assert table["energy_mj"].iloc[0] == pytest.approx(75.0)
+    assert np.isnan(table["energy_mj"].iloc[1])
+
+
+def test_a_benchmark_without_its_data_says_what_is_missing(benchmark_named: Any, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="GPPerf's table is not here"):
+        benchmark_named("learning").needed(tmp_path / "none.csv", "GPPerf's table", "Name its folder with --data.")
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # a few exact rows have endless intervals
+def test_alternatives_answer_for_the_rows_that_the_farm_answers_for(benchmark_named: Any) -> None:
+    learning = benchmark_named("learning")
+    models = learning.alternatives(jobs=1)
+    some = {name: models[name] for name in ("ridge on the features", "linear roofline")}
+    ours = learning.judge(
+        "test-device", CONFIGURED, {"unseen_shapes": by_shape}, settings=ForestSettings(trees=20, jobs=1)
+    )
+    said = learning.compare("test-device", CONFIGURED, by_shape(CONFIGURED), some)
+    for predicted in said.values():
+        assert predicted["runtime_ms"].notna().all()
+    figure = learning.pick(ours.figures, target="runtime_ms", part="all")
+    assert figure["rows"] == len(CONFIGURED)
+    assert {one["claimed_pct"] for one in ours.coverage} == {50, 80, 90, 95}
+    with pytest.raises(LookupError):
+        learning.pick(ours.figures, target="runtime_ms", part="none")
+
+
+def test_a_target_is_met_on_the_right_side(benchmark_named: Any) -> None:
+    target = benchmark_named("learning").Target
+    assert target("mean", 6.9, 7.0).met
+    assert not target("mean", 7.1, 7.0).met
+    assert target("R2", 0.99, 0.99, at_least=True).met
+    assert not target("R2", 0.98, 0.99, at_least=True).met
+
+
+def test_wide_layers_are_held_out_together(benchmark_named: Any) -> None:
+    frame = pd.DataFrame({"n": [64, 8192, 8193, 16384]})
+    ((training, held_out),) = benchmark_named("aiconfigurator").beyond(frame)
+    assert training.tolist() == [0, 1]
+    assert held_out.tolist() == [2, 3]
+    assert list(benchmark_named("aiconfigurator").beyond(frame[:2])) == []
+
+
+def test_a_chooser_gets_the_share_of_what_it_chose(benchmark_named: Any) -> None:
+    choosing = benchmark_named("choosing")
+    measured = np.array([2.0, 1.0, 4.0])
+    assert choosing.share_of_best(measured, np.array([5.0, 6.0, 7.0])) == 0.5
+    assert choosing.share_of_best(measured, np.array([5.0, np.nan, 7.0])) == 0.5
+    assert choosing.share_of_best(measured, np.array([1.0, 1.0, 7.0])) == pytest.approx(0.75)
+    assert choosing.share_of_first(measured, np.array([1.0, 3.0, 2.0]), 2) == 0.5
+    assert choosing.share_of_first(measured, np.array([1.0, 2.0, 3.0]), 2) == 1.0
+
+
+def test_problems_with_few_kernels_are_not_counted(benchmark_named: Any) -> None:
+    table = with_parameter_columns(tiled_table((256, 512), tiles=(4, 8, 16, 32)))
+    fewer = table.drop(index=table.index[0]).assign(score=table["runtime_ms"])
+    found = {
+        one["chooser"]: one for one in benchmark_named("choosing").chosen(fewer, "runtime_ms", {"oracle": "score"})
+    }
+    assert found["oracle"]["problems"] == 7
+    assert found["oracle"]["share_of_best_pct"] == found["first 3"]["share_of_best_pct"] == 100.0
+    assert found["random"]["share_of_best_pct"] < 100.0
+
+
+def test_rows_are_repeated_in_their_order(benchmark_named: Any) -> None:
+    frame = pd.DataFrame({"m": [1, 2, 3]})
+    assert benchmark_named("predict_speed").repeated(frame, 5)["m"].tolist() == [1, 2, 3, 1, 2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_benchmark_says_of_its_targets_follows_from_its_figures(name: str, benchmark_named: Any) -> None:
+    found = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
+    figures = found["figures"]
+    if name == "gpperf":
+        one = benchmark_named("learning").pick(figures, model="this farm", folds="unseen_shapes")
+        expected = [one["mean_error_pct"], one["median_error_pct"]]
+    elif name == "aiconfigurator":
+        cards = list(found["configurations"])
+        expected = [one.found for one in benchmark_named("aiconfigurator").targets_of(figures, cards)]
+    else:
+        expected = [one.found for one in benchmark_named("h200").targets_of(figures, found["coverage"])]
+    assert [one["found"] for one in found["targets"]] == expected
+    for one in found["targets"]:
+        sign, asked = one["asked"].split()
+        assert one["met"] == (one["found"] >= float(asked) if sign == ">=" else one["found"] <= float(asked))
+    shown = (BENCHMARKS / "results" / f"{name}.md").read_text()
+    assert shown.count("**missed**") == sum(not one["met"] for one in found["targets"])
