@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import GroupKFold, KFold
 
+from trainer.table import kernel_columns
+
 FOLDS = 5
 SEED = 20241116
 """Of every shuffle, so that two trainings on one table hold out the same rows. The number itself means nothing."""
@@ -35,9 +37,7 @@ def by_m(frame: pd.DataFrame) -> Splits:
 
 def by_kernel(frame: pd.DataFrame) -> Splits:
     """No family with the same parameters on both sides: new kernels, on shapes that others were measured on."""
-    rest = {"m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "repeats", "device_uuid"}
-    results = {"runtime_ms", "power_w", "energy_mj"}
-    return _grouped(frame, [str(name) for name in frame if name not in rest | results])
+    return _grouped(frame, kernel_columns(frame))
 
 
 def by_size(frame: pd.DataFrame) -> Splits:

@@ -140,7 +140,7 @@ def decide(
         )
         return Decision(promoted=False, sound=False, reason=reason, **known)
     if rival is None:
-        reason = f"is the first champion: it scores {bar.score:.4f} on shapes held out, and {name} {bar.other:.4f}"
+        reason = f"scores {bar.score:.4f} on shapes held out, and {name} {bar.other:.4f}; there was no champion before"
         return Decision(promoted=True, sound=True, reason=reason, **known)
     contest = compare(measured, predicted, rival.predicted)
     known |= {"champion": rival.version, "champion_score": contest.other, "better_in": contest.better_in}

@@ -14,26 +14,27 @@ from typing import Any
 
 import pandas as pd
 
+import farm.gpus
 import trainer
 from farm import registry
 from farm.errors import NoSuchModel
 from farm.registry import CHALLENGER, CHAMPION, ModelInfo, model_name, registry_client
 from farm.registry.details import CARD
 from trainer.baseline import baselines
-from trainer.card import model_card
 from trainer.evaluate import Metrics
 from trainer.forest import ForestSettings
 from trainer.held_out import HeldOut, answers
 from trainer.learn import FOLDS_FOLDER, HELD_OUT_FOLDER, MODEL_FOLDER, RUN_FOLDER, MetricsByFold, TableFacts, learn
+from trainer.model_card import model_card
 from trainer.promotion import Decision, Rival, decide, unsound
 from trainer.runs import EXPERIMENT, held_out_files, log_decision, log_folds, log_training, register, start_run
 from trainer.table import check_training_table
 
 _RECIPE_FILES = (
-    *("table.py", "folds.py", "forest.py", "evaluate.py", "learn.py", "packaging.py", "model/*.py"),
-    *("held_out.py", "baseline.py", "promotion.py"),
+    *("table.py", "cards.py", "folds.py", "forest.py", "calibration.py", "evaluate.py", "learn.py", "packaging.py"),
+    *("model/*.py", "held_out.py", "baseline.py", "promotion.py"),
 )
-"""The files of this package that decide what a training produces, and what is decided on it."""
+"""The files of this package that decide, beside `farm/gpus.yaml`, what a training produces, and what is decided on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +125,8 @@ def train_and_register(
 def recipe_hash(code_version: str, settings: ForestSettings) -> str:
     """Names everything but the table that decides a model: the code, its version, and the settings."""
     digest = hashlib.sha256(json.dumps([code_version, asdict(settings)]).encode())
-    folder = Path(trainer.__path__[0])
-    for path in sorted(path for pattern in _RECIPE_FILES for path in folder.glob(pattern)):
+    folder, gpus = Path(trainer.__path__[0]), Path(farm.gpus.__file__).with_suffix(".yaml")
+    for path in sorted([gpus, *(path for pattern in _RECIPE_FILES for path in folder.glob(pattern))]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -114,6 +114,11 @@ def parameter_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(parameter.name for family in FAMILIES.values() for parameter in family.parameters))
 
 
+def kernel_columns(configured: pd.DataFrame) -> list[str]:
+    """The columns of such a table that say which kernel ran: the family, and its parameters."""
+    return ["family", *(name for name in parameter_names() if name in configured)]
+
+
 def configurations(table: pd.DataFrame) -> pd.DataFrame:
     """One row per configuration, in a fixed order: raw columns, and the medians of time, power and energy.
 

@@ -201,7 +201,7 @@ def test_the_card_says_what_was_learned_and_decided(uri: str) -> None:
     assert card is not None
     for words in (
         f"# {NAME}",
-        "Became the champion: it is the first champion: it scores",
+        "Became the champion: it scores",
         "81 measurements of 81 configurations (81 of them with power) over 27 shapes, 3 kernels",
         "Sources: measured",
         "`tiled f32:f32:f32 nn`",

@@ -10,13 +10,21 @@ from farm.registry import model_name
 from trainer.folds import HEADLINE
 from trainer.held_out import kinds_of
 from trainer.learn import Learned, TableFacts
+from trainer.model.predictor import CLAIM
 from trainer.promotion import Decision
+from trainer.table import kernel_columns
 
 _FOLDS = {
     "unseen_shapes": "whole shapes were held out: the number to quote",
+    "unseen_nk": "pairs (n, k) were held out, as of new weights",
+    "unseen_m": "every m was held out, as of new batch sizes",
+    "unseen_kernels": "families with their parameters were held out",
+    "largest_tenth": "the tenth of the shapes with the most operations was held out: extrapolation",
+    "another_card": "what one card alone measured was held out, card by card",
     "random_rows": "other kernels of the same shape were in training: flatters, and is what papers report",
 }
 _NUMBERS = {"median_error_pct": "median error %", "mean_error_pct": "mean %", "p90_error_pct": "90th percentile %"}
+_INSIDE = f"in the {CLAIM:.0%} interval, %"
 _MOST_KINDS = 12
 
 
@@ -52,13 +60,21 @@ def model_card(
 
 def _errors(learned: Learned) -> str:
     rows = [
-        (kind, target, f"{found['rows']:,.0f}", *(f"{found[number]:.2f}" for number in _NUMBERS))
+        (
+            kind,
+            target,
+            f"{found['rows']:,.0f}",
+            *(f"{found[number]:.2f}" for number in _NUMBERS),
+            f"{found['coverage_pct']:.0f}" if "coverage_pct" in found else "–",
+        )
         for kind, by_target in learned.metrics.items()
         for target, found in by_target.items()
         if set(_NUMBERS) <= set(found)
     ]
     told = [f"- `{kind}`: {_FOLDS[kind]}." for kind in learned.metrics if kind in _FOLDS]
-    return _table(("held out", "target", "configurations", *_NUMBERS.values()), rows) + "\n\n" + "\n".join(told)
+    return (
+        _table(("held out", "target", "configurations", *_NUMBERS.values(), _INSIDE), rows) + "\n\n" + "\n".join(told)
+    )
 
 
 def _trust(facts: TableFacts, learned: Learned) -> str:
@@ -67,7 +83,7 @@ def _trust(facts: TableFacts, learned: Learned) -> str:
     extents = ", ".join(f"{axis} {rows[axis].min():,} to {rows[axis].max():,}" for axis in ("m", "n", "k"))
     lines = [
         f"Inside the shapes it learned from ({extents}), and for kernels and types of the list above.",
-        "It answers for any shape and any parameter, also far outside. It does not say so: nothing was measured there.",
+        "It answers for any shape and any parameter, also far outside: its column `outside` then says of what.",
         "It refuses families, types and layouts that it has not seen.",
         f"It says how long `{facts.device_type}` takes, and nothing of any other card.",
     ]
@@ -83,9 +99,7 @@ def _trust(facts: TableFacts, learned: Learned) -> str:
 
 
 def _kernels(configured: pd.DataFrame) -> str:
-    parameters = configured.columns.difference(["m", "n", "k", "runtime_ms", "power_w", "energy_mj", "repeats"])
-    kernel = [name for name in parameters if name not in ("ab", "cd", "acc", "layout", "alpha", "beta")]
-    count = len(configured[kernel].drop_duplicates())
+    count = len(configured[kernel_columns(configured)].drop_duplicates())
     return f"{count:,} kernels (families: {', '.join(sorted(configured['family'].unique()))})"
 
 
