@@ -44,6 +44,7 @@ from trainer.folds import by_shape
 from trainer.forest import ForestSettings, as_arrays, fit
 from trainer.model.features import see
 from trainer.model.predictor import Predictor
+from trainer.model.trees import Grove
 from trainer.table import configurations
 
 ROWS = ("paper-tiled", "paper-all-tiles", "paper-cutlass", "cutlass-tuned")
@@ -74,7 +75,8 @@ def size_mb(path: Path) -> float:
 def plain(forest: ExtraTreesRegressor, folder: Path) -> Walker:
     trees = as_arrays(forest, np.zeros(1), np.ones(1))
     trees.save(folder / "trees.npz")
-    return Walker("this farm's arrays, numpy", lambda x: trees.predict(x)[0][:, 0], size_mb(folder / "trees.npz"))
+    grove = Grove.of([trees])  # once, as a loaded model has it
+    return Walker("this farm's arrays, numpy", lambda x: grove.predict(x)[0][0][:, 0], size_mb(folder / "trees.npz"))
 
 
 def by_sklearn(forest: ExtraTreesRegressor, folder: Path) -> Walker:
