@@ -246,7 +246,9 @@ def test_ctrl_c_in_the_middle_ends_the_command_and_leaves_nothing(
     eventually(is_copying)
     program.send_signal(signal.SIGINT)
     _, said = program.communicate(timeout=30)
-    assert (program.returncode, said.strip()) == (130, f"Interrupted. Nothing of {path} was imported.")
+    assert said.strip() == f"Interrupted. Nothing of {path} was imported."
+    # A shell says 130 of both: Python may end by the signal itself where it came while a module was being loaded.
+    assert program.returncode in (130, -signal.SIGINT)
     assert counts(engine) == NOTHING
 
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
@@ -26,6 +26,7 @@ from farm.errors import BadInput, MissingColumns, NoSuchModel, NotPredictable, R
 from farm.kernels import Configuration
 from farm.measurement import Source
 from farm.registry.predictions import OUTSIDE
+from tests.cheap_training import cheap_trainings
 from tests.training_tables import DEVICE_TYPE, tiled_table
 from trainer.folds import FOLD_KINDS
 from trainer.forest import ForestSettings
@@ -106,6 +107,12 @@ def test_a_run_has_a_child_for_each_fold_kind_with_its_metrics_and_predictions(
     assert registry.metrics_of(trained.uri, registry.model_info(trained.uri, DEVICE_TYPE)) == outcome.metrics
 
 
+@pytest.fixture
+def cheap() -> Iterator[None]:
+    with cheap_trainings():
+        yield
+
+
 def test_everything_lies_beside_the_database_and_nothing_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: SimpleNamespace
 ) -> None:
@@ -118,7 +125,7 @@ def test_everything_lies_beside_the_database_and_nothing_in_the_current_folder(
     assert {path.name for path in trained.home.iterdir()} == {"mlflow.db", "mlartifacts"}
 
 
-def test_equal_tables_and_code_are_not_trained_again(tmp_path: Path) -> None:
+def test_equal_tables_and_code_are_not_trained_again(tmp_path: Path, cheap: None) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     first = train(uri)
     again = train(uri, TABLE.sample(frac=1, random_state=1))
@@ -295,7 +302,7 @@ def test_the_training_table_holds_measured_rows_only_unless_asked(measured: Engi
     assert nothing.empty
 
 
-def test_rows_from_postgres_train_a_model(measured: Engine, tmp_path: Path) -> None:
+def test_rows_from_postgres_train_a_model(measured: Engine, tmp_path: Path, cheap: None) -> None:
     with measured.connect() as connection:
         table = read_training_table(connection, "cpu-test")
         nothing = read_training_table(connection, "another")

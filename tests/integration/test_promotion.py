@@ -16,8 +16,9 @@ from commands import Command, farm_here, refused
 from farm import registry
 from farm.errors import NoChampionBefore, NoSuchModel, NotPromotable
 from farm.registry.promotions import MOST_CHARACTERS
+from tests.cheap_training import cheap_trainings
 from tests.training_tables import DEVICE_TYPE, blas_table, tiled_table
-from trainer import evaluate, folds, learn
+from trainer import evaluate, folds
 from trainer.folds import Splits
 from trainer.forest import ForestSettings
 from trainer.promotion import losses
@@ -47,12 +48,7 @@ def train(uri: str, table: pd.DataFrame = FEW, *, trees: int = 20) -> TrainingOu
 
 @pytest.fixture(autouse=True, scope="module")
 def only_what_is_compared() -> Iterator[None]:
-    """Two kinds of folds and no pictures: a training takes a second instead of four, and decisions are by the first kind."""
-    with pytest.MonkeyPatch.context() as patched:
-        kinds = {kind: folds.FOLD_KINDS[kind] for kind in ("unseen_shapes", "random_rows")}
-        patched.setattr(evaluate, "FOLD_KINDS", kinds)
-        patched.setattr(learn, "plots", lambda *_: None)
-        patched.setattr(learn, "importance_plot", lambda *_: None)
+    with cheap_trainings():
         yield
 
 

@@ -13,6 +13,7 @@ from farm import registry
 from farm.errors import NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.registry import Objective
+from tests.cheap_training import cheap_trainings
 from tests.training_tables import tiled_table
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
@@ -26,10 +27,10 @@ SMALL = ForestSettings(trees=10)
 def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     found = f"sqlite:///{tmp_path_factory.mktemp('home') / 'mlflow.db'}"
     table = tiled_table((256, 512, 1024), tiles=(8, 16, 24, 32)).assign(device_type=CARD)
-    train_and_register(table, CARD, tracking_uri=found, code_version="1.0", settings=SMALL)
-    train_and_register(
-        tiled_table((256, 512), power=False), "no-power", tracking_uri=found, code_version="1.0", settings=SMALL
-    )
+    unpowered = tiled_table((256, 512), power=False)
+    with cheap_trainings():
+        for name, rows in ((CARD, table), ("no-power", unpowered)):
+            train_and_register(rows, name, tracking_uri=found, code_version="1.0", settings=SMALL)
     return found
 
 

@@ -40,6 +40,10 @@ OUTSIDE = "outside"
 """The column that says which values lie outside what was measured."""
 
 
+_WIDEST = float(np.log(100.0))
+"""Of a half width: trees that agreed and were wrong on a few rows must not make bounds that no number holds."""
+
+
 @dataclass(frozen=True)
 class Interval:
     """How far a measurement may lie from a prediction, as a factor: normalised conformal prediction.
@@ -54,8 +58,8 @@ class Interval:
     quantiles: Mapping[str, float]
 
     def half_width(self, spread: Floats, claim: float) -> Floats:
-        result: Floats = (spread + self.floor) * self.quantiles[f"{claim:g}"]
-        return result
+        half: Floats = np.minimum((spread + self.floor) * self.quantiles[f"{claim:g}"], _WIDEST)
+        return half
 
 
 @dataclass(frozen=True)
