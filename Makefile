@@ -40,9 +40,10 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(if $(EXTR
 	echo '$(EXTRA)' > $(VENV)/.extra
 	touch $@
 
-# Most tests wait for processes of the farm: three at a time keep two cores busy. TESTERS=0 for one.
+# Most tests wait for processes of the farm: three at a time keep two cores busy. TESTERS=0 for one. Files keep their order, as
+# those of whole farms come first: otherwise files of few and long tests come last, and one core is idle meanwhile.
 test: $(STAMP)
-	@$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile
+	@$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 chaos: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
