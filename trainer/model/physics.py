@@ -168,7 +168,9 @@ class Tiling:
 
 def reference_ms(work: Work, library: Library, tiling: Tiling, card: Card) -> Floats:
     """The time that physics gives each row: the floor, and the smooth maximum of computing in whole waves and of memory."""
-    compute = np.where(np.isnan(tiling.compute_ms), library.compute_ms, tiling.compute_ms)
+    # Tiles and waves of a library are known of GPUs alone: a CPU has other blocks, and pads nothing.
+    unknown = library.compute_ms if card.multiprocessors > 1 else work.compute_ms
+    compute = np.where(np.isnan(tiling.compute_ms), unknown, tiling.compute_ms)
     both = (compute**_SHARPNESS + work.memory_ms**_SHARPNESS) ** (1 / _SHARPNESS)
     result: Floats = card.floor_ms + both
     return result
