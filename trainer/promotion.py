@@ -23,7 +23,7 @@ MARGIN = 0.02
 CONFIDENCE = 0.9
 """The share of resamples over shapes in which it must be below the champion's."""
 
-SANITY_MARGIN, SANITY_CONFIDENCE = 0.1, 0.99
+SANITY_MARGIN, SANITY_CONFIDENCE = 0.1, 0.95
 """The same against the baselines. A forest is far below them; one that learned noise from a small table may come out a
 tenth below by chance, but hardly in as many resamples."""
 
