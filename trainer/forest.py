@@ -31,7 +31,7 @@ class ForestSettings:
     """How forests are grown. All of it is logged with a model.
 
     Extremely randomised trees (Geurts et al., Machine Learning 63, 2006): a threshold is drawn for each feature, and the best
-    of these splits. Twenty of them are as good as a hundred here, and better than a random forest (`docs/models.md`).
+    of these splits. Two dozen of them are nearly as good as a hundred here, and better than a random forest (`docs/models.md`).
     """
 
     trees: int = 24
