@@ -8,18 +8,17 @@ from different things, so a fold that leaks contradicts itself, today and whenev
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-import trainer.model
 from farm.errors import FarmError
 from farm.registry import load_mlflow, mlflow_warnings_ignored
 from trainer.model.columns import OUTPUTS
 from trainer.model.predictor import Predictor
+from trainer.packaging import copy_code
 
 SHAPE = ["m", "n", "k"]
 
@@ -46,8 +45,7 @@ class Keeper:
         """Writes what all folds share."""
         if not self._unseen:
             return
-        source = Path(trainer.model.__path__[0])
-        shutil.copytree(source, self._folder / "code", ignore=shutil.ignore_patterns("__pycache__", "gemm_forest.py"))
+        copy_code(self._folder / "code")
         pd.concat(self._unseen).to_parquet(self._folder / "shapes.parquet", index=False)
         (self._folder / "kinds.json").write_text(json.dumps(kinds_of(configured)), encoding="utf-8")
 

@@ -21,18 +21,25 @@ _NEEDS = ("mlflow", "numpy", "pandas")
 """What a model's code imports. Trees are stored as arrays, so scikit-learn is not needed to predict."""
 
 
+_CODE = Path(trainer.model.__path__[0])
+
+
+def copy_code(to: Path) -> None:
+    """Puts what a model's files need to be read into a new folder; its entry point is MLflow's affair."""
+    shutil.copytree(_CODE, to, ignore=shutil.ignore_patterns("__pycache__", "gemm_forest.py"))
+
+
 def save_model(model: Predictor, configured: pd.DataFrame, folder: Path, *, metadata: Mapping[str, Any]) -> None:
     """Writes the model with its code, signature, example and pinned requirements to a new folder."""
     with TemporaryDirectory(prefix="gemm-forest-") as staging:
         code, forest = Path(staging) / "code", Path(staging) / "forest"
-        source = Path(trainer.model.__path__[0])
-        shutil.copytree(source, code, ignore=shutil.ignore_patterns("__pycache__", "gemm_forest.py"))
+        copy_code(code)
         model.save(forest)
         pyfunc = load_pyfunc()
         with mlflow_warnings_ignored():
             pyfunc.save_model(
                 path=str(folder),
-                python_model=str(source / "gemm_forest.py"),
+                python_model=str(_CODE / "gemm_forest.py"),
                 artifacts={"code": str(code), "forest": str(forest)},
                 signature=signature(model.vocabulary),
                 input_example=example(configured, model.vocabulary),
