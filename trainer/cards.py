@@ -18,11 +18,11 @@ _LAUNCH_MS = 0.002
 """From one kernel to the next in a graph, on GPUs of the last years."""
 
 
-def card_of(device_type: str, configured: pd.DataFrame) -> Card:
+def card_of(device_type: str, configured: pd.DataFrame, completed: Configurations | None = None) -> Card:
     """The constants of a device type. Where `farm/gpus.yaml` lacks it, as it does every CPU, peaks and bandwidth are the best
-    rates of the table, and the floor half of its shortest time: both are learned from it as the forests are."""
-    vocabulary = vocabulary_of(configured)
-    rows, runtime_ms = vocabulary.complete(configured), configured["runtime_ms"].to_numpy("float64")
+    rates of the table, and the floor half of its shortest time: both are learned from it as the forests are. `completed` are the same rows, where the caller has them."""
+    rows = vocabulary_of(configured).complete(configured) if completed is None else completed
+    runtime_ms = configured["runtime_ms"].to_numpy("float64")
     best = _best_rates(rows, runtime_ms)
     gpu = find_gpu(device_type)
     if gpu is None:

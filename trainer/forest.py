@@ -56,8 +56,10 @@ def fit(
     The runtime has a forest of its own, on all rows; power and slowdown are learned together, on the rows that have power.
     Where none has, the model predicts no power. `intervals` are of held-out rows (see `trainer.calibration`).
     """
-    vocabulary, card = vocabulary_of(configured), card_of(device_type, configured)
-    seen = see(vocabulary.complete(configured), vocabulary, card)
+    vocabulary = vocabulary_of(configured)
+    rows = vocabulary.complete(configured)
+    card = card_of(device_type, configured, rows)
+    seen = see(rows, vocabulary, card)
     names = seen.varying() or list(seen.columns)[:1]
     x = seen.matrix(names)
     runtime_ms, power_w, energy_mj = configured[["runtime_ms", "power_w", "energy_mj"]].to_numpy("float64").T
@@ -68,9 +70,9 @@ def fit(
     }
     groups = {(RUNTIME,): np.full(len(x), True), (POWER, SLOWDOWN): np.isfinite(power_w)}
     grown = {
-        targets: _grow(x[rows], {target: learned[target][rows] for target in targets}, settings)
-        for targets, rows in groups.items()
-        if rows.any()
+        targets: _grow(x[which], {target: learned[target][which] for target in targets}, settings)
+        for targets, which in groups.items()
+        if which.any()
     }
     importance = dict(zip(names, grown[(RUNTIME,)].importance, strict=True))
     forests = {targets: each.trees for targets, each in grown.items()}
