@@ -1,0 +1,74 @@
+"""Cards of one type beside each other: the same configurations, measured on each card of this host by a farm of its own.
+
+    python benchmarks/compare_cards.py [--seconds 240] [--recordings FOLDER]
+
+Writes `<device type>-compare-cards.parquet`, a recording with every card's rows and power, and
+`<device type>-compare-cards-sentinels.parquet`, the sentinels that the cards measured meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from common import RESULTS, end_like_interrupted
+from farms import choose_devices, farm_home, measure_for, programs, store
+from recordings import export
+from sqlalchemy import Engine, text
+
+from farm.campaign import load
+from farm.db import campaigns
+
+CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "compare-cards.yaml"
+
+_SENTINELS = text("""
+SELECT device_type, device_uuid, device_name, host, measured_at, runtime_ms, power_w, sm_clock_mhz, temperature_c,
+    throttle_reasons
+FROM v_sentinels ORDER BY measured_at, measurement_id
+""")
+
+
+def sentinels(engine: Engine, file: Path) -> int:
+    """Writes every sentinel of the farm into a Parquet file; how many."""
+    with engine.connect() as connection:
+        rows = [dict(row) for row in connection.execute(_SENTINELS).mappings()]
+    if rows:
+        pq.write_table(pa.Table.from_pylist(rows), file, compression="zstd")
+    return len(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=240.0, help="of measuring at the most")
+    parser.add_argument("--gpus", type=int, default=64, help="cards to use at the most")
+    parser.add_argument("--recordings", type=Path, default=RESULTS, help="folder of the files")
+    asked = parser.parse_args()
+    end_like_interrupted()
+    campaign = load(CAMPAIGN, limit=10**5)
+    asked.recordings.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as folder:
+        Path(folder).chmod(0o755)
+        words = choose_devices("cuda", asked.gpus, [CAMPAIGN], Path(folder), 0)
+        with farm_home(FARM_DEVICES=",".join(words)) as (urls, engine):
+            with programs(urls, engine, words) as stack:
+                began = time.monotonic()
+                campaign_id = store(engine, campaign)
+                seconds = measure_for(engine, stack, [campaign_id], asked.seconds, began)
+            with engine.connect() as connection:
+                counts = campaigns.counts(connection, campaign_id)
+            recording = export(campaign.name, asked.recordings)
+            if recording is None:
+                sys.exit("Nothing was measured.")
+            found = sentinels(engine, recording.with_name(f"{recording.stem}-sentinels.parquet"))
+    print(
+        f"{counts['done']} rows and {found} sentinels of {len(words)} cards in {seconds:.0f} s: {recording}; {counts}"
+    )
+
+
+if __name__ == "__main__":
+    main()
