@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 from uuid import UUID
 
 import numpy as np
 import pandas as pd
 import pytest
+from programs import free_port
 from samples import cpu, document, row
 from sqlalchemy import Engine, text
 
@@ -257,6 +264,48 @@ def test_a_model_loads_where_nothing_of_the_farm_is_installed(
     for elsewhere, same in zip(json.loads(found.stdout), here, strict=True):
         assert elsewhere.pop(OUTSIDE) == same[OUTSIDE]
         assert elsewhere == pytest.approx({name: same[name] for name in elsewhere}, rel=1e-12)
+
+
+def test_a_model_answers_through_mlflows_own_server(trained: SimpleNamespace, model: object) -> None:
+    port, uri = free_port(), f"models:/{trained.outcome.model_name}@champion"
+    words = f"models serve --env-manager local --host 127.0.0.1 --port {port} --workers 1 --model-uri {uri}".split()
+    programs = Path(sys.executable).parent  # mlflow looks for uvicorn on the path
+    served = subprocess.Popen(
+        [sys.executable, "-m", "mlflow", *words],
+        env={**os.environ, "MLFLOW_TRACKING_URI": trained.uri, "PATH": f"{programs}:{os.environ['PATH']}"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    rows = [{"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled", "tile": tile} for tile in (8, 32)]
+    url = f"http://127.0.0.1:{port}/invocations"
+    try:
+        answer = _asked(url, {"dataframe_records": rows}, served)
+        refused = _asked(url, {"dataframe_records": [{**rows[0], "family": "blas"}]}, served)
+    finally:
+        os.killpg(served.pid, signal.SIGTERM)
+        served.wait(30)
+    here = [p.to_json() for p in registry.predict(model, CONFIGURATIONS)]
+    for elsewhere, same in zip(answer["predictions"], here, strict=True):
+        assert elsewhere.pop(OUTSIDE) == same[OUTSIDE]
+        assert elsewhere == pytest.approx({name: same[name] for name in elsewhere}, rel=1e-12)
+    assert "family is 'blas'" in json.dumps(refused)
+
+
+def _asked(url: str, question: object, server: subprocess.Popen[bytes]) -> Any:
+    """What a server that is just starting answers."""
+    request = Request(url, json.dumps(question).encode(), {"Content-Type": "application/json"})
+    until = time.monotonic() + 90
+    while True:
+        try:
+            with urlopen(request, timeout=30) as answer:
+                return json.load(answer)
+        except HTTPError as error:
+            return json.load(error)
+        except URLError:
+            assert server.poll() is None
+            assert time.monotonic() < until, "the server did not answer"
+            time.sleep(0.2)
 
 
 def test_models_made_by_different_code_live_in_one_process(trained: SimpleNamespace, tmp_path: Path) -> None:
