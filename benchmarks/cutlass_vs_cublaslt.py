@@ -3,17 +3,20 @@
     farm kernels build examples/campaigns/cutlass-tuned.yaml --arch sm_90a -o kernels     anywhere; then here:
     python benchmarks/cutlass_vs_cublaslt.py --kernels kernels [--campaign FILE] [--seconds 540]
     python benchmarks/cutlass_vs_cublaslt.py --campaign FILE --sweep RECORDING      what was measured of it before
+    python benchmarks/cutlass_vs_cublaslt.py --recording RECORDING                  what such a run left, without a card
 
 Every kernel of the campaign is measured and verified for every problem, and `cublaslt`, whose heuristic chooses, in the same
 run on the same cards, in one shuffled order. With `--sweep` the kernels' times are those of a recording, and only `cublaslt`
-is measured now; the table has the problems without alpha and beta, the JSON file all. A ratio is cuBLASLt's time over that of the best kernel: above 1 the kernel is
-faster. Its interval is of the two standard errors alone (95%); the best of many, each off by its error, looks a little
-better than it is.
+is measured now; the table has the problems without alpha and beta, the JSON file all. With `--recording` nothing is measured.
+
+A ratio is cuBLASLt's time over that of the best kernel: above 1 the kernel is faster. Its interval is of the two standard
+errors alone (95%); the best of many, each off by its error, looks a little better than it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -33,7 +36,8 @@ from farm.campaign import Campaign, Search, Strategy, load
 from farm.campaign.search import BASELINE
 from farm.db import campaigns
 from farm.kernels import Kernel
-from farm.report.best import Found, Timed, Where, best
+from farm.provenance import METADATA_KEY
+from farm.report.best import Found, Timed, Where
 
 CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "cutlass-tuned.yaml"
 
@@ -51,18 +55,17 @@ def timed(row: Mapping[str, Any], kernel: Kernel) -> Timed:
     return Timed(kernel=str(kernel), rows=1, **times)
 
 
-def beside(sweep: Iterable[Mapping[str, Any]], library: Iterable[Mapping[str, Any]]) -> list[Found]:
-    """The best kernel of each problem and device type of a recording, beside the rows of the library where it has any."""
+def beside(rows: Iterable[Mapping[str, Any]]) -> list[Found]:
+    """The best kernel of each problem and device type of recordings, beside the library's choice where there is one."""
     groups: dict[Where, list[tuple[Timed, float]]] = {}
     baselines: dict[Where, tuple[Timed, float]] = {}
-    for rows, of_library in ((sweep, False), (library, True)):
-        for row in rows:
-            what = configuration_of(row)
-            where, answer = (what.problem, row["device_type"]), (timed(row, what.kernel), row["cost_s"] or 0.0)
-            if of_library:
-                baselines[where] = answer
-            else:
-                groups.setdefault(where, []).append(answer)
+    for row in rows:
+        what = configuration_of(row)
+        where, answer = (what.problem, row["device_type"]), (timed(row, what.kernel), row["cost_s"] or 0.0)
+        if what.kernel == BASELINE:
+            baselines[where] = answer
+        else:
+            groups.setdefault(where, []).append(answer)
     found = []
     for where, answers in groups.items():
         baseline, spent = baselines.get(where, (None, 0.0))
@@ -98,20 +101,15 @@ def of_problem(one: Found) -> dict[str, Any]:
     }
 
 
-def figures(
-    found: Sequence[Found], counts: Mapping[str, int], seconds: float, devices: int, sweep: str | None = None
-) -> dict[str, Any]:
-    """All of it. `counts`, `seconds` and `devices` are of what was measured now; `sweep` names the recording, if any."""
+def figures(found: Sequence[Found], run: Mapping[str, Any]) -> dict[str, Any]:
+    """All of it; `run` says of what, and how it was measured."""
     problems = [of_problem(one) for one in found]
     by_types: dict[str, list[float]] = {}
     for problem in problems:
         if problem["ratio"] is not None:
             by_types.setdefault(problem["types"], []).append(problem["ratio"])
     return {
-        "seconds": round(seconds, 1),
-        "gpus": devices,
-        "jobs": dict(counts),
-        "sweep": sweep,
+        **run,
         "median_ratio": {types: statistics.median(ratios) for types, ratios in by_types.items()},
         "best_ratio": {types: max(ratios) for types, ratios in by_types.items()},
         "problems": problems,
@@ -136,9 +134,13 @@ def table(found: Mapping[str, Any]) -> str:
         "times cuBLASLt's speed (95%)",
         "of kernels",
     ]
-    of_sweep = "" if found["sweep"] is None else f", beside the kernels' times in {found['sweep']}"
+    if found["seconds"] is None:
+        said = f"The rows of {found['recording']}: {found['measured']}."
+    else:
+        said = f"{found['jobs']['done']:,} configurations in {found['seconds']:g} s on {found['gpus']} cards"
+        said += "." if found["sweep"] is None else f", beside the kernels' times in {found['sweep']}."
     return (
-        f"{found['jobs']['done']:,} configurations in {found['seconds']:g} s on {found['gpus']} cards{of_sweep}.\n\n"
+        f"{said}\n\n"
         + markdown(["types", "median ratio", "best ratio"], [
             [types, ratio, found["best_ratio"][types]] for types, ratio in found["median_ratio"].items()
         ])
@@ -151,6 +153,7 @@ def main() -> None:
     parser.add_argument("--campaign", type=Path, default=CAMPAIGN)
     parser.add_argument("--kernels", type=Path, help="folder of the built kernels")
     parser.add_argument("--sweep", type=Path, help="a recording of the campaign, whose kernels are not measured again")
+    parser.add_argument("--recording", type=Path, help="the rows of an earlier run: nothing is measured")
     parser.add_argument("--seconds", type=float, default=540.0, help="of measuring at the most")
     parser.add_argument("--gpus", type=int, default=64, help="cards to use at the most")
     parser.add_argument("--recordings", type=Path, default=RESULTS, help="folder of the recording")
@@ -160,6 +163,23 @@ def main() -> None:
     parser.add_argument("--result", default="cutlass_vs_cublaslt", help="name of the files in results/")
     asked = parser.parse_args()
     end_like_interrupted()
+    if asked.recording is None:
+        rows, run = measure(asked)
+    else:
+        rows, run = pq.read_table(asked.recording).to_pylist(), of_recording(asked.recording)
+    result = figures(beside(rows), run)
+    write(asked.result, result, table(result), repetitions=1)
+
+
+def of_recording(recording: Path) -> dict[str, Any]:
+    """What a recording says of its rows."""
+    said = json.loads((pq.read_schema(recording).metadata or {})[METADATA_KEY])
+    unknown = dict.fromkeys(("seconds", "gpus", "jobs", "sweep"))
+    return {**unknown, "recording": recording.name, "measured": said["provenance"]}
+
+
+def measure(asked: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Measures the campaign, or the library beside a sweep of it: rows of recordings, and how the run went."""
     campaign = load(asked.campaign, limit=10**5)
     if asked.sweep is None:
         campaign = replace(campaign, search=Search(strategy=Strategy.GRID))
@@ -178,13 +198,11 @@ def main() -> None:
                 seconds = measure_for(engine, stack, [campaign_id], asked.seconds, began)
             with engine.connect() as connection:
                 counts = campaigns.counts(connection, campaign_id)
-                found = best(connection, campaign_id, campaign)
             recording = export(campaign.name, asked.recordings)
-    if asked.sweep is not None:
-        library = [] if recording is None else pq.read_table(recording).to_pylist()
-        found = beside(pq.read_table(asked.sweep).to_pylist(), library)
-    result = figures(found, counts, seconds, len(words), None if asked.sweep is None else asked.sweep.name)
-    write(asked.result, result, table(result), repetitions=1)
+    sources = [source for source in (asked.sweep, recording) if source is not None]
+    run = {"seconds": round(seconds, 1), "gpus": len(words), "jobs": dict(counts)}
+    run["sweep"] = None if asked.sweep is None else asked.sweep.name
+    return [row for source in sources for row in pq.read_table(source).to_pylist()], run
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from farm.campaign import load
@@ -379,17 +380,33 @@ def test_the_best_of_a_recording_is_held_against_the_library_problem_by_problem(
         recorded("tiled(tile=16) 64x64x64 f32 beta=1", 4.0),
     ]
     library = [recorded("cublaslt(algorithm=0) 64x64x64 f32", 0.5, rse=0.004)]
-    found = beside_library.beside(sweep, library)
+    found = beside_library.beside([*sweep, *library])
     plain, added = found
     assert (plain.best.kernel, plain.tried, plain.speed_up) == ("tiled(tile=16)", 2, 0.5)
     low, high = plain.speed_up_95
     assert np.log(high / low) == pytest.approx(2 * 1.96 * 0.005)
     assert (added.baseline, added.speed_up) == (None, None)
-    figures = beside_library.figures(found, {"done": 1}, 2.0, 1, "earlier.parquet")
+    run = {"seconds": 2.0, "gpus": 1, "jobs": {"done": 1}, "sweep": "earlier.parquet"}
+    figures = beside_library.figures(found, run)
     assert figures["median_ratio"] == {"f32:f32:f32": 0.5}
     shown = beside_library.table(figures)
     assert "earlier.parquet" in shown
     assert shown.count("64x64x64 f32") == 1  # the other has a beta
+
+
+def test_where_the_library_is_best_the_best_other_kernel_is_told(beside_library):
+    rows = [recorded("cublaslt(algorithm=0) 64x64x64 f32", 1.0), recorded("tiled(tile=8) 64x64x64 f32", 2.0)]
+    (found,) = beside_library.beside(rows)
+    assert (found.best.kernel, found.tried, found.speed_up) == ("tiled(tile=8)", 1, 0.5)
+
+
+def test_a_recording_is_compared_without_a_card(beside_library):
+    recording = ROOT / "examples" / "datasets" / "nvidia-h200-hopper-f16.parquet"
+    run = beside_library.of_recording(recording)
+    figures = beside_library.figures(beside_library.beside(pq.read_table(recording).to_pylist()), run)
+    assert len(figures["problems"]) == 38
+    assert {p["kernel"].split("(")[0] for p in figures["problems"]} == {"cutlass3x"}
+    assert run["measured"] in beside_library.table(figures)
 
 
 def test_the_library_is_asked_for_the_problems_of_a_sweep_alone(beside_library):
