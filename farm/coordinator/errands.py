@@ -15,6 +15,7 @@ from farm.broker import BUILD, BUILD_QUEUE, TRAIN, TRAIN_QUEUE
 from farm.coordinator.pace import Pace
 from farm.coordinator.sending import send
 from farm.db import kernels, trainings
+from farm.db.errands import MOST_STARTS
 from farm.db.tables import KernelState, TrainingState
 from farm.settings import Settings
 
@@ -25,9 +26,6 @@ LOOK_SECONDS = 1.0
 
 SILENT_SECONDS = 60.0
 """A trainer or builder that was not heard of for this long has lost what it had. It speaks every few seconds."""
-
-MOST_STARTS = 3
-"""What a program died of this often is not started again: it may be what kills them."""
 
 
 class Rows(Protocol):

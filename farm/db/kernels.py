@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from farm.db.errands import Errands
+from farm.db.errands import MOST_STARTS, Errands
 from farm.db.tables import KernelState
 from farm.kernels.binary import Binary, Versions
 
@@ -28,9 +28,6 @@ _KERNELS = Errands(
         WHERE split_part(name, ':', 1) <> :builder AND last_seen_at > clock_timestamp() - interval '20 s'
     ))""",
 )
-
-MOST_STARTS = 3
-"""A kernel that could not be built this often is given up until somebody asks for it again."""
 
 
 @dataclass(frozen=True, slots=True)

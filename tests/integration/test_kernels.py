@@ -29,7 +29,7 @@ from farm.cli.run import _require_builder
 from farm.cli.session import Session
 from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.campaigns import Stored
-from farm.db.kernels import MOST_STARTS
+from farm.db.errands import MOST_STARTS
 from farm.db.kernels import Start as Build
 from farm.db.tables import JobState, KernelState
 from farm.devices import DeviceIdentity
@@ -393,6 +393,22 @@ def test_a_kernel_of_which_every_builder_died_is_given_up_and_says_so(engine: En
     with engine.connect() as connection:
         (given_up,) = kernels.listed(connection, states=[KernelState.FAILED])
     assert "3 times in a row" in given_up["error"]
+
+
+def test_starts_that_failed_and_starts_whose_builder_died_count_together(engine: Engine, stored: Stored) -> None:
+    first, second = wanted(engine)
+    for _ in range(MOST_STARTS - 1):
+        fail(engine, first, final=False)
+        began(engine, second)
+        with engine.begin() as connection:
+            kernels.take_back(connection, silent_after=-1, most_starts=MOST_STARTS)
+    assert sorted(wanted(engine)) == sorted([first, second])
+    began(engine, first)
+    with engine.begin() as connection:
+        taken = kernels.take_back(connection, silent_after=-1, most_starts=MOST_STARTS)
+    assert taken == {first: KernelState.FAILED}
+    fail(engine, second, final=False)
+    assert wanted(engine) == []
 
 
 # --- stores ------------------------------------------------------------------------------------------

@@ -23,10 +23,11 @@ from farm.broker import TRAIN, TRAIN_QUEUE, make_app
 from farm.campaign import Campaign
 from farm.cli.session import Session
 from farm.cli.training import train_types
-from farm.coordinator.errands import MOST_STARTS, SILENT_SECONDS, trainings_of
+from farm.coordinator.errands import SILENT_SECONDS, trainings_of
 from farm.coordinator.loop import Coordinator
 from farm.db import measurements, trainings
 from farm.db.campaigns import Stored
+from farm.db.errands import MOST_STARTS
 from farm.db.tables import TrainingState
 from farm.db.trainings import Start
 from farm.devices import DeviceIdentity
