@@ -290,6 +290,23 @@ def test_a_job_of_several_architectures_waits_for_all_and_runs_where_one_was_bui
     assert counts(engine, stored.campaign_id) == {"pending": 6}
 
 
+def test_what_a_campaign_awaits_is_counted_once_and_of_it_alone(
+    engine: Engine, announce: Announce, gpu: int, submit: Submit
+) -> None:
+    """A job that waits for a kernel of each architecture is one job, and a kernel that two lanes wait for is one kernel."""
+    announce(card(2, kind="nvidia-old", capability=(8, 0)))
+    both = submit(Campaign.from_document(ahead(targets=["any", {"type": "nvidia-test"}])))
+    one = submit(Campaign.from_document(ahead(name="one", owner="bob", targets=[{"type": "nvidia-old"}])))
+    assert (awaited(engine, both), awaited(engine, one)) == ((4, 0, 24), (2, 0, 12))
+    with engine.connect() as connection:
+        first, *others = sorted(kernels.listed(connection), key=lambda kernel: kernel["arch"] != "sm_90a")
+    began(engine, first["kernel_id"])
+    assert awaited(engine, both) == (4, 1, 24)
+    for kernel in others:
+        build(engine, kernel["kernel_id"])
+    assert (awaited(engine, both), awaited(engine, one)) == ((1, 1, 12), (0, 0, 0))
+
+
 @pytest.mark.parametrize("how", [batches.pause, batches.cancel])
 def test_what_only_stopped_campaigns_wait_for_is_not_built(
     engine: Engine, stored: Stored, submit: Submit, how: Callable[..., bool]
