@@ -64,7 +64,7 @@ KERNELS = {
     "cutlass_tensorop_h16816gemm_128x128_32x4_nn_align8": (
         f"{TENSOR}stages=4,tile_k=32,warp_m=64,warp_n=64)", "f16:f16:f16 nn",
     ),
-    "cutlass_tensorop_d1684gemm_128x128_16x3_nn_align1": (
+    "cutlass_sm90_tensorop_d1684gemm_f64_f64_f64_f64_f64_128x128x16_1x1x1_3_nnn_align1": (
         f"{TENSOR}stages=3,tile_k=16,warp_m=32,warp_n=64)", "f64 nn",
     ),
     "cutlass3x_sm90_tensorop_gemm_f16_f16_f32_f16_f16_128x128x64_2x1x1_0_tnn_align8_warpspecialized_cooperative_epi_tma": (
