@@ -4,7 +4,7 @@
 
 Each shape (m, n, k) of the farm's H200 rows is held out with all its kernels, 5 folds by shape, one model for all rows. A problem
 is m, n, k, types, layout, alpha and beta, and counts where at least four kernels of it were measured. The grid is CUTLASS SGEMM
-(`paper-cutlass`): 28 kernels for each of 576 problems, power of a tenth of them. The tuned rows are CUTLASS 2.x in six types
+(`paper-cutlass`): 28 kernels for each of 576 problems; for energy, all of them for its 36 shapes (`paper-cutlass-energy`). The tuned rows are CUTLASS 2.x in six types
 (`cutlass-tuned`), the Hopper rows CUTLASS 3.x in f16 (`hopper-f16`), both beside cuBLASLt; for the grid its times are those of
 `cutlass_vs_cublaslt.py --sweep`.
 
@@ -46,7 +46,15 @@ from trainer.forest import ForestSettings
 from trainer.model.features import see
 from trainer.table import configurations, parameter_names, vocabulary_of
 
-ROWS = ("paper-tiled", "paper-all-tiles", "paper-cutlass", "cutlass-tuned", "hopper-f16", "compare-cards")
+ROWS = (
+    "paper-tiled",
+    "paper-all-tiles",
+    "paper-cutlass",
+    "cutlass-tuned",
+    "hopper-f16",
+    "compare-cards",
+    "paper-cutlass-energy",
+)
 PROBLEM = ["m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta"]
 BESIDE = "paper_cutlass_vs_cublaslt"
 FEWEST = 4
@@ -201,7 +209,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
     frame = predicted(configurations(datasets(*ROWS)), ForestSettings())
-    grid, tuned, hopper = (measured_in(frame, name) for name in ("paper-cutlass", "cutlass-tuned", "hopper-f16"))
+    grid, tuned, hopper, powered = (
+        measured_in(frame, name) for name in ("paper-cutlass", "cutlass-tuned", "hopper-f16", "paper-cutlass-energy")
+    )
+    powered = powered[powered["family"] == "cutlass"]
     tuned_cutlass = tuned[tuned["family"] == "cutlass"].assign(place=np.nan)
     rank = heuristics()
     if rank is not None:
@@ -216,7 +227,7 @@ def main() -> None:
     }
     results = {
         ("grid", "time"): chosen(grid, "runtime_ms", time),
-        ("grid", "energy"): chosen(grid[grid["energy_mj"].notna()], "energy_mj", energy),
+        ("grid", "energy"): chosen(powered, "energy_mj", energy),
         ("tuned", "time"): chosen(
             tuned_cutlass, "runtime_ms", time | ({"nvMatmulHeuristics": "place"} if rank is not None else {})
         ),

@@ -48,7 +48,15 @@ from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings
 from trainer.table import configurations
 
-DATASETS = ("paper-tiled", "paper-all-tiles", "paper-cutlass", "cutlass-tuned", "hopper-f16", "compare-cards")
+DATASETS = (
+    "paper-tiled",
+    "paper-all-tiles",
+    "paper-cutlass",
+    "cutlass-tuned",
+    "hopper-f16",
+    "compare-cards",
+    "paper-cutlass-energy",
+)
 COMPARED = (HEADLINE, "unseen_kernels", "largest_tenth", "another_card")
 
 _Array = np.ndarray[Any, np.dtype[Any]]
