@@ -14,9 +14,10 @@ import hypothesis
 import pytest
 from homes import embedded_settings, need_embedded_services
 from psycopg.errors import InsufficientPrivilege
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import ProgrammingError
 
+from farm.db import migrate
 from farm.db.engine import make_engine
 from farm.services import ServiceUrls, services
 from farm.services.cluster import remove_cluster
@@ -45,19 +46,43 @@ def farm_services() -> Iterator[ServiceUrls]:
         shutil.rmtree(folder)
 
 
-@pytest.fixture
-def database_url(farm_services: ServiceUrls) -> Iterator[str]:
-    """An empty database for one test. Connections that the test leaves open are ended."""
-    name = f"test_{uuid.uuid4().hex}"
+@pytest.fixture(scope="session")
+def server(farm_services: ServiceUrls) -> Iterator[Engine]:
+    """Postgres itself, outside of any transaction: where databases are made and dropped."""
     engine = make_engine(farm_services.database_url, application="tests", pool_size=1)
-    outside_transactions = engine.execution_options(isolation_level="AUTOCOMMIT")
-    try:
-        with outside_transactions.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
-        yield make_url(farm_services.database_url).set(database=name).render_as_string(hide_password=False)
-        _drop(outside_transactions, name)
-    finally:
-        engine.dispose()
+    yield engine.execution_options(isolation_level="AUTOCOMMIT")
+    engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def migrated(server: Engine) -> str:
+    """The name of a database with the farm's tables in it, which others are copied from: the migrations take a second."""
+    _create(server, "migrated")
+    engine = make_engine(_url(server, "migrated"), application="tests", pool_size=1)
+    migrate.upgrade(engine)
+    engine.dispose()
+    return "migrated"
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, server: Engine) -> Iterator[str]:
+    """A database for one test: with the farm's tables where the test has an `engine`, and empty where it has none.
+
+    Connections that the test leaves open are ended.
+    """
+    name = f"test_{uuid.uuid4().hex}"
+    _create(server, name, request.getfixturevalue("migrated") if "engine" in request.fixturenames else "template1")
+    yield _url(server, name)
+    _drop(server, name)
+
+
+def _url(server: Engine, name: str) -> str:
+    return server.url.set(database=name).render_as_string(hide_password=False)
+
+
+def _create(server: Engine, name: str, template: str = "template1") -> None:
+    with server.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
 
 
 def _drop(engine: Engine, name: str) -> None:
