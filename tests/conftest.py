@@ -46,43 +46,46 @@ def farm_services() -> Iterator[ServiceUrls]:
         shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="session")
-def server(farm_services: ServiceUrls) -> Iterator[Engine]:
-    """Postgres itself, outside of any transaction: where databases are made and dropped."""
-    engine = make_engine(farm_services.database_url, application="tests", pool_size=1)
-    yield engine.execution_options(isolation_level="AUTOCOMMIT")
-    engine.dispose()
-
-
-@pytest.fixture(scope="session")
-def migrated(server: Engine) -> str:
-    """The name of a database with the farm's tables in it, which others are copied from: the migrations take a second."""
-    _create(server, "migrated")
-    engine = make_engine(_url(server, "migrated"), application="tests", pool_size=1)
-    migrate.upgrade(engine)
-    engine.dispose()
-    return "migrated"
-
-
 @pytest.fixture
-def database_url(request: pytest.FixtureRequest, server: Engine) -> Iterator[str]:
+def database_url(request: pytest.FixtureRequest, farm_services: ServiceUrls) -> Iterator[str]:
     """A database for one test: with the farm's tables where the test has an `engine`, and empty where it has none.
 
     Connections that the test leaves open are ended.
     """
     name = f"test_{uuid.uuid4().hex}"
-    _create(server, name, request.getfixturevalue("migrated") if "engine" in request.fixturenames else "template1")
-    yield _url(server, name)
-    _drop(server, name)
+    engine = make_engine(farm_services.database_url, application="tests", pool_size=1)
+    outside_transactions = engine.execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        if "engine" in request.fixturenames:
+            _copy_migrated(outside_transactions, name)
+        else:
+            _execute(outside_transactions, f"CREATE DATABASE {name}")
+        yield _url(engine, name)
+        _drop(outside_transactions, name)
+    finally:
+        engine.dispose()
 
 
-def _url(server: Engine, name: str) -> str:
-    return server.url.set(database=name).render_as_string(hide_password=False)
+def _copy_migrated(engine: Engine, name: str) -> None:
+    """Migrations take as long as many a test: a server carries them out once."""
+    with engine.connect() as connection:
+        there = connection.execute(text("SELECT count(*) FROM pg_database WHERE datname = 'migrated'")).scalar_one()
+    if not there:
+        _execute(engine, f"CREATE DATABASE {name}")
+        made = make_engine(_url(engine, name), application="tests", pool_size=1)
+        migrate.upgrade(made)
+        made.dispose()
+        _execute(engine, f"ALTER DATABASE {name} RENAME TO migrated")
+    _execute(engine, f"CREATE DATABASE {name} TEMPLATE migrated")
 
 
-def _create(server: Engine, name: str, template: str = "template1") -> None:
-    with server.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
+def _url(engine: Engine, name: str) -> str:
+    return engine.url.set(database=name).render_as_string(hide_password=False)
+
+
+def _execute(engine: Engine, statement: str) -> None:
+    with engine.connect() as connection:
+        connection.execute(text(statement))
 
 
 def _drop(engine: Engine, name: str) -> None:
@@ -90,8 +93,7 @@ def _drop(engine: Engine, name: str) -> None:
     give_up = time.monotonic() + 30
     while True:
         try:
-            with engine.connect() as connection:
-                connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+            _execute(engine, f"DROP DATABASE {name} WITH (FORCE)")
             return
         except ProgrammingError as error:
             if not isinstance(error.orig, InsufficientPrivilege) or time.monotonic() > give_up:

@@ -1,38 +1,35 @@
-"""`farm` as people use it: a process of its own, on a database of the test's own, with no broker and an empty registry."""
+"""`farm` as people use it: on a database of the test's own, with no broker and an empty registry."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
-from typer.testing import CliRunner
 
-from farm.cli.app import app
-from farm.errors import FarmError
+from farm.cli.app import carry_out
 from farm.settings import settings
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
+NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
+"""Where no database answers."""
+
 
 def farm_in(folder: Path, database_url: str, *, timeout_s: float = 60) -> Command:
-    """Runs `farm` with the given arguments, and environment variables as keyword arguments."""
+    """Runs `farm` with the given arguments, and environment variables as keyword arguments, in a process of its own."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FARM_", "MLFLOW_"))}
-        here = {
-            "FARM_HOME": str(folder / ".farm"),
-            "FARM_DATABASE_URL": database_url,
-            "FARM_BROKER_URL": f"redis+socket://{folder}/no.sock",
-            "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
-        }
         return subprocess.run(
             [sys.executable, "-m", "farm", *arguments],
             cwd=folder,
-            env={**kept, **here, **environment},
+            env=_environment(folder, database_url, environment),
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -42,23 +39,40 @@ def farm_in(folder: Path, database_url: str, *, timeout_s: float = 60) -> Comman
     return run
 
 
-def farm_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """As `farm_in` for commands that need a registry alone, in this process: MLflow takes seconds to import."""
-    monkeypatch.setenv("FARM_HOME", str(folder / ".farm"))
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+def farm_here(folder: Path, database_url: str) -> Command:
+    """As `farm_in`, in this process: one of its own takes a second and more to import what it needs.
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    For all but what a process has to itself: signals, the log, a terminal, what its children import.
+    """
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        stdout, stderr = io.StringIO(), io.StringIO()
         settings.cache_clear()
-        done = CliRunner().invoke(app, arguments)
-        settings.cache_clear()
-        error = done.exception
-        if isinstance(error, FarmError):
-            return subprocess.CompletedProcess(arguments, error.exit_code, done.stdout, f"{done.stderr}error: {error}")
-        if error is not None and not isinstance(error, SystemExit):
-            raise error
-        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+        try:
+            with (
+                contextlib.chdir(folder),
+                patch.dict(os.environ, _environment(folder, database_url, environment), clear=True),
+                contextlib.redirect_stdout(stdout),
+                contextlib.redirect_stderr(stderr),
+                pytest.raises(SystemExit) as ended,
+            ):
+                carry_out(arguments)
+        finally:
+            settings.cache_clear()
+        return subprocess.CompletedProcess(arguments, ended.value.code, stdout.getvalue(), stderr.getvalue())
 
     return run
+
+
+def _environment(folder: Path, database_url: str, more: dict[str, str]) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FARM_", "MLFLOW_"))}
+    here = {
+        "FARM_HOME": str(folder / ".farm"),
+        "FARM_DATABASE_URL": database_url,
+        "FARM_BROKER_URL": f"redis+socket://{folder}/no.sock",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
+    }
+    return {**kept, **here, **more}
 
 
 def refused(done: subprocess.CompletedProcess[str], code: int, *says: str) -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from commands import Command, farm_here, refused
+from commands import NOWHERE, Command, farm_here, refused
 
 from farm import registry
 from farm.errors import NoChampionBefore, NoSuchModel, NotPromotable
@@ -282,8 +282,8 @@ def test_the_history_stays_within_what_the_registry_stores(as_before: SimpleName
 
 
 @pytest.fixture
-def farm(as_before: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Command:
-    return farm_here(as_before.folder, monkeypatch)
+def farm(as_before: SimpleNamespace) -> Command:
+    return farm_here(as_before.folder, NOWHERE)
 
 
 def test_the_commands_show_compare_promote_and_roll_back(farm: Command) -> None:

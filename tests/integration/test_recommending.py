@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_here, refused
+from commands import NOWHERE, Command, farm_here, refused
 
 from farm import registry
 from farm.errors import NotPredictable
@@ -78,8 +78,8 @@ def test_a_family_or_an_objective_that_was_never_measured_is_refused(uri: str, m
 
 
 @pytest.fixture
-def farm(uri: str, monkeypatch: pytest.MonkeyPatch) -> Command:
-    return farm_here(Path(uri.removeprefix("sqlite:///")).parent, monkeypatch)
+def farm(uri: str) -> Command:
+    return farm_here(Path(uri.removeprefix("sqlite:///")).parent, NOWHERE)
 
 
 def test_the_command_prints_a_table_and_the_safe_choice(farm: Command) -> None:
