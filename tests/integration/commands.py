@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -46,22 +46,27 @@ def farm_here(folder: Path, database_url: str) -> Command:
     """
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        stdout, stderr = io.StringIO(), io.StringIO()
-        settings.cache_clear()
-        try:
-            with (
-                contextlib.chdir(folder),
-                patch.dict(os.environ, _environment(folder, database_url, environment), clear=True),
-                contextlib.redirect_stdout(stdout),
-                contextlib.redirect_stderr(stderr),
-                pytest.raises(SystemExit) as ended,
-            ):
-                carry_out(arguments)
-        finally:
-            settings.cache_clear()
-        return subprocess.CompletedProcess(arguments, ended.value.code, stdout.getvalue(), stderr.getvalue())
+        return called(arguments, folder, _environment(folder, database_url, environment))
 
     return run
+
+
+def called(arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What `farm` did in this process, as if it were one of its own in that folder and environment."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    settings.cache_clear()
+    try:
+        with (
+            contextlib.chdir(folder),
+            patch.dict(os.environ, environment, clear=True),
+            contextlib.redirect_stdout(stdout),
+            contextlib.redirect_stderr(stderr),
+            pytest.raises(SystemExit) as ended,
+        ):
+            carry_out(arguments)
+    finally:
+        settings.cache_clear()
+    return subprocess.CompletedProcess(arguments, ended.value.code, stdout.getvalue(), stderr.getvalue())
 
 
 def _environment(folder: Path, database_url: str, more: dict[str, str]) -> dict[str, str]:
