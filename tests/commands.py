@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -51,7 +51,7 @@ def farm_here(folder: Path, database_url: str) -> Command:
     return run
 
 
-def called(arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def called(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """What `farm` did in this process, as if it were one of its own in that folder and environment."""
     stdout, stderr = io.StringIO(), io.StringIO()
     settings.cache_clear()
