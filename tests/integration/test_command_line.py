@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,12 @@ def test_a_mistyped_command_says_what_would_be_right(
     command: Command, engine: Engine, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     refused(command(*arguments), code, says)
+
+
+def test_commands_start_without_what_few_of_them_need() -> None:
+    heavy = "{'alembic', 'mlflow', 'sklearn', 'scipy', 'pandas', 'pyarrow', 'matplotlib', 'cupy'}"
+    loaded = f"import sys, farm.cli.app; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_an_empty_farm_says_what_to_do_next(command: Command, program: Command, engine: Engine) -> None:
