@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -19,6 +19,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from farm.db import migrate
 from farm.db.engine import make_engine
+from farm.registry import registry_client
 from farm.services import ServiceUrls, services
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
@@ -86,6 +87,20 @@ def _url(engine: Engine, name: str) -> str:
 def _execute(engine: Engine, statement: str) -> None:
     with engine.connect() as connection:
         connection.execute(text(statement))
+
+
+@pytest.fixture(scope="session")
+def new_registry(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
+    """Makes a registry without models in a folder; its URI. MLflow takes seconds to make one, and a copy does as well."""
+    file = tmp_path_factory.mktemp("registry") / "mlflow.db"
+    with registry_client(f"sqlite:///{file}") as client:
+        client.search_registered_models()
+
+    def made(folder: Path) -> str:
+        shutil.copy(file, folder / "mlflow.db")
+        return f"sqlite:///{folder / 'mlflow.db'}"
+
+    return made
 
 
 def _drop(engine: Engine, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ SMALL = ForestSettings(trees=10)
 
 
 @pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    found = f"sqlite:///{tmp_path_factory.mktemp('home') / 'mlflow.db'}"
+def uri(tmp_path_factory: pytest.TempPathFactory, new_registry: Callable[[Path], str]) -> str:
+    found = new_registry(tmp_path_factory.mktemp("home"))
     table = tiled_table((256, 512, 1024), tiles=(8, 16, 24, 32)).assign(device_type=CARD)
     unpowered = tiled_table((256, 512), power=False)
     with cheap_trainings():

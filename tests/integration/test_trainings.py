@@ -257,8 +257,8 @@ class Trainer:
 
 
 @pytest.fixture
-def tracking_uri(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+def tracking_uri(tmp_path: Path, new_registry: Callable[[Path], str]) -> str:
+    return new_registry(tmp_path)
 
 
 @pytest.fixture
