@@ -76,7 +76,7 @@ def plain(forest: ExtraTreesRegressor, folder: Path) -> Walker:
     trees = as_arrays(forest, np.zeros(1), np.ones(1))
     trees.save(folder / "trees.npz")
     grove = Grove.of([trees])  # once, as a loaded model has it
-    return Walker("this farm's arrays, numpy", lambda x: grove.predict(x)[0][0][:, 0], size_mb(folder / "trees.npz"))
+    return Walker("this farm's arrays, numpy", lambda x: grove.predict(x)[0][0], size_mb(folder / "trees.npz"))
 
 
 def by_sklearn(forest: ExtraTreesRegressor, folder: Path) -> Walker:

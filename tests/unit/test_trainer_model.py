@@ -19,6 +19,7 @@ from trainer.forest import ForestSettings, as_arrays, fit
 from trainer.model.columns import OUTPUTS, Vocabulary
 from trainer.model.physics import compulsory_bytes, flops_of
 from trainer.model.predictor import BOUNDS, OUTSIDE, Interval, Predictor
+from trainer.model.trees import Grove
 from trainer.table import ELEMENT_BYTES, configurations
 
 SMALL = ForestSettings(trees=20)
@@ -238,10 +239,24 @@ def test_the_arrays_of_a_forest_predict_what_scikit_learn_does() -> None:
     x = random.normal(size=(3000, 4)).astype("float32")
     y = np.column_stack([x[:, 0] * x[:, 1], np.abs(x[:, 2])])
     forest = ExtraTreesRegressor(n_estimators=50, random_state=0).fit(x[:300], y[:300])
-    mean, spread = as_arrays(forest, np.zeros(2), np.ones(2)).predict(x)
-    np.testing.assert_allclose(mean, forest.predict(x), rtol=1e-5, atol=1e-6)
+    mean, spread = Grove.of([as_arrays(forest, np.zeros(2), np.ones(2))]).predict(x)
+    np.testing.assert_allclose(mean.T, forest.predict(x), rtol=1e-5, atol=1e-6)
     each = np.stack([tree.predict(x) for tree in forest.estimators_])
-    np.testing.assert_allclose(spread, each.std(axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(spread.T, each.std(axis=0), rtol=1e-4, atol=1e-6)
+
+
+def test_forests_that_are_walked_together_predict_what_each_does() -> None:
+    random = np.random.default_rng(3)
+    x = random.normal(size=(3000, 3)).astype("float32")
+    forests = [
+        as_arrays(
+            ExtraTreesRegressor(trees, random_state=0).fit(x[:rows], y[:rows]), np.zeros(outputs), np.ones(outputs)
+        )
+        for trees, rows, outputs, y in ((5, 2000, 1, x[:, 0]), (9, 40, 2, x[:, 1:]))
+    ]
+    alone = [np.concatenate(each) for each in zip(*(Grove.of([one]).predict(x) for one in forests), strict=True)]
+    for together, apart in zip(Grove.of(forests).predict(x), alone, strict=True):
+        np.testing.assert_array_equal(together, apart)
 
 
 def test_a_row_goes_the_same_way_at_a_threshold_itself() -> None:
@@ -252,8 +267,8 @@ def test_a_row_goes_the_same_way_at_a_threshold_itself() -> None:
     exact = np.concatenate([tree.tree_.threshold for tree in forest.estimators_])
     near = exact.astype("float32")
     asked = np.concatenate([near, np.nextafter(near, np.float32(9)), np.nextafter(near, np.float32(-9))])[:, None]
-    arrays = as_arrays(forest, np.zeros(1), np.ones(1))
-    np.testing.assert_allclose(arrays.predict(asked)[0][:, 0], forest.predict(asked), rtol=1e-5)
+    arrays = Grove.of([as_arrays(forest, np.zeros(1), np.ones(1))])
+    np.testing.assert_allclose(arrays.predict(asked)[0][0], forest.predict(asked), rtol=1e-5)
 
 
 @given(

@@ -133,9 +133,10 @@ class Predictor:
         x = seen.matrix(self.features)
         nothing = np.full(len(x), np.nan)
         means, spreads = dict.fromkeys(TARGETS, nothing), dict.fromkeys(TARGETS, nothing)
-        for targets, (mean, spread) in zip(self.forests, self._grove.predict(x), strict=True):
-            for column, target in enumerate(targets):
-                means[target], spreads[target] = mean[:, column], spread[:, column]
+        learned = [target for targets in self.forests for target in targets]
+        found, apart = self._grove.predict(x)
+        means |= zip(learned, found, strict=True)
+        spreads |= zip(learned, apart, strict=True)
         means[POWER] = np.minimum(means[POWER], np.log(self.card.power_w) if self.card.power_w > 0 else np.inf)
         return means, spreads
 
