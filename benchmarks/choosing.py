@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from common import RESULTS, markdown, write
-from learning import H200, datasets
+from learning import H200, H200_ROWS, datasets
 
 from trainer.cards import card_of
 from trainer.evaluate import out_of_fold
@@ -46,15 +46,6 @@ from trainer.forest import ForestSettings
 from trainer.model.features import see
 from trainer.table import configurations, parameter_names, vocabulary_of
 
-ROWS = (
-    "paper-tiled",
-    "paper-all-tiles",
-    "paper-cutlass",
-    "cutlass-tuned",
-    "hopper-f16",
-    "compare-cards",
-    "paper-cutlass-energy",
-)
 PROBLEM = ["m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta"]
 BESIDE = "paper_cutlass_vs_cublaslt"
 FEWEST = 4
@@ -208,7 +199,7 @@ def measured_in(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
-    frame = predicted(configurations(datasets(*ROWS)), ForestSettings())
+    frame = predicted(configurations(datasets(*H200_ROWS)), ForestSettings())
     grid, tuned, hopper, powered = (
         measured_in(frame, name) for name in ("paper-cutlass", "cutlass-tuned", "hopper-f16", "paper-cutlass-energy")
     )

@@ -30,6 +30,7 @@ import pandas as pd
 from common import write
 from learning import (
     H200,
+    H200_ROWS,
     Figure,
     Target,
     alternatives,
@@ -48,15 +49,6 @@ from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings
 from trainer.table import configurations
 
-DATASETS = (
-    "paper-tiled",
-    "paper-all-tiles",
-    "paper-cutlass",
-    "cutlass-tuned",
-    "hopper-f16",
-    "compare-cards",
-    "paper-cutlass-energy",
-)
 COMPARED = (HEADLINE, "unseen_kernels", "largest_tenth", "another_card")
 
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -128,7 +120,7 @@ def main() -> None:
     parser.add_argument("--without-alternatives", action="store_true", help="only the farm's model: a minute")
     asked = parser.parse_args()
     settings = ForestSettings()
-    rows = datasets(*DATASETS)
+    rows = datasets(*H200_ROWS)
     configured = configurations(rows)
     ours = judge(H200, configured, FOLD_KINDS, settings=settings, parts=parts_of(configured))
     print("judged", flush=True)

@@ -31,6 +31,11 @@ from trainer.table import LEARNED_FROM, vocabulary_of
 
 ROOT = Path(__file__).parents[1]
 DATASETS = ROOT / "examples" / "datasets"
+H200_ROWS = (
+    "paper-tiled", "paper-all-tiles", "paper-cutlass", "cutlass-tuned", "hopper-f16", "compare-cards", "paper-cutlass-energy",
+)  # fmt: skip
+"""All datasets of the H200."""
+
 DATA = ROOT.parent / "shared" / "data"
 
 H200 = "nvidia-h200"

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from common import markdown, write
-from learning import H200, datasets
+from learning import H200, H200_ROWS, datasets
 from sklearn.ensemble import ExtraTreesRegressor
 
 from trainer.calibration import calibrate
@@ -47,7 +47,6 @@ from trainer.model.predictor import ROWS_AT_ONCE, Predictor
 from trainer.model.trees import Grove
 from trainer.table import configurations
 
-ROWS = ("paper-tiled", "paper-all-tiles", "paper-cutlass", "cutlass-tuned")
 MANY = 100_000
 CALLS = 200
 
@@ -184,7 +183,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--compiled", type=Path, metavar="FILE.so", help="the forest as tl2cgen compiles it")
     asked = parser.parse_args()
-    configured, settings = configurations(datasets(*ROWS)), ForestSettings()
+    configured, settings = configurations(datasets(*H200_ROWS)), ForestSettings()
     model = whole_model(configured, settings)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
