@@ -7,12 +7,17 @@
 The profiler is compiled from the sources in the wheel of CUTLASS, with the kernels below and without its reference
 implementations: the farm verifies. Each of its kernels is the farm's, template argument by template argument (but that the farm
 stores doubles two at a time); it computes D by columns, which is the farm's D' by rows, so all problems are square and layouts
-are turned.
+are turned. The code around a kernel is not the farm's, and the compiler may order a main loop otherwise in it.
 
 Its protocol, as its own code has it: rest 50 ms, look how many launches to time (100), 10 launches to warm up, 100 between two
-events, over operand sets of three times the L2. `graphs` is the same with `--use-cuda-graphs`, all launches in one graph. The
-farm's is its timing tier. Tools and sizes come in shuffled order, anew in each round; medians over the rounds count, and `spread`
-is the range over them.
+events, over operand sets of three times the L2. Four tools follow it, two of them with all 100 launches in one CUDA graph:
+  profiler, profiler_graph   cutlass_profiler, and with --use-cuda-graphs
+  steps, steps_graph         the same steps, one by one, on the farm's own compiled kernels and operand sets (twice the L2)
+What `farm`, its timing tier, says beside `steps_graph` is the difference of the protocols alone; what `steps_graph` says beside
+`profiler_graph` is that of the compiled kernels. The tier lets a card settle: where the power limiter held the card while a
+kernel was timed, its time is `held`, and 100 launches after a rest are faster.
+
+Tools and sizes come in shuffled order, anew in each round; medians over the rounds count, and `spread` is the range over them.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -38,7 +44,7 @@ from common import markdown, write
 from farm.builds.cache import KernelCache
 from farm.devices import traits_of_capability
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules
+from farm.measurement import MeasuringRules, OperandRules
 from workers.kernels.cutlass.compiler import Compiler
 from workers.kernels.sources import OwnKernels
 
@@ -58,7 +64,7 @@ KERNELS = {
     "cutlass_tensorop_h16816gemm_128x128_32x4_nn_align8": (
         f"{TENSOR}stages=4,tile_k=32,warp_m=64,warp_n=64)", "f16:f16:f16 nn",
     ),
-    "cutlass_tensorop_d884gemm_128x128_16x3_nn_align1": (
+    "cutlass_sm90_tensorop_d1684gemm_f64_f64_f64_f64_f64_128x128x16_1x1x1_3_nnn_align1": (
         f"{TENSOR}stages=3,tile_k=16,warp_m=32,warp_n=64)", "f64 nn",
     ),
     "cutlass3x_sm90_tensorop_gemm_f16_f16_f32_f16_f16_128x128x64_2x1x1_0_tnn_align8_warpspecialized_cooperative_epi_tma": (
@@ -70,7 +76,15 @@ KERNELS = {
 }  # fmt: skip
 """The profiler's name of a kernel; the farm's kernel, and the types and layout of its problems."""
 
-TOOLS = ("farm", "profiler", "graphs")
+TOOLS = ("farm", "steps", "steps_graph", "profiler", "profiler_graph")
+PAIRS = (
+    ("farm", "steps_graph"), ("farm", "steps"), ("steps_graph", "profiler_graph"), ("steps", "profiler"), ("farm", "profiler"),
+)  # fmt: skip
+"""Which tool is held against which."""
+
+RESTED_S, WARMING, TIMED = 0.05, 10, 100
+"""The profiler's own: seconds of rest, launches to warm up, launches that are timed."""
+
 PROFILER = "cutlass_profiler"
 
 
@@ -194,12 +208,17 @@ def measured(folder: Path, rounds: int, seed: int) -> list[dict[str, Any]]:
         for number in range(rounds):
             steps = list(itertools.product(SIZES, TOOLS))
             for size, tool in shuffled.sample(steps, len(steps)):
-                if tool == "farm":
-                    names = shuffled.sample(list(KERNELS), len(KERNELS))
-                    answers = [timed(device, name, size) for name in names]
-                else:
-                    found = profiled(folder, size, tool == "graphs")
+                if tool in ("profiler", "profiler_graph"):
+                    found = profiled(folder, size, tool == "profiler_graph")
                     answers = [{"kernel": name, "ms": ms} for name, ms in found.items()]
+                else:
+                    names = shuffled.sample(list(KERNELS), len(KERNELS))
+                    answers = [
+                        timed(device, name, size)
+                        if tool == "farm"
+                        else {"kernel": name, "ms": by_steps(device, name, size, tool == "steps_graph")}
+                        for name in names
+                    ]
                 rows += [{"round": number, "tool": tool, "size": size, **answer} for answer in answers]
             print(f"round {number + 1}", file=sys.stderr)
     return rows
@@ -209,6 +228,33 @@ def timed(device: Any, name: str, size: int) -> dict[str, Any]:
     """The farm's time of a kernel, and whether the power limiter held the card."""
     row = device.measure(configuration(name, size), MeasuringRules())
     return {"kernel": name, "ms": row.runtime_ms, "held": "power" in (row.throttle_reasons or "")}
+
+
+def by_steps(device: Any, name: str, size: int, graph: bool) -> float:
+    """The mean time of a launch by the profiler's protocol, in ms, on the farm's kernel and operand sets."""
+    import cupy
+
+    with device.replaying(configuration(name, size), OperandRules()) as work:
+        stream, sets = cupy.cuda.get_current_stream(), work.rotation.sets
+        work.drain()
+        time.sleep(RESTED_S)
+        for index in range(WARMING):
+            work.kernel.launch(index % sets)
+        captured = None
+        if graph:
+            stream.begin_capture()
+            for index in range(TIMED):
+                work.kernel.launch(index % sets)
+            captured = stream.end_capture()
+        before = stream.record()
+        if captured is not None:
+            captured.launch(stream)
+        else:
+            for index in range(TIMED):
+                work.kernel.launch(index % sets)
+        after = stream.record()
+        after.synchronize()
+        return float(cupy.cuda.get_elapsed_time(before, after)) / TIMED
 
 
 # --- figures -----------------------------------------------------------------------------------------
@@ -225,20 +271,21 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             if times:
                 one[f"{tool}_ms"] = statistics.median(times)
                 one[f"{tool}_spread_pct"] = 100 * (max(times) - min(times)) / statistics.median(times)
-        for tool in TOOLS[1:]:
-            if f"{tool}_ms" in one and "farm_ms" in one:
-                one[f"off_{tool}_pct"] = 100 * (one["farm_ms"] / one[f"{tool}_ms"] - 1)
+        for tool, other in PAIRS:
+            if f"{tool}_ms" in one and f"{other}_ms" in one:
+                one[f"{tool} / {other} %"] = 100 * (one[f"{tool}_ms"] / one[f"{other}_ms"] - 1)
         found.append(one)
     return found
 
 
 def summary(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sizes of the differences, apart for cards that the power limiter held: median, worst, and their median with its sign."""
+    """Sizes of the differences, apart where the power limiter held the card: median, worst, and their median with its sign."""
     said: dict[str, Any] = {}
-    for held, tool in itertools.product((False, True), TOOLS[1:]):
-        off = [one[f"off_{tool}_pct"] for one in found if one["held"] == held and f"off_{tool}_pct" in one]
+    for (tool, other), held in itertools.product(PAIRS, (False, True)):
+        key = f"{tool} / {other} %"
+        off = [one[key] for one in found if one["held"] == held and key in one]
         if off:
-            said[f"{tool}{', held' if held else ''}"] = {
+            said[f"{tool} beside {other}{', held' if held else ''}"] = {
                 "pairs": len(off),
                 "median_pct": statistics.median(map(abs, off)),
                 "worst_pct": max(map(abs, off)),
@@ -248,17 +295,16 @@ def summary(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    lines = [[against, *(one[key] for key in one)] for against, one in found["summary"].items()]
-    keys = [f"{tool}{what}" for tool in TOOLS for what in ("_ms", "_spread_pct")] + [
-        f"off_{tool}_pct" for tool in TOOLS[1:]
-    ]
+    lines = [[pair, *(one[key] for key in one)] for pair, one in found["summary"].items()]
+    keys = [f"{tool}{what}" for tool in TOOLS for what in ("_ms", "_spread_pct")]
+    keys += [f"{tool} / {other} %" for tool, other in PAIRS]
     rows = [
         [one["kernel"], one["size"], "held" if one["held"] else "", *(one.get(key, "-") for key in keys)]
         for one in found["kernels"]
     ]
     return (
-        "The farm's time beside the profiler's, in percent:\n\n"
-        + markdown(["against", "kernels and sizes", "median", "worst", "median with its sign"], lines)
+        "Differences in percent:\n\n"
+        + markdown(["", "kernels and sizes", "median", "worst", "median with its sign"], lines)
         + "\n\n"
         + markdown(["kernel", "m = n = k", "", *(key.replace("_", " ").replace("pct", "%") for key in keys)], rows)
     )

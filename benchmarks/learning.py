@@ -19,14 +19,14 @@ from common import markdown
 
 from farm.importers.cards import CardTable
 from farm.measurement import energy_mj
-from trainer.calibration import CLAIMS, bounds, calibrate, out_of_fold_bounds
+from trainer.calibration import CLAIMS, out_of_fold_bounds
 from trainer.cards import card_of
-from trainer.evaluate import HeldOut, measured_outputs, metrics, out_of_fold
-from trainer.folds import HEADLINE, Splits
+from trainer.evaluate import OutOfFold, evaluate, measured_outputs, metrics, metrics_by_target
+from trainer.folds import HEADLINE, Split, Splits
 from trainer.forest import ForestSettings
 from trainer.model.columns import OUTPUTS
 from trainer.model.features import Seen, see
-from trainer.model.predictor import CLAIM, Interval, Predictor
+from trainer.model.predictor import CLAIM, Predictor
 from trainer.table import LEARNED_FROM, vocabulary_of
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +39,6 @@ SEED = 0
 Figure = dict[str, Any]
 """One model on one kind of folds and one target: names, and the numbers of `trainer.evaluate.metrics`."""
 
-Split = Callable[[pd.DataFrame], Splits]
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 NUMBERS = ("r2", "r2_log", "mean_error_pct", "median_error_pct", "p90_error_pct", "bias_pct", "coverage_pct")
@@ -91,7 +90,7 @@ class Judged:
 
     figures: list[Figure]
     coverage: list[dict[str, Any]]
-    held: Mapping[str, HeldOut]
+    held: Mapping[str, OutOfFold]
 
 
 def judge(
@@ -103,30 +102,20 @@ def judge(
     parts: Mapping[str, _Array] | None = None,
     model: str = "this farm",
 ) -> Judged:
-    """As `trainer.evaluate.evaluate`: intervals are calibrated on the headline's folds, and there by the other folds.
-
-    `kinds` must begin with the headline. `parts` are rows to give figures of besides all.
-    """
-    measured, held = measured_outputs(configured), dict[str, HeldOut]()
-    figures, coverage, intervals = list[Figure](), list[dict[str, Any]](), dict[str, Interval]()
+    """As `trainer.evaluate.evaluate`, of `parts` of the rows besides all."""
+    measured, held = measured_outputs(configured), dict[str, OutOfFold]()
+    figures, coverage = list[Figure](), list[dict[str, Any]]()
     parts = {"all": np.full(len(configured), True), **(parts or {})}
-    for kind, split in kinds.items():
-        one = out_of_fold(device_type, configured, split(configured), settings)
-        if np.isnan(one.fold).all():
-            continue
-        held[kind] = one
-        if kind == HEADLINE:
-            intervals = calibrate(measured, one.predicted, one.spreads)
-            coverage = covered(measured, one)
-            within = out_of_fold_bounds(measured, one.predicted, one.spreads, one.fold)
-        else:
-            within = bounds(intervals, one.predicted, one.spreads)
+    for one in evaluate(device_type, configured, settings, kinds=kinds):
+        held[one.kind] = one.held
+        if one.kind == HEADLINE:
+            coverage = covered(measured, one.held)
         for part, rows in parts.items():
-            figures += figures_of({"part": part, "folds": kind, "model": model}, measured, one.predicted, rows, within)
+            figures += figures_of({"part": part, "folds": one.kind, "model": model}, measured, one.predicted, rows)
     return Judged(figures, coverage, held)
 
 
-def covered(measured: pd.DataFrame, held: HeldOut) -> list[dict[str, Any]]:
+def covered(measured: pd.DataFrame, held: OutOfFold) -> list[dict[str, Any]]:
     """By target and claim, the share of held-out rows inside intervals that the other folds calibrate."""
     found = []
     for claim in CLAIMS:
@@ -146,27 +135,12 @@ def covered(measured: pd.DataFrame, held: HeldOut) -> list[dict[str, Any]]:
 
 
 def figures_of(
-    names: Mapping[str, Any],
-    measured: pd.DataFrame,
-    predicted: pd.DataFrame,
-    rows: _Array | None = None,
-    within: pd.DataFrame | None = None,
+    names: Mapping[str, Any], measured: pd.DataFrame, predicted: pd.DataFrame, rows: _Array | None = None
 ) -> list[Figure]:
     """A figure for each target that both tables have numbers of, over `rows`."""
-    found = []
-    for target in OUTPUTS:
-        if target not in predicted:
-            continue
-        low, high = f"{target}_low", f"{target}_high"
-        both = None if within is None or low not in within else (within[low], within[high])
-        if rows is None:
-            said = metrics(measured[target], predicted[target], both)
-        else:
-            chosen = None if both is None else (both[0][rows], both[1][rows])
-            said = metrics(measured.loc[rows, target], predicted.loc[rows, target], chosen)
-        if said:
-            found.append({**names, "target": target, **said})
-    return found
+    if rows is not None:
+        measured, predicted = measured[rows], predicted[rows]
+    return [{**names, "target": target, **one} for target, one in metrics_by_target(measured, predicted).items()]
 
 
 # --- other models ------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
+from farm.devices import UNKNOWN_MEMORY_BYTES, DeviceKind, DeviceTraits, traits_of_capability
 from farm.gemm import ElementType
 
 
@@ -77,6 +79,14 @@ def find_gpu(device_type: str) -> Gpu | None:
         if any(re.fullmatch(rf"{re.escape(name)}{_MEMORY}", wanted) for name in gpu.names):
             return gpu
     return None
+
+
+def traits_of_type(device_type: str) -> DeviceTraits:
+    """The limits of a GPU type that nobody opened: of one that the table lacks, no more than that it is a CUDA device."""
+    gpu = find_gpu(device_type)
+    if gpu is None:
+        return DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=UNKNOWN_MEMORY_BYTES)
+    return replace(traits_of_capability(gpu.compute_capability), memory_bytes=round(gpu.memory_gb * 1e9))
 
 
 _MEMORY = r"(-\d+gb)?(-hbm\d\w?)?"

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from trainer.calibration import bounds, calibrate, out_of_fold_bounds
-from trainer.folds import FOLD_KINDS, HEADLINE, Splits
+from trainer.folds import FOLD_KINDS, HEADLINE, Split, Splits
 from trainer.forest import ForestSettings, fit
 from trainer.model.columns import OUTPUTS
 from trainer.model.features import see
@@ -24,7 +24,7 @@ _Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class OutOfFold:
     """What was said of rows that were held out; every table has an index as the rows have. NaN: nothing was said."""
 
     predicted: pd.DataFrame
@@ -37,7 +37,8 @@ class Evaluation:
     """One kind of folds: predictions and bounds of each row, and by target what they come to."""
 
     kind: str
-    predicted: pd.DataFrame
+    held: OutOfFold
+    predicted: pd.DataFrame  # of `held`, with the bounds
     metrics: Mapping[str, Metrics]
     # Of the headline kind: what calibrates the model that is registered.
     intervals: Mapping[str, Interval]
@@ -52,14 +53,14 @@ def measured_outputs(configured: pd.DataFrame) -> pd.DataFrame:
 
 def out_of_fold(
     device_type: str, configured: pd.DataFrame, splits: Splits, settings: ForestSettings, keep: Keep | None = None
-) -> HeldOut:
+) -> OutOfFold:
     """A prediction for each row by a model that was fitted without the row's fold.
 
     Everything that is learned is learned from the other folds. A row with a family, type or layout that they lack stays
     NaN: no model would have predicted it.
     """
     empty = pd.DataFrame(np.nan, index=configured.index, columns=list(OUTPUTS))
-    held = HeldOut(empty, empty.copy(), np.full(len(configured), np.nan))
+    held = OutOfFold(empty, empty.copy(), np.full(len(configured), np.nan))
     for number, (training, held_out) in enumerate(splits):
         fitted_on, rows = configured.iloc[training], configured.iloc[held_out]
         model = fit(device_type, fitted_on, settings)
@@ -105,16 +106,33 @@ def metrics(measured: pd.Series, predicted: pd.Series, bounds: tuple[pd.Series, 
     return found
 
 
-def evaluate(
-    device_type: str, configured: pd.DataFrame, settings: ForestSettings, keep: Keep | None = None
-) -> Iterator[Evaluation]:
-    """Each kind in `FOLD_KINDS` that the table can be split by, the headline first. `keep` is given the headline's models.
+def metrics_by_target(measured: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, Metrics]:
+    """Of each target of which rows have both numbers; with the coverage of `<target>_low` and `<target>_high`, where
+    there are such columns beside the predictions."""
+    found = {}
+    for target in OUTPUTS:
+        if target in predicted:
+            low, high = f"{target}_low", f"{target}_high"
+            both = (predicted[low], predicted[high]) if low in predicted else None
+            found[target] = metrics(measured[target], predicted[target], both)
+    return {target: one for target, one in found.items() if one}
 
-    Bounds are those that the headline's held-out rows calibrate; those of the headline itself are calibrated by its other
-    folds.
+
+def evaluate(
+    device_type: str,
+    configured: pd.DataFrame,
+    settings: ForestSettings,
+    keep: Keep | None = None,
+    *,
+    kinds: Mapping[str, Split] | None = None,
+) -> Iterator[Evaluation]:
+    """Each of the kinds, `FOLD_KINDS` if none are given, that the table can be split by. The headline must be the first.
+
+    `keep` is given the headline's models. Bounds are those that the headline's held-out rows calibrate; those of the
+    headline itself are calibrated by its other folds.
     """
     measured, intervals = measured_outputs(configured), dict[str, Interval]()
-    for kind, split in FOLD_KINDS.items():
+    for kind, split in (kinds or FOLD_KINDS).items():
         headline = kind == HEADLINE
         held = out_of_fold(device_type, configured, split(configured), settings, keep if headline else None)
         if np.isnan(held.fold).all():
@@ -125,11 +143,4 @@ def evaluate(
         else:
             found = bounds(intervals, held.predicted, held.spreads)
         predicted = held.predicted.join(found)
-        by_target = {target: _of_target(measured, predicted, target) for target in OUTPUTS}
-        yield Evaluation(kind, predicted, {name: one for name, one in by_target.items() if one}, intervals)
-
-
-def _of_target(measured: pd.DataFrame, predicted: pd.DataFrame, target: str) -> Metrics:
-    low, high = f"{target}_low", f"{target}_high"
-    both = (predicted[low], predicted[high]) if low in predicted else None
-    return metrics(measured[target], predicted[target], both)
+        yield Evaluation(kind, held, predicted, metrics_by_target(measured, predicted), intervals)

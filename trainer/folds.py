@@ -19,6 +19,9 @@ Rows = np.ndarray[Any, np.dtype[np.intp]]
 Splits = Iterator[tuple[Rows, Rows]]
 """Positions of (training, held-out) rows. A kind that a table cannot be split by gives none."""
 
+Split = Callable[[pd.DataFrame], Splits]
+"""How a table is split."""
+
 
 def by_shape(frame: pd.DataFrame) -> Splits:
     """No shape (m, n, k) on both sides: how a model does on new problems."""
@@ -77,7 +80,7 @@ def _grouped(frame: pd.DataFrame, columns: Sequence[str]) -> Splits:
         yield from splitter.split(frame, groups=groups)
 
 
-FOLD_KINDS: dict[str, Callable[[pd.DataFrame], Splits]] = {
+FOLD_KINDS: dict[str, Split] = {
     "unseen_shapes": by_shape,
     "unseen_nk": by_nk,
     "unseen_m": by_m,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from farm.registry import model_name
+from farm.registry import ERRORS, model_name
 from trainer.folds import HEADLINE
 from trainer.held_out import kinds_of
 from trainer.learn import Learned, TableFacts
@@ -23,7 +23,6 @@ _FOLDS = {
     "another_card": "what one card alone measured was held out, card by card",
     "random_rows": "other kernels of the same shape were in training: flatters, and is what papers report",
 }
-_NUMBERS = {"median_error_pct": "median error %", "mean_error_pct": "mean %", "p90_error_pct": "90th percentile %"}
 _INSIDE = f"in the {CLAIM:.0%} interval, %"
 _MOST_KINDS = 12
 
@@ -64,17 +63,15 @@ def _errors(learned: Learned) -> str:
             kind,
             target,
             f"{found['rows']:,.0f}",
-            *(f"{found[number]:.2f}" for number in _NUMBERS),
+            *(f"{found[number]:.2f}" for number in ERRORS),
             f"{found['coverage_pct']:.0f}" if "coverage_pct" in found else "–",
         )
         for kind, by_target in learned.metrics.items()
         for target, found in by_target.items()
-        if set(_NUMBERS) <= set(found)
+        if set(ERRORS) <= set(found)
     ]
     told = [f"- `{kind}`: {_FOLDS[kind]}." for kind in learned.metrics if kind in _FOLDS]
-    return (
-        _table(("held out", "target", "configurations", *_NUMBERS.values(), _INSIDE), rows) + "\n\n" + "\n".join(told)
-    )
+    return _table(("held out", "target", "configurations", *ERRORS.values(), _INSIDE), rows) + "\n\n" + "\n".join(told)
 
 
 def _trust(facts: TableFacts, learned: Learned) -> str:

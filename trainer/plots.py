@@ -47,7 +47,7 @@ class HeldOutRows:
 
 def plots(folder: Path, rows: HeldOutRows) -> None:
     """Every picture of held-out predictions, as PNGs in the folder."""
-    parity_plot(folder / "parity.png", rows.device_type, rows.configured["family"], rows.measured, rows.predicted)
+    _parity_plot(folder / "parity.png", rows)
     completed = vocabulary_of(rows.configured).complete(rows.configured)
     size = pd.Series(flops_of(completed), rows.configured.index)
     traffic = pd.Series(compulsory_bytes(completed, ELEMENT_BYTES), rows.configured.index)
@@ -56,16 +56,34 @@ def plots(folder: Path, rows: HeldOutRows) -> None:
     _coverage_plot(folder / "interval_coverage.png", rows, size)
 
 
-def parity_plot(
-    path: Path, device_type: str, families: pd.Series, measured: pd.DataFrame, predicted: pd.DataFrame
-) -> None:
-    """Held-out predictions against measurements on logarithmic axes, one panel for each target that was measured."""
-    shown = [target for target in _PANELS if (measured[target].notna() & predicted[target].notna()).any()]
+def _parity_plot(path: Path, rows: HeldOutRows) -> None:
+    """Predictions against measurements on logarithmic axes, one panel for each target."""
 
     def draw(axes: Any, target: str) -> None:
-        _panel(axes, target, families, measured[target], predicted[target])
+        quantity, unit = _PANELS[target]
+        shown = rows.shown(target)
+        measured, predicted = rows.measured[target][shown], rows.predicted[target][shown]
+        _scatter(axes, rows.configured["family"], measured, predicted)
+        low, high = min(measured.min(), predicted.min()) / 1.15, max(measured.max(), predicted.max()) * 1.15
+        line = np.array([low, high])
+        axes.plot(line, line, color="black", linewidth=1, label="equal")
+        axes.fill_between(
+            line, line / _BAND, line * _BAND, color="grey", alpha=0.15, linewidth=0, label="within a factor 1.2"
+        )
+        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+        if high / low < _NARROW:
+            _plain_ticks(axes.xaxis, axes.yaxis)
+        axes.set_xlabel(f"measured {quantity} ({unit})")
+        axes.set_ylabel(f"predicted {quantity} ({unit})")
+        found = metrics(measured, predicted)
+        if found:
+            axes.set_title(
+                f"median error {found['median_error_pct']:.1f} %, mean {found['mean_error_pct']:.1f} %", fontsize=10
+            )
+        axes.legend(loc="upper left", fontsize=8, frameon=False)
+        axes.grid(visible=True, which="major", alpha=0.3)
 
-    _draw(path, f"{device_type}: shapes held out of training", shown, draw)
+    _draw(path, f"{rows.device_type}: shapes held out of training", rows.panels, draw)
 
 
 def _error_plot(path: Path, rows: HeldOutRows, along: pd.Series, label: str) -> None:
@@ -75,12 +93,8 @@ def _error_plot(path: Path, rows: HeldOutRows, along: pd.Series, label: str) -> 
         shown = rows.shown(target)
         measured, predicted = rows.measured[target][shown], rows.predicted[target][shown]
         error = (100 * (predicted - measured).abs() / measured).clip(lower=_LEAST_ERROR_PCT)
-        x, families = along[shown], rows.configured["family"][shown]
-        for index, family in enumerate(sorted(rows.configured["family"].unique())):
-            of = families == family
-            if not of.any():
-                continue
-            axes.scatter(x[of], error[of], label=f"{family} ({of.sum():,})", **_style(index))
+        x = along[shown]
+        _scatter(axes, rows.configured["family"], x, error)
         middle, median = _binned(x, error, "median")
         axes.plot(middle, median, color="black", linewidth=1.5, label="median")
         axes.set(xscale="log", yscale="log")
@@ -149,38 +163,15 @@ def _binned(x: pd.Series, y: pd.Series, how: str) -> tuple[pd.Series, pd.Series]
     return x.groupby(bins, observed=True).median(), y.groupby(bins, observed=True).agg(how)
 
 
-def _style(index: int) -> dict[str, Any]:
-    colour, marker = _PALETTE[index % len(_PALETTE)], _MARKERS[index % len(_MARKERS)]
-    return {"s": 16, "alpha": 0.6, "linewidths": 0, "color": colour, "marker": marker}
-
-
-def _panel(axes: Any, target: str, families: pd.Series, measured: pd.Series, predicted: pd.Series) -> None:
-    quantity, unit = _PANELS[target]
-    both = measured.notna() & predicted.notna()
+def _scatter(axes: Any, families: pd.Series, x: pd.Series, y: pd.Series) -> None:
+    """y over x in the colour of each row's family: the same in every picture, whatever rows it shows of all."""
+    own = families[x.index]
     for index, family in enumerate(sorted(families.unique())):
-        rows = both & (families == family)
-        if not rows.any():
-            continue
-        axes.scatter(measured[rows], predicted[rows], label=f"{family} ({rows.sum():,})", **_style(index))
-    low = min(measured[both].min(), predicted[both].min()) / 1.15
-    high = max(measured[both].max(), predicted[both].max()) * 1.15
-    line = np.array([low, high])
-    axes.plot(line, line, color="black", linewidth=1, label="equal")
-    axes.fill_between(
-        line, line / _BAND, line * _BAND, color="grey", alpha=0.15, linewidth=0, label="within a factor 1.2"
-    )
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
-    if high / low < _NARROW:
-        _plain_ticks(axes.xaxis, axes.yaxis)
-    axes.set_xlabel(f"measured {quantity} ({unit})")
-    axes.set_ylabel(f"predicted {quantity} ({unit})")
-    found = metrics(measured, predicted)
-    if found:
-        axes.set_title(
-            f"median error {found['median_error_pct']:.1f} %, mean {found['mean_error_pct']:.1f} %", fontsize=10
-        )
-    axes.legend(loc="upper left", fontsize=8, frameon=False)
-    axes.grid(visible=True, which="major", alpha=0.3)
+        of = own == family
+        if of.any():
+            colour, marker = _PALETTE[index % len(_PALETTE)], _MARKERS[index % len(_MARKERS)]
+            label = f"{family} ({of.sum():,})"
+            axes.scatter(x[of], y[of], s=16, alpha=0.6, linewidths=0, color=colour, marker=marker, label=label)
 
 
 def _plain_ticks(*these: Any) -> None:

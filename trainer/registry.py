@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -75,13 +76,14 @@ def train_and_register(
     campaign: str | None = None,
     code_version: str,
     settings: ForestSettings | None = None,
-    before_registering: Callable[[], None] = lambda: None,
+    deciding: Callable[[], AbstractContextManager[Callable[[], None]]] = lambda: nullcontext(lambda: None),
 ) -> TrainingOutcome:
     """Evaluates and fits a model on the table, logs it to MLflow, and registers it as the challenger.
 
     It becomes the champion where it beats the present one, see `trainer.promotion`. Where a version was trained from an
     equal table by equal code, nothing is done and the outcome says `reused`.
-    What `before_registering` raises ends it before other programs can pull the model.
+    `deciding` is entered when all is learned, and left when the version is registered: nobody else should decide on this
+    device type meanwhile. What it yields is called before other programs can pull the model, and may raise to end it.
     Raises `MissingColumns`, `TooFewMeasurements`, `RegistryUnreachable`, `MlflowMissing`.
     """
     began = time.monotonic()
@@ -103,21 +105,22 @@ def train_and_register(
     with TemporaryDirectory(prefix="gemm-forest-") as made:
         folder = Path(made)
         learned = learn(table, facts, settings, folder)
-        decision = _decide(tracking_uri, device_type, learned.configured, folder)
-        card = model_card(facts, table, learned, decision, code_version=code_version, campaign=campaign)
-        (folder / CARD).write_text(card, encoding="utf-8")
-        with registry_client(tracking_uri) as client:
-            run = start_run(client, tracking_uri, facts, tags)
-            try:
-                log_training(run, settings, learned.metrics, folder / RUN_FOLDER)
-                log_folds(run, learned.metrics, folder / FOLDS_FOLDER)
-                log_decision(run, decision, folder / CARD)
-                before_registering()
-                version = register(run, learned.metrics, decision, card, folder / MODEL_FOLDER)
-            except BaseException:
-                client.set_terminated(run.id, "FAILED")
-                raise
-            client.set_terminated(run.id)
+        with deciding() as check:
+            decision = _decide(tracking_uri, device_type, learned.configured, folder)
+            card = model_card(facts, table, learned, decision, code_version=code_version, campaign=campaign)
+            (folder / CARD).write_text(card, encoding="utf-8")
+            with registry_client(tracking_uri) as client:
+                run = start_run(client, tracking_uri, facts, tags)
+                try:
+                    log_training(run, settings, learned.metrics, folder / RUN_FOLDER)
+                    log_folds(run, learned.metrics, folder / FOLDS_FOLDER)
+                    log_decision(run, decision, folder / CARD)
+                    check()
+                    version = register(run, learned.metrics, decision, card, folder / MODEL_FOLDER)
+                except BaseException:
+                    client.set_terminated(run.id, "FAILED")
+                    raise
+                client.set_terminated(run.id)
     registered = registry.model_info(tracking_uri, device_type, version)
     return _outcome(facts, learned.metrics, registered, began, reused=False)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.registry import CHALLENGER, ModelInfo, crown, model_name
+from farm.registry import CHALLENGER, ERRORS, ModelInfo, crown, model_name
 from farm.registry.details import FOLD_TAG
 from trainer.evaluate import Metrics
 from trainer.folds import FOLD_KINDS, HEADLINE
@@ -149,6 +149,6 @@ def _version_tags(facts: TableFacts, metrics: MetricsByFold) -> dict[str, str]:
     errors = {
         f"{target.rsplit('_', 1)[0]}_{name}": f"{found[name]:.6g}"
         for target, found in metrics[HEADLINE].items()
-        for name in ("median_error_pct", "mean_error_pct", "p90_error_pct")
+        for name in ERRORS
     }
     return {**{name: str(count) for name, count in facts.counts.items()}, **errors}

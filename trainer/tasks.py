@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -16,6 +18,7 @@ from farm.db import trainings
 from farm.db.engine import make_engine
 from farm.db.trainings import Start
 from farm.errors import ErrandLost, FarmError
+from farm.registry import model_name
 from farm.services.errands import carry_out
 from farm.settings import settings
 from trainer.registry import TrainingOutcome, train_and_register
@@ -65,7 +68,7 @@ def _attempt(started: Start) -> TrainingOutcome | str:
             started.device_type,
             tracking_uri=settings().tracking_uri,
             code_version=farm.__version__,
-            before_registering=lambda: _check_held(started),
+            deciding=lambda: _deciding(started),
         )
     except (ErrandLost, OperationalError):
         raise
@@ -76,10 +79,24 @@ def _attempt(started: Start) -> TrainingOutcome | str:
         return f"{type(error).__name__}: {error}"
 
 
-def _check_held(started: Start) -> None:
-    """Raises `ErrandLost` where the training was taken back, as from a trainer that was paused for too long."""
-    if not _beat(started):
-        raise ErrandLost(what="training", number=started.training_id)
+@contextmanager
+def _deciding(started: Start) -> Iterator[Callable[[], None]]:
+    """Inside, no other trainer of the farm decides on that device type.
+
+    What it yields raises `ErrandLost` where this one no longer may, as one that was paused for too long: the training was
+    taken back, or the lock was lost with its session.
+    """
+    with trainings.deciding(engine(), model_name(started.device_type)) as connection:
+
+        def check() -> None:
+            try:
+                held = trainings.beat(connection, started)
+            except OperationalError:
+                held = False
+            if not held:
+                raise ErrandLost(what="training", number=started.training_id)
+
+        yield check
 
 
 def _write_down(started: Start, result: TrainingOutcome | str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -41,6 +42,19 @@ class Record(BaseModel):
     @property
     def versions(self) -> Versions:
         return Versions(cutlass=self.cutlass, cuda=self.cuda)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What a row that was measured of it says of it, under the names that kernels of every family have for it."""
+        return {
+            "registers": self.registers,
+            "static_shared_bytes": self.static_shared_bytes,
+            "dynamic_shared_bytes": self.shared_bytes,
+            "local_bytes": self.stack_bytes,
+            "spill_bytes": self.spill_bytes,
+            "cutlass": self.cutlass,
+            "nvcc": self.cuda,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,12 +72,12 @@ def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
         outcome = training["outcome"]
         name = f"{outcome['model_name']} v{outcome['version']}"
         rows += [
-            (name, target, int(m["rows"]), outcome["shapes"], m.get("r2"), m["median_error_pct"], m["mean_error_pct"],
-             m["p90_error_pct"])
-            for target in registry.OUTPUTS if (m := outcome["metrics"]["unseen_shapes"].get(target))
-        ]  # fmt: skip
+            (name, target, int(m["rows"]), outcome["shapes"], m.get("r2"), *(m[number] for number in registry.ERRORS))
+            for target in registry.OUTPUTS
+            if (m := outcome["metrics"]["unseen_shapes"].get(target))
+        ]
     if rows:
-        columns = ["model", "target", "configurations", "shapes", "R²", "median error %", "mean %", "90th percentile %"]
+        columns = ["model", "target", "configurations", "shapes", "R²", *registry.ERRORS.values()]
         console.print(table("error on shapes held out", columns, rows, right=columns[2:]))
     for training in outcomes.values():
         if training["error"] is None:

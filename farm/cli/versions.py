@@ -9,8 +9,6 @@ from rich.table import Table
 from farm import registry
 from farm.cli.output import table
 
-NUMBERS = {"median_error_pct": "median error %", "mean_error_pct": "mean %", "p90_error_pct": "90th percentile %"}
-
 
 def standing(name: str, version: str, alias: str | None, decision: str | None) -> str:
     """`gemm-forest-nvidia-h200 version 2 is the champion: it scores …`."""
@@ -45,10 +43,10 @@ def facts(model: registry.ModelInfo) -> Table:
 def errors(metrics: registry.Metrics) -> Table:
     """One line for each fold kind and target."""
     rows = [
-        (kind, target, int(found["rows"]), found.get("r2"), *(found.get(number) for number in NUMBERS))
+        (kind, target, int(found["rows"]), found.get("r2"), *(found.get(number) for number in registry.ERRORS))
         for kind, target, found in _by_fold(metrics)
     ]
-    columns = ["held out", "target", "configurations", "R²", *NUMBERS.values()]
+    columns = ["held out", "target", "configurations", "R²", *registry.ERRORS.values()]
     return table("errors", columns, rows, right=columns[2:])
 
 
@@ -62,10 +60,14 @@ def side_by_side(versions: Sequence[str], metrics: Sequence[registry.Metrics]) -
     """The errors of two versions, one line for each fold kind and target that either has."""
     keys = dict.fromkeys((kind, target) for each in metrics for kind, target, _ in _by_fold(each))
     rows = [
-        (kind, target, *(each.get(kind, {}).get(target, {}).get(number) for number in NUMBERS for each in metrics))
+        (
+            kind,
+            target,
+            *(each.get(kind, {}).get(target, {}).get(number) for number in registry.ERRORS for each in metrics),
+        )
         for kind, target in keys
     ]
-    numbers = [f"{column} v{version}" for column in NUMBERS.values() for version in versions]
+    numbers = [f"{column} v{version}" for column in registry.ERRORS.values() for version in versions]
     title = "errors of each on its own training table"
     return table(title, ["held out", "target", *numbers], rows, right=numbers)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,8 +12,10 @@ from celery import Celery
 from sqlalchemy import Connection, Engine
 
 from farm.broker import BUILD, BUILD_QUEUE, TRAIN, TRAIN_QUEUE
+from farm.coordinator.pace import Pace
 from farm.coordinator.sending import send
 from farm.db import kernels, trainings
+from farm.db.errands import MOST_STARTS
 from farm.db.tables import KernelState, TrainingState
 from farm.settings import Settings
 
@@ -25,9 +26,6 @@ LOOK_SECONDS = 1.0
 
 SILENT_SECONDS = 60.0
 """A trainer or builder that was not heard of for this long has lost what it had. It speaks every few seconds."""
-
-MOST_STARTS = 3
-"""What a program died of this often is not started again: it may be what kills them."""
 
 
 class Rows(Protocol):
@@ -51,13 +49,12 @@ class Errands:
     task: str
     queue: str
     given_up: StrEnum  # the state of those that are not started again
-    _due: float = field(default=0.0, init=False)
+    _pace: Pace = field(default_factory=lambda: Pace(LOOK_SECONDS), init=False)
 
     def tend(self) -> bool:
         """Takes back and sends what is to be, at most every `LOOK_SECONDS`. False where the broker does not answer."""
-        if time.monotonic() < self._due:
+        if not self._pace.due():
             return True
-        self._due = time.monotonic() + LOOK_SECONDS
         with self.engine.begin() as connection:
             taken = self.rows.take_back(connection, silent_after=SILENT_SECONDS, most_starts=MOST_STARTS)
             waiting = self.rows.unsent(connection, resend_after=self.settings.resend_after_seconds)

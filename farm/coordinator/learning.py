@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
+from farm.coordinator.pace import Pace
 from farm.db import trainings
 from farm.settings import Settings
 
@@ -26,13 +26,12 @@ class Learning:
 
     engine: Engine
     settings: Settings
-    _due: float = field(default=0.0, init=False)
+    _pace: Pace = field(default_factory=lambda: Pace(LOOK_SECONDS), init=False)
 
     def tend(self) -> None:
         """Asks for those that are due, at most every `LOOK_SECONDS`."""
-        if not self.settings.train_new_rows or time.monotonic() < self._due:
+        if not self.settings.train_new_rows or not self._pace.due():
             return
-        self._due = time.monotonic() + LOOK_SECONDS
         enough = self.settings.train_new_rows
         with self.engine.begin() as connection:
             due = trainings.due(connection, of_ended=enough, whatever_runs=WHILE_RUNNING * enough)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from farm.coordinator.errands import Errands, builds_of, trainings_of
 from farm.coordinator.health import quarantine_refuted
 from farm.coordinator.learning import Learning
 from farm.coordinator.metrics import ERRORS, FOLDED, FORMED, REAPED, RECALLED, RESENT, SENT, TURN, Watch
+from farm.coordinator.pace import Pace
 from farm.coordinator.rounds import Rounds
 from farm.db import batches, campaigns
 from farm.errors import first_line
@@ -47,7 +47,7 @@ class Coordinator:
     _builds: Errands = field(init=False)
     _rounds: Rounds = field(init=False)
     _learning: Learning = field(init=False)
-    _health_due: float = field(default=0.0, init=False)
+    _health: Pace = field(default_factory=lambda: Pace(HEALTH_SECONDS), init=False)
 
     def __post_init__(self) -> None:
         self._trainings = trainings_of(self.engine, self.app, self.settings)
@@ -88,8 +88,7 @@ class Coordinator:
             log.info("campaign finished", extra={"campaign_id": campaign_id})
         self._rounds.tend()
         self._learning.tend()
-        if time.monotonic() >= self._health_due:
-            self._health_due = time.monotonic() + HEALTH_SECONDS
+        if self._health.due():
             quarantine_refuted(self.engine, self.settings)
             self.costs.forget_old()
         return formed

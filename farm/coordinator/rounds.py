@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
+from farm.coordinator.pace import Pace
 from farm.db import rounds
 
 log = logging.getLogger(__name__)
@@ -21,13 +21,12 @@ class Rounds:
     """Looks after the searches of one farm. Any number of processes may, at the same time."""
 
     engine: Engine
-    _due: float = field(default=0.0, init=False)
+    _pace: Pace = field(default_factory=lambda: Pace(LOOK_SECONDS), init=False)
 
     def tend(self) -> None:
         """Decides what is to be decided, at most every `LOOK_SECONDS`; each round in a transaction of its own."""
-        if time.monotonic() < self._due:
+        if not self._pace.due():
             return
-        self._due = time.monotonic() + LOOK_SECONDS
         with self.engine.connect() as connection:
             due = rounds.due(connection)
         for lane_id in due:

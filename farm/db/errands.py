@@ -13,6 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+MOST_STARTS = 3
+"""What was started this often, and died with its program or could not be done, is given up: it may be what kills programs."""
+
 
 class Errands:
     """The transitions that rows of such a table have in common.

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from farm.db.errands import Errands
+from farm.db.errands import MOST_STARTS, Errands
 from farm.db.tables import KernelState
 from farm.kernels.binary import Binary, Versions
 
@@ -28,9 +28,6 @@ _KERNELS = Errands(
         WHERE split_part(name, ':', 1) <> :builder AND last_seen_at > clock_timestamp() - interval '20 s'
     ))""",
 )
-
-MOST_STARTS = 3
-"""A kernel that could not be built this often is given up until somebody asks for it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +257,21 @@ class Awaited:
     jobs: int
 
 
+# As `WAITED_FOR`, in each lane of the campaign; the jobs are then read of the index alone, without their order on the disk.
 _AWAITED = text("""
-SELECT count(DISTINCT w.kernel_id) AS kernels, count(DISTINCT w.kernel_id) FILTER (WHERE k.state = 'building') AS building,
-    count(DISTINCT w.job_id) AS jobs
-FROM waiting_jobs w JOIN kernels k ON k.id = w.kernel_id
-WHERE k.state IN ('wanted', 'building')
-  AND w.lane_id IN (SELECT id FROM lanes WHERE campaign_id = :campaign_id)
+WITH RECURSIVE waited_for AS (
+    SELECT l.id AS lane_id, (SELECT min(kernel_id) FROM waiting_jobs WHERE lane_id = l.id) AS kernel_id
+    FROM lanes l WHERE l.campaign_id = :campaign_id
+    UNION ALL
+    SELECT f.lane_id, (SELECT min(kernel_id) FROM waiting_jobs WHERE lane_id = f.lane_id AND kernel_id > f.kernel_id)
+    FROM waited_for f WHERE f.kernel_id IS NOT NULL
+), awaited AS MATERIALIZED (
+    SELECT f.lane_id, f.kernel_id, k.state FROM waited_for f JOIN kernels k ON k.id = f.kernel_id
+    WHERE k.state IN ('wanted', 'building')
+)
+SELECT count(DISTINCT kernel_id) AS kernels, count(DISTINCT kernel_id) FILTER (WHERE state = 'building') AS building,
+    (SELECT count(DISTINCT w.job_id) FROM awaited JOIN waiting_jobs w USING (lane_id, kernel_id)) AS jobs
+FROM awaited
 """)
 
 

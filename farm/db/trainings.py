@@ -6,11 +6,12 @@ A trainer's writes are fenced: see `farm.db.errands`.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
 from farm.db.errands import Errands
 from farm.db.tables import TrainingState
@@ -103,6 +104,26 @@ def take_back(connection: Connection, *, silent_after: float, most_starts: int) 
     """
     taken = _TRAININGS.take_back(connection, silent_after=silent_after, most_starts=most_starts)
     return {training_id: TrainingState(state) for training_id, state in taken.items()}
+
+
+DECISION_SECONDS = 600
+"""How long a trainer may think between two statements while it decides: a minute is much. Then Postgres ends its session."""
+
+_DECISION_LOCKS = 0x6368_616D  # "cham": the first key of the advisory locks, of which the second names the model
+_ALONE = text("SELECT pg_advisory_lock(:locks, hashtext(:model))")
+
+
+@contextmanager
+def deciding(engine: Engine, model: str) -> Iterator[Connection]:
+    """Waits until no other trainer of the farm decides whether a version of that model becomes the champion.
+
+    Inside the block none does, for as long as the connection answers: the lock is its session's.
+    """
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.detach()  # closed at the end and not used again, it takes lock and setting with it
+        connection.execute(text(f"SET idle_session_timeout = '{DECISION_SECONDS}s'"))
+        connection.execute(_ALONE, {"locks": _DECISION_LOCKS, "model": model})
+        yield connection
 
 
 _READ = text("SELECT id, device_type, state, outcome, error FROM trainings WHERE id = :training_id")

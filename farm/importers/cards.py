@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from farm.db import imports
 from farm.db.imports import ImportedDevice
-from farm.devices import (
-    UNKNOWN_MEMORY_BYTES,
-    Backend,
-    DeviceIdentity,
-    DeviceKind,
-    DeviceTraits,
-    device_type_of,
-    traits_of_capability,
-)
-from farm.gpus import find_gpu
+from farm.devices import Backend, DeviceIdentity, device_type_of
+from farm.gpus import traits_of_type
 from farm.importers.landing import Reader, Table, check_name
-
-
-def traits_of_card(name: str) -> DeviceTraits:
-    """What the name of a card says of its limits; of a card that `gpus.yaml` lacks, that it is a CUDA device."""
-    gpu = find_gpu(device_type_of(name, Backend.CUDA))
-    if gpu is None:
-        return DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=UNKNOWN_MEMORY_BYTES)
-    return replace(traits_of_capability(gpu.compute_capability), memory_bytes=round(gpu.memory_gb * 1e9))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +51,7 @@ class CardReader(Reader[_T]):
             type=key,
             name=name,
             backend=Backend.CUDA,
-            traits=traits_of_card(name),
+            traits=traits_of_type(key),
             facts={"imported_from": table.path.name, "sha256": table.content, "provenance": table.provenance},
         )
         return ImportedDevice(key=key, identity=identity, host="imported:unknown", rows=rows)

@@ -4,7 +4,7 @@ MLflow and pandas are imported only when they are needed (about a second), so im
 """
 
 from farm.registry.client import load_mlflow, load_pyfunc, mlflow_warnings_ignored, registry_client
-from farm.registry.details import Metrics, metrics_of, model_card
+from farm.registry.details import ERRORS, Metrics, metrics_of, model_card
 from farm.registry.models import (
     CHALLENGER,
     CHAMPION,
@@ -32,6 +32,7 @@ __all__ = [
     "ANSWERS",
     "CHALLENGER",
     "CHAMPION",
+    "ERRORS",
     "OUTPUTS",
     "PREFIX",
     "Metrics",

@@ -9,10 +9,10 @@ from enum import StrEnum
 from itertools import product
 from typing import Any
 
-from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
+from farm.devices import DeviceTraits
 from farm.errors import BadInput, NotPredictable
 from farm.gemm import Problem
-from farm.gpus import find_gpu
+from farm.gpus import traits_of_type
 from farm.kernels import Configuration, Kernel
 from farm.registry.predictions import Prediction, predict
 
@@ -85,7 +85,8 @@ def recommend(
     unknown = sorted(set(families) - set(known))
     if unknown:
         raise NotPredictable(why=f"the model has not seen {', '.join(unknown)}; it knows {', '.join(known)}")
-    device, asked = _traits(metadata["device_type"]), list(families) or list(known)
+    device_type, asked = metadata["device_type"], list(families) or list(known)
+    device = None if device_type.startswith("cpu-") else traits_of_type(device_type)  # nothing is known of a CPU
     fitting = [name for name in asked if _knows(known[name], problem)]
     if not fitting:
         seen = "; ".join(f"{name} with {_said(known[name])}" for name in asked)
@@ -120,14 +121,6 @@ def _knows(family: dict[str, Any], problem: Problem) -> bool:
 
 def _said(family: dict[str, Any]) -> str:
     return ", ".join(f"{types} in {' '.join(layouts)}" for types, layouts in family["layouts"].items())
-
-
-def _traits(device_type: str) -> DeviceTraits | None:
-    """The limits of a device type that `gpus.yaml` has; None for others, whose own rules are then not asked."""
-    gpu = find_gpu(device_type)
-    if gpu is not None:
-        return traits_of_capability(gpu.compute_capability)
-    return None if device_type.startswith("cpu-") else DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**50)
 
 
 def _candidates(

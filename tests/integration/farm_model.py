@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, text
 
-from farm.db.kernels import MOST_STARTS
+from farm.db.errands import MOST_STARTS
 from farm.db.tables import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState, KernelState
 
 OPEN_BATCHES = (BatchState.QUEUED, BatchState.LEASED)

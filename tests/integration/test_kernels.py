@@ -29,7 +29,7 @@ from farm.cli.run import _require_builder
 from farm.cli.session import Session
 from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.campaigns import Stored
-from farm.db.kernels import MOST_STARTS
+from farm.db.errands import MOST_STARTS
 from farm.db.kernels import Start as Build
 from farm.db.tables import JobState, KernelState
 from farm.devices import DeviceIdentity
@@ -290,6 +290,23 @@ def test_a_job_of_several_architectures_waits_for_all_and_runs_where_one_was_bui
     assert counts(engine, stored.campaign_id) == {"pending": 6}
 
 
+def test_what_a_campaign_awaits_is_counted_once_and_of_it_alone(
+    engine: Engine, announce: Announce, gpu: int, submit: Submit
+) -> None:
+    """A job that waits for a kernel of each architecture is one job, and a kernel that two lanes wait for is one kernel."""
+    announce(card(2, kind="nvidia-old", capability=(8, 0)))
+    both = submit(Campaign.from_document(ahead(targets=["any", {"type": "nvidia-test"}])))
+    one = submit(Campaign.from_document(ahead(name="one", owner="bob", targets=[{"type": "nvidia-old"}])))
+    assert (awaited(engine, both), awaited(engine, one)) == ((4, 0, 24), (2, 0, 12))
+    with engine.connect() as connection:
+        first, *others = sorted(kernels.listed(connection), key=lambda kernel: kernel["arch"] != "sm_90a")
+    began(engine, first["kernel_id"])
+    assert awaited(engine, both) == (4, 1, 24)
+    for kernel in others:
+        build(engine, kernel["kernel_id"])
+    assert (awaited(engine, both), awaited(engine, one)) == ((1, 1, 12), (0, 0, 0))
+
+
 @pytest.mark.parametrize("how", [batches.pause, batches.cancel])
 def test_what_only_stopped_campaigns_wait_for_is_not_built(
     engine: Engine, stored: Stored, submit: Submit, how: Callable[..., bool]
@@ -393,6 +410,22 @@ def test_a_kernel_of_which_every_builder_died_is_given_up_and_says_so(engine: En
     with engine.connect() as connection:
         (given_up,) = kernels.listed(connection, states=[KernelState.FAILED])
     assert "3 times in a row" in given_up["error"]
+
+
+def test_starts_that_failed_and_starts_whose_builder_died_count_together(engine: Engine, stored: Stored) -> None:
+    first, second = wanted(engine)
+    for _ in range(MOST_STARTS - 1):
+        fail(engine, first, final=False)
+        began(engine, second)
+        with engine.begin() as connection:
+            kernels.take_back(connection, silent_after=-1, most_starts=MOST_STARTS)
+    assert sorted(wanted(engine)) == sorted([first, second])
+    began(engine, first)
+    with engine.begin() as connection:
+        taken = kernels.take_back(connection, silent_after=-1, most_starts=MOST_STARTS)
+    assert taken == {first: KernelState.FAILED}
+    fail(engine, second, final=False)
+    assert wanted(engine) == []
 
 
 # --- stores ------------------------------------------------------------------------------------------

@@ -70,6 +70,13 @@ def test_only_kernels_that_the_card_can_run_are_ranked(uri: str) -> None:
         registry.recommend(model, Problem(PROBLEM.shape, PROBLEM.types, Layout.NT))
 
 
+def test_a_problem_that_the_card_has_no_memory_for_is_refused(model: Any) -> None:
+    """Of 141 GB nine tenths are for operands: in f32, 100,000 squared needs 120 GB, and 110,000 squared 145."""
+    assert registry.recommend(model, Problem(Shape.parse("100000x100000x100000"), PROBLEM.types)).kernels == 4
+    with pytest.raises(NotPredictable, match="can run 110000x110000x110000 on the card"):
+        registry.recommend(model, Problem(Shape.parse("110000x110000x110000"), PROBLEM.types))
+
+
 def test_a_family_or_an_objective_that_was_never_measured_is_refused(uri: str, model: Any) -> None:
     with pytest.raises(NotPredictable, match="has not seen cutlass; it knows tiled"):
         registry.recommend(model, PROBLEM, families=["cutlass"])

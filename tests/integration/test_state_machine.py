@@ -41,6 +41,7 @@ from farm.coordinator.schedule import Schedule
 from farm.db import batches, campaigns, devices, jobs, kernels, migrate
 from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.engine import HASTY, make_engine
+from farm.db.errands import MOST_STARTS
 from farm.db.kernels import Start as Build
 from farm.db.tables import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState, KernelState
 from farm.errors import LeaseLost
@@ -480,7 +481,7 @@ class FarmMachine(RuleBasedStateMachine):
     def builders_fall_silent(self, dies: bool) -> None:
         silent = [kernel for kernel in self.model.kernels.values() if kernel.state == KernelState.BUILDING]
         with self.transaction(dies=dies) as connection:
-            taken = kernels.take_back(connection, silent_after=0, most_starts=kernels.MOST_STARTS)
+            taken = kernels.take_back(connection, silent_after=0, most_starts=MOST_STARTS)
         assert taken.keys() == {kernel.id for kernel in silent}
         if not dies:
             for kernel in silent:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,15 +25,22 @@ from farm.broker import TRAIN, TRAIN_QUEUE, make_app
 from farm.campaign import Campaign
 from farm.cli.session import Session
 from farm.cli.training import train_types
-from farm.coordinator.errands import MOST_STARTS, SILENT_SECONDS, trainings_of
+from farm.coordinator.errands import SILENT_SECONDS, trainings_of
 from farm.coordinator.loop import Coordinator
 from farm.db import measurements, trainings
 from farm.db.campaigns import Stored
+from farm.db.errands import MOST_STARTS
 from farm.db.tables import TrainingState
 from farm.db.trainings import Start
 from farm.devices import DeviceIdentity
+from farm.errors import ErrandLost
 from farm.services import ServiceUrls
 from farm.settings import Settings
+from tests.cheap_training import cheap_trainings
+from tests.training_tables import tiled_table
+from trainer import tasks
+from trainer.forest import ForestSettings
+from trainer.registry import TrainingOutcome, train_and_register
 
 
 @pytest.fixture
@@ -165,6 +174,77 @@ def test_the_longer_a_request_waits_the_more_rarely_it_is_sent(engine: Engine) -
 
     assert [due(1, 14), due(1, 16)] == [False, True]
     assert [due(3600, 350), due(3600, 370)] == [False, True]
+
+
+# --- deciding ----------------------------------------------------------------------------------------
+
+
+def waits_to_decide(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+        return found.first() is not None
+
+
+def test_one_trainer_at_a_time_decides_on_a_model_and_others_on_other_models(engine: Engine) -> None:
+    came: list[str] = []
+
+    def decide() -> None:
+        with trainings.deciding(engine, "gemm-forest-a"):
+            came.append("another trainer")
+
+    with trainings.deciding(engine, "gemm-forest-a") as connection:
+        waiting = threading.Thread(target=decide)
+        waiting.start()
+        eventually(lambda: waits_to_decide(engine))
+        with trainings.deciding(engine, "gemm-forest-b"):
+            came.append("of another model")
+        connection.execute(text("SELECT 1"))
+        assert waiting.is_alive()
+    waiting.join(20)
+    assert came == ["of another model", "another trainer"]
+
+
+def test_a_trainer_that_may_no_longer_decide_is_told_before_it_registers(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    monkeypatch.setattr(tasks, "engine", lambda: autocommit)
+    first, second = started(engine, asked(engine)), started(engine, asked(engine))
+    monkeypatch.setattr(trainings, "DECISION_SECONDS", 0.2)
+    with tasks._deciding(first) as check:
+        check()
+        monkeypatch.setattr(trainings, "DECISION_SECONDS", 600)
+        with tasks._deciding(second) as check_second:  # the first stands still for too long
+            check_second()
+            with pytest.raises(ErrandLost, match=f"training {first.training_id} is no longer held"):
+                check()
+            silent(engine)
+            assert second.training_id in taken_back(engine)
+            with pytest.raises(ErrandLost, match=f"training {second.training_id} is no longer held"):
+                check_second()
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow's: what is said to Python about warnings is said to all threads
+def test_of_two_trainings_that_decide_at_the_same_time_the_later_is_judged_against_the_earlier(
+    engine: Engine, tracking_uri: str
+) -> None:
+    table, both = tiled_table((256, 512, 1024)), threading.Barrier(2)
+
+    @contextmanager
+    def deciding() -> Iterator[Callable[[], None]]:
+        both.wait(60)
+        with trainings.deciding(engine, "gemm-forest-test-device"):
+            yield lambda: None
+
+    def train(seed: int) -> TrainingOutcome:
+        of = {"tracking_uri": tracking_uri, "code_version": "1.0", "settings": ForestSettings(trees=10, seed=seed)}
+        return train_and_register(table, "test-device", deciding=deciding, **of)  # type: ignore[arg-type]
+
+    with cheap_trainings(), ThreadPoolExecutor(2) as pool:
+        first, second = sorted(pool.map(train, (0, 1)), key=lambda outcome: outcome.version)
+    assert (first.version, second.version) == ("1", "2")
+    assert "there was no champion before" in first.decision
+    assert "champion version 1" in second.decision
 
 
 # --- the coordinator and the command line --------------------------------------------------------------

@@ -15,10 +15,10 @@ from training_tables import GPPERF
 
 import farm
 from farm.db.imports import ImportedRow
-from farm.devices import UNKNOWN_MEMORY_BYTES, Backend
+from farm.devices import Backend
 from farm.errors import BadRecording, MissingColumns, RowNotImported
+from farm.gpus import traits_of_type
 from farm.importers import aiconfigurator, files, gpperf
-from farm.importers.cards import traits_of_card
 from farm.importers.landing import LeftOut, Reader, Table
 from farm.importers.profiler import kernel_named
 from farm.measurement import Source
@@ -297,13 +297,7 @@ def test_a_table_of_several_cards_has_a_device_for_each(tmp_path: Path) -> None:
     found = reader.devices()
     assert [(d.key, d.rows) for d in found] == [("nvidia-l40s", 2), ("nvidia-b200", 1), ("nvidia-z900", 1)]
     assert [d.identity.name for d in found] == ["NVIDIA L40S", "NVIDIA B200", "NVIDIA Z900"]
-
-
-def test_a_card_that_is_not_known_rules_nothing_out() -> None:
-    known, unknown = traits_of_card("NVIDIA H100 80GB HBM3"), traits_of_card("NVIDIA Z900")
-    assert (known.compute_capability, known.memory_bytes) == ((9, 0), 80 * 10**9)
-    assert known.shared_memory_per_block_bytes == 227 * 1024
-    assert (unknown.compute_capability, unknown.memory_bytes) == (None, UNKNOWN_MEMORY_BYTES)
+    assert [d.identity.traits for d in found] == [traits_of_type(d.key) for d in found]
 
 
 @pytest.mark.parametrize(

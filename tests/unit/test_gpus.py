@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from farm.devices import Backend, device_type_of
+from farm.devices import UNKNOWN_MEMORY_BYTES, Backend, DeviceKind, DeviceTraits, device_type_of
 from farm.gemm import ElementType
-from farm.gpus import Gpu, all_gpus, find_gpu
+from farm.gpus import Gpu, all_gpus, find_gpu, traits_of_type
 
 
 @pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
@@ -51,6 +51,13 @@ def test_a_product_is_found_and_its_relatives_are_not_taken_for_it(product: str,
 def test_a_recording_of_a_card_counts_as_the_card_and_a_cpu_is_none() -> None:
     assert find_gpu("recorded-nvidia-h200") is find_gpu("nvidia-h200")
     assert find_gpu("cpu-amd-epyc-9575f") is None
+
+
+def test_a_type_that_nobody_opened_has_the_limits_of_its_card_and_one_that_is_not_known_has_none() -> None:
+    known, unknown = traits_of_type("nvidia-h100-80gb-hbm3"), traits_of_type("nvidia-z900")
+    assert (known.kind, known.compute_capability, known.memory_bytes) == (DeviceKind.CUDA, (9, 0), 80 * 10**9)
+    assert known.shared_memory_per_block_bytes == 227 * 1024
+    assert unknown == DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=UNKNOWN_MEMORY_BYTES)
 
 
 def test_pairs_of_8_bit_floats_have_the_peak_of_8_bit_floats() -> None:

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training_tables import blas_table, published_tiled_table, tiled_table
+from trainer.calibration import bounds
 from trainer.evaluate import Metrics, evaluate, measured_outputs, metrics, out_of_fold
-from trainer.folds import by_device, by_kernel, by_m, by_nk, by_row, by_shape, by_size
+from trainer.folds import HEADLINE, Splits, by_device, by_kernel, by_m, by_nk, by_row, by_shape, by_size
 from trainer.forest import ForestSettings
 from trainer.model.predictor import CLAIM
-from trainer.plots import HeldOutRows, importance_plot, parity_plot, plots
+from trainer.plots import HeldOutRows, importance_plot, plots
 from trainer.table import configurations
 
 SMALL = ForestSettings(trees=20)
@@ -88,6 +89,25 @@ def test_held_out_rows_lie_between_their_bounds_as_often_as_is_claimed() -> None
     table["runtime_ms"] *= np.resize(noise, len(table))
     found = errors(table)["unseen_shapes"]["runtime_ms"]
     assert 100 * CLAIM - 5 < found["coverage_pct"] < 100 * CLAIM + 5
+
+
+def test_other_kinds_of_folds_can_be_asked_for_and_their_held_out_rows_are_handed_out() -> None:
+    def halves(frame: pd.DataFrame) -> Splits:
+        rows = np.arange(len(frame))
+        yield rows[::2], rows[1::2]
+
+    kinds = {HEADLINE: by_shape, "every other row": halves, "impossible": lambda _: iter(())}
+    first, second = evaluate("test-device", CONFIGURED, SMALL, kinds=kinds)
+    assert (first.kind, second.kind) == (HEADLINE, "every other row")
+    assert sorted(set(first.held.fold)) == [0, 1, 2, 3, 4]
+    assert second.held.fold[1::2].tolist() == [0] * (len(CONFIGURED) // 2)
+    assert second.held.predicted[::2].isna().all(axis=None)
+    assert second.metrics["runtime_ms"]["rows"] == len(CONFIGURED) // 2
+    assert second.intervals == first.intervals
+    for one in (first, second):
+        pd.testing.assert_frame_equal(one.predicted[one.held.predicted.columns], one.held.predicted)
+    calibrated = bounds(first.intervals, second.held.predicted, second.held.spreads)
+    pd.testing.assert_frame_equal(second.predicted[calibrated.columns], calibrated)
 
 
 @pytest.mark.parametrize("split", [by_shape, by_row])
@@ -178,7 +198,7 @@ def test_the_parity_plot_has_a_panel_for_each_measured_target(tmp_path: Path, po
 
     configured = configurations(tiled_table((256, 512), power=power))
     measured = measured_outputs(configured)
-    parity_plot(tmp_path / "parity.png", "test-device", configured["family"], measured, measured * 1.1)
+    plots(tmp_path, HeldOutRows("test-device", configured, measured, measured * 1.1))
     height, width = imread(tmp_path / "parity.png").shape[:2]
     assert (width / height > 1.5) is power
 

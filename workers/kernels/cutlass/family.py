@@ -118,16 +118,10 @@ class _BoundCutlass:
         """What the compiler and the card make of it."""
         record, (x, y, z) = self._record, self._grid
         return {
-            "registers": record.registers,
-            "static_shared_bytes": record.static_shared_bytes,
-            "dynamic_shared_bytes": record.shared_bytes,
-            "local_bytes": record.stack_bytes,
-            "spill_bytes": record.spill_bytes,
+            **record.details,
             **residency(
                 self._card, self._gemm.ptr, threads=record.threads, blocks=x * y * z, dynamic_bytes=record.shared_bytes
             ),
-            "cutlass": record.cutlass,
-            "nvcc": record.cuda,
         }
 
     def close(self) -> None:

@@ -94,18 +94,12 @@ class _BoundCutlass3x:
         side_by_side = min(resident, 1) if self._persistent else resident
         at_once = min(side_by_side * self._library.multiprocessors, self._library.clusters * self._cluster)
         return {
-            "registers": record.registers,
-            "static_shared_bytes": record.static_shared_bytes,
-            "dynamic_shared_bytes": record.shared_bytes,
-            "local_bytes": record.stack_bytes,
-            "spill_bytes": record.spill_bytes,
+            **record.details,
             **resident_columns(self._card, resident, threads=record.threads, blocks=found["blocks"]),
             "waves": tiles / at_once if at_once else None,
             "tiles": tiles,
             "pipeline_stages": found["stages"],
             "workspace_bytes": 0 if self._workspace is None else int(self._workspace.size),
-            "cutlass": record.cutlass,
-            "nvcc": record.cuda,
         }
 
     def close(self) -> None:

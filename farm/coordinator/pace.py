@@ -1,0 +1,25 @@
+"""What a coordinator does not do in every turn, but at most once in so many seconds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Pace:
+    """Says whether something is due again. It is at once, and then `seconds` after it last was."""
+
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    _due_s: float = field(default=-math.inf, init=False)
+
+    def due(self) -> bool:
+        """Whether it is due. Where it is, it counts as done now."""
+        now = self.clock()
+        if now < self._due_s:
+            return False
+        self._due_s = now + self.seconds
+        return True
