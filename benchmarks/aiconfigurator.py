@@ -14,6 +14,10 @@ card, and beside it on the same rows of the same folds a forest on m, n and k al
                   answers stand beside it: the reference time alone, times the median factor that the other cards miss it by,
                   and that of the nearest by name (H100 for B200, B200 and GB200 for each other, A100 for L40S and H100)
 
+Beside these, how much there is to learn. The tables hold no repeats, but while m goes from 9 to 16 every kernel covers the product
+with the same blocks: `roughness` says how far a time lies from the mean of its two neighbours in m. And of the rows with n > 8192
+there is the error of `unseen_nk`, whose models learned of other weights as wide.
+
 Power is that of GB200's GEMMs of at least 0.1 ms, which the importer keeps. Where no trees have seen a card, nothing of its
 kernels is known: `another_type` is what it is.
 """
@@ -21,6 +25,7 @@ kernels is known: `another_type` is what it is.
 from __future__ import annotations
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +62,11 @@ from trainer.table import configurations, vocabulary_of
 CARDS = ("a100_sxm", "l40s", "h100_sxm", "b200_sxm", "gb200")
 NEAREST = {"l40s": "a100_sxm", "h100_sxm": "a100_sxm", "a100_sxm": "h100_sxm", "b200_sxm": "gb200", "gb200": "b200_sxm"}
 WIDEST = 8192
+WIDE = f"n > {WIDEST:,}"
+LEVEL_M = range(9, 17)
+"""Fewer rows than a tile of any kernel has, and more than a kernel for vectors takes."""
+
+BANDS_MS = (0, 0.01, 0.03, 0.1, 1, np.inf)
 PLAIN = ("log2_m", "log2_n", "log2_k")
 
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -84,8 +94,12 @@ def plain(jobs: int = 2) -> dict[str, Alternative]:
 
 def of_one_card(card: str, configured: pd.DataFrame, device_type: str, settings: ForestSettings) -> dict[str, Any]:
     """Figures on each kind of folds, the farm's and the plain forest's."""
-    ours = judge(device_type, configured, KINDS, settings=settings)
-    figures = [one for one in ours.figures if one["target"] in ("runtime_ms", "power_w", "energy_mj")]
+    wide = (configured["n"] > WIDEST).to_numpy()
+    ours = judge(device_type, configured, KINDS, settings=settings, parts={WIDE: wide})
+    figures = [
+        one for one in ours.figures
+        if one["target"] in ("runtime_ms", "power_w", "energy_mj") and (one["part"] == "all" or one["folds"] == "unseen_nk")
+    ]  # fmt: skip
     measured = measured_outputs(configured)
     for kind, split in KINDS.items():
         for name, predicted in compare(device_type, configured, split(configured), plain()).items():
@@ -93,7 +107,28 @@ def of_one_card(card: str, configured: pd.DataFrame, device_type: str, settings:
     return {
         "figures": [{"card": card, **one} for one in figures],
         "coverage": [{"card": card, **one} for one in ours.coverage if one["target"] != "tflops"],
+        "roughness": [{"card": card, **one} for one in roughness(configured)],
     }
+
+
+def roughness(configured: pd.DataFrame) -> list[dict[str, Any]]:
+    """How far times lie from the geometric mean of their two neighbours in m, of the same (n, k) and with m in `LEVEL_M`: by bands of
+    time in ms, and of all. Were errors independent, their spread would be this one over the root of 1.5."""
+    level = configured[configured["m"].isin(LEVEL_M)]
+    logs = np.log(level.pivot_table(index=["n", "k"], columns="m", values="runtime_ms").reindex(columns=LEVEL_M))
+    middle = logs.iloc[:, 1:-1]
+    between = (logs.iloc[:, :-2].to_numpy() + logs.iloc[:, 2:].to_numpy()) / 2
+    off = 100 * np.abs(np.expm1(middle.to_numpy() - between))
+    known, ms = np.isfinite(off), np.exp(middle.to_numpy())
+    found = []
+    for low, high in [(BANDS_MS[0], BANDS_MS[-1]), *pairwise(BANDS_MS)]:
+        own = off[known & (ms >= low) & (ms < high)]
+        if len(own):
+            median, p90 = (float(np.percentile(own, share)) for share in (50, 90))
+            found.append({
+                "from_ms": low, "below_ms": high if np.isfinite(high) else None, "rows": len(own), "median_pct": median, "p90_pct": p90,
+            })  # fmt: skip
+    return found
 
 
 def card_features(card: Card) -> dict[str, float]:
@@ -160,7 +195,7 @@ def another_type(tables: dict[str, pd.DataFrame], types: dict[str, str], setting
 
 def targets_of(figures: list[Figure], cards: list[str]) -> list[Target]:
     def ours(card: str, folds: str, target: str = "runtime_ms") -> Figure:
-        return pick(figures, card=card, folds=folds, target=target, model="this farm")
+        return pick(figures, card=card, folds=folds, target=target, model="this farm", part="all")
 
     found = []
     for card in cards:
@@ -196,28 +231,35 @@ def main() -> None:
     read_in = {card: read(asked.data / "aiconfigurator", card) for card in cards}
     types, tables = {card: one[0] for card, one in read_in.items()}, {card: one[1] for card, one in read_in.items()}
 
-    figures, coverage = list[Figure](), list[dict[str, Any]]()
+    figures, coverage, rough = list[Figure](), list[dict[str, Any]](), list[dict[str, Any]]()
     for card in cards:
         found = of_one_card(card, tables[card], types[card], settings)
         figures += found["figures"]
         coverage += found["coverage"]
-        print(figure_table(found["figures"], ["card", "folds", "target", "model"]), flush=True)
+        rough += found["roughness"]
+        print(figure_table(found["figures"], ["card", "folds", "part", "target", "model"]), flush=True)
     across = another_type(tables, types, settings) if len(cards) > 1 else []
     targets = targets_of(figures, cards)
 
-    def of(*kinds: str, target: str = "runtime_ms") -> list[Figure]:
-        return [one for one in figures if one["folds"] in kinds and one["target"] == target]
+    def of(*kinds: str, target: str = "runtime_ms", part: str = "all") -> list[Figure]:
+        return [one for one in figures if one["folds"] in kinds and one["target"] == target and one["part"] == part]
 
     tables_shown = [
         "Time, new weights (n, k):",
         figure_table(of("unseen_nk"), ["card", "model"]),
         "Time, n > 8192, from n <= 8192:",
         figure_table(of("beyond_8192"), ["card", "model"]),
+        "Time, n > 8192, from models that learned of other weights as wide (unseen (n, k)):",
+        figure_table(of("unseen_nk", part=WIDE), ["card", "model"]),
         "Time, unseen (m, n, k):",
         figure_table(of("unseen_shapes"), ["card", "model"]),
         "Power and energy, of GEMMs of at least 0.1 ms:",
         figure_table([*of(*KINDS, target="power_w"), *of(*KINDS, target="energy_mj")], ["card", "target", "folds", "model"]),
         target_table(targets),
+        f"Roughness: how far a time lies from the mean of its neighbours in m, with m from {LEVEL_M[0]} to {LEVEL_M[-1]}:",
+        markdown(["card", "from ms", "below ms", "rows", "median %", "p90 %"], [
+            [one["card"], one["from_ms"], one["below_ms"] or "-", one["rows"], one["median_pct"], one["p90_pct"]] for one in rough
+        ]),
         "A card that no tree has seen:",
         figure_table(across, ["card", "model"]) if across else "",
         "Held inside intervals, unseen (m, n, k):",
@@ -228,7 +270,7 @@ def main() -> None:
     ]  # fmt: skip
     found = {
         "configurations": {card: len(one) for card, one in tables.items()},
-        "figures": figures, "another_type": across, "coverage": coverage, "targets": [one.to_json() for one in targets],
+        "figures": figures, "another_type": across, "coverage": coverage, "roughness": rough, "targets": [one.to_json() for one in targets],
     }  # fmt: skip
     write("aiconfigurator", found, "\n\n".join(part for part in tables_shown if part), repetitions=1)
 

@@ -4,8 +4,9 @@
 
 Each shape (m, n, k) of the farm's H200 rows is held out with all its kernels, 5 folds by shape, one model for all rows. A problem
 is m, n, k, types, layout, alpha and beta, and counts where at least four kernels of it were measured. The grid is CUTLASS SGEMM
-(`paper-cutlass`): not all kernels of a problem were measured, about 14 of 576. The tuned rows are CUTLASS in six types
-beside cuBLASLt (`cutlass-tuned`).
+(`paper-cutlass`): 28 kernels for each of 576 problems; for energy, all of them for its 36 shapes (`paper-cutlass-energy`). The tuned rows are CUTLASS 2.x in six types
+(`cutlass-tuned`), the Hopper rows CUTLASS 3.x in f16 (`hopper-f16`), both beside cuBLASLt; for the grid its times are those of
+`cutlass_vs_cublaslt.py --sweep`.
 
   share_of_best_pct   best measured time (or energy) of the problem over that of the chosen kernel. Of kernels that a chooser
                       cannot tell apart, the mean
@@ -29,12 +30,13 @@ Shares come from the rows themselves, so noise in the best makes them a little t
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import markdown, write
+from common import RESULTS, markdown, write
 from learning import H200, datasets
 
 from trainer.cards import card_of
@@ -44,8 +46,17 @@ from trainer.forest import ForestSettings
 from trainer.model.features import see
 from trainer.table import configurations, parameter_names, vocabulary_of
 
-ROWS = ("paper-tiled", "paper-all-tiles", "paper-cutlass", "cutlass-tuned")
+ROWS = (
+    "paper-tiled",
+    "paper-all-tiles",
+    "paper-cutlass",
+    "cutlass-tuned",
+    "hopper-f16",
+    "compare-cards",
+    "paper-cutlass-energy",
+)
 PROBLEM = ["m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta"]
+BESIDE = "paper_cutlass_vs_cublaslt"
 FEWEST = 4
 FIRST = 3
 
@@ -97,20 +108,36 @@ def said(chooser: str, shares: list[float]) -> dict[str, Any]:
     }
 
 
-def against_library(tuned: pd.DataFrame) -> list[dict[str, Any]]:
+def against_library(rows_of: pd.DataFrame) -> list[dict[str, Any]]:
     """cuBLASLt's time, and that of CUTLASS kernels by who chose them, against the best CUTLASS kernel."""
     names = ("cuBLASLt", "CUTLASS, chosen by this farm", "either, chosen by this farm")
     shares: dict[str, list[float]] = {name: [] for name in names}
-    for _, rows in tuned.groupby(PROBLEM):
+    for _, rows in rows_of.groupby(PROBLEM):
         times, predicted = rows["runtime_ms"].to_numpy("float64"), rows["predicted_runtime_ms"].to_numpy("float64")
-        cutlass, library = ((rows["family"] == family).to_numpy() for family in ("cutlass", "cublaslt"))
+        library = (rows["family"] == "cublaslt").to_numpy()
+        cutlass = ~library
         if not library.any() or cutlass.sum() < FEWEST:
             continue
         own = times[cutlass][np.argmin(predicted[cutlass])]
-        found = (times[library].min(), own, times[np.argmin(predicted)])
-        for name, ms in zip(names, found, strict=True):
+        found = [times[library].min(), own]
+        if not np.isnan(predicted).any():
+            found.append(times[np.argmin(predicted)])
+        for name, ms in zip(names, found, strict=False):
             shares[name].append(float(times[cutlass].min() / ms))
-    return [said(name, found) for name, found in shares.items()]
+    return [said(name, found) for name, found in shares.items() if found]
+
+
+def with_library(grid: pd.DataFrame) -> pd.DataFrame:
+    """The grid with cuBLASLt's times of its problems, which no model is asked for."""
+    found = json.loads((RESULTS / f"{BESIDE}.json").read_text())["problems"]
+    rows = []
+    for one in found:
+        shape, types, layout = one["problem"].split()
+        extents = dict(zip("mnk", map(int, shape.split("x")), strict=True))
+        kinds = dict(zip(("ab", "cd", "acc"), types.split(":"), strict=True))
+        scalars = {"layout": layout, "alpha": one["alpha"], "beta": one["beta"]}
+        rows.append({**extents, **kinds, **scalars, "family": "cublaslt", "runtime_ms": one["cublaslt_ms"]})
+    return pd.concat([grid, pd.DataFrame(rows)], ignore_index=True)
 
 
 # --- nvMatmulHeuristics ------------------------------------------------------------------------------
@@ -182,7 +209,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
     frame = predicted(configurations(datasets(*ROWS)), ForestSettings())
-    grid, tuned = (measured_in(frame, name) for name in ("paper-cutlass", "cutlass-tuned"))
+    grid, tuned, hopper, powered = (
+        measured_in(frame, name) for name in ("paper-cutlass", "cutlass-tuned", "hopper-f16", "paper-cutlass-energy")
+    )
+    powered = powered[powered["family"] == "cutlass"]
     tuned_cutlass = tuned[tuned["family"] == "cutlass"].assign(place=np.nan)
     rank = heuristics()
     if rank is not None:
@@ -197,11 +227,12 @@ def main() -> None:
     }
     results = {
         ("grid", "time"): chosen(grid, "runtime_ms", time),
-        ("grid", "energy"): chosen(grid[grid["energy_mj"].notna()], "energy_mj", energy),
+        ("grid", "energy"): chosen(powered, "energy_mj", energy),
         ("tuned", "time"): chosen(
             tuned_cutlass, "runtime_ms", time | ({"nvMatmulHeuristics": "place"} if rank is not None else {})
         ),
     }
+    results["Hopper", "time"] = chosen(hopper[hopper["family"] == "cutlass3x"], "runtime_ms", time)
     if rank is not None:
         placed = tuned_cutlass.groupby(PROBLEM)["place"].transform(lambda places: places.notna().any())
         both = chosen(tuned_cutlass[placed], "runtime_ms", time | {"nvMatmulHeuristics": "place"})
@@ -209,7 +240,11 @@ def main() -> None:
     figures = [
         {"rows": rows, "objective": objective, **one} for (rows, objective), found in results.items() for one in found
     ]
-    library = against_library(tuned)
+    library = [
+        {"rows": name, **one}
+        for name, rows in (("grid", with_library(grid)), ("tuned", tuned), ("Hopper", hopper))
+        for one in against_library(rows)
+    ]
     columns = ["chooser", "problems", "share_of_best_pct", "p10_pct", "worst_pct"]
     heads = ["chooser", "problems", "share of the best %", "10th percentile", "worst"]
 
@@ -222,8 +257,8 @@ def main() -> None:
             ["rows", "objective", *heads, "kernels of a problem"],
             [[*row(one, "rows", "objective"), f"{one['kernels']:.1f}"] for one in figures],
         ),
-        "Against the best CUTLASS kernel, tuned rows:",
-        markdown(heads, [row(one) for one in library]),
+        "Against the best CUTLASS kernel:",
+        markdown(["rows", *heads], [row(one, "rows") for one in library]),
     ]
     found = {"figures": figures, "against_cublaslt": library, "nvmatmulheuristics": rank is not None}
     write("choosing", found, "\n\n".join(tables), repetitions=1)

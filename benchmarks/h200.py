@@ -2,9 +2,9 @@
 
     python benchmarks/h200.py [--without-alternatives]
 
-The rows are all of `examples/datasets`: the tiled kernel, CUTLASS SGEMM, and CUTLASS beside cuBLASLt in six types. As in production
-one model learns from all of them, on every kind of folds of `trainer.folds`; `part` says whose rows a figure is of. Two cards
-measured the tiled rows, two the tuned ones, four the CUTLASS ones.
+The rows are all of `examples/datasets`: the tiled kernel, CUTLASS SGEMM, CUTLASS 2.x in six types and 3.x in f16 beside cuBLASLt,
+and what four cards measured alike. As in production one model learns from all of them, on every kind of folds of
+`trainer.folds`; `part` says whose rows a figure is of.
 
 The alternatives learn time and power on the same features, targets and folds. Settings were chosen before this on GPPerf's, these
 and AIConfigurator's rows, so no figure here is of rows that no choice ever saw.
@@ -48,7 +48,15 @@ from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings
 from trainer.table import configurations
 
-DATASETS = ("paper-tiled", "paper-all-tiles", "paper-cutlass", "cutlass-tuned")
+DATASETS = (
+    "paper-tiled",
+    "paper-all-tiles",
+    "paper-cutlass",
+    "cutlass-tuned",
+    "hopper-f16",
+    "compare-cards",
+    "paper-cutlass-energy",
+)
 COMPARED = (HEADLINE, "unseen_kernels", "largest_tenth", "another_card")
 
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -62,6 +70,7 @@ def parts_of(configured: pd.DataFrame) -> dict[str, _Array]:
         "tiled": (family == "tiled").to_numpy(),
         "CUTLASS, f32": cutlass & f32,
         "CUTLASS, other types": cutlass & ~f32,
+        "CUTLASS 3.x": (family == "cutlass3x").to_numpy(),
         "cuBLASLt": (family == "cublaslt").to_numpy(),
     }
 

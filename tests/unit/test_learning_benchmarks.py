@@ -110,6 +110,38 @@ def test_rows_are_repeated_in_their_order(benchmark_named: Any) -> None:
     assert benchmark_named("predict_speed").repeated(frame, 5)["m"].tolist() == [1, 2, 3, 1, 2]
 
 
+def test_a_card_is_at_rest_where_nothing_loads_or_warms_it(benchmark_named: Any) -> None:
+    state = pd.DataFrame({"temp_c": [28, 40, 41, 28], "gpu_util": [0, 0, 0, 65]})
+    assert benchmark_named("gpperf").rested(state).tolist() == [True, True, False, False]
+
+
+def test_states_of_a_card_are_compared_on_the_same_configurations(benchmark_named: Any) -> None:
+    """The second layout was measured in one state alone; the small shape was always measured at rest."""
+    rows = pd.DataFrame({
+        "m": [512, 512, 512, 512, 64], "n": 512, "k": 512, "layout": ["nn", "nn", "nn", "tt", "nn"],
+        "alpha": 1.0, "beta": 0.0, "runtime_ms": [1.0, 1.2, 2.2, 9.0, 1.0],
+    })  # fmt: skip
+    (one,) = benchmark_named("gpperf").by_state(rows, np.array([True, True, False, False, True]))
+    assert (one["m"], one["rows_at_rest"], one["rows_otherwise"]) == (512, 2, 2)
+    assert one["slower"] == pytest.approx(2.0)
+    (never,) = benchmark_named("gpperf").by_state(rows[3:4], np.array([False]))
+    assert (never["at_rest_ms"], never["slower"]) == (None, None)
+
+
+def test_roughness_is_how_far_a_time_lies_from_its_neighbours_in_m(benchmark_named: Any) -> None:
+    """Times grow by a tenth from m to m, and that of m = 12 is half as long again: its neighbours are off by the root of that."""
+    ms = list(range(8, 19))
+    times = np.array([0.02 * 1.1**m for m in range(len(ms))])
+    frame = pd.DataFrame({"m": ms, "n": 64, "k": 64, "runtime_ms": times})
+    every = benchmark_named("aiconfigurator").roughness(frame)[0]
+    assert (every["rows"], every["p90_pct"]) == (6, pytest.approx(0.0, abs=1e-9))
+    frame.loc[frame["m"] == 12, "runtime_ms"] *= 1.5
+    rough = benchmark_named("aiconfigurator").roughness(frame)
+    assert rough[0]["p90_pct"] == pytest.approx(100 * (0.5 + (1 - 1.5**-0.5)) / 2)
+    assert sum(one["rows"] for one in rough[1:]) == rough[0]["rows"]
+    assert benchmark_named("aiconfigurator").roughness(frame[frame["m"] > 16]) == []
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_benchmark_says_of_its_targets_follows_from_its_figures(name: str, benchmark_named: Any) -> None:
     found = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
