@@ -231,7 +231,7 @@ def compare(
     for training, asked, sight in sights(device_type, configured, splits):
         for name, model in models.items():
             names = [
-                feature for feature in model.features or sight.training.varying() if feature in sight.training.columns
+                feature for feature in model.features or sight.training.varying() if feature in sight.training.plain
             ]
             x, new = sight.training.matrix(names), sight.asked.matrix(names)
             before, after = (one.reference_ms if model.normalised else 1.0 for one in (sight.training, sight.asked))

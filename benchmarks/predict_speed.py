@@ -43,7 +43,7 @@ from trainer.evaluate import measured_outputs, out_of_fold
 from trainer.folds import by_shape
 from trainer.forest import ForestSettings, as_arrays, fit
 from trainer.model.features import see
-from trainer.model.predictor import Predictor
+from trainer.model.predictor import ROWS_AT_ONCE, Predictor
 from trainer.model.trees import Grove
 from trainer.table import configurations
 
@@ -76,7 +76,7 @@ def plain(forest: ExtraTreesRegressor, folder: Path) -> Walker:
     trees = as_arrays(forest, np.zeros(1), np.ones(1))
     trees.save(folder / "trees.npz")
     grove = Grove.of([trees])  # once, as a loaded model has it
-    return Walker("this farm's arrays, numpy", lambda x: grove.predict(x)[0][0][:, 0], size_mb(folder / "trees.npz"))
+    return Walker("this farm's arrays, numpy", lambda x: grove.predict(x)[0][0], size_mb(folder / "trees.npz"))
 
 
 def by_sklearn(forest: ExtraTreesRegressor, folder: Path) -> Walker:
@@ -194,7 +194,8 @@ def main() -> None:
     complete = model.vocabulary.complete
 
     def features(frame: Any) -> _Array:
-        return see(complete(frame), model.vocabulary, model.card, model.features).matrix(model.features)
+        parts = complete(frame).parts(ROWS_AT_ONCE)
+        return np.concatenate([see(part, model.vocabulary, model.card).matrix(model.features) for part in parts])
 
     x, x_one, x_table = features(many), features(single), features(raw)
     seen = see(complete(raw), model.vocabulary, model.card)

@@ -7,17 +7,19 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 from homes import embedded_settings, need_embedded_services
 from psycopg.errors import InsufficientPrivilege
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import ProgrammingError
 
+from farm.db import migrate
 from farm.db.engine import make_engine
+from farm.registry import registry_client
 from farm.services import ServiceUrls, services
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
@@ -46,18 +48,59 @@ def farm_services() -> Iterator[ServiceUrls]:
 
 
 @pytest.fixture
-def database_url(farm_services: ServiceUrls) -> Iterator[str]:
-    """An empty database for one test. Connections that the test leaves open are ended."""
+def database_url(request: pytest.FixtureRequest, farm_services: ServiceUrls) -> Iterator[str]:
+    """A database for one test: with the farm's tables where the test has an `engine`, and empty where it has none.
+
+    Connections that the test leaves open are ended.
+    """
     name = f"test_{uuid.uuid4().hex}"
     engine = make_engine(farm_services.database_url, application="tests", pool_size=1)
     outside_transactions = engine.execution_options(isolation_level="AUTOCOMMIT")
     try:
-        with outside_transactions.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
-        yield make_url(farm_services.database_url).set(database=name).render_as_string(hide_password=False)
+        if "engine" in request.fixturenames:
+            _copy_migrated(outside_transactions, name)
+        else:
+            _execute(outside_transactions, f"CREATE DATABASE {name}")
+        yield _url(engine, name)
         _drop(outside_transactions, name)
     finally:
         engine.dispose()
+
+
+def _copy_migrated(engine: Engine, name: str) -> None:
+    """Migrations take as long as many a test: a server carries them out once."""
+    with engine.connect() as connection:
+        there = connection.execute(text("SELECT count(*) FROM pg_database WHERE datname = 'migrated'")).scalar_one()
+    if not there:
+        _execute(engine, f"CREATE DATABASE {name}")
+        made = make_engine(_url(engine, name), application="tests", pool_size=1)
+        migrate.upgrade(made)
+        made.dispose()
+        _execute(engine, f"ALTER DATABASE {name} RENAME TO migrated")
+    _execute(engine, f"CREATE DATABASE {name} TEMPLATE migrated")
+
+
+def _url(engine: Engine, name: str) -> str:
+    return engine.url.set(database=name).render_as_string(hide_password=False)
+
+
+def _execute(engine: Engine, statement: str) -> None:
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+
+
+@pytest.fixture(scope="session")
+def new_registry(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
+    """Makes a registry without models in a folder; its URI. MLflow takes seconds to make one, and a copy does as well."""
+    file = tmp_path_factory.mktemp("registry") / "mlflow.db"
+    with registry_client(f"sqlite:///{file}") as client:
+        client.search_registered_models()
+
+    def made(folder: Path) -> str:
+        shutil.copy(file, folder / "mlflow.db")
+        return f"sqlite:///{folder / 'mlflow.db'}"
+
+    return made
 
 
 def _drop(engine: Engine, name: str) -> None:
@@ -65,8 +108,7 @@ def _drop(engine: Engine, name: str) -> None:
     give_up = time.monotonic() + 30
     while True:
         try:
-            with engine.connect() as connection:
-                connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+            _execute(engine, f"DROP DATABASE {name} WITH (FORCE)")
             return
         except ProgrammingError as error:
             if not isinstance(error.orig, InsufficientPrivilege) or time.monotonic() > give_up:

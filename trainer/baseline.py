@@ -10,7 +10,7 @@ import pandas as pd
 from trainer.cards import card_of
 from trainer.model.physics import Work
 from trainer.promotion import TARGETS
-from trainer.table import ELEMENT_BYTES, vocabulary_of
+from trainer.table import vocabulary_of
 
 ROOFLINE = "the roofline time times a factor per family"
 MEDIAN = "a median per family"
@@ -40,7 +40,7 @@ def _roofline_times(training: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
     rows = rows[rows["family"].isin(set(training["family"])) & rows["ab"].isin(set(training["ab"]))]
 
     def roofline(frame: pd.DataFrame) -> pd.Series:
-        work = Work.of(vocabulary_of(training).read(frame), ELEMENT_BYTES, card)
+        work = Work.of(vocabulary_of(training).read(frame), card)
         return pd.Series(np.maximum(work.compute_ms, work.memory_ms), frame.index)
 
     factor = (training["runtime_ms"] / roofline(training)).groupby(training["family"]).median()

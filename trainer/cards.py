@@ -12,7 +12,7 @@ from farm.gpus import Gpu, find_gpu
 from trainer.model.card import Card
 from trainer.model.columns import Configurations
 from trainer.model.physics import compulsory_bytes, flops_of
-from trainer.table import ELEMENT_BYTES, vocabulary_of
+from trainer.table import vocabulary_of
 
 _LAUNCH_MS = 0.002
 """From one kernel to the next in a graph, on GPUs of the last years."""
@@ -30,7 +30,7 @@ def card_of(device_type: str, configured: pd.DataFrame, completed: Configuration
             device_type=device_type,
             source="the best rates of the training table",
             flops_per_ms=_filled(best),
-            bytes_per_ms=float(np.max(compulsory_bytes(rows, ELEMENT_BYTES) / runtime_ms)),
+            bytes_per_ms=float(np.max(compulsory_bytes(rows) / runtime_ms)),
             floor_ms=float(runtime_ms.min() / 2),
         )
     return card_of_gpu(device_type, gpu, best)

@@ -60,7 +60,7 @@ def fit(
     rows = vocabulary.complete(configured)
     card = card_of(device_type, configured, rows)
     seen = see(rows, vocabulary, card)
-    names = seen.varying() or list(seen.columns)[:1]
+    names = seen.varying() or list(seen.plain)[:1]
     x = seen.matrix(names)
     runtime_ms, power_w, energy_mj = configured[["runtime_ms", "power_w", "energy_mj"]].to_numpy("float64").T
     learned = {

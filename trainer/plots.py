@@ -12,7 +12,7 @@ import pandas as pd
 
 from trainer.evaluate import metrics
 from trainer.model.physics import compulsory_bytes, flops_of
-from trainer.table import ELEMENT_BYTES, vocabulary_of
+from trainer.table import vocabulary_of
 
 _PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 """Okabe and Ito's colours (2008), told apart with any colour vision; families also differ in marker."""
@@ -50,7 +50,7 @@ def plots(folder: Path, rows: HeldOutRows) -> None:
     _parity_plot(folder / "parity.png", rows)
     completed = vocabulary_of(rows.configured).complete(rows.configured)
     size = pd.Series(flops_of(completed), rows.configured.index)
-    traffic = pd.Series(compulsory_bytes(completed, ELEMENT_BYTES), rows.configured.index)
+    traffic = pd.Series(compulsory_bytes(completed), rows.configured.index)
     _error_plot(folder / "error_by_flops.png", rows, size, "work of the GEMM (flop)")
     _error_plot(folder / "error_by_intensity.png", rows, size / traffic, "arithmetic intensity (flop per byte)")
     _coverage_plot(folder / "interval_coverage.png", rows, size)

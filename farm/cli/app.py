@@ -7,7 +7,8 @@ import logging
 import signal
 import sys
 import traceback
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
 
 import typer
 from rich.markup import escape
@@ -92,15 +93,20 @@ app.add_typer(database.app, name="db", rich_help_panel=_OPERATE)
 
 
 def main() -> None:
-    """Runs the command line. A user's mistake ends with one message and its exit code, never with a traceback."""
+    """The program `farm`: its signals, its log, and the command line it was started with."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _interrupt)
     # While Python takes itself down, Ctrl-C would end the process with another exit code.
     atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    carry_out(sys.argv[1:])
+
+
+def carry_out(arguments: Sequence[str]) -> NoReturn:
+    """Runs a command line and exits. A user's mistake ends with one message and its exit code, never with a traceback."""
     try:
-        app(standalone_mode=True)
+        app(arguments, standalone_mode=True)
     except FarmError as error:
         _say(str(error))
         sys.exit(error.exit_code)
@@ -118,6 +124,7 @@ def main() -> None:
             traceback.print_exc()
         _say(f"This is a defect of the farm: {type(error).__name__}: {error}. FARM_LOG_LEVEL=DEBUG shows where.")
         sys.exit(1)
+    sys.exit(0)
 
 
 def _interrupt(*_: object) -> None:

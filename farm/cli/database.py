@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 from rich.markup import escape
+from sqlalchemy import Engine
 
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.db import migrate, roles
@@ -21,8 +24,7 @@ app = typer.Typer(help="The database's revision, and the role of its workers.", 
 @app.command()
 def upgrade(as_json: JsonOption = False) -> None:
     """Bring the database to the revision that this version of the farm needs. What is there stays."""
-    with services(settings()) as urls:
-        engine = make_engine(urls.database_url, application="farm db")
+    with _database() as engine:
         before = migrate.current(engine)
         migrate.upgrade(engine)
         after = migrate.current(engine)
@@ -37,8 +39,8 @@ def upgrade(as_json: JsonOption = False) -> None:
 @app.command()
 def current(as_json: JsonOption = False) -> None:
     """Say which revision the database has and which this version needs."""
-    with services(settings()) as urls:
-        found = migrate.current(make_engine(urls.database_url, application="farm db"))
+    with _database() as engine:
+        found = migrate.current(engine)
     if as_json:
         emit_json({"current": found, "needed": migrate.head()})
     else:
@@ -63,8 +65,7 @@ def worker_role(
         why = f"the database embedded in {current_settings.home} has one role, and only this machine reaches it"
         raise BadWorkerRole(name=name, why=f"{why}. Set FARM_DATABASE_URL to a Postgres that worker hosts reach")
     given = current_settings.worker_password
-    with services(current_settings) as urls:
-        engine = make_engine(urls.database_url, application="farm db")
+    with _database() as engine:
         migrate.require_head(engine)
         with engine.begin() as connection:
             new = not roles.exists(connection, name)
@@ -83,5 +84,16 @@ def worker_role(
 @app.command()
 def check() -> None:
     """For developers: fail where the tables in code and the migrations differ."""
+    with _database() as engine:
+        migrate.check_models_match(engine)
+
+
+@contextmanager
+def _database() -> Iterator[Engine]:
+    """The farm's database at whatever revision it is."""
     with services(settings()) as urls:
-        migrate.check_models_match(make_engine(urls.database_url, application="farm db"))
+        engine = make_engine(urls.database_url, application="farm db")
+        try:
+            yield engine
+        finally:
+            engine.dispose()

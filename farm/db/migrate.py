@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 import farm
 from farm.errors import WrongRevision
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 MIGRATIONS = Path(farm.__file__).parent.parent / "migrations"
 
 
 def _config(engine: Engine | None = None) -> Config:
+    # Every program asks for the revision, and few change it: alembic is an eighth of what a program imports.
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     if engine is not None:
@@ -25,31 +28,39 @@ def _config(engine: Engine | None = None) -> Config:
 
 
 def head() -> str:
-    """The revision that this version of the farm needs."""
-    found = ScriptDirectory.from_config(_config()).get_current_head()
-    if found is None:
+    """The revision that this version of the farm needs: the last one, as the files of migrations are in their order."""
+    found = [path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py")]
+    if not found:
         raise RuntimeError(f"there are no migrations in {MIGRATIONS}")
-    return found
+    return max(found)
 
 
 def current(engine: Engine) -> str | None:
     """The revision that the database has; None where it has no tables of the farm."""
     with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+        if connection.execute(text("SELECT to_regclass('alembic_version')")).scalar_one() is None:
+            return None
+        return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
     """Brings the database to a revision. What is there already stays."""
+    from alembic import command
+
     command.upgrade(_config(engine), revision)
 
 
 def downgrade(engine: Engine, revision: str) -> None:
     """Takes the database back to a revision; `base` removes everything."""
+    from alembic import command
+
     command.downgrade(_config(engine), revision)
 
 
 def check_models_match(engine: Engine) -> None:
     """Raises where the tables in code and in the database differ (alembic check)."""
+    from alembic import command
+
     command.check(_config(engine))
 
 

@@ -9,15 +9,15 @@ from samples import cpu, document
 from sqlalchemy import Engine
 
 from farm.campaign import Campaign, KnownDevice, plan
-from farm.db import campaigns, devices, migrate
+from farm.db import campaigns, devices
 from farm.db.engine import make_engine
 from farm.devices import DeviceIdentity
 
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
+    """On a migrated database: `database_url` copies one for a test that has an engine."""
     made = make_engine(database_url, application="test")
-    migrate.upgrade(made)
     yield made
     made.dispose()
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from commands import Command, farm_in, refused
+from commands import NOWHERE, Command, farm_here, refused
 from samples import document, row
 from sqlalchemy import Engine, text
 
@@ -24,7 +24,6 @@ from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
 
 RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 SHAPE = ["m", "n", "k"]
-NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 TIMES_MS = {4: 4.0, 8: 1.0, 16: 2.0}
 POWERS_W = {4: 100.0, 8: 300.0, 16: 110.0}
 
@@ -32,12 +31,12 @@ POWERS_W = {4: 100.0, 8: 300.0, 16: 110.0}
 @pytest.fixture
 def on_file(tmp_path: Path) -> Command:
     """`farm` where no database answers."""
-    return farm_in(tmp_path, NOWHERE)
+    return farm_here(tmp_path, NOWHERE)
 
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
-    return farm_in(tmp_path, database_url)
+    return farm_here(tmp_path, database_url)
 
 
 def card(number: int) -> DeviceIdentity:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_in, refused
+from commands import NOWHERE, Command, farm_here, farm_in, refused
 from sqlalchemy import Engine, text
 from typer.models import CommandInfo
 
@@ -25,6 +27,12 @@ GOOD = {
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
+    return farm_here(tmp_path, database_url)
+
+
+@pytest.fixture
+def program(tmp_path: Path, database_url: str) -> Command:
+    """`farm` as a process, whose last words and exit code are Python's own."""
     return farm_in(tmp_path, database_url)
 
 
@@ -64,13 +72,13 @@ def test_a_bad_campaign_is_refused_and_changes_nothing(
     assert stored(engine) == before
 
 
-def test_a_file_that_does_not_exist_is_named(command: Command) -> None:
-    refused(command("submit", "missing.yaml"), 2, "missing.yaml")
+def test_a_file_that_does_not_exist_is_named(program: Command) -> None:
+    refused(program("submit", "missing.yaml"), 2, "missing.yaml")
 
 
-def test_an_unreachable_database_is_named_without_its_password(command: Command, tmp_path: Path) -> None:
+def test_an_unreachable_database_is_named_without_its_password(program: Command, tmp_path: Path) -> None:
     url = "postgresql://ann:hunter2@127.0.0.1:1/farm"
-    done = command("submit", written(tmp_path, GOOD), FARM_DATABASE_URL=url)
+    done = program("submit", written(tmp_path, GOOD), FARM_DATABASE_URL=url)
     refused(done, 3, "127.0.0.1:1", "FARM_DATABASE_URL")
     assert "hunter2" not in done.stderr
 
@@ -81,8 +89,8 @@ def test_a_url_that_is_no_postgres_url_is_refused(command: Command) -> None:
     )
 
 
-def test_an_unreachable_broker_is_named_without_its_password(command: Command, engine: Engine, tmp_path: Path) -> None:
-    done = command("run", written(tmp_path, GOOD), FARM_BROKER_URL="redis://:hunter2@127.0.0.1:1/0")
+def test_an_unreachable_broker_is_named_without_its_password(program: Command, engine: Engine, tmp_path: Path) -> None:
+    done = program("run", written(tmp_path, GOOD), FARM_BROKER_URL="redis://:hunter2@127.0.0.1:1/0")
     refused(done, 3, "127.0.0.1:1", "FARM_BROKER_URL")
     assert "hunter2" not in done.stderr
     assert stored(engine)["campaigns"] == 0
@@ -136,8 +144,14 @@ def test_a_mistyped_command_says_what_would_be_right(
     refused(command(*arguments), code, says)
 
 
-def test_an_empty_farm_says_what_to_do_next(command: Command, engine: Engine) -> None:
-    assert "farm submit" in command("status").stdout
+def test_commands_start_without_what_few_of_them_need() -> None:
+    heavy = "{'alembic', 'mlflow', 'sklearn', 'scipy', 'pandas', 'pyarrow', 'matplotlib', 'cupy'}"
+    loaded = f"import sys, farm.cli.app; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_an_empty_farm_says_what_to_do_next(command: Command, program: Command, engine: Engine) -> None:
+    assert "farm submit" in program("status").stdout
     assert "farm-worker" in command("devices").stdout
     assert "No measurements" in command("results").stdout
     assert json.loads(command("results", "--json").stdout) == []
@@ -157,7 +171,7 @@ def _commands() -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("words", _commands(), ids=" ".join)
-def test_every_command_explains_itself(command: Command, words: tuple[str, ...]) -> None:
-    done = command(*words, "--help")
+def test_every_command_explains_itself(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = farm_here(tmp_path, NOWHERE)(*words, "--help")
     assert done.returncode == 0
     assert re.search(r"Usage: .*" + r" ".join(words), done.stdout)

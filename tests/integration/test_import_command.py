@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import Command, farm_in, refused
+from commands import Command, farm_here, refused
 from homes import environment, eventually
 from samples import cpu, document
 from sqlalchemy import Engine, text
@@ -52,7 +52,7 @@ TABLES = ("measurements", "configurations", "environments", "devices", "hosts")
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
-    return farm_in(tmp_path, database_url)
+    return farm_here(tmp_path, database_url)
 
 
 def load(engine: Engine, path: Path, **options: Any) -> Import:

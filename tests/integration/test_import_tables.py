@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_in, refused
+from commands import Command, farm_here, refused
 from foreign_tables import LAYER, RAN, SGEMM, TILED, layers, sheet
 from sqlalchemy import Engine, text
 
@@ -34,7 +34,7 @@ LAYERS = [
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
-    return farm_in(tmp_path, database_url)
+    return farm_here(tmp_path, database_url)
 
 
 def load(engine: Engine, table: Table, **options: Any) -> Import:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from audit import faults
-from commands import farm_in, refused
+from commands import farm_here, farm_in, refused
 from fsspec.implementations.memory import MemoryFileSystem
 from homes import eventually
 from programs import COORDINATOR, FARM_WORKER, Start, programs
@@ -650,7 +650,7 @@ def test_kernels_are_built_in_one_place_and_added_to_a_farm_in_another(
     engine: Engine, gpu: int, submit: Submit, database_url: str, toolkit: Toolkit, tmp_path: Path
 ) -> None:
     (tmp_path / "ahead.yaml").write_text(CAMPAIGN)
-    farm = farm_in(tmp_path, database_url)
+    farm = farm_here(tmp_path, database_url)
     given = ("kernels", "build", "ahead.yaml", "--arch", "sm_90a", "-o", "out")
     built = farm(*given, "--json", **toolkit.variables)
     assert built.returncode == 0, built.stderr
@@ -672,7 +672,7 @@ def test_people_are_told_what_is_waited_for_and_who_would_build_it(
     engine: Engine, gpu: int, database_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "ahead.yaml").write_text(CAMPAIGN)
-    farm = farm_in(tmp_path, database_url)
+    farm = farm_here(tmp_path, database_url)
     assert "2 kernels are needed, built ahead of time." in farm("submit", "ahead.yaml", "--dry-run").stdout
     with engine.begin() as connection:
         devices.heartbeat(connection, gpu)
@@ -713,7 +713,7 @@ def test_kernels_build_says_what_does_not_compile_and_keeps_the_rest(
     (tmp_path / "ahead.yaml").write_text(CAMPAIGN)
     toolkit.refuse("-DSTAGES=3")
     given = ("kernels", "build", "ahead.yaml", "--arch", "sm_80", "--arch", "sm_90a", "-o", "out")
-    built = farm_in(tmp_path, database_url)(*given, **toolkit.variables)
+    built = farm_here(tmp_path, database_url)(*given, **toolkit.variables)
     assert built.returncode == 6
     assert built.stdout.count("it is refused") == 2
     assert len(list(KernelCache(tmp_path / "out").records())) == 2
@@ -724,6 +724,6 @@ def test_kernels_build_refuses_what_makes_no_sense(database_url: str, toolkit: T
     (tmp_path / "plain.yaml").write_text(
         "name: plain\nproblems: {m: 64, n: 64, k: 32, types: [f32]}\nkernels: [{family: tiled}]\n"
     )
-    farm = farm_in(tmp_path, database_url)
+    farm = farm_here(tmp_path, database_url)
     refused(farm("kernels", "build", "plain.yaml", "--arch", "sm_90a"), 2, "needs a kernel that is built ahead")
     refused(farm("kernels", "build", "plain.yaml", "--arch", "hopper"), 2, "Write it as nvcc does, as in sm_90a")

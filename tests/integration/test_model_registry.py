@@ -132,8 +132,10 @@ def test_everything_lies_beside_the_database_and_nothing_in_the_current_folder(
     assert {path.name for path in trained.home.iterdir()} == {"mlflow.db", "mlartifacts"}
 
 
-def test_equal_tables_and_code_are_not_trained_again(tmp_path: Path, cheap: None) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+def test_equal_tables_and_code_are_not_trained_again(
+    tmp_path: Path, cheap: None, new_registry: Callable[[Path], str]
+) -> None:
+    uri = new_registry(tmp_path)
     first = train(uri)
     again = train(uri, TABLE.sample(frac=1, random_state=1))
     assert (first.reused, again.reused) == (False, True)
@@ -351,11 +353,13 @@ def test_the_training_table_holds_measured_rows_only_unless_asked(measured: Engi
     assert nothing.empty
 
 
-def test_rows_from_postgres_train_a_model(measured: Engine, tmp_path: Path, cheap: None) -> None:
+def test_rows_from_postgres_train_a_model(
+    measured: Engine, tmp_path: Path, cheap: None, new_registry: Callable[[Path], str]
+) -> None:
     with measured.connect() as connection:
         table = read_training_table(connection, "cpu-test")
         nothing = read_training_table(connection, "another")
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    uri = new_registry(tmp_path)
     outcome = train_and_register(table, "cpu-test", tracking_uri=uri, code_version="1.0", settings=SMALL)
     assert (outcome.rows, outcome.shapes, outcome.power_configurations) == (12, 6, 0)
     # Twelve times that have nothing to do with their configurations: nobody should pull that by default.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_in, refused
+from commands import Command, farm_here, farm_in, refused
 from samples import cpu, document
 from sqlalchemy import Engine, text
 from test_batches import claim, counts, form, land, leased
@@ -37,7 +37,7 @@ DOCUMENT = document(measure={"max_attempts": 1, "timing": {"target_rse": 0.02}})
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
-    return farm_in(tmp_path, database_url)
+    return farm_here(tmp_path, database_url)
 
 
 @pytest.fixture
@@ -256,7 +256,13 @@ def test_a_device_that_is_not_named_clearly_is_refused_and_nothing_changes(
 
 
 def test_devices_say_what_they_do_and_a_silent_one_is_red_above_all_others(
-    command: Command, engine: Engine, announce: Announce, device: int, small: Stored
+    command: Command,
+    engine: Engine,
+    announce: Announce,
+    device: int,
+    small: Stored,
+    tmp_path: Path,
+    database_url: str,
 ) -> None:
     _, stopped, gone, silent = device, announce(cpu(2)), announce(cpu(3)), announce(cpu(4))
     lease = leased(engine, device, size=3)
@@ -283,7 +289,8 @@ def test_devices_say_what_they_do_and_a_silent_one_is_red_above_all_others(
     assert busy["busy_s"] > 0
     assert busy["measurements"] == 2
     assert busy["errors_last_hour"] == {"invalid": 0, "failed": 1, "killed": 0}
-    shown = command("devices", FORCE_COLOR="1", COLUMNS="100").stdout
+    in_colour = farm_in(tmp_path, database_url)  # as a process knows its terminal when it starts
+    shown = in_colour("devices", FORCE_COLOR="1", COLUMNS="100").stdout
     assert "\x1b[1;31msilent" in shown
     assert shown.index("CPU-4") < shown.index("CPU-1")
     plain = said(command, "devices")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from commands import Command, farm_here, refused
+from commands import NOWHERE, Command, farm_here, refused
 
 from farm import registry
 from farm.errors import NoChampionBefore, NoSuchModel, NotPromotable
@@ -56,19 +55,9 @@ def aliases(uri: str) -> dict[str, tuple[str, ...]]:
     return {model.version: model.aliases for model in registry.list_models(uri)}
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A registry without models: MLflow takes seconds to make one, and a copy does as well."""
-    file = tmp_path_factory.mktemp("empty") / "mlflow.db"
-    with registry.registry_client(f"sqlite:///{file}") as client:
-        client.search_registered_models()
-    return file
-
-
 @pytest.fixture
-def uri(tmp_path: Path, empty_store: Path) -> str:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+def uri(tmp_path: Path, new_registry: Callable[[Path], str]) -> str:
+    return new_registry(tmp_path)
 
 
 # --- by itself -------------------------------------------------------------------------------------------
@@ -216,10 +205,10 @@ def test_the_card_says_what_was_learned_and_decided(uri: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+def home(tmp_path_factory: pytest.TempPathFactory, new_registry: Callable[[Path], str]) -> SimpleNamespace:
     """Three versions: the first champion, the present one, and one of shuffled measurements."""
     folder = tmp_path_factory.mktemp("home")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    uri = new_registry(folder)
     train(uri)
     train(uri, MORE)
     train(uri, shuffled())
@@ -282,8 +271,8 @@ def test_the_history_stays_within_what_the_registry_stores(as_before: SimpleName
 
 
 @pytest.fixture
-def farm(as_before: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Command:
-    return farm_here(as_before.folder, monkeypatch)
+def farm(as_before: SimpleNamespace) -> Command:
+    return farm_here(as_before.folder, NOWHERE)
 
 
 def test_the_commands_show_compare_promote_and_roll_back(farm: Command) -> None:

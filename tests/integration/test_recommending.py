@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_here, refused
+from commands import NOWHERE, Command, farm_here, refused
 
 from farm import registry
 from farm.errors import NotPredictable
@@ -24,8 +25,8 @@ SMALL = ForestSettings(trees=10)
 
 
 @pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    found = f"sqlite:///{tmp_path_factory.mktemp('home') / 'mlflow.db'}"
+def uri(tmp_path_factory: pytest.TempPathFactory, new_registry: Callable[[Path], str]) -> str:
+    found = new_registry(tmp_path_factory.mktemp("home"))
     table = tiled_table((256, 512, 1024), tiles=(8, 16, 24, 32)).assign(device_type=CARD)
     unpowered = tiled_table((256, 512), power=False)
     with cheap_trainings():
@@ -85,8 +86,8 @@ def test_a_family_or_an_objective_that_was_never_measured_is_refused(uri: str, m
 
 
 @pytest.fixture
-def farm(uri: str, monkeypatch: pytest.MonkeyPatch) -> Command:
-    return farm_here(Path(uri.removeprefix("sqlite:///")).parent, monkeypatch)
+def farm(uri: str) -> Command:
+    return farm_here(Path(uri.removeprefix("sqlite:///")).parent, NOWHERE)
 
 
 def test_the_command_prints_a_table_and_the_safe_choice(farm: Command) -> None:

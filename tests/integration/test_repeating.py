@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from commands import Command, farm_in
+from commands import Command, farm_here
 from samples import cpu, document, row
 from sqlalchemy import Engine, text
 from test_batches import land, leased
@@ -29,7 +29,7 @@ STRICT = {"operands": {"distribution": "normal", "seed": 7}}
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
-    return farm_in(tmp_path, database_url)
+    return farm_here(tmp_path, database_url)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from audit import unfinished
-from commands import Command, farm_in
+from commands import Command, farm_here
 from homes import eventually
 from programs import COORDINATOR, FARM_WORKER, programs
 from samples import cpu, document, row
@@ -500,7 +500,7 @@ def test_jobs_say_their_round_and_are_repeated_under_its_rules(
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
-    return farm_in(tmp_path, database_url)
+    return farm_here(tmp_path, database_url)
 
 
 def test_results_show_the_last_round_unless_all_are_asked_for(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import test_roles
-from commands import Command, farm_in, refused
+from commands import Command, farm_here, refused
 from samples import cpu, document, row
 from sqlalchemy import Engine, text
 from test_batches import counts, form, land, leased
@@ -237,7 +237,7 @@ def test_two_workers_may_store_the_first_sentinel_of_a_type_at_once(
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
-    return farm_in(tmp_path, database_url)
+    return farm_here(tmp_path, database_url)
 
 
 def told(command: Command, *arguments: str) -> Any:

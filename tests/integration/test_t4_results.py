@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_in, refused
+from commands import Command, farm_here, refused
 from samples import cpu, document
 from sqlalchemy import Engine
 from test_batches import claim, form, land, leased
@@ -29,7 +29,7 @@ KERNELS = [{"family": "blas", "threads": [1, 2, 4]}]  # 4 threads are more than 
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
-    return farm_in(tmp_path, database_url)
+    return farm_here(tmp_path, database_url)
 
 
 @pytest.fixture

@@ -285,9 +285,12 @@ def test_a_training_is_given_up_by_the_coordinator(engine: Engine, app: Celery, 
 
 # --- real trainers -------------------------------------------------------------------------------------
 
+ROOT = Path(__file__).parents[2]
+
 TRAINER = """
 import os, pathlib, time
 from farm.services import errands
+from tests.cheap_training import cheap_trainings
 from trainer import main, registry
 
 learn, folder = registry.learn, pathlib.Path(os.environ["TEST_FOLDER"])
@@ -302,9 +305,10 @@ def slowly(*arguments):
 if "TEST_SLOWLY" in os.environ:
     registry.learn = slowly
 errands.BEAT_SECONDS = 0.1
-main.main()
+with cheap_trainings():
+    main.main()
 """
-"""`farm-trainer`, which speaks more often; a slow one does not finish learning before it is told to go on."""
+"""`farm-trainer`, which speaks more often and learns less; a slow one does not finish learning before it is told to go on."""
 
 
 class Trainer:
@@ -316,7 +320,8 @@ class Trainer:
         more = {**variables, "TEST_FOLDER": str(folder), **({"TEST_SLOWLY": "1"} if slow else {})}
         with self._log.open("ab") as output:
             command = [sys.executable, "-c", TRAINER]
-            self._process = subprocess.Popen(command, env=environment(folder / ".farm", **more), stderr=output)
+            variables = environment(folder / ".farm", **more)
+            self._process = subprocess.Popen(command, cwd=ROOT, env=variables, stderr=output)
 
     def log(self) -> str:
         return self._log.read_text()
@@ -337,8 +342,8 @@ class Trainer:
 
 
 @pytest.fixture
-def tracking_uri(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+def tracking_uri(tmp_path: Path, new_registry: Callable[[Path], str]) -> str:
+    return new_registry(tmp_path)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ QUICK = MeasuringRules(timing=TimingRules(min_samples=5, max_seconds=0.05, warmu
 
 
 @pytest.fixture(scope="module")
-def device() -> Any:
-    opened = cpu.CpuDevice(cpu.identify())
-    opened.open()
+def device() -> Iterator[cpu.CpuDevice]:
+    """This machine, as if its cache were small: a server's takes a gigabyte of operands and more sets than there may be."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(host, "last_level_cache_bytes", lambda: 2**23)
+        opened = cpu.CpuDevice(cpu.identify())
+        opened.open()
     yield opened
     opened.close()
 
@@ -70,7 +74,8 @@ def test_more_threads_than_the_machine_has_are_invalid(device: Any) -> None:
         device.measure(Configuration.parse("blas(threads=4096) 8x8x8 f32"), QUICK)
 
 
-def test_threads_that_blas_does_not_grant_are_invalid(device: Any) -> None:
+def test_threads_that_blas_does_not_grant_are_invalid(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "last_level_cache_bytes", lambda: 2**23)
     generous = cpu.CpuDevice(device.identity)
     generous.open()
     generous.identity = dataclasses.replace(

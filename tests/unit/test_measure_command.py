@@ -20,6 +20,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 import typer
+from commands import called
 from homes import environment, eventually, processes_under
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,11 +58,19 @@ def nowhere(folder: Path, **more: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Command:
+def command(tmp_path: Path) -> Iterator[Command]:
     """`farm measure` in a folder of its own, in which it leaves no process and no file."""
+    yield lambda *arguments, **more: called(("measure", *arguments), tmp_path, nowhere(tmp_path, **more))
+    assert processes_under(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Command:
+    """The same as a process of its own, for what belongs to one."""
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+        return subprocess.run(
             words(*arguments),
             cwd=tmp_path,
             env=nowhere(tmp_path, **more),
@@ -70,9 +79,6 @@ def command(tmp_path: Path) -> Command:
             timeout=120,
             check=False,
         )
-        assert processes_under(tmp_path) == []
-        assert list(tmp_path.iterdir()) == []
-        return done
 
     return run
 
@@ -80,8 +86,8 @@ def command(tmp_path: Path) -> Command:
 # --- what is measured --------------------------------------------------------------------------------
 
 
-def test_a_configuration_is_measured_on_the_cpu_without_any_service(command: Command) -> None:
-    done = command(SMALL, "--device", "cpu", "--rules", QUICK, "--json")
+def test_a_configuration_is_measured_on_the_cpu_without_any_service(program: Command) -> None:
+    done = program(SMALL, "--device", "cpu", "--rules", QUICK, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     here = cpu.identify()
@@ -178,12 +184,12 @@ def test_people_read_the_explanation_below_the_table(command: Command) -> None:
     assert "█" in explained
 
 
-def test_a_terminal_without_unicode_gets_ascii(command: Command) -> None:
+def test_a_terminal_without_unicode_gets_ascii(program: Command) -> None:
     arguments = (SMALL, "--device", "cpu", "--rules", QUICK, "--explain")
-    done = command(*arguments, PYTHONIOENCODING="ascii")
+    done = program(*arguments, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert "#" in done.stdout
-    done = command(RECORDED, "--device", f"recorded:{RECORDING}", PYTHONIOENCODING="ascii")
+    done = program(RECORDED, "--device", f"recorded:{RECORDING}", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert "temperature after C" in done.stdout
 

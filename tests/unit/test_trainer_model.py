@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,9 @@ from tests.training_tables import blas_table, tiled_table
 from trainer.forest import ForestSettings, as_arrays, fit
 from trainer.model.columns import OUTPUTS, Vocabulary
 from trainer.model.physics import compulsory_bytes, flops_of
-from trainer.model.predictor import BOUNDS, OUTSIDE, Interval, Predictor
-from trainer.table import ELEMENT_BYTES, configurations
+from trainer.model.predictor import BOUNDS, OUTSIDE, ROWS_AT_ONCE, Interval, Predictor
+from trainer.model.trees import Grove
+from trainer.table import configurations
 
 SMALL = ForestSettings(trees=20)
 CONFIGURED = configurations(tiled_table())
@@ -182,6 +184,15 @@ def test_a_kernel_of_known_values_that_was_never_measured_is_said_to_be_outside(
     assert outside(model, **asked, tile_n=32) == "kernel"
 
 
+def test_a_kernel_of_one_family_is_none_of_another_with_the_same_parameters() -> None:
+    known = MODEL.vocabulary.families["tiled"]
+    families = {"tiled": known, "twin": replace(known, kernels=((31.0,),))}
+    vocabulary = replace(MODEL.vocabulary, families=families)
+    same = {"m": 512, "n": 512, "k": 512, "ab": "f32"}
+    rows = vocabulary.read(pd.DataFrame(same | {"family": ["tiled", "twin", "twin"], "tile": [16, 16, 31]}))
+    assert vocabulary.outside(rows, flops_of(rows)) == ["", "kernel", ""]
+
+
 def test_power_is_predicted_only_of_families_and_types_of_which_it_was_measured() -> None:
     """What another family draws says nothing of this one."""
     unpowered = two_kernels().assign(power_w=np.nan, energy_mj=np.nan)
@@ -227,6 +238,38 @@ def test_a_mapping_of_columns_is_the_same_as_a_table_and_one_row_as_many() -> No
         pd.testing.assert_frame_equal(pd.DataFrame(one), whole.iloc[[row]].reset_index(drop=True))
 
 
+def of_several_families() -> pd.DataFrame:
+    """Two families on the same types, one of which has no power, and a third with types and a layout of its own."""
+    cutlass = two_kernels().assign(ab="f16", cd="f16", acc="f32", layout="tn")
+    return configurations(pd.concat([tiled_table((256, 512)), blas_table(), cutlass], ignore_index=True))
+
+
+def test_a_prediction_does_not_depend_on_the_rows_beside_it() -> None:
+    """Many rows are taken in pieces, and a single one takes shortcuts."""
+    table = of_several_families()
+    bounds = {output: Interval(0.01, {"0.9": 2.0}) for output in ("runtime_ms", "power_w")}
+    model = fit("test-device", table, SMALL, bounds)
+    raw = table[list(model.vocabulary.raw_columns)]
+    raw = raw.assign(m=raw["m"].where(raw.index % 7 > 0, 100_000), tile=raw["tile"].replace(16, 17))
+    many = raw.sample(ROWS_AT_ONCE + 500, replace=True, random_state=0)
+    whole = model.predict(many)
+    assert set(whole["outside"]) >= {"", "kernel", "m, flops"}
+    np.testing.assert_array_equal(whole["power_w"].isna(), many["family"] == "blas")
+    pd.testing.assert_frame_equal(whole, model.predict(raw).loc[many.index], rtol=1e-12)
+    as_lists = {name: many[name].tolist() for name in many}
+    pd.testing.assert_frame_equal(pd.DataFrame(model.predicted(as_lists)), whole.reset_index(drop=True), rtol=1e-12)
+    for _, row in raw.groupby("family").sample(3, random_state=0).iterrows():
+        expected = model.predict(raw.loc[[row.name, row.name]])
+        pd.testing.assert_frame_equal(model.predict(raw.loc[[row.name]]), expected.head(1), rtol=1e-12)
+        given = {str(name): [value] for name, value in row.dropna().items()}
+        pd.testing.assert_frame_equal(model.predict(given), expected.head(1).reset_index(drop=True), rtol=1e-12)
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="n has 1 values, for 2 rows"):
+        MODEL.predicted({"m": [512, 512], "n": [512], "k": [512, 512], "ab": ["f32"] * 2, "family": ["tiled"] * 2})
+
+
 def test_a_stored_model_predicts_what_the_fitted_one_does(tmp_path: Path) -> None:
     MODEL.save(tmp_path)
     pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(CONFIGURED), MODEL.predict(CONFIGURED))
@@ -238,10 +281,24 @@ def test_the_arrays_of_a_forest_predict_what_scikit_learn_does() -> None:
     x = random.normal(size=(3000, 4)).astype("float32")
     y = np.column_stack([x[:, 0] * x[:, 1], np.abs(x[:, 2])])
     forest = ExtraTreesRegressor(n_estimators=50, random_state=0).fit(x[:300], y[:300])
-    mean, spread = as_arrays(forest, np.zeros(2), np.ones(2)).predict(x)
-    np.testing.assert_allclose(mean, forest.predict(x), rtol=1e-5, atol=1e-6)
+    mean, spread = Grove.of([as_arrays(forest, np.zeros(2), np.ones(2))]).predict(x)
+    np.testing.assert_allclose(mean.T, forest.predict(x), rtol=1e-5, atol=1e-6)
     each = np.stack([tree.predict(x) for tree in forest.estimators_])
-    np.testing.assert_allclose(spread, each.std(axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(spread.T, each.std(axis=0), rtol=1e-4, atol=1e-6)
+
+
+def test_forests_that_are_walked_together_predict_what_each_does() -> None:
+    random = np.random.default_rng(3)
+    x = random.normal(size=(3000, 3)).astype("float32")
+    forests = [
+        as_arrays(
+            ExtraTreesRegressor(trees, random_state=0).fit(x[:rows], y[:rows]), np.zeros(outputs), np.ones(outputs)
+        )
+        for trees, rows, outputs, y in ((5, 2000, 1, x[:, 0]), (9, 40, 2, x[:, 1:]))
+    ]
+    alone = [np.concatenate(each) for each in zip(*(Grove.of([one]).predict(x) for one in forests), strict=True)]
+    for together, apart in zip(Grove.of(forests).predict(x), alone, strict=True):
+        np.testing.assert_array_equal(together, apart)
 
 
 def test_a_row_goes_the_same_way_at_a_threshold_itself() -> None:
@@ -252,8 +309,8 @@ def test_a_row_goes_the_same_way_at_a_threshold_itself() -> None:
     exact = np.concatenate([tree.tree_.threshold for tree in forest.estimators_])
     near = exact.astype("float32")
     asked = np.concatenate([near, np.nextafter(near, np.float32(9)), np.nextafter(near, np.float32(-9))])[:, None]
-    arrays = as_arrays(forest, np.zeros(1), np.ones(1))
-    np.testing.assert_allclose(arrays.predict(asked)[0][:, 0], forest.predict(asked), rtol=1e-5)
+    arrays = Grove.of([as_arrays(forest, np.zeros(1), np.ones(1))])
+    np.testing.assert_allclose(arrays.predict(asked)[0][0], forest.predict(asked), rtol=1e-5)
 
 
 @given(
@@ -270,7 +327,7 @@ def test_work_and_traffic_are_those_of_the_domain(shape: tuple[int, int, int], t
     )
     rows = MODEL.vocabulary.read(row.assign(family="tiled"))
     assert flops_of(rows)[0] == problem.flops
-    assert compulsory_bytes(rows, ELEMENT_BYTES)[0] == problem.bytes
+    assert compulsory_bytes(rows)[0] == problem.bytes
 
 
 def test_time_grows_with_work_beyond_the_largest_trained_shape() -> None:

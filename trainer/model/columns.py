@@ -7,8 +7,9 @@ nothing where the family has no such parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,10 @@ WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta")
 OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
 
 EXTENTS = ("m", "n", "k")
-_TEXTS = ("ab", "family", "cd", "acc", "layout")
+_KIND = ("family", "ab", "cd", "acc", "layout")
+_FIXED = {"alpha": 1.0, "beta": 0.0}
+"""What stands for a gap of these, whatever the family."""
+
 _LARGEST_EXTENT = 2**31 - 1
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -38,30 +42,49 @@ class Text:
         """A number for each row, by its text."""
         return np.array([of(value) for value in self.values], "float64")[self.codes]
 
-    def is_in(self, wanted: Sequence[str]) -> Bools:
+    def is_in(self, wanted: Container[str]) -> Bools:
         return np.array([value in wanted for value in self.values], bool)[self.codes]
 
-    def __add__(self, other: Text | str) -> Text:
-        if isinstance(other, str):
-            return Text(self.codes, tuple(value + other for value in self.values))
-        if len(self.codes) == 1:
-            return _single(self.values[self.codes[0]] + other.values[other.codes[0]])
-        width = max(1, len(other.values))
-        codes, both = pd.factorize(self.codes * width + other.codes)
-        return Text(codes, tuple(self.values[pair // width] + other.values[pair % width] for pair in both.tolist()))
+    def position(self, among: Sequence[str]) -> Array:
+        """Where each row's text stands among these, of which it must be one."""
+        return np.array([among.index(value) for value in self.values], "intp")[self.codes]
+
+    def part(self, rows: slice) -> Text:
+        return Text(self.codes[rows], self.values)
+
+    @classmethod
+    def joined(cls, columns: Sequence[Text]) -> Text:
+        """The texts of each row in one, with colons between them."""
+        if len(columns[0].codes) == 1:
+            return _single(":".join(column.values[column.codes[0]] for column in columns))
+        widths = tuple(max(1, len(column.values)) for column in columns)
+        codes, found = pd.factorize(np.ravel_multi_index(tuple(column.codes for column in columns), widths))
+        parts = (
+            [column.values[index] for index in picked.tolist()]
+            for column, picked in zip(columns, np.unravel_index(found, widths), strict=True)
+        )
+        return cls(codes, tuple(":".join(each) for each in zip(*parts, strict=True)))
 
 
 def _single(value: str) -> Text:
     """A column of one row."""
-    return Text(np.zeros(1, "int64"), (value,))
+    return Text(np.zeros(1, "intp"), (value,))
+
+
+def stacked(columns: Sequence[Any], rows: int) -> Floats:
+    """[columns, rows], to be worked on at once: for few rows, numpy's calls take longer than their work."""
+    return np.array(columns, "float64").reshape(len(columns), rows)
 
 
 @dataclass(frozen=True)
 class Configurations:
     """Completed rows: numbers as float64 [rows], NaN where a family has no such parameter; texts without gaps."""
 
+    # By column, and the bytes of an element of each type as `ab_bytes`, `cd_bytes` and `acc_bytes`.
     numbers: Mapping[str, Floats]
     texts: Mapping[str, Text]
+    # Family, types and layout of each row, as "family:ab:cd:acc:layout".
+    kinds: Text
 
     def __len__(self) -> int:
         return len(self.numbers["m"])
@@ -72,6 +95,19 @@ class Configurations:
     def parameter(self, name: str) -> Floats:
         """A kernel parameter, all NaN where no row can have it."""
         return self.numbers[name] if name in self.numbers else np.full(len(self), np.nan)
+
+    def parts(self, rows: int) -> Iterator[Configurations]:
+        """These in pieces of at most so many rows; no rows are one piece."""
+        if len(self) <= rows:
+            yield self
+            return
+        for start in range(0, len(self), rows):
+            some = slice(start, start + rows)
+            yield Configurations(
+                {name: values[some] for name, values in self.numbers.items()},
+                {name: text.part(some) for name, text in self.texts.items()},
+                self.kinds.part(some),
+            )
 
 
 @dataclass(frozen=True)
@@ -129,40 +165,87 @@ class Vocabulary:
 
     def known(self, rows: Configurations) -> Bools:
         """Which rows have only values of family, types and layout that were measured together."""
-        kinds, known = types_of(rows) + " " + rows.texts["layout"], np.zeros(len(rows), dtype=bool)
-        for name, family in self.families.items():
-            measured = [f"{types} {layout}" for types, layouts in family.layouts.items() for layout in layouts]
-            known |= rows.texts["family"].is_in([name]) & kinds.is_in(measured)
-        return known
+        return rows.kinds.is_in(self._measured)
 
     def powered(self, rows: Configurations) -> Bools:
-        """Which rows have a family and types of which power was measured."""
-        types, found = types_of(rows), np.zeros(len(rows), dtype=bool)
-        for name, family in self.families.items():
-            found |= rows.texts["family"].is_in([name]) & types.is_in(family.powered)
-        return found
+        """Which of the known rows have a family and types of which power was measured."""
+        return rows.kinds.is_in(self._powered)
 
     def outside(self, rows: Configurations, flops: Floats) -> list[str]:
         """For each row what lies outside of what was measured of its family: columns, as in `m, tile`, and `kernel` where no
         kernel with all these values was; or nothing."""
-        columns = (*EXTENTS, "flops", *self.parameters, "kernel")
-        code = np.zeros(len(rows), dtype="int64")
-        for name, family in self.families.items():
-            here = rows.texts["family"].is_in([name])
-            kernels = _keys(np.array(family.kernels, "float64").reshape(len(family.kernels), -1))
-            own = _keys(np.column_stack([rows[parameter] for parameter in family.parameters]))
-            code |= (here & ~np.isin(own, kernels)).astype("int64") << (len(columns) - 1)
-            for bit, column in enumerate(columns):
-                if column not in family.ranges:
-                    continue
-                low, high = family.ranges[column]
-                value = flops if column == "flops" else rows[column]
-                code |= (here & ((value < low) | (value > high))).astype("int64") << bit
-        distinct, which = np.unique(code, return_inverse=True)
-        said = [
-            ", ".join(column for bit, column in enumerate(columns) if value >> bit & 1) for value in distinct.tolist()
+        family = rows.texts["family"].position(tuple(self.families))
+        numbers = {
+            **{name: rows[name] for name in EXTENTS},
+            "flops": flops,
+            **{name: rows[name] for name in self.trained},
+        }
+        values = stacked(list(numbers.values()), len(rows))
+        least, greatest = self._ranges
+        beyond = (values < least[:, family]) | (values > greatest[:, family])
+        kernels = _keys(family, values[len(EXTENTS) + 1 :])
+        strange = self._kernels.take(self._kernels.searchsorted(kernels), mode="clip") != kernels
+        columns = (*numbers, "kernel")
+        bits = 1 << np.arange(len(columns))
+        codes = (bits[:-1] @ beyond + bits[-1] * strange).tolist()
+        said = {code: ", ".join(name for bit, name in enumerate(columns) if code >> bit & 1) for code in set(codes)}
+        return [said[code] for code in codes]
+
+    @cached_property
+    def trained(self) -> tuple[str, ...]:
+        """The parameters of the families that were trained."""
+        return tuple(
+            name for name in self.parameters if any(name in known.parameters for known in self.families.values())
+        )
+
+    @cached_property
+    def _measured(self) -> frozenset[str]:
+        """Kinds, as in `Configurations`."""
+        return frozenset(
+            f"{name}:{types}:{layout}"
+            for name, known in self.families.items()
+            for types, layouts in known.layouts.items()
+            for layout in layouts
+        )
+
+    @cached_property
+    def _powered(self) -> frozenset[str]:
+        """The kinds of which power was measured, in whatever layout."""
+        return frozenset(
+            f"{name}:{types}:{layout}"
+            for name, known in self.families.items()
+            for types in known.powered
+            for layout in known.layouts[types]
+        )
+
+    @cached_property
+    def _numbers(self) -> tuple[str, ...]:
+        """The columns of numbers; those of extents come first."""
+        return (*EXTENTS, *_FIXED, *self.parameters)
+
+    @cached_property
+    def _defaults(self) -> Floats:
+        """[numbers, families]: what stands for a gap, NaN where nothing does."""
+        families = [_FIXED | dict(known.parameters) for known in self.families.values()]
+        return stacked([[family.get(name, np.nan) for family in families] for name in self._numbers], len(families))
+
+    @cached_property
+    def _ranges(self) -> tuple[Floats, Floats]:
+        """The least and the greatest values of extents, flops and the trained parameters: twice [columns, families]."""
+        columns, anything = (*EXTENTS, "flops", *self.trained), (-np.inf, np.inf)
+        ends = np.array([[known.ranges.get(name, anything) for known in self.families.values()] for name in columns])
+        return ends[..., 0], ends[..., 1]
+
+    @cached_property
+    def _kernels(self) -> Array:
+        """The keys of the kernels that were measured, sorted."""
+        kernels = [
+            (family, dict(zip(known.parameters, kernel, strict=True)))
+            for family, known in enumerate(self.families.values())
+            for kernel in known.kernels
         ]
-        return [said[index] for index in which.tolist()]
+        parameters = [[kernel.get(name, np.nan) for _, kernel in kernels] for name in self.trained]
+        return np.sort(_keys(np.array([family for family, _ in kernels]), stacked(parameters, len(kernels))))
 
     def complete(self, frame: Mapping[str, Any] | pd.DataFrame) -> Configurations:
         """The raw columns of `frame`, checked, with gaps filled.
@@ -170,7 +253,7 @@ class Vocabulary:
         Raises ValueError naming the row, the column, and what the model knows.
         """
         rows = self.read(frame)
-        self._check_known(rows, _labels(frame, len(rows)))
+        self._check_known(rows, _labels(frame))
         return rows
 
     def read(self, frame: Mapping[str, Any] | pd.DataFrame) -> Configurations:
@@ -178,36 +261,42 @@ class Vocabulary:
         missing = [name for name in REQUIRED if name not in frame]
         if missing:
             raise ValueError(f"the columns {', '.join(missing)} are missing; the model needs {', '.join(REQUIRED)}")
-        labels = _labels(frame, len(frame["m"]))
-        numbers = {name: _extent(frame, name, labels) for name in EXTENTS}
+        labels = _labels(frame)
+        if isinstance(frame, pd.DataFrame) and len(frame) == 1:
+            # A single value of a table takes as long to get as a column of it; the whole row takes a fifth of all of them.
+            frame = {str(name): [value] for name, value in zip(frame, frame.to_numpy(object)[0], strict=True)}
         texts = {name: _text(frame, name, labels, None) for name in ("ab", "family")}
-        _check_one_of(texts["family"], tuple(self.families), "family", labels)
-        _check_one_of(texts["ab"], tuple(self.usual_output), "ab", labels)
+        _check_one_of(texts["family"], self.families, "family", labels)
+        _check_one_of(texts["ab"], self.usual_output, "ab", labels)
         for position, name in enumerate(("cd", "acc")):
             usual = Text(texts["ab"].codes, tuple(self.usual_output[ab][position] for ab in texts["ab"].values))
             texts[name] = _text(frame, name, labels, usual)
-        texts["layout"] = _text(frame, "layout", labels, Text(np.zeros(len(labels), "int64"), ("nn",)))
-        for name, number in (("alpha", 1.0), ("beta", 0.0)):
-            given = _number(frame, name, labels)
-            numbers[name] = np.where(np.isnan(given), number, given)
-        for name in self.parameters:
-            numbers[name] = self._parameter(frame, texts["family"], name, labels)
-        return Configurations(numbers, texts)
+        texts["layout"] = _text(frame, "layout", labels, Text(np.zeros(len(labels), "intp"), ("nn",)))
+        numbers = self._completed(frame, texts["family"], labels)
+        for name in ("ab", "cd", "acc"):
+            numbers[f"{name}_bytes"] = texts[name].map(lambda element: self.element_bytes.get(element, np.nan))
+        return Configurations(numbers, texts, Text.joined([texts[name] for name in _KIND]))
 
-    def _parameter(self, frame: Mapping[str, Any] | pd.DataFrame, family: Text, name: str, labels: Any) -> Floats:
-        default = family.map(lambda value: self.families[value].parameters.get(name, np.nan))
-        if name not in frame:
-            return default
-        given = _number(frame, name, labels)
-        idle = ~np.isnan(given) & np.isnan(default)
+    def _completed(self, frame: Mapping[str, Any] | pd.DataFrame, family: Text, labels: Any) -> dict[str, Floats]:
+        """The numbers of each row, checked, with gaps filled; extents, which are never absent, come first in `names`."""
+        numbers = dict(zip(self._numbers, self._defaults[:, family.position(tuple(self.families))], strict=True))
+        names = [name for name in numbers if name in frame]
+        given = stacked([_number(frame, name, labels) for name in names], len(labels))
+        _refuse(np.isinf(given), frame, names, labels, "a finite number")
+        extents = given[: len(EXTENTS)]
+        whole = (extents >= 1) & (extents <= _LARGEST_EXTENT) & (extents == np.floor(extents))
+        _refuse(~whole, frame, names, labels, f"a whole number from 1 to {_LARGEST_EXTENT}")
+        default, gaps = stacked([numbers[name] for name in names], len(labels)), np.isnan(given)
+        idle = (np.isnan(default) & ~gaps)[len(EXTENTS) :]
         if idle.any():
-            row = int(np.argmax(idle))
+            column, row = (np.argwhere(idle)[0] + (len(EXTENTS), 0)).tolist()
             which = family.values[family.codes[row]]
             has = ", ".join(self.families[which].parameters) or "none"
             raise ValueError(
-                f"row {labels[row]}: {which} has no parameter {name}, yet the row says {given[row]:g}; it has: {has}"
+                f"row {labels[row]}: {which} has no parameter {names[column]}, yet the row says {given[column, row]:g}; "
+                f"it has: {has}"
             )
-        return np.where(np.isnan(given), default, given)
+        return numbers | dict(zip(names, np.where(gaps, default, given), strict=True))
 
     def _check_known(self, rows: Configurations, labels: Any) -> None:
         strange = ~self.known(rows)
@@ -222,62 +311,55 @@ class Vocabulary:
         )
 
 
-def _keys(parameters: Floats) -> Array:
-    """One number for each row of whole numbers, different for different rows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        key = np.zeros(len(parameters), "uint64")
-        for column in parameters.T:
-            key = key * np.uint64(_KEY) + np.nan_to_num(column, nan=-1.0).astype("int64").astype("uint64")
-    return key
+def _keys(family: Array, parameters: Floats) -> Array:
+    """One number for each row of a family and whole numbers, [rows] and [parameters, rows]; different for different rows."""
+    with np.errstate(invalid="ignore"):
+        whole = np.where(np.isnan(parameters), -1.0, parameters).astype("int64").view("uint64")
+    found: Array = family.astype("uint64") + _powers(len(parameters)) @ whole
+    return found
+
+
+@cache
+def _powers(count: int) -> Array:
+    """Of `_KEY`, to the power of 1 and more."""
+    return np.array([pow(_KEY, power, 1 << 64) for power in range(1, count + 1)], "uint64")
 
 
 _KEY = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio (Knuth, The Art of Computer Programming, 6.4)."""
 
 
-def types_of(rows: Configurations) -> Text:
-    """The element types of each row, as "ab:cd:acc"."""
-    return rows.texts["ab"] + ":" + rows.texts["cd"] + ":" + rows.texts["acc"]
+def _labels(frame: Mapping[str, Any] | pd.DataFrame) -> Any:
+    """What rows are called in messages; as many as there are."""
+    return frame.index if isinstance(frame, pd.DataFrame) else range(len(frame["m"]))
 
 
-def _labels(frame: Mapping[str, Any] | pd.DataFrame, rows: int) -> Any:
-    """What rows are called in messages."""
-    return frame.index if isinstance(frame, pd.DataFrame) else range(rows)
-
-
-def _given(frame: Mapping[str, Any] | pd.DataFrame, name: str) -> Array:
+def _given(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any) -> Any:
+    """The column as it is. Raises ValueError where it has more or fewer values than there are rows."""
     column = frame[name]
-    return column.to_numpy() if isinstance(column, pd.Series) else np.asarray(column)
+    if len(column) != len(labels):
+        raise ValueError(f"{name} has {len(column)} values, for {len(labels)} rows")
+    return column
 
 
-def _number(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any) -> Floats:
-    """The column as float64, all NaN where it is absent. Raises ValueError where a value is no number."""
-    if name not in frame:
-        return np.full(len(labels), np.nan)
-    given = _given(frame, name)
+def _number(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any) -> Array:
+    """The column as numbers. Raises ValueError where a value is none."""
+    given = np.asarray(_given(frame, name, labels))
     if given.dtype.kind in "iuf":
-        values = given.astype("float64")
-        bad = np.isinf(values)
-    else:
-        parsed: Any = pd.to_numeric(pd.Series(given), errors="coerce")
-        values = parsed.to_numpy("float64", na_value=np.nan)
-        bad = (np.isnan(values) & ~pd.isna(given)) | np.isinf(values)
-    if bad.any():
-        row = int(np.argmax(bad))
-        shown = repr(given[row]) if isinstance(given[row], str) else given[row]
-        raise ValueError(f"row {labels[row]}: {name} is {shown}; it must be a finite number")
+        return given
+    parsed: Any = pd.to_numeric(pd.Series(given), errors="coerce")
+    values: Floats = parsed.to_numpy("float64", na_value=np.nan)
+    _refuse((np.isnan(values) & ~pd.isna(given))[None], frame, [name], labels, "a finite number")
     return values
 
 
-def _extent(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any) -> Floats:
-    values = _number(frame, name, labels)
-    with np.errstate(invalid="ignore"):
-        bad = ~((values >= 1) & (values <= _LARGEST_EXTENT) & (values == np.floor(values)))
+def _refuse(bad: Bools, frame: Mapping[str, Any] | pd.DataFrame, names: Sequence[str], labels: Any, must: str) -> None:
+    """Raises ValueError where a value is bad, [columns, rows], saying what it must be."""
     if bad.any():
-        row = int(np.argmax(bad))
-        value = _given(frame, name)[row]
-        raise ValueError(f"row {labels[row]}: {name} is {value}; it must be a whole number from 1 to {_LARGEST_EXTENT}")
-    return values
+        column, row = np.argwhere(bad)[0].tolist()
+        value = np.asarray(frame[names[column]])[row]
+        shown = repr(str(value)) if isinstance(value, str) else value
+        raise ValueError(f"row {labels[row]}: {names[column]} is {shown}; it must be {must}")
 
 
 def _text(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any, default: Text | None) -> Text:
@@ -285,10 +367,12 @@ def _text(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any, defau
         if default is None:
             raise ValueError(f"row {labels[0]}: {name} is missing")
         return default
-    given = _given(frame, name)
-    if len(given) == 1 and isinstance(given[0], str):
-        return _single(str(given[0]))  # a tenth of the time that the general way takes
-    codes, found = pd.factorize(np.asarray(given, dtype=object))
+    given = _given(frame, name, labels)
+    if not isinstance(given, pd.Series):
+        given = np.asarray(given, dtype=object)
+        if len(given) == 1 and isinstance(given[0], str):
+            return _single(str(given[0]))  # a tenth of the time that the general way takes
+    codes, found = pd.factorize(given)
     values = tuple(str(value) for value in found)
     gaps = codes < 0
     if not gaps.any():
@@ -298,10 +382,9 @@ def _text(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any, defau
     return Text(np.where(gaps, default.codes + len(values), codes), (*values, *default.values))
 
 
-def _check_one_of(text: Text, known: tuple[str, ...], name: str, labels: Any) -> None:
-    strange = ~text.is_in(known)
-    if strange.any():
-        row = int(np.argmax(strange))
+def _check_one_of(text: Text, known: Mapping[str, Any], name: str, labels: Any) -> None:
+    if not known.keys() >= set(text.values):
+        row = int(np.argmin(text.is_in(known)))
         raise ValueError(
             f"row {labels[row]}: {name} is {text.values[text.codes[row]]!r}, which the model has not seen; "
             f"it knows {', '.join(known)}"

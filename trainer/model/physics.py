@@ -7,24 +7,28 @@ Waterman and Patterson, CACM 52(4), 2009) whose computing comes in whole waves o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from .card import Card
-from .columns import Configurations, Floats
+from .columns import Configurations, Floats, stacked
 
-_LIBRARY_TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
+LIBRARY_TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 """Tiles that vendors' libraries have kernels of, for every type."""
 
-_LIBRARY_SLICES = (1, 2, 4, 8, 16)
+_LIBRARY_SLICES = np.array([1.0, 2.0, 4.0, 8.0, 16.0])[:, None]
 _SHORTEST_SLICE = 128
 """Libraries do not cut k into shorter pieces."""
 
 _FEEDING = 48.0
 """What a tile pays for its operands: its time grows by this over the harmonic mean of its edges, halved. A rough figure: a
 forest learns what it misses."""
+
+_TILE_ROWS, _TILE_COLUMNS = np.array(LIBRARY_TILES, "float64").T[:, :, None]
+_TILE_AREA = _TILE_ROWS * _TILE_COLUMNS
+_TILE_WORK = (1 + _FEEDING * (1 / _TILE_ROWS + 1 / _TILE_COLUMNS) / 2) * 2.0 * _TILE_AREA
+"""Operations of a tile for each step of k, with what feeding it costs; all of these are [tiles, 1]."""
 
 _SLICING_MS = 1e-3
 """What adding up slices costs at the least: about one more launch."""
@@ -46,11 +50,10 @@ def flops_of(rows: Configurations) -> Floats:
     return 2.0 * rows["m"] * rows["n"] * rows["k"]
 
 
-def compulsory_bytes(rows: Configurations, element_bytes: Mapping[str, int]) -> Floats:
+def compulsory_bytes(rows: Configurations) -> Floats:
     """Bytes of each row with A and B read once, D written once, and C read once where beta is not 0."""
     m, n, k = rows["m"], rows["n"], rows["k"]
-    inputs = (m * k + k * n) * rows.texts["ab"].map(element_bytes.__getitem__)
-    outputs = m * n * rows.texts["cd"].map(element_bytes.__getitem__)
+    inputs, outputs = (m * k + k * n) * rows["ab_bytes"], m * n * rows["cd_bytes"]
     return inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0)
 
 
@@ -65,8 +68,8 @@ class Work:
     memory_ms: Floats
 
     @classmethod
-    def of(cls, rows: Configurations, element_bytes: Mapping[str, int], card: Card) -> Work:
-        flops, traffic = flops_of(rows), compulsory_bytes(rows, element_bytes)
+    def of(cls, rows: Configurations, card: Card) -> Work:
+        flops, traffic = flops_of(rows), compulsory_bytes(rows)
         peak = rows.texts["ab"].map(card.flops_per_ms.__getitem__)
         return cls(flops, traffic, peak, flops / peak, traffic / card.bytes_per_ms)
 
@@ -78,31 +81,24 @@ class Library:
     compute_ms: Floats
     tile: Floats  # which of the usual tiles
     slices: Floats
-    # By tile: the share of a multiprocessor's work that is not padding or an empty last wave.
-    efficiency: Mapping[str, Floats]
+    # [usual tiles, rows]: the share of a multiprocessor's work that is not padding or an empty last wave.
+    efficiency: Floats
 
     @classmethod
     def of(cls, rows: Configurations, work: Work, card: Card) -> Library:
         m, n, k, count = rows["m"], rows["n"], rows["k"], card.multiprocessors
-        slices = np.array(_LIBRARY_SLICES, "float64")[:, None]
+        blocks = np.ceil(m / _TILE_ROWS) * np.ceil(n / _TILE_COLUMNS)
+        efficiency = m * n / (np.ceil(blocks / count) * (count * _TILE_AREA))
+        wave_ms = _TILE_WORK * count * k / work.peak
         # A slice leaves a partial sum in the L2, in four bytes, which is written and read.
-        adding_ms = np.where(slices > 1, _SLICING_MS + slices * (m * n * 8.0 / (3 * card.bytes_per_ms)), 0.0)
-        adding_ms[(slices > 1) & (k < _SHORTEST_SLICE * slices)] = np.inf
-        best, tile, chosen = np.full(len(rows), np.inf), np.zeros(len(rows)), np.ones(len(rows))
-        efficiency = {}
-        for index, (rows_of, columns_of) in enumerate(_LIBRARY_TILES):
-            blocks, area = np.ceil(m / rows_of) * np.ceil(n / columns_of), rows_of * columns_of
-            efficiency[f"{rows_of}x{columns_of}"] = m * n / (np.ceil(blocks / count) * (count * area))
-            feeding = 1 + _FEEDING * (1 / rows_of + 1 / columns_of) / 2
-            times = (
-                np.ceil(blocks * slices / count) / slices * (feeding * 2.0 * area * count * k / work.peak) + adding_ms
-            )
-            which = np.argmin(times, axis=0)
-            time = times[which, np.arange(len(rows))]
-            better = time < best
-            best = np.where(better, time, best)
-            tile, chosen = np.where(better, index, tile), np.where(better, slices[which, 0], chosen)
-        return cls(best, tile, chosen, efficiency)
+        adding_ms = _SLICING_MS + _LIBRARY_SLICES * (m * n * 8.0 / (3 * card.bytes_per_ms))
+        adding_ms[k < _SHORTEST_SLICE * _LIBRARY_SLICES] = np.inf
+        adding_ms[0] = 0.0
+        # [tiles, slices, rows]
+        times = np.ceil(blocks[:, None] * _LIBRARY_SLICES / count) / _LIBRARY_SLICES * wave_ms[:, None] + adding_ms
+        every = times.reshape(len(LIBRARY_TILES) * len(_LIBRARY_SLICES), -1)
+        tile, slices = np.divmod(every.argmin(axis=0), len(_LIBRARY_SLICES))
+        return cls(every.min(axis=0), tile, _LIBRARY_SLICES[slices, 0], efficiency)
 
 
 @dataclass(frozen=True)
@@ -124,45 +120,37 @@ class Tiling:
     compute_ms: Floats  # in whole waves of one block for each multiprocessor
 
     @classmethod
-    def of(cls, given: Configurations, work: Work, card: Card, element_bytes: Mapping[str, int]) -> Tiling:
+    def of(cls, given: Configurations, work: Work, card: Card) -> Tiling:
         """Blocks, steps and what a multiprocessor holds: the occupancy calculation of the CUDA C++ Programming Guide."""
         edge = given.parameter("tile")
-
-        def extent(axis: str) -> Floats:
-            tile = given.parameter(f"tile_{axis}")
-            return np.where(np.isnan(tile), edge, tile)
-
-        rows, columns, depth = extent("m"), extent("n"), extent("k")
+        tile = stacked([given.parameter(name) for name in ("tile_m", "tile_n", "tile_k")], len(given))
+        rows, columns, depth = np.where(np.isnan(tile), edge, tile)
         split, warp_rows, warp_columns = (given.parameter(name) for name in ("split_k", "warp_m", "warp_n"))
         slices = np.where(np.isnan(split), 1.0, split)
         threads = np.where(np.isnan(edge), 32 * (rows / warp_rows) * (columns / warp_columns), edge * edge)
         threads = np.where(np.isnan(threads) & ~np.isnan(rows), _HOPPER_THREADS, threads)
         stages = given.parameter("stages")
-        ab = given.texts["ab"].map(element_bytes.__getitem__)
         # Stages of 0 are as many as fit.
         shared = np.where(
-            stages == 0, card.shared_bytes, np.where(np.isnan(stages), 1.0, stages) * (rows + columns) * depth * ab
+            stages == 0,
+            card.shared_bytes,
+            np.where(np.isnan(stages), 1.0, stages) * (rows + columns) * depth * given["ab_bytes"],
         )
         outputs = rows * columns / threads
         # Accumulators, two strips of operands, and addresses; allocated eight at a time.
-        registers = np.ceil((outputs + 4 * np.sqrt(outputs) + _FEWEST_REGISTERS) / 8) * 8
-        warps = np.ceil(threads / 32)
-        resident = np.fmax(
-            1.0,
-            np.minimum.reduce([
-                np.full(len(given), float(card.blocks)),
-                np.floor(card.threads / (32 * warps)),
-                np.floor(card.registers / (32 * warps * np.minimum(registers, _MOST_REGISTERS))),
-                np.floor(card.shared_bytes / (shared + _BLOCK_BYTES)),
-            ]),
-        )  # fmt: skip
+        wanted = np.ceil((outputs + 4 * np.sqrt(outputs) + _FEWEST_REGISTERS) / 8) * 8
+        registers = np.minimum(wanted, _MOST_REGISTERS)
+        lanes = 32 * np.ceil(threads / 32)
+        held = np.minimum(card.threads / lanes, card.registers / (lanes * registers))
+        held = np.minimum(held, card.shared_bytes / (shared + _BLOCK_BYTES))
+        resident = np.fmax(1.0, np.floor(np.minimum(held, card.blocks)))
         grid_rows, grid_columns = np.ceil(given["m"] / rows), np.ceil(given["n"] / columns)
         blocks, steps = grid_rows * grid_columns * slices, np.ceil(given["k"] / slices / depth)
         waves = np.ceil(blocks / card.multiprocessors)
         compute_ms = waves * card.multiprocessors * 2.0 * rows * columns * steps * depth / work.peak
         return cls(
-            rows, columns, depth, slices, threads, shared, np.minimum(registers, _MOST_REGISTERS), grid_rows, grid_columns,
-            blocks, steps, resident, compute_ms,
+            rows, columns, depth, slices, threads, shared, registers, grid_rows, grid_columns, blocks, steps, resident,
+            compute_ms,
         )  # fmt: skip
 
 

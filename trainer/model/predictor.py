@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from .card import Card
-from .columns import OUTPUTS, Configurations, Floats, Vocabulary
+from .columns import OUTPUTS, Configurations, Floats, Vocabulary, stacked
 from .features import Seen, see
 from .trees import Grove, Trees
 
@@ -36,9 +36,12 @@ CLAIM = 0.9
 """The share of measurements that the intervals of a prediction claim to hold."""
 
 BOUNDS = tuple(f"{output}_{bound}" for output in OUTPUTS for bound in ("low", "high"))
+_BELOW_AND_ABOVE = np.array([[-1.0], [1.0]])
 OUTSIDE = "outside"
 """The column that says which values lie outside what was measured."""
 
+ROWS_AT_ONCE = 4096
+"""Rows that are predicted together: their features stay in a core's caches."""
 
 _WIDEST = float(np.log(100.0))
 """Of a half width: trees that agreed and were wrong on a few rows must not make bounds that no number holds."""
@@ -83,9 +86,11 @@ class Predictor:
         return self.card.device_type
 
     def predict(self, frame: Mapping[str, Any] | pd.DataFrame) -> pd.DataFrame:
-        """`OUTPUTS`, `BOUNDS` and `OUTSIDE` of each row: see `predicted`, whose index is that of the frame."""
-        index = frame.index if isinstance(frame, pd.DataFrame) else None
-        return pd.DataFrame(self.predicted(frame), index=index, columns=[*OUTPUTS, *BOUNDS, OUTSIDE])
+        """`OUTPUTS`, `BOUNDS` and `OUTSIDE` of each row, as `predicted` gives them; the index is that of the frame."""
+        found = pd.DataFrame(self.predicted(frame))
+        if isinstance(frame, pd.DataFrame):
+            found.index = frame.index
+        return found
 
     def predicted(self, frame: Mapping[str, Any] | pd.DataFrame, *, claim: float = CLAIM) -> dict[str, Any]:
         """runtime_ms, power_w, energy_mj and tflops of each row with the bounds that hold a measurement with the probability
@@ -96,13 +101,22 @@ class Predictor:
         four never contradict one another. Raises ValueError for rows that the model cannot know; see `Vocabulary.complete`.
         """
         rows = self.vocabulary.complete(frame)
-        seen = see(rows, self.vocabulary, self.card, self.features)
+        parts = [self._predicted(part, claim) for part in rows.parts(ROWS_AT_ONCE)]
+        if len(parts) == 1:
+            return parts[0]
+        found: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in (*OUTPUTS, *BOUNDS)}
+        return {**found, OUTSIDE: [said for part in parts for said in part[OUTSIDE]]}
+
+    def _predicted(self, rows: Configurations, claim: float) -> dict[str, Any]:
+        seen = see(rows, self.vocabulary, self.card)
         found, spreads = self.outputs(rows, seen)
-        for output, spread in spreads.items():
-            interval = self.intervals.get(output)
-            half = np.full(len(rows), np.nan) if interval is None else interval.half_width(spread, claim)
-            found[f"{output}_low"] = found[output] * np.exp(-half)
-            found[f"{output}_high"] = found[output] * np.exp(half)
+        halves = [
+            self.intervals[output].half_width(spread, claim) if output in self.intervals else np.full(len(rows), np.nan)
+            for output, spread in spreads.items()
+        ]
+        outputs, half = stacked(list(found.values()), len(rows)), stacked(halves, len(rows))
+        bounds = outputs[:, None] * np.exp(half[:, None] * _BELOW_AND_ABOVE)
+        found |= zip(BOUNDS, bounds.reshape(len(BOUNDS), -1), strict=True)
         return {**found, OUTSIDE: self.vocabulary.outside(rows, seen.flops)}
 
     def outputs(self, rows: Configurations, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
@@ -133,9 +147,10 @@ class Predictor:
         x = seen.matrix(self.features)
         nothing = np.full(len(x), np.nan)
         means, spreads = dict.fromkeys(TARGETS, nothing), dict.fromkeys(TARGETS, nothing)
-        for targets, (mean, spread) in zip(self.forests, self._grove.predict(x), strict=True):
-            for column, target in enumerate(targets):
-                means[target], spreads[target] = mean[:, column], spread[:, column]
+        learned = [target for targets in self.forests for target in targets]
+        found, apart = self._grove.predict(x)
+        means |= zip(learned, found, strict=True)
+        spreads |= zip(learned, apart, strict=True)
         means[POWER] = np.minimum(means[POWER], np.log(self.card.power_w) if self.card.power_w > 0 else np.inf)
         return means, spreads
 

@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
-_LANES = 1 << 15
-"""Tree walks taken at once (rows x trees). At about 40 bytes each they stay in a core's caches."""
+_LANES = 1 << 14
+"""Tree walks taken at once (rows x trees): what they look at stays in a core's caches."""
 
 _STEPS_BETWEEN = 4
-"""Steps after which walks that reached a leaf are put aside: looking for them costs about as much as a step."""
+"""Steps after which walks that reached a leaf are put aside: looking for them costs half a step."""
+
+_NODE = np.dtype([("threshold", "f4"), ("feature", "i4"), ("left", "i8")])
+_WHOLE_NODE = np.dtype("c16")
+"""Of the same size: numpy gathers numbers several times as fast as records."""
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,36 +37,6 @@ class Trees:
     left: _Array
     value: _Array
     depth: int
-
-    def predict(self, x: _Array) -> tuple[_Array, _Array]:
-        """Mean and standard deviation over the trees: [rows, features] float32 -> twice [rows, outputs] float64."""
-        return Grove.of([self]).predict(x)[0]
-
-    def leaves(self, x: _Array) -> _Array:
-        """The leaf of each row in each tree: [rows x trees], the trees of a row side by side."""
-        rows, width = x.shape
-        flat = np.ascontiguousarray(x).ravel()
-        start = np.repeat(np.arange(rows, dtype=np.intp) * width, len(self.roots))
-        node = np.tile(self.roots.astype(np.intp), rows)
-        leaves, lane = node, None
-        for step in range(1, self.depth + 1):
-            right = flat[start + self.feature[node]] > self.threshold[node]
-            node = self.left[node] + right
-            if step % _STEPS_BETWEEN == 0 and step < self.depth:
-                moves = np.flatnonzero(self.left[node] != node)
-                if not len(moves):
-                    break
-                if 2 * len(moves) < len(node):
-                    if lane is None:
-                        leaves, lane = node, moves
-                    else:
-                        leaves[lane] = node
-                        lane = lane[moves]
-                    node, start = node[moves], start[moves]
-        if lane is None:
-            return node
-        leaves[lane] = node
-        return leaves
 
     def save(self, path: Path) -> None:
         np.savez_compressed(
@@ -83,49 +57,87 @@ class Trees:
 
 
 @dataclass(frozen=True)
-class Grove:
-    """Forests that look at the same features. Their trees are walked at the same time, which for few rows takes half as long."""
+class _Forest:
+    """One of a grove: which trees and outputs are its own, its first node, and its values [outputs, nodes]."""
 
-    trees: Trees
-    # Of each forest: its trees and its outputs, as slices of those of `trees`.
-    parts: tuple[tuple[slice, slice], ...]
+    trees: slice
+    outputs: slice
+    first: int
+    value: _Array
+
+
+@dataclass(frozen=True)
+class Grove:
+    """Forests that look at the same features. Their trees are walked at the same time, which for few rows takes half as long.
+
+    roots [trees], nodes [nodes]: what a step needs of a node lies side by side.
+    """
+
+    roots: _Array
+    nodes: _Array
+    depth: int
+    forests: tuple[_Forest, ...]
 
     @classmethod
     def of(cls, forests: Sequence[Trees]) -> Grove:
-        nodes, roots, outputs = (
-            np.cumsum([0, *counts]).tolist()
-            for counts in zip(
-                *((len(each.left), len(each.roots), each.value.shape[1]) for each in forests), strict=True
-            )
-        )
-        value = np.zeros((nodes[-1], outputs[-1]), "float32")
-        for each, (at, until), (column, last) in zip(forests, pairwise(nodes), pairwise(outputs), strict=True):
-            value[at:until, column:last] = each.value
-        trees = Trees(
-            roots=np.concatenate([each.roots + at for each, at in zip(forests, nodes[:-1], strict=True)]),
-            feature=np.concatenate([each.feature for each in forests]),
-            threshold=np.concatenate([each.threshold for each in forests]),
-            left=np.concatenate([each.left + at for each, at in zip(forests, nodes[:-1], strict=True)]),
-            value=value,
-            depth=max(each.depth for each in forests),
-        )
-        parts = zip(
-            (slice(*pair) for pair in pairwise(roots)), (slice(*pair) for pair in pairwise(outputs)), strict=True
-        )
-        return cls(trees, tuple(parts))
+        counts = [(len(each.left), len(each.roots), each.value.shape[1]) for each in forests]
+        bounds = pairwise(np.cumsum([(0, 0, 0), *counts], axis=0).tolist())
+        roots, nodes, parts = [], [], []
+        for each, ((first, tree, output), (_, last_tree, last_output)) in zip(forests, bounds, strict=True):
+            own = np.empty(len(each.left), _NODE)
+            own["threshold"], own["feature"], own["left"] = each.threshold, each.feature, each.left.astype("i8") + first
+            value = np.ascontiguousarray(each.value.T)
+            parts.append(_Forest(slice(tree, last_tree), slice(output, last_output), first, value))
+            roots.append(each.roots.astype("i8") + first)
+            nodes.append(own.view(_WHOLE_NODE))
+        return cls(np.concatenate(roots), np.concatenate(nodes), max(each.depth for each in forests), tuple(parts))
 
-    def predict(self, x: _Array) -> list[tuple[_Array, _Array]]:
-        """For each forest what `Trees.predict` gives."""
-        found = [
-            (np.empty((len(x), columns.stop - columns.start)), np.empty((len(x), columns.stop - columns.start)))
-            for _, columns in self.parts
-        ]
-        count = len(self.trees.roots)
-        at_once = max(1, _LANES // count)
+    def predict(self, x: _Array) -> tuple[_Array, _Array]:
+        """Mean and standard deviation over the trees of each forest: [rows, features] float32 -> twice [outputs, rows] float64,
+        the outputs of the forests one after another."""
+        means, spreads = np.empty((2, self.forests[-1].outputs.stop, len(x)))
+        at_once = max(1, _LANES // len(self.roots))
         for start in range(0, len(x), at_once):
             rows = slice(start, start + at_once)
-            leaves = self.trees.leaves(x[rows]).reshape(-1, count)
-            for (mean, spread), (own, columns) in zip(found, self.parts, strict=True):
-                values = self.trees.value[leaves[:, own], columns].astype("float64")
-                mean[rows], spread[rows] = values.mean(axis=1), values.std(axis=1)
-        return found
+            leaves = self._leaves(x[rows])
+            for each in self.forests:
+                values = each.value.take(leaves[each.trees] - each.first, axis=1).astype("float64")
+                count = values.shape[1]
+                mean = np.add.reduce(values, axis=1) / count
+                apart = values - mean[:, None]
+                means[each.outputs, rows] = mean
+                spreads[each.outputs, rows] = np.sqrt(np.add.reduce(apart * apart, axis=1) / count)
+        return means, spreads
+
+    def _leaves(self, x: _Array) -> _Array:
+        """The leaf of each row in each tree, [trees, rows]."""
+        rows, width = x.shape
+        flat = np.ascontiguousarray(x).ravel()
+        start = np.tile(np.arange(0, rows * width, width), len(self.roots))
+        node = np.repeat(self.roots, rows)
+        leaves, lane = node, None
+        whole, place, value, right = (np.empty(len(node), kind) for kind in (_WHOLE_NODE, "intp", "f4", bool))
+        at = whole.view(_NODE)
+        for step in range(self.depth):
+            self.nodes.take(node, out=whole, mode="clip")  # any other mode has `out` copied
+            if step and step % _STEPS_BETWEEN == 0:
+                moves = np.flatnonzero(at["left"] != node)
+                if not len(moves):
+                    break
+                if 4 * len(moves) < 3 * len(node):
+                    if lane is None:
+                        leaves, lane = node, moves
+                    else:
+                        leaves[lane] = node
+                        lane = lane[moves]
+                    node, start, whole = node[moves], start[moves], whole[moves]
+                    place, value, right = (each[: len(moves)] for each in (place, value, right))
+                    at = whole.view(_NODE)
+            np.add(start, at["feature"], out=place)
+            flat.take(place, out=value, mode="clip")
+            np.greater(value, at["threshold"], out=right)
+            np.add(at["left"], right, out=node)
+        if lane is None:
+            return node.reshape(len(self.roots), rows)
+        leaves[lane] = node
+        return leaves.reshape(len(self.roots), rows)
