@@ -6,7 +6,6 @@ Everything is in logarithms of ratios: a ratio of 0.5 and one of 2 are as far fr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import NormalDist
@@ -81,13 +80,29 @@ def ratio_of(log_ratios: Floats, shapes: Ints, confidence: float = CONFIDENCE) -
 
 
 def medians_by(values: Floats, groups: Ints) -> Floats:
-    """The median of the values of each group, in the order of the groups' numbers."""
+    """The median of the values of each group, in the order of the groups' numbers (from 0)."""
+    if int(groups.max(initial=-1)) >= 4 * len(groups):  # few of many groups
+        _, groups = np.unique(groups, return_inverse=True)
+    held = np.bincount(groups)
+    found = _medians(values, groups, held)
+    return found if (held > 0).all() else found[held > 0]
+
+
+def medians_at(values: Floats, groups: Ints, count: int) -> Floats:
+    """The median of the values of each group from 0 to `count`: [count], NaN where a group has none."""
+    return _medians(values, groups, np.bincount(groups, minlength=count))
+
+
+def _medians(values: Floats, groups: Ints, held: Ints) -> Floats:
+    found = np.full(len(held), np.nan)
+    if held.max(initial=0) <= 1:  # as a rule, and nothing of it need be sorted
+        found[groups] = values
+        return found
     order = np.lexsort((values, groups))
-    ordered, of = values[order], groups[order]
-    starts = np.flatnonzero(np.r_[True, of[1:] != of[:-1]]) if len(of) else np.zeros(0, int)
-    counts = np.diff(np.r_[starts, len(of)])
-    result: Floats = (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) / 2
-    return result
+    ordered, counts = values[order], held[held > 0]
+    starts = np.cumsum(counts) - counts
+    found[held > 0] = (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) / 2
+    return found
 
 
 class Verdict(IntEnum):
@@ -137,5 +152,3 @@ def ratio_of_sums(
 
 
 _DRAWN_AT_ONCE = 1 << 20
-
-Figure = Callable[[Floats], Floats]
