@@ -26,7 +26,7 @@ def refuse(held: Held, *, mixed: bool) -> list[str]:
         if len(values) < 2:
             continue
         said = "; ".join(
-            f"{name} has " + ", ".join(f"{value} ({rows:,} rows)" for value, rows in counts.most_common())
+            f"{name} has " + ", ".join(f"{value} ({rows:,} rows)" for value, rows in sorted(counts.items()))
             for name, counts in found.items()
         )
         if not mixed:

@@ -45,8 +45,7 @@ class Grouping:
 
 def flops_of(problems: Problems) -> Floats:
     """2·m·n·k, as `Problem.flops`."""
-    found: Floats = 2.0 * problems.m * problems.n * problems.k
-    return found
+    return np.asarray(2.0 * problems.m * problems.n * problems.k, dtype=np.float64)
 
 
 def bytes_of(problems: Problems) -> Floats:
@@ -54,9 +53,10 @@ def bytes_of(problems: Problems) -> Floats:
     of_type = [types.split(":") for types in problems.types_known]
     inputs = np.array([float(ElementType(ab).bytes) for ab, _, _ in of_type])[problems.types]
     outputs = np.array([float(ElementType(cd).bytes) for _, cd, _ in of_type])[problems.types]
-    m, n, k = (axis.astype(np.float64) for axis in (problems.m, problems.n, problems.k))
-    found: Floats = (m * k + k * n) * inputs + m * n * outputs * np.where(problems.beta != 0, 2.0, 1.0)
-    return found
+    m, n, k = problems.m, problems.n, problems.k
+    outputs = np.where(problems.beta != 0, 2, 1) * outputs
+    read, written = inputs * (m * k + k * n), outputs * (m * n)  # numbers of elements are below 2^63
+    return np.asarray(read + written, dtype=np.float64)
 
 
 def shapes_of(problems: Problems) -> Ints:
