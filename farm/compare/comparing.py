@@ -182,6 +182,8 @@ def compare(engine: Engine, question: Question) -> Comparison:
     problems = (
         reading.problems(engine, rows.ids[any_shared]) if problems is None else _problems_at(problems, any_shared)
     )
+    order = np.argsort(groups.shapes_of(problems), kind="stable")  # medians by shape need not sort then
+    any_shared, problems = any_shared[order], _problems_at(problems, order)
     about = _About.of(problems, _card(held[first]))
     beside = list[Beside]()
     for name in others:
