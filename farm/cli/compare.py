@@ -12,7 +12,6 @@ import typer
 from farm.cli.files import writable
 from farm.cli.output import JsonOption, emit_json, remarks
 from farm.cli.session import session
-from farm.compare.statistics import TIE
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -59,9 +58,15 @@ def compare(
         ),
     ] = False,
     tie: Annotated[
-        float,
-        typer.Option("--tie", metavar="PCT", min=0.01, max=50, help="A smaller difference in time is none, in %."),
-    ] = 100 * TIE,
+        float | None,
+        typer.Option(
+            "--tie",
+            metavar="PCT",
+            min=0.01,
+            max=50,
+            help="A smaller difference in time is a tie: 1, in %, unless given.",
+        ),
+    ] = None,
     top: Annotated[
         int, typer.Option("--top", "-n", min=0, help="List so many configurations of each side that differ most.")
     ] = 0,
@@ -78,7 +83,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost."""
-    # numpy is loaded by nobody else's command.
+    # These load numpy, which no other command needs to wait for.
     from farm.cli import compared
     from farm.compare.comparing import Question
     from farm.compare.comparing import compare as answer
@@ -92,7 +97,7 @@ def compare(
         dtype=dtype,
         any_source=any_source,
         mixed=mixed,
-        tie=tie / 100,
+        **({} if tie is None else {"tie": tie / 100}),
         prices=price or (),
         grams_per_kwh=carbon,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -138,7 +137,7 @@ def rows(engine: Engine, wanted: Sequence[Kind], asked: Asked) -> Rows:
     )
     kind = _which_kind([(found[name], values[name]) for name in told], len(found))
     codes, ids = _coded(_words(found["configuration_id"]))
-    figures = {name: found[name].to_numpy() for name in _FIGURES}
+    figures: dict[str, Floats] = {name: _numbers(found[name]) for name in _FIGURES}
     all_rows = Rows(kind=kind, configuration=codes, ids=ids, **figures)
     return all_rows if (kind >= 0).all() else all_rows.taken(kind >= 0)
 
@@ -180,7 +179,7 @@ def _places(column: Any, known: Sequence[Any]) -> Ints:
     encoded = _storage(column).dictionary_encode(null_encoding="encode")
     place = {_plain(value): number for number, value in enumerate(known)}
     of_entry = np.array([place.get(entry, -1) for entry in encoded.dictionary.to_pylist()] or [-1])
-    found: Ints = of_entry[encoded.indices.to_numpy()]
+    found: Ints = of_entry[_numbers(encoded.indices)]
     return found
 
 
@@ -188,8 +187,23 @@ def _plain(value: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
+def _numbers(column: Any) -> Any:
+    """An Arrow column or array of numbers as a numpy array, NaN for null. Arrow's own `to_numpy` loads pandas."""
+    whole = _storage(column)
+    dtype = {"double": np.float64, "int64": np.int64, "int32": np.int32}[str(whole.type)]
+    if not len(whole):
+        return np.zeros(0, dtype)
+    there, data = whole.buffers()
+    span = slice(whole.offset, whole.offset + len(whole))
+    found = np.frombuffer(data, dtype)[span]
+    if not whole.null_count:
+        return found
+    bits = np.unpackbits(np.frombuffer(there, np.uint8), bitorder="little")
+    return np.where(bits[span] == 1, found, np.nan)
+
+
 def _storage(column: Any) -> Any:
-    whole = column.combine_chunks()
+    whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
     return whole.storage if hasattr(whole, "storage") else whole
 
 
@@ -240,10 +254,10 @@ def problems(engine: Engine, ids: Words) -> Problems:
     at = _found_at(_words(found["id"]), ids)
     types, families = (_storage(found[name]).dictionary_encode() for name in ("types", "family"))
     return Problems(
-        **{name: found[name].to_numpy()[at] for name in ("m", "n", "k", "beta")},
-        types=types.indices.to_numpy().astype(np.int64)[at],
+        **{name: _numbers(found[name])[at] for name in ("m", "n", "k", "beta")},
+        types=_numbers(types.indices)[at].astype(np.int64),
         types_known=types.dictionary.to_pylist(),
-        family=families.indices.to_numpy().astype(np.int64)[at],
+        family=_numbers(families.indices)[at].astype(np.int64),
         families=families.dictionary.to_pylist(),
     )
 
@@ -286,12 +300,17 @@ def described(connection: Connection, ids: Words) -> list[dict[str, Any]]:
 
 def _read(engine: Engine, statement: str) -> Any:
     """What a query finds, as an Arrow table."""
-    from adbc_driver_postgresql import dbapi
+    # Not through their dbapi modules, which load pandas: as long as reading half a million rows takes.
+    import pyarrow as pa
+    from adbc_driver_manager import AdbcConnection, AdbcStatement
+    from adbc_driver_postgresql import connect
 
     url = engine.url.set(drivername="postgresql").update_query_dict({"application_name": "farm"})
     with (
-        closing(dbapi.connect(url.render_as_string(hide_password=False))) as connection,
-        closing(connection.cursor()) as cursor,
+        connect(url.render_as_string(hide_password=False)) as database,
+        AdbcConnection(database) as connection,
+        AdbcStatement(connection) as query,
     ):
-        cursor.execute(statement)
-        return cursor.fetch_arrow_table()
+        query.set_sql_query(statement)
+        stream, _ = query.execute_query()
+        return pa.RecordBatchReader.from_stream(stream).read_all()

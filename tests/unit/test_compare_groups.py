@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Sequence
 
@@ -143,3 +144,12 @@ def test_the_kind_of_a_row_is_told_by_the_columns_that_differ():
     found = reading._which_kind([(devices, [1, 2, 2]), (clocks, ["a", None, "a"])], 5)
     assert found.tolist() == [0, 1, -1, 2, -1]
     assert reading._which_kind([], 3).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("start", [0, 3, 11])
+def test_columns_become_numbers_with_nan_for_null(start):
+    values = [None if n % 3 == 0 else float(n) for n in range(20)]
+    found = reading._numbers(pa.chunked_array([pa.array(values)[start:], pa.array([None, 1.5])]))
+    assert found == pytest.approx([math.nan if v is None else v for v in [*values[start:], None, 1.5]], nan_ok=True)
+    assert reading._numbers(pa.array(values)[start:]) == pytest.approx(found[:-2], nan_ok=True)
+    assert reading._numbers(pa.chunked_array([], pa.int64())).tolist() == []
