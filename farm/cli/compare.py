@@ -23,7 +23,7 @@ def compare(
     sides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SIDE SIDE…",
+            metavar="SIDE",
             help="A device type, a host, the beginning of a device's UUID, or conditions with commas: type= host= device= "
             "campaign= since= until= clocks= distribution= source=, or a key of the environment, as in driver=. "
             "The first side is the baseline.",

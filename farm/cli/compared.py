@@ -30,8 +30,13 @@ def show(found: Comparison, tops: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
             _print_top(letter, tops[side.held.name])
     for note in found.notes:
         console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
-    if any(side.overall.shapes < FEWEST_SHAPES for side in found.sides):
-        remarks.print(f"Fewer than {FEWEST_SHAPES} shapes have no interval.")
+    shown = [f for side in found.sides for f in (side.overall, *_figures_of_groups(side))]
+    if any(figures.shapes < FEWEST_SHAPES for figures in shown):
+        remarks.print(f"Fewer than {FEWEST_SHAPES} shapes have no interval (–).")
+
+
+def _figures_of_groups(side: Beside) -> list[Figures]:
+    return [figures for grouped in (side.by_type, side.by_size, side.by_bound) for figures in grouped.values()]
 
 
 def _print_sides(sides: Sequence[tuple[str, Held]]) -> None:
