@@ -330,6 +330,33 @@ class DoesNotCompile(BuildFailed):
     """The kernel does not compile: {why} ({binary})"""
 
 
+# --- comparing -------------------------------------------------------------------------------------
+
+
+class BadSide(BadInput):
+    """{side!r} is not a side: {why}. Write a device type, a host, the beginning of a device's UUID, or conditions with commas, as in type=nvidia-h200,since=2026-05-01."""
+
+
+class TooManySides(BadInput):
+    """--by {by} makes {count:,} sides, and {most} can be compared at a time. Narrow it with --campaign or --type, or name the sides."""
+
+
+class NothingOfThat(NotFound):
+    """There is no {what} {value!r}. {there}."""
+
+
+class SideWithoutRows(NotFound):
+    """{side} has no rows to compare: {why}."""
+
+
+class NothingShared(NotFound):
+    """{sides} share no configuration: {counts}. Run the same campaign on them."""
+
+
+class NotComparable(BadInput):
+    """{what} differs: {found}. {why} Narrow it ({how}), or add --mixed to compare all the same, labelled."""
+
+
 # --- models ----------------------------------------------------------------------------------------
 
 

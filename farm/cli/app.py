@@ -19,6 +19,7 @@ from farm.cli import (
     analyze,
     best,
     campaigns,
+    compare,
     database,
     devices,
     imports,
@@ -70,6 +71,7 @@ app.command(rich_help_panel=_MEASURE)(campaigns.submit)
 app.command(rich_help_panel=_MEASURE)(measure.measure)
 app.command(rich_help_panel=_MEASURE)(results.results)
 app.command("best", rich_help_panel=_MEASURE)(best.show)
+app.command(rich_help_panel=_MEASURE)(compare.compare)
 app.add_typer(analyze.app, name="analyze", rich_help_panel=_MEASURE)
 app.add_typer(imports.app, name="import", rich_help_panel=_MEASURE)
 app.command(rich_help_panel=_FOLLOW)(status.status)

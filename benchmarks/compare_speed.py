@@ -1,0 +1,121 @@
+"""How long do a million measurements take to compare?
+
+    python benchmarks/compare_speed.py [--rows 10000 100000 1000000] [--repetitions 5]
+
+For each size a farm of its own gets that many rows: two cards, half of them each, of the same configurations (25 m x 25 n x as
+many k as it takes, in f32 and f64, with 16 tiles). Times and power are made up, with the second card 1.25 times as slow and
+2% of noise. Then `farm compare --json` is run as a process of its own, and the comparison alone in this process, on a connection
+that has been used: seconds from start to end, and the processor time of this process. Postgres works beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from common import markdown, write
+from farms import farm_home
+from sqlalchemy import Engine, text
+
+from farm.compare.comparing import Question, compare
+from farm.db import devices
+from farm.devices import Backend, DeviceIdentity, traits_of_capability
+
+TYPES = {"nvidia-h200": 1.0, "nvidia-a100-sxm4-80gb": 1.25}
+"""The cards, and how their times compare."""
+
+_CONFIGURATIONS = text("""
+INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
+SELECT gen_random_uuid(), 64 * (1 + shape % 25), 64 * (1 + shape / 25 % 25), 64 * (1 + shape / 625), t, t, t, 'nn', 1, 0,
+    'tiled', jsonb_build_object('tile', tile)
+FROM generate_series(0, :shapes - 1) shape, unnest(ARRAY['f32', 'f64']) t, generate_series(1, 16) tile
+""")
+_ENVIRONMENT = text("""
+INSERT INTO environments (id, content) VALUES (gen_random_uuid(), '{"driver": "made up"}') RETURNING id
+""")
+_ROWS = text("""
+INSERT INTO measurements (configuration_id, device_id, environment_id, source, runtime_ms, runtime_q1_ms, runtime_q3_ms,
+    runtime_min_ms, runtime_rse, samples, stop_reason, l2, distribution, seed, clock_policy, power_w, cost_s, details)
+SELECT c.id, :device_id, :environment_id, 'measured', t, t, t, t, 0.002, 10, 'converged', 'cold', 'uniform', 0, 'default',
+    300 + 100 * random(), 0.1, '{}'
+FROM configurations c CROSS JOIN LATERAL (
+    SELECT c.m * c.n * c.k / 1e10 * :factor * (0.98 + 0.04 * random()) AS t
+) made
+""")
+
+
+def fill(engine: Engine, rows: int) -> None:
+    with engine.begin() as connection:
+        connection.execute(_CONFIGURATIONS, {"shapes": rows // 2 // 32})
+        environment_id = connection.execute(_ENVIRONMENT).scalar_one()
+        for number, (device_type, factor) in enumerate(TYPES.items()):
+            card = DeviceIdentity(
+                uuid=f"GPU-{number}",
+                type=device_type,
+                name=device_type,
+                backend=Backend.CUDA,
+                traits=traits_of_capability((9, 0)),
+            )
+            device_id = devices.register(connection, host="made-up", host_facts={}, device=card)
+            parameters = {"device_id": device_id, "environment_id": environment_id, "factor": factor}
+            connection.execute(_ROWS, parameters)
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("VACUUM ANALYZE"))
+
+
+def of_size(rows: int, repetitions: int) -> dict[str, Any]:
+    with farm_home() as (_, engine):
+        fill(engine, rows)
+        command = [sys.executable, "-m", "farm", "compare", *TYPES, "--json"]
+        processes, alone, processor = list[float](), list[float](), list[float]()
+        for _ in range(repetitions):
+            began = time.perf_counter()
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            processes.append(time.perf_counter() - began)
+        found = json.loads(done.stdout)["sides"][0]["overall"]
+        assert abs(found["time"]["ratio"] - TYPES["nvidia-a100-sxm4-80gb"]) < 0.01, found
+        for _ in range(repetitions):
+            began, used = time.perf_counter(), time.process_time()
+            side = compare(engine, Question(sides=tuple(TYPES))).sides[0]
+            alone.append(time.perf_counter() - began)
+            processor.append(time.process_time() - used)
+        return {
+            "configurations": side.overall.configurations,
+            "shapes": side.overall.shapes,
+            "time_ratio": found["time"]["ratio"],
+            "command_s": round(statistics.median(processes), 3),
+            "compare_s": round(statistics.median(alone), 3),
+            "compare_cpu_s": round(statistics.median(processor), 3),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="measurements")
+    parser.add_argument("--repetitions", type=int, default=5)
+    asked = parser.parse_args()
+    sizes = {rows: of_size(rows, asked.repetitions) for rows in asked.rows}
+    largest = sizes[max(sizes)]
+    table = markdown(
+        ["measurements", "configurations", "shapes", "`farm compare` s", "comparing s", "of its processor s"],
+        [
+            [n, f["configurations"], f["shapes"], f["command_s"], f["compare_s"], f["compare_cpu_s"]]
+            for n, f in sizes.items()
+        ],
+    )
+    headline = {key: largest[key] for key in ("command_s", "compare_s", "compare_cpu_s")}
+    write(
+        "compare_speed",
+        {**headline, "sizes": {str(n): f for n, f in sizes.items()}},
+        table,
+        repetitions=asked.repetitions,
+    )
+
+
+if __name__ == "__main__":
+    main()

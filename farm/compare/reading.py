@@ -1,0 +1,316 @@
+"""Rows for a comparison, as columns: fast enough for a million of them.
+
+Measurements and configurations come by COPY in binary, as Arrow, and meet here: joined by Postgres they take five times as
+long. What rows have in common (`Kind`) is counted first, so that of a million rows only those columns are fetched that tell
+two kinds apart.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Engine, text
+
+from farm.compare.groups import Problems
+from farm.compare.sides import Device, Kind
+from farm.compare.statistics import Floats, Ints
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+_DEVICES = text("SELECT d.id, d.uuid, d.type, h.name FROM devices d JOIN hosts h ON h.id = d.host_id ORDER BY d.id")
+_SHORT_ROUNDS = text("SELECT EXISTS (SELECT FROM lanes WHERE rules IS NOT NULL)")
+_NOT_SHORT = """ AND NOT EXISTS (
+    SELECT FROM jobs j JOIN lanes l ON l.id = j.lane_id WHERE j.id = r.job_id AND l.rules IS NOT NULL
+)"""
+
+
+def devices(connection: Connection) -> list[Device]:
+    return [Device(*row) for row in connection.execute(_DEVICES)]
+
+
+def environments(connection: Connection) -> dict[uuid.UUID, dict[str, Any]]:
+    return {row.id: row.content for row in connection.execute(text("SELECT id, content FROM environments"))}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is told of a kind beside what is always told; and which rows are results at all."""
+
+    campaigns: bool = False
+    times: tuple[datetime, ...] = ()
+    days: bool = False
+    short_rounds: bool = False  # whether there are rows of short rounds, to be left out
+
+    def columns(self) -> dict[str, str]:
+        """SQL of each field by which kinds differ."""
+        told = {
+            "device_id": "r.device_id",
+            "environment_id": "r.environment_id",
+            "source": "r.source",
+            "clocks": "r.clock_policy",
+            "distribution": "r.distribution",
+            "l2": "r.l2",
+        }
+        if self.campaigns:
+            told["campaign_id"] = "r.campaign_id"
+        if self.times:
+            listed = ", ".join(f"'{when.isoformat()}'" for when in self.times)
+            told["epoch"] = f"width_bucket(r.measured_at, ARRAY[{listed}]::timestamptz[])"
+        if self.days:
+            told["day"] = "to_char(r.measured_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
+        return told
+
+    @property
+    def excluded(self) -> str:
+        return _NOT_SHORT if self.short_rounds else ""
+
+
+def has_short_rounds(connection: Connection) -> bool:
+    return bool(connection.execute(_SHORT_ROUNDS).scalar_one())
+
+
+def kinds(connection: Connection, known: Iterable[Device], asked: Asked) -> list[Kind]:
+    """Every kind of result there is, with its rows; sentinels and short rounds are none."""
+    columns = asked.columns()
+    told = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
+    found = connection.execute(
+        text(
+            f"SELECT {told}, count(*) AS rows FROM measurements r WHERE r.source <> 'sentinel'{asked.excluded} "
+            f"GROUP BY {', '.join(map(str, range(1, len(columns) + 1)))}".replace(":", r"\:")
+        )
+    )
+    by_id = {device.id: device for device in known}
+    contents = environments(connection)
+    return [
+        Kind(
+            device=by_id[row.pop("device_id")],
+            environment=contents[row["environment_id"]],
+            **row,
+        )
+        for row in (dict(mapping) for mapping in found.mappings())
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Measurements, column by column; NaN where a row has no such figure."""
+
+    kind: Ints  # which of the kinds that were asked for
+    configuration: Ints  # which of `ids`
+    runtime_ms: Floats
+    runtime_rse: Floats
+    power_w: Floats
+    runtime_sustained_ms: Floats
+    ids: Words  # [configurations, 2]
+
+    def taken(self, which: np.ndarray[Any, np.dtype[np.bool_]]) -> Rows:
+        """Those rows alone; `ids` stays."""
+        names = ("kind", "configuration", "runtime_ms", "runtime_rse", "power_w", "runtime_sustained_ms")
+        return Rows(ids=self.ids, **{name: getattr(self, name)[which] for name in names})
+
+
+_FIGURES = ("runtime_ms", "runtime_rse", "power_w", "runtime_sustained_ms")
+
+
+def rows(engine: Engine, wanted: Sequence[Kind], asked: Asked) -> Rows:
+    """Every row of the wanted kinds."""
+    columns = asked.columns()
+    values = {name: [_value(kind, name) for kind in wanted] for name in columns}
+    told = [name for name in columns if len(set(values[name])) > 1]
+    # Rows of other kinds are told by the columns in which the wanted ones are alike.
+    alike = [
+        f"{columns[name]} IS NOT DISTINCT FROM {_literal(values[name][0])}" for name in columns if name not in told
+    ]
+    among = [f"r.device_id = ANY('{{{','.join(str(i) for i in sorted(set(values['device_id'])))}}}')"]
+    if "source" in told:
+        among.append(f"r.source IN ({', '.join(_literal(source) for source in sorted(set(values['source'])))})")
+    selected = [f"{columns[name]} AS {name}" for name in told]
+    selected += [f"r.{name}" for name in ("configuration_id", *_FIGURES)]
+    found = _read(
+        engine,
+        f"SELECT {', '.join(selected)} FROM measurements r WHERE {' AND '.join([*among, *alike])}{asked.excluded}",
+    )
+    kind = _which_kind([(found[name], values[name]) for name in told], len(found))
+    codes, ids = _coded(_words(found["configuration_id"]))
+    figures: dict[str, Floats] = {name: _numbers(found[name]) for name in _FIGURES}
+    all_rows = Rows(kind=kind, configuration=codes, ids=ids, **figures)
+    return all_rows if (kind >= 0).all() else all_rows.taken(kind >= 0)
+
+
+def _value(kind: Kind, name: str) -> Any:
+    return kind.device.id if name == "device_id" else getattr(kind, name)
+
+
+def _literal(value: Any) -> str:
+    """SQL of a value that came out of the database; COPY takes no parameters."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(value)
+    escaped = str(value).replace("'", "''").replace("\\", "\\\\")
+    return f"E'{escaped}'"
+
+
+def _which_kind(told: Sequence[tuple[Any, Sequence[Any]]], count: int) -> Ints:
+    """The kind of each row by the columns that tell: [rows], -1 where it is none of them."""
+    code, of_kind, size = np.zeros(count, np.int64), np.zeros(len(told[0][1]) if told else 1, np.int64), 1
+    outside = np.zeros(count, bool)
+    for column, values in told:
+        known = list(dict.fromkeys(values))
+        place = _places(column, known)
+        outside |= place < 0
+        code = code * len(known) + place
+        of_kind = of_kind * len(known) + np.array([known.index(value) for value in values])
+        size *= len(known)
+    order = np.argsort(of_kind)
+    at = np.minimum(np.searchsorted(of_kind[order], code), len(of_kind) - 1)
+    kind = order[at]
+    kind[outside | (of_kind[kind] != code)] = -1
+    return kind
+
+
+def _places(column: Any, known: Sequence[Any]) -> Ints:
+    """Where in `known` each value of an Arrow column is, -1 where it is not there."""
+    encoded = _storage(column).dictionary_encode(null_encoding="encode")
+    place = {_plain(value): number for number, value in enumerate(known)}
+    of_entry = np.array([place.get(entry, -1) for entry in encoded.dictionary.to_pylist()] or [-1])
+    found: Ints = of_entry[_numbers(encoded.indices)]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value.bytes if isinstance(value, uuid.UUID) else value
+
+
+def _numbers(column: Any) -> Any:
+    """An Arrow column or array of numbers as a numpy array, NaN for null. Arrow's own `to_numpy` loads pandas."""
+    whole = _storage(column)
+    dtype = {"double": np.float64, "int64": np.int64, "int32": np.int32}[str(whole.type)]
+    if not len(whole):
+        return np.zeros(0, dtype)
+    there, data = whole.buffers()
+    span = slice(whole.offset, whole.offset + len(whole))
+    found = np.frombuffer(data, dtype)[span]
+    if not whole.null_count:
+        return found
+    bits = np.unpackbits(np.frombuffer(there, np.uint8), bitorder="little")
+    return np.where(bits[span] == 1, found, np.nan)
+
+
+def _storage(column: Any) -> Any:
+    whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    return whole.storage if hasattr(whole, "storage") else whole
+
+
+def _words(column: Any) -> Words:
+    """UUIDs as two words each: [rows, 2]."""
+    stored = _storage(column)
+    data = np.frombuffer(stored.buffers()[1], dtype=np.uint64) if len(stored) else np.zeros(0, np.uint64)
+    begin = 2 * stored.offset
+    return data[begin : begin + 2 * len(stored)].reshape(-1, 2)
+
+
+def _coded(words: Words) -> tuple[Ints, Words]:
+    """A number for each id in order of the keys, and the ids by number."""
+    keys = _keys(words)
+    _, codes = np.unique(keys, return_inverse=True)
+    ids = np.zeros((int(codes.max(initial=-1)) + 1, 2), np.uint64)
+    ids[codes] = words
+    if (ids[codes] != words).any():  # two ids of one key: once in many millions of farms
+        ids, codes = np.unique(words, axis=0, return_inverse=True)
+    return codes.astype(np.int64, copy=False).reshape(-1), ids
+
+
+def _keys(words: Words) -> Words:
+    return words[:, 0] ^ (words[:, 1] * np.uint64(0x9E3779B97F4A7C15))
+
+
+_PROBLEM = "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.family"
+_HELD = text("SELECT reltuples FROM pg_class WHERE oid = 'configurations'::regclass")
+AT_ONCE = 20_000
+"""Configurations that are asked for by id in one query."""
+
+
+def problems(engine: Engine, ids: Words) -> Problems:
+    """The problem of each id [configurations, 2]. All of the table are read where a good part of it is wanted."""
+    import pyarrow as pa
+
+    with engine.connect() as connection:
+        held = connection.execute(_HELD).scalar_one()  # -1 where nobody counted yet
+    select = f"SELECT c.id, {_PROBLEM} FROM configurations c"
+    if len(ids) * 4 >= held:
+        found = _read(engine, select)
+    else:
+        chunks = [
+            f"{select} WHERE c.id = ANY('{{{_listed_ids(ids[start : start + AT_ONCE])}}}')"
+            for start in range(0, len(ids), AT_ONCE)
+        ]
+        found = pa.concat_tables([_read(engine, chunk) for chunk in chunks])
+    at = _found_at(_words(found["id"]), ids)
+    types, families = (_storage(found[name]).dictionary_encode() for name in ("types", "family"))
+    return Problems(
+        **{name: _numbers(found[name])[at] for name in ("m", "n", "k", "beta")},
+        types=_numbers(types.indices)[at].astype(np.int64),
+        types_known=types.dictionary.to_pylist(),
+        family=_numbers(families.indices)[at].astype(np.int64),
+        families=families.dictionary.to_pylist(),
+    )
+
+
+def _found_at(there: Words, wanted: Words) -> Ints:
+    """Where each wanted id [n, 2] is in `there`, which has all of them."""
+    keys, asked = _keys(there), _keys(wanted)
+    order = np.argsort(keys)
+    # The wanted ones are in order of their keys, so the search walks on.
+    at = order[np.searchsorted(keys[order], asked)]
+    if (there[at] == wanted).all():
+        return at
+    place = {one.tobytes(): number for number, one in enumerate(there)}
+    return np.array([place[one.tobytes()] for one in wanted])
+
+
+def as_uuids(ids: Words) -> list[uuid.UUID]:
+    return [uuid.UUID(bytes=one.tobytes()) for one in ids]
+
+
+def _listed_ids(ids: Words) -> str:
+    return ",".join(map(str, as_uuids(ids)))
+
+
+_WHOLE = text("""
+SELECT id AS configuration_id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters
+FROM configurations WHERE id = ANY(:ids)
+""")
+
+
+def described(connection: Connection, ids: Words) -> list[dict[str, Any]]:
+    """The columns of configurations, in the order of `ids` [configurations, 2]."""
+    found = dict[uuid.UUID, dict[str, Any]]()
+    listed = as_uuids(ids)
+    for start in range(0, len(listed), AT_ONCE):
+        chunk = connection.execute(_WHOLE, {"ids": listed[start : start + AT_ONCE]}).mappings()
+        found |= {row["configuration_id"]: dict(row) for row in chunk}
+    return [found[one] for one in listed]
+
+
+def _read(engine: Engine, statement: str) -> Any:
+    """What a query finds, as an Arrow table."""
+    # Not through their dbapi modules, which load pandas: as long as reading half a million rows takes.
+    import pyarrow as pa
+    from adbc_driver_manager import AdbcConnection, AdbcStatement
+    from adbc_driver_postgresql import connect
+
+    url = engine.url.set(drivername="postgresql").update_query_dict({"application_name": "farm"})
+    with (
+        connect(url.render_as_string(hide_password=False)) as database,
+        AdbcConnection(database) as connection,
+        AdbcStatement(connection) as query,
+    ):
+        query.set_sql_query(statement)
+        stream, _ = query.execute_query()
+        return pa.RecordBatchReader.from_stream(stream).read_all()
