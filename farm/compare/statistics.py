@@ -22,7 +22,7 @@ TIE = 0.01
 """A difference that nobody needs to know of, as a share: clocks and temperatures move a time by as much from run to run."""
 
 RUN_ERROR = 0.003
-"""Standard error of a time beside what its samples scatter: the same configuration on the same card, measured again."""
+"""Standard error of a ratio beside what the samples of its two times scatter: the same again, on the same card, is not quite the same."""
 
 
 def median_interval(values: Floats, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
