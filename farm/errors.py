@@ -261,6 +261,14 @@ class ImportNotAllowed(ServiceUnavailable):
     """The database does not let this role import: {why}. FARM_DATABASE_URL must name a role that owns the farm's tables; the role of workers cannot import."""
 
 
+class BadFilter(BadInput):
+    """--where{where}: {why}."""
+
+
+class BadMoment(BadInput):
+    """{value!r} is not a time. Write 2026-11-22, '2026-11-22 08:30' (here, or with a zone, as in +02:00), or how long ago: 90min, 2h, 7d, 1w."""
+
+
 class NothingEnded(BadInput):
     """Of {name} no job that matches has ended yet, with a result or without. `farm status` shows how far it is."""
 
