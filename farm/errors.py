@@ -180,11 +180,11 @@ class MetricsAddressUnusable(ServiceUnavailable):
     """{variable} is {value!r}, and metrics cannot be served there: {why}. Name another address, or unset it to do without."""
 
 
-class BadWorkerRole(BadInput):
-    """{name} cannot be the role of workers: {why}."""
+class BadRole(BadInput):
+    """{name} cannot be the role of {whom}: {why}."""
 
 
-class WorkerRoleRefused(ServiceUnavailable):
+class RoleRefused(ServiceUnavailable):
     """The role {name} could not be made or changed: {why}. FARM_DATABASE_URL must name a role that owns the farm's tables and may create roles (CREATEROLE, or a superuser)."""
 
 

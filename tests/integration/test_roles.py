@@ -30,7 +30,7 @@ from farm.db.campaigns import Stored
 from farm.db.engine import make_engine
 from farm.db.roles import RIGHTS, set_up_worker_role
 from farm.devices import DeviceIdentity
-from farm.errors import BadWorkerRole, WorkerRoleRefused
+from farm.errors import BadRole, RoleRefused
 from farm.services import ServiceUrls, postgres, services
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
@@ -272,7 +272,7 @@ def test_the_farms_own_functions_that_are_not_for_workers_are_denied_to_them(
         lambda connection: trainings.request(connection, device_type="cpu-test"),
         lambda connection: set_up_worker_role(connection, "another", password="mine"),
     ):
-        with pytest.raises((ProgrammingError, WorkerRoleRefused)) as refused, worker.begin() as connection:
+        with pytest.raises((ProgrammingError, RoleRefused)) as refused, worker.begin() as connection:
             forbidden(connection)
         assert "denied" in str(refused.value)
 
@@ -317,7 +317,7 @@ def test_run_again_it_takes_away_what_was_added_and_changes_nothing_else(engine:
 
 def test_a_role_that_is_more_than_a_workers_is_left_alone(engine: Engine, name: str) -> None:
     def refused(which: str) -> str:
-        with pytest.raises(BadWorkerRole) as error, engine.begin() as connection:
+        with pytest.raises(BadRole) as error, engine.begin() as connection:
             set_up_worker_role(connection, which, password=PASSWORD)
         return str(error.value)
 
@@ -349,7 +349,7 @@ def test_what_everybody_may_do_is_said_and_nothing_is_changed(engine: Engine, na
         with engine.begin() as connection:
             connection.execute(text(f"GRANT {what} TO PUBLIC"))
         with (
-            pytest.raises(BadWorkerRole, match=f"it would have {told}, which PUBLIC has"),
+            pytest.raises(BadRole, match=f"it would have {told}, which PUBLIC has"),
             engine.begin() as connection,
         ):
             set_up_worker_role(connection, name, password=None)
@@ -359,14 +359,14 @@ def test_what_everybody_may_do_is_said_and_nothing_is_changed(engine: Engine, na
 
 
 def test_a_name_that_postgres_keeps_for_itself_is_refused(engine: Engine) -> None:
-    with pytest.raises(WorkerRoleRefused, match="pg_mine could not be made or changed"), engine.begin() as connection:
+    with pytest.raises(RoleRefused, match="pg_mine could not be made or changed"), engine.begin() as connection:
         set_up_worker_role(connection, "pg_mine", password=None)
 
 
 def test_the_server_is_not_told_the_password(engine: Engine, url: str, name: str) -> None:
     with engine.connect() as connection:
         driver = connection.connection.driver_connection
-        told = [statement.as_string(driver) for statement in roles._statements(connection, name, PASSWORD)]
+        told = [statement.as_string(driver) for statement in roles._statements(connection, name, PASSWORD, RIGHTS)]
     assert any("PASSWORD 'SCRAM-SHA-256$" in statement for statement in told)
     assert not any("pass%word" in statement for statement in told)
 
