@@ -180,11 +180,11 @@ class MetricsAddressUnusable(ServiceUnavailable):
     """{variable} is {value!r}, and metrics cannot be served there: {why}. Name another address, or unset it to do without."""
 
 
-class BadWorkerRole(BadInput):
-    """{name} cannot be the role of workers: {why}."""
+class BadRole(BadInput):
+    """{name} cannot be the role of {whom}: {why}."""
 
 
-class WorkerRoleRefused(ServiceUnavailable):
+class RoleRefused(ServiceUnavailable):
     """The role {name} could not be made or changed: {why}. FARM_DATABASE_URL must name a role that owns the farm's tables and may create roles (CREATEROLE, or a superuser)."""
 
 
@@ -259,6 +259,14 @@ class RowNotImported(BadInput):
 
 class ImportNotAllowed(ServiceUnavailable):
     """The database does not let this role import: {why}. FARM_DATABASE_URL must name a role that owns the farm's tables; the role of workers cannot import."""
+
+
+class BadFilter(BadInput):
+    """--where{where}: {why}."""
+
+
+class BadMoment(BadInput):
+    """{value!r} is not a time. Write 2026-11-22, '2026-11-22 08:30' (here, or with a zone, as in +02:00), or how long ago: 90min, 2h, 7d, 1w."""
 
 
 class NothingEnded(BadInput):

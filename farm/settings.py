@@ -37,6 +37,8 @@ class Settings(BaseSettings):
     worker_metrics: str | None = Field(default=None, description="where farm-worker serves those of its devices")
     # Only `farm db worker-role` reads it.
     worker_password: SecretStr | None = Field(default=None, description="password of the workers' database role")
+    # Only `farm db reader-role` does.
+    reader_password: SecretStr | None = Field(default=None, description="password of the readers' database role")
     # Dispatch. Times are seconds.
     lease_seconds: float = Field(default=30.0, gt=0, description="a lease not renewed for this long has passed")
     batch_seconds: float = Field(default=4.0, gt=0, description="device time that one batch aims at")

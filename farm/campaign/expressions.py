@@ -82,28 +82,44 @@ def parse(written: object, *, line: int = 0) -> Constraint:
     """
     if not isinstance(written, str):
         raise Refused("a constraint is an expression such as m * n * k <= 2**33; put it in quotes if YAML splits it")
-    if len(written) > _LONGEST:
-        raise Refused(f"the expression is longer than {_LONGEST} characters; split it into several constraints")
+    tree = syntax_tree(written)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(written.strip(), mode="eval")
         kind = _Checker().kind_of(tree.body)
         text = ast.unparse(tree)
         names = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) - set(_FUNCTIONS)
         _BoundedPowers().visit(tree)
     except ArithmeticError as error:
         raise Refused(f"{written!r} cannot be computed: {error}") from None
-    except SyntaxError as error:
-        hint = "; write == to compare" if _has_single_equals(written) else ""
-        hint = "; write and, or, not" if any(s in written for s in ("&&", "||")) else hint
-        column = f" at character {error.offset}" if error.offset else ""
-        raise Refused(f"{written!r} is not an expression: {error.msg}{column}{hint}") from None
     except (RecursionError, MemoryError):
-        raise Refused("the expression is nested too deeply; split it into several constraints") from None
+        raise Refused(_TOO_DEEP) from None
     if kind != "truth":
         raise Refused(f"{written!r} is a {kind}, not something that holds or not; compare it, as in m % 128 == 0")
     return Constraint(text, names, line)
+
+
+_TOO_DEEP = "the expression is nested too deeply; split it into several"
+
+
+def syntax_tree(written: str) -> ast.Expression:
+    """An expression as Python reads it, of which nothing is checked but that it is one.
+
+    Raises:
+        Refused: with a text that says what is wrong, where, and what would be right.
+    """
+    if len(written) > _LONGEST:
+        raise Refused(f"the expression is longer than {_LONGEST} characters; split it into several")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(written.strip(), mode="eval")
+    except (SyntaxError, ValueError) as error:  # ValueError: a null byte, or a number of thousands of digits
+        hint = "; write == to compare" if _has_single_equals(written) else ""
+        hint = "; write and, or, not" if any(s in written for s in ("&&", "||")) else hint
+        column = f" at character {error.offset}" if isinstance(error, SyntaxError) and error.offset else ""
+        what = error.msg if isinstance(error, SyntaxError) else error
+        raise Refused(f"{written!r} is not an expression: {what}{column}{hint}") from None
+    except (RecursionError, MemoryError):
+        raise Refused(_TOO_DEEP) from None
 
 
 def _has_single_equals(text: str) -> bool:
@@ -214,7 +230,8 @@ class _Checker:
         return kinds[0]
 
 
-def _power(base: float, exponent: float) -> Any:
+def power(base: float, exponent: float) -> Any:
+    """base**exponent. Raises `ArithmeticError` for one that is huge, not real, or a division by zero."""
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > _MOST_BITS:
         raise OverflowError(f"{base}**{exponent} is too large")
     result = base**exponent
@@ -230,7 +247,7 @@ class _BoundedPowers(ast.NodeTransformer):
         self.generic_visit(node)
         if isinstance(node.op, ast.Pow):
             if isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant):
-                return ast.Constant(_power(node.left.value, node.right.value))  # type: ignore[arg-type]
+                return ast.Constant(power(node.left.value, node.right.value))  # type: ignore[arg-type]
             return ast.Call(ast.Name("_power", ast.Load()), [node.left, node.right], [])
         return node
 
@@ -250,5 +267,5 @@ def compile_all(constraints: Sequence[Constraint], arguments: tuple[str, ...]) -
     tree = ast.Expression(ast.Lambda(parameters, _BoundedPowers().visit(body)))
     code = compile(ast.fix_missing_locations(tree), "<constraints>", "eval")
     # Only names and calls that `parse` let through are in the tree.
-    function: Callable[..., bool] = eval(code, {"__builtins__": {}, "_power": _power, **_FUNCTIONS})
+    function: Callable[..., bool] = eval(code, {"__builtins__": {}, "_power": power, **_FUNCTIONS})
     return function

@@ -1,24 +1,25 @@
-"""`farm db`: the revision of the database, and the role of its workers."""
+"""`farm db`: the revision of the database, and the roles of its workers and readers."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
 import typer
+from pydantic import SecretStr
 from rich.markup import escape
 from sqlalchemy import Engine
 
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.db import migrate, roles
 from farm.db.engine import make_engine
-from farm.errors import BadWorkerRole
+from farm.errors import BadRole
 from farm.services import services
 from farm.settings import settings
 
-app = typer.Typer(help="The database's revision, and the role of its workers.", no_args_is_help=True)
+app = typer.Typer(help="The database's revision, and the roles of its workers and readers.", no_args_is_help=True)
 
 
 @app.command()
@@ -60,22 +61,61 @@ def worker_role(
 
     Workers then use FARM_DATABASE_URL=postgresql://farm_worker:PASSWORD@HOST:5432/farm.
     """
+    _set_up(
+        name,
+        settings().worker_password,
+        roles.set_up_worker_role,
+        whom="workers",
+        can="claim and land",
+        as_json=as_json,
+    )
+
+
+@app.command()
+def reader_role(
+    name: Annotated[str, typer.Argument(help="The role's name.")] = roles.READER_ROLE,
+    as_json: JsonOption = False,
+) -> None:
+    """Create or update a database role for pandas, Grafana and the like: it can read the views, and nothing else.
+
+    docs/sql.md describes them. Run this again after every farm db upgrade.
+
+    Its password is FARM_READER_PASSWORD. Unset: a new role gets one, printed this once; an old one keeps its own.
+
+    Readers then use postgresql://farm_reader:PASSWORD@HOST:5432/farm.
+    """
+    _set_up(
+        name,
+        settings().reader_password,
+        roles.set_up_reader_role,
+        whom="readers",
+        can="read the views",
+        as_json=as_json,
+    )
+
+
+def _set_up(
+    name: str, given: SecretStr | None, set_up: Callable[..., None], *, whom: str, can: str, as_json: bool
+) -> None:
+    """Makes or updates a role with the given password, or one that is made and printed."""
     current_settings = settings()
     if current_settings.embedded_database:
         why = f"the database embedded in {current_settings.home} has one role, and only this machine reaches it"
-        raise BadWorkerRole(name=name, why=f"{why}. Set FARM_DATABASE_URL to a Postgres that worker hosts reach")
-    given = current_settings.worker_password
+        raise BadRole(
+            name=name,
+            whom=whom,
+            why=f"{why}. Set FARM_DATABASE_URL to a Postgres that {'worker hosts' if whom == 'workers' else whom} reach",
+        )
     with _database() as engine:
         migrate.require_head(engine)
         with engine.begin() as connection:
             new = not roles.exists(connection, name)
             made = secrets.token_urlsafe(24) if new and given is None else None
-            password = given.get_secret_value() if given is not None else made
-            roles.set_up_worker_role(connection, name, password=password)
+            set_up(connection, name, password=given.get_secret_value() if given is not None else made)
     if as_json:
         emit_json({"role": name, "new": new, "password": made})
         return
-    remarks.print(f"The role {escape(name)} {'was made' if new else 'is as it should be'}: it can claim and land.")
+    remarks.print(f"The role {escape(name)} {'was made' if new else 'is as it should be'}: it can {can}.")
     if made is not None:
         remarks.print("Its password, which is not shown again:")
         typer.echo(made)

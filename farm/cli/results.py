@@ -5,23 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from sqlalchemy import Connection
 
 from farm import __version__
 from farm.cli import t4
+from farm.cli.devices import HOST, select
 from farm.cli.files import writable, write
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
-from farm.cli.session import session
-from farm.db import campaigns, devices, measurements
+from farm.cli.session import Session, session
+from farm.db import campaigns, devices, filters, measurements, progress
 from farm.db import rules as measuring
 from farm.devices import DeviceIdentity
 from farm.errors import BadInput
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules
+from farm.measurement import MeasuringRules, Source
 from farm.provenance import METADATA_KEY, Provenance
 from farm.repro import repro_command
 
@@ -35,10 +38,46 @@ class Format(StrEnum):
     T4 = "t4"
 
 
+class OfRow(StrEnum):
+    """The sources of results; sentinels are none."""
+
+    MEASURED = Source.MEASURED
+    RECORDED = Source.RECORDED
+    IMPORTED = Source.IMPORTED
+
+
 def results(
     campaign: Annotated[str | None, typer.Option("--campaign", "-c", help="Only of this campaign.")] = None,
     device_type: Annotated[str | None, typer.Option("--type", "-t", help="Only on this device type.")] = None,
     family: Annotated[str | None, typer.Option("--family", "-f", help="Only of this kernel family.")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            "-w",
+            metavar="CONDITION",
+            help='Only rows for which this holds, as in "m >= 512 and tile in (16, 32) and has(power_w)". '
+            "Given again: only where all hold.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="Only of this host's devices.", show_default=False)
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", "-d", help="Only of this device: its UUID or a beginning of it.", show_default=False),
+    ] = None,
+    source: Annotated[
+        list[OfRow] | None, typer.Option("--source", help="Only rows of this source.", show_default=False)
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only from this day or time on, or this long ago: 2h, 7d."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Only up to the end of this day, or before this time.")
+    ] = None,
     sort: Annotated[str, typer.Option("--sort", "-s", help="A column; -column for largest first.")] = "measurement_id",
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = None,
     format_: Annotated[
@@ -63,12 +102,28 @@ def results(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measurements. On a terminal the first 30, or as many as --limit says; exports hold every column and row."""
+    """Measurements. On a terminal the first 30, or as many as --limit says; exports hold every column and row.
+
+    --where takes the language of a campaign's constraints, over the columns of an export, the parameters of kernels and
+    parts of details and environment. A row matches no condition on a value that it lacks; has(power_w) asks for one.
+    """
     chosen = _format(format_, output, as_json)
+    asked: dict[str, Any] = {
+        "where": where or (),
+        "sources": [Source(one) for one in source or ()],
+        "since": None if since is None else filters.moment(since),
+        "until": None if until is None else filters.moment(until, end=True),
+    }
+    filters.chosen(**asked)  # a mistake is told before anything is started
     if chosen is Format.T4:
         if campaign is None or limit is not None or sort != "measurement_id":
-            raise BadInput(detail="T4 is the jobs of one campaign, all of them: --campaign NAME, no --sort or --limit")
-        t4.export(campaign, device_type=device_type, family=family, output=output)
+            raise BadInput(
+                detail="T4 is the jobs of one campaign, all of them that match: --campaign NAME, no --sort or --limit"
+            )
+        with session() as opened:
+            with opened.engine.connect() as connection:
+                only = _filter(opened, connection, host, device, asked)
+            t4.export(opened, campaign, device_type=device_type, family=family, only=only, output=output)
         return
     if sort.removeprefix("-") not in measurements.RESULT_COLUMNS:
         raise BadInput(detail=f"--sort {sort}: no such column. Columns: {', '.join(measurements.RESULT_COLUMNS)}")
@@ -83,6 +138,7 @@ def results(
             order_by=sort,
             limit=shown,
             short_rounds=short_rounds,
+            only=_filter(opened, connection, host, device, asked),
         )
         rules = {}
         if chosen is Format.COMMANDS:
@@ -101,6 +157,23 @@ def results(
         _export(rows, chosen, output, None if identity is None else _provenance(rows, identity))
     if output is not None:
         remarks.print(f"{len(rows):,} rows in {output}")
+
+
+def _filter(
+    opened: Session,
+    connection: Connection,
+    hosts: Sequence[str] | None,
+    given: Sequence[str] | None,
+    asked: Mapping[str, Any],
+) -> filters.Filter:
+    """What was asked for, with the devices that the names of hosts and devices mean. Raises as `select` does."""
+    uuids = None
+    if hosts or given:
+        known = progress.devices(connection, silent_after=opened.settings.silent_after_seconds)
+        of_hosts = {found.uuid for found in select(known, [f"{HOST}{name}" for name in hosts or ()])}
+        named = {found.uuid for found in select(known, given or ())}
+        uuids = sorted(of_hosts & named if hosts and given else of_hosts | named)
+    return filters.chosen(**asked, device_uuids=uuids)
 
 
 def _format(given: Format | None, output: Path | None, as_json: bool) -> Format:

@@ -8,8 +8,9 @@ from typing import Any
 
 from farm.cli.files import writable, write
 from farm.cli.output import remarks, some_of
-from farm.cli.session import session
+from farm.cli.session import Session
 from farm.db import campaigns, devices, outcomes
+from farm.db.filters import EVERYTHING, Filter
 from farm.db.tables import JobState
 from farm.errors import NothingEnded, SeveralSpaces
 from farm.measurement import MeasuringRules
@@ -18,7 +19,15 @@ from farm.report.t4 import Origin, Space, documents
 ENDED = (JobState.DONE, JobState.INVALID, JobState.DEAD)
 
 
-def export(campaign: str, *, device_type: str | None, family: str | None, output: Path | None) -> None:
+def export(
+    opened: Session,
+    campaign: str,
+    *,
+    device_type: str | None,
+    family: str | None,
+    only: Filter = EVERYTHING,
+    output: Path | None,
+) -> None:
     """Writes the results of the campaign's jobs that have ended, failed ones too.
 
     An output that ends in .json, or none, takes one search space; any other is a folder, made where it is missing.
@@ -28,10 +37,10 @@ def export(campaign: str, *, device_type: str | None, family: str | None, output
         SeveralSpaces: one file or stdout was asked for, and there are more.
         BadInput: a file cannot be written.
     """
-    with session() as opened, opened.engine.connect() as connection:
+    with opened.engine.connect() as connection:
         found = campaigns.find(connection, campaign)
-        without = outcomes.without_result(connection, found["id"], device_type=device_type, family=family)
-        rows = outcomes.measured(connection, found["id"], device_type=device_type, family=family)
+        without = outcomes.without_result(connection, found["id"], device_type=device_type, family=family, only=only)
+        rows = outcomes.measured(connection, found["id"], device_type=device_type, family=family, only=only)
         known = devices.overview(connection, silent_after=opened.settings.silent_after_seconds)
         counts = campaigns.counts(connection, found["id"])
     origin = Origin(

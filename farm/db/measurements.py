@@ -13,6 +13,7 @@ from psycopg import sql
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
+from farm.db.filters import EVERYTHING, Filter, computed
 from farm.measurement import MEASUREMENT_COLUMNS, Measurement
 
 _KEYS = ("job_id", "campaign_id", "configuration_id", "device_id", "environment_id")
@@ -112,10 +113,12 @@ def read(
     order_by: str = "measurement_id",
     limit: int | None = None,
     short_rounds: bool = False,
+    only: Filter = EVERYTHING,
 ) -> list[dict[str, Any]]:
     """Rows of v_measurements as dictionaries of `RESULT_COLUMNS`. `order_by` is one of them, `-` for descending.
 
     With `short_rounds` those of searches too, which were measured under rules that cost less than their campaign's.
+    Raises `BadFilter` where `only` cannot be computed for a row.
     """
     column = order_by.removeprefix("-")
     if column not in RESULT_COLUMNS:
@@ -126,7 +129,9 @@ def read(
         WHERE (CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id)
           AND (CAST(:device_type AS text) IS NULL OR device_type = :device_type)
           AND (CAST(:family AS text) IS NULL OR family = :family)
+          AND {only.sql}
         ORDER BY {column} {direction} NULLS LAST LIMIT :limit
     """)
     parameters = {"campaign_id": campaign_id, "device_type": device_type, "family": family, "limit": limit}
-    return [dict(row) for row in connection.execute(statement, parameters).mappings()]
+    with computed(only):
+        return [dict(row) for row in connection.execute(statement, {**parameters, **only.values}).mappings()]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, text
 
+from farm.db.filters import COLUMNS, EVERYTHING, Filter, computed
 from farm.db.measurements import RESULT_COLUMNS
 
 _NARROWED = """
@@ -14,67 +14,96 @@ _NARROWED = """
   AND (CAST(:family AS text) IS NULL OR family = :family)
 ORDER BY job_id, device_type
 """
-_MEASURED = text(f"""
-SELECT * FROM (
-    SELECT r.job_id, p.device_uuid AS only_device, {", ".join(f"r.{name}" for name in RESULT_COLUMNS)}
+_MEASURED = f"""
+SELECT job_id, only_device, {", ".join(RESULT_COLUMNS)} FROM (
+    SELECT r.*, p.device_uuid AS only_device
     FROM v_measurements r
     JOIN jobs j ON j.id = r.job_id
     JOIN lanes l ON l.id = j.lane_id
     JOIN pools p ON p.id = l.pool_id
     WHERE r.campaign_id = :campaign_id
-) measured WHERE true {_NARROWED}
-""")
+) measured
+"""
 
 
 def measured(
-    connection: Connection, campaign_id: int, *, device_type: str | None = None, family: str | None = None
+    connection: Connection,
+    campaign_id: int,
+    *,
+    device_type: str | None = None,
+    family: str | None = None,
+    only: Filter = EVERYTHING,
 ) -> list[dict[str, Any]]:
     """The rows of a campaign's jobs in the order of the jobs' ids: `RESULT_COLUMNS`, `job_id` and `only_device`.
 
     `only_device` is the UUID of the device that the job's target names, None where it names types of devices.
     """
-    return _read(connection, _MEASURED, campaign_id, device_type, family)
+    return _read(connection, _MEASURED, campaign_id, device_type, family, only)
 
 
 # Few jobs of a large campaign fail: they are found by their failures. One that was refused before any device had it
 # is refused on every type of its pool, and is listed for each.
-_WITHOUT = text(f"""
-SELECT * FROM (
+_KNOWN = (
+    "job_id", "state", "attempts", "only_device", "device_type", "device_uuid", "error_class", "error", "failed_at",
+    "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters",
+)  # fmt: skip
+_DERIVED = ("campaign", "host", "measured_at", "flops", "bytes", "intensity")
+_WITHOUT_VALUE = [name for name in COLUMNS if name not in (*_KNOWN, *_DERIVED)]
+_WITHOUT = f"""
+SELECT {", ".join(_KNOWN)} FROM (
     SELECT j.id AS job_id, j.state, j.attempts, p.device_uuid AS only_device, t.device_type, fd.uuid AS device_uuid,
         f.kind AS error_class, f.message AS error, f.at AS failed_at,
-        c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.family, c.parameters
+        c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.family, c.parameters,
+        g.name AS campaign, h.name AS host, f.at AS measured_at, w.flops, w.bytes, w.flops / w.bytes AS intensity,
+        {", ".join(f"none.{name}" for name in _WITHOUT_VALUE)}
     FROM (
         SELECT DISTINCT ON (f.job_id) f.* FROM lanes l JOIN failures f ON f.lane_id = l.id
         WHERE l.campaign_id = :campaign_id ORDER BY f.job_id, f.id DESC
     ) f
     JOIN jobs j ON j.id = f.job_id AND j.state IN ('invalid', 'dead')
     JOIN lanes l ON l.id = j.lane_id
+    JOIN campaigns g ON g.id = l.campaign_id
     JOIN pools p ON p.id = l.pool_id
     JOIN configurations c ON c.id = j.configuration_id
     LEFT JOIN devices fd ON fd.id = f.device_id
+    LEFT JOIN hosts h ON h.id = fd.host_id
     LEFT JOIN devices pd ON pd.uuid = p.device_uuid
     CROSS JOIN LATERAL unnest(CASE
         WHEN fd.type IS NOT NULL THEN ARRAY[fd.type]
         WHEN p.device_types IS NOT NULL THEN p.device_types
         ELSE ARRAY[coalesce(pd.type, 'unknown')]
     END) AS t(device_type)
-) ended WHERE true {_NARROWED}
-""")
+    CROSS JOIN LATERAL (
+        SELECT 2.0::double precision * c.m * c.n * c.k AS flops,
+            (c.m::double precision * c.k + c.k::double precision * c.n) * element_bytes(c.ab)
+            + c.m::double precision * c.n * element_bytes(c.cd) * CASE WHEN c.beta = 0 THEN 1 ELSE 2 END AS bytes
+    ) w
+    LEFT JOIN (SELECT {", ".join(_WITHOUT_VALUE)} FROM v_measurements WHERE false) none ON true
+) ended
+"""
 
 
 def without_result(
-    connection: Connection, campaign_id: int, *, device_type: str | None = None, family: str | None = None
+    connection: Connection,
+    campaign_id: int,
+    *,
+    device_type: str | None = None,
+    family: str | None = None,
+    only: Filter = EVERYTHING,
 ) -> list[dict[str, Any]]:
     """The invalid and dead jobs of a campaign in the order of their ids, each with its configuration and last failure.
 
+    For `only`, such a job was measured when it failed last, and has no value in any column that a measurement fills.
     `device_type` is that of the device on which it failed last, or `unknown` for a device that was never seen;
     `device_uuid` is None where no device had it.
     """
-    return _read(connection, _WITHOUT, campaign_id, device_type, family)
+    return _read(connection, _WITHOUT, campaign_id, device_type, family, only)
 
 
 def _read(
-    connection: Connection, statement: Any, campaign_id: int, device_type: str | None, family: str | None
+    connection: Connection, rows: str, campaign_id: int, device_type: str | None, family: str | None, only: Filter
 ) -> list[dict[str, Any]]:
-    parameters: Mapping[str, Any] = {"campaign_id": campaign_id, "device_type": device_type, "family": family}
-    return [dict(row) for row in connection.execute(statement, parameters).mappings()]
+    parameters = {"campaign_id": campaign_id, "device_type": device_type, "family": family}
+    statement = text(f"{rows} WHERE {only.sql} {_NARROWED}")
+    with computed(only):
+        return [dict(row) for row in connection.execute(statement, {**parameters, **only.values}).mappings()]

@@ -1,18 +1,23 @@
-"""The role under which workers reach the database: it can claim and land, and nothing else."""
+"""The roles under which others than the farm reach the database, each with what it needs and nothing else.
+
+Workers can claim and land; readers can read the documented views.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from psycopg import errors, sql
 from sqlalchemy import Connection, text
 
 from farm.db.measurements import cursor_of
-from farm.errors import BadWorkerRole, WorkerRoleRefused, first_line
+from farm.errors import BadRole, RoleRefused, first_line
 from farm.measurement import MEASUREMENT_COLUMNS
 
 WORKER_ROLE = "farm_worker"
+READER_ROLE = "farm_reader"
 
 LONGEST_NAME_BYTES = 63
 """Postgres cuts longer names off (NAMEDATALEN)."""
@@ -61,6 +66,28 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
 }
 """What a worker's statements need, by table and privilege: these columns, or all where none is named."""
 
+VIEWS = (
+    "v_measurements", "v_all_measurements", "v_sentinels", "v_best_kernels", "v_device_health", "v_campaign_progress",
+)  # fmt: skip
+"""The views that docs/sql.md describes: all that a reader may read."""
+
+READER_RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {view: {"SELECT": ()} for view in VIEWS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Purpose:
+    """Whom a role is for, and what it may do."""
+
+    whom: str
+    rights: Mapping[str, Mapping[str, Sequence[str]]]
+    # What PUBLIC must not have on any table or view, but for those of `rights`.
+    no_others: Sequence[str]
+
+
+_CHANGING = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "TRIGGER")
+_WORKERS = _Purpose("workers", RIGHTS, _CHANGING)
+_READERS = _Purpose("readers", READER_RIGHTS, (*_CHANGING, "SELECT"))
+
 _FOUND = text("""
 SELECT r.rolsuper, r.rolcreaterole, r.rolcreatedb, r.rolreplication, r.rolbypassrls,
     r.rolname IN (current_user, session_user) AS own,
@@ -68,7 +95,11 @@ SELECT r.rolsuper, r.rolcreaterole, r.rolcreatedb, r.rolreplication, r.rolbypass
         SELECT 1 FROM pg_shdepend
         WHERE refclassid = 'pg_authid'::regclass AND refobjid = r.oid AND deptype = 'o'
     ) AS owner,
-    (SELECT min(g.rolname) FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid WHERE m.member = r.oid) AS member_of
+    (SELECT min(g.rolname) FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid WHERE m.member = r.oid) AS member_of,
+    CASE
+        WHEN has_any_column_privilege(r.oid, 'measurements', 'INSERT') THEN 'workers'
+        WHEN has_table_privilege(r.oid, 'v_best_kernels', 'SELECT') THEN 'readers'
+    END AS serves
 FROM pg_roles r WHERE r.rolname = :name
 """)
 # What everybody has, this role has too, and it cannot be taken from it alone.
@@ -78,9 +109,10 @@ UNION ALL
 SELECT 'CREATE on the database' WHERE has_database_privilege(:name, current_database(), 'CREATE')
 UNION ALL
 SELECT format('%s on %s', p.privilege, c.relname)
-FROM pg_class c CROSS JOIN unnest(ARRAY['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER']) AS p(privilege)
+FROM pg_class c CROSS JOIN unnest(CAST(:privileges AS text[])) AS p(privilege)
 WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')
   AND has_table_privilege(:name, c.oid, p.privilege)
+  AND NOT (p.privilege = 'SELECT' AND c.relname = ANY(:readable))
 LIMIT 1
 """)
 _LACKS = text("""
@@ -89,9 +121,13 @@ SELECT NOT has_database_privilege(:name, current_database(), 'CONNECT') AS datab
 """)
 
 
+_EXISTS = text("SELECT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = :name)")
+
+
 def exists(connection: Connection, name: str) -> bool:
     """Whether there is a role of that name."""
-    return connection.execute(_FOUND, {"name": name}).one_or_none() is not None
+    found: bool = connection.execute(_EXISTS, {"name": name}).scalar_one()
+    return found
 
 
 def set_up_worker_role(connection: Connection, name: str, *, password: str | None) -> None:
@@ -100,20 +136,33 @@ def set_up_worker_role(connection: Connection, name: str, *, password: str | Non
     In the caller's transaction: workers that are connected notice nothing. A password of None leaves the role's as it
     is. The server gets only what it keeps of a password (SCRAM-SHA-256), so that no log of it can hold the password.
 
-    Raises `BadWorkerRole` for a role that is more than a worker's, and `WorkerRoleRefused` where Postgres refuses.
+    Raises `BadRole` for a role that is more than a worker's, or a reader's, and `RoleRefused` where Postgres refuses.
     """
-    _check(connection, name)
+    _set_up(connection, name, _WORKERS, password)
+
+
+def set_up_reader_role(connection: Connection, name: str, *, password: str | None) -> None:
+    """As `set_up_worker_role`, a role that may read the `VIEWS` and nothing else."""
+    _set_up(connection, name, _READERS, password)
+
+
+def _set_up(connection: Connection, name: str, purpose: _Purpose, password: str | None) -> None:
+    _check(connection, name, purpose)
     try:
         with cursor_of(connection) as cursor:
-            for statement in _statements(connection, name, password):
+            for statement in _statements(connection, name, password, purpose.rights):
                 cursor.execute(statement)
     except (errors.InsufficientPrivilege, errors.ReservedName) as error:
-        raise WorkerRoleRefused(name=name, why=first_line(error)) from None
-    if (too_much := connection.execute(_TOO_MUCH, {"name": name}).scalar_one_or_none()) is not None:
-        raise BadWorkerRole(name=name, why=f"it would have {too_much}, which PUBLIC has; revoke that from PUBLIC first")
+        raise RoleRefused(name=name, why=first_line(error)) from None
+    asked = {"name": name, "privileges": list(purpose.no_others), "readable": list(purpose.rights)}
+    if (too_much := connection.execute(_TOO_MUCH, asked).scalar_one_or_none()) is not None:
+        why = f"it would have {too_much}, which PUBLIC has; revoke that from PUBLIC first"
+        raise BadRole(name=name, whom=purpose.whom, why=why)
 
 
-def _statements(connection: Connection, name: str, password: str | None) -> Iterator[sql.Composed]:
+def _statements(
+    connection: Connection, name: str, password: str | None, rights: Mapping[str, Mapping[str, Sequence[str]]]
+) -> Iterator[sql.Composed]:
     role = sql.Identifier(name)
     if not exists(connection, name):
         yield sql.SQL("CREATE ROLE {} LOGIN").format(role)
@@ -127,17 +176,17 @@ def _statements(connection: Connection, name: str, password: str | None) -> Iter
         yield sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(sql.Identifier(lacks.database_name), role)
     if lacks.schema:
         yield sql.SQL("GRANT USAGE ON SCHEMA public TO {}").format(role)
-    for table, privileges in RIGHTS.items():
+    for table, privileges in rights.items():
         for privilege, columns in privileges.items():
             named = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, columns))) if columns else sql.SQL("")
             on = sql.Identifier(table)
             yield sql.SQL("GRANT {} {} ON {} TO {}").format(sql.SQL(privilege), named, on, role)
 
 
-def _check(connection: Connection, name: str) -> None:
-    """Refuses what is not, and must not become, the role of workers: above all the farm's own."""
+def _check(connection: Connection, name: str, purpose: _Purpose) -> None:
+    """Refuses what is not, and must not become, such a role: above all the farm's own."""
     if not 0 < len(name.encode()) <= LONGEST_NAME_BYTES or "\0" in name:
-        raise BadWorkerRole(name=repr(name), why=f"a name has from 1 to {LONGEST_NAME_BYTES} bytes")
+        raise BadRole(name=repr(name), whom=purpose.whom, why=f"a name has from 1 to {LONGEST_NAME_BYTES} bytes")
     found = connection.execute(_FOUND, {"name": name}).one_or_none()
     if found is None:
         return
@@ -150,8 +199,10 @@ def _check(connection: Connection, name: str) -> None:
         why = "there is such a role, and it owns a database or something in one"
     elif found.member_of is not None:
         why = f"there is such a role, and it is a member of {found.member_of}"
+    elif found.serves not in (None, purpose.whom):
+        why = f"there is such a role, and it is that of {found.serves}"
     if why is not None:
-        raise BadWorkerRole(name=name, why=why)
+        raise BadRole(name=name, whom=purpose.whom, why=why)
 
 
 def _as_kept(connection: Connection, name: str, password: str) -> str:

@@ -428,8 +428,14 @@ class Measurement(Base):
         CheckConstraint("samples > 0", name="samples_positive"),
         CheckConstraint("source IN ('measured', 'recorded', 'imported', 'sentinel')", name="source_known"),
         Index("ix_measurements_configuration_id", "configuration_id"),
-        Index("ix_measurements_device_id", "device_id"),
+        Index("ix_measurements_device_id_id", "device_id", "id"),
         Index("ix_measurements_campaign_id", "campaign_id"),
+        Index(
+            "ix_measurements_measured_at",
+            "measured_at",
+            postgresql_using="brin",
+            postgresql_with={"autosummarize": True},
+        ),
         Index(
             "ix_measurements_sentinels",
             "campaign_id",

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
+from sqlalchemy import Engine, text
+
+from farm.db import measurements
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, traits_of_capability
+from farm.kernels import Configuration
 from farm.measurement import Measurement
 
 
@@ -64,3 +71,25 @@ def row(runtime_ms: float = 1.0, **changes: object) -> Measurement:
         "environment": {"library": "1.0"},
     }
     return Measurement(**(columns | changes))  # type: ignore[arg-type]
+
+
+_CONFIGURATION = text("""
+INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
+VALUES (:id, :m, :n, :k, :ab, :cd, :acc, :layout, :alpha, :beta, :family, CAST(:parameters AS jsonb))
+ON CONFLICT DO NOTHING
+""")
+
+
+def landed(
+    engine: Engine, device_id: int, rows: Sequence[tuple[str, Measurement]], *, campaign_id: int | None = None
+) -> None:
+    """Rows of these configurations on a device, without jobs."""
+    configurations = [Configuration.parse(written) for written, _ in rows]
+    with engine.begin() as connection:
+        for one in configurations:
+            columns = {**one.columns(), "id": one.id, "parameters": json.dumps(one.columns()["parameters"])}
+            connection.execute(_CONFIGURATION, columns)
+        measurements.insert(
+            connection,
+            [(None, campaign_id, one.id, device_id, row) for one, (_, row) in zip(configurations, rows, strict=True)],
+        )

@@ -1,4 +1,7 @@
-"""The workers' database role: enough to measure a campaign to its end, whatever happens, and not a right more."""
+"""The database roles of workers and readers: enough for all that they do, and not a right more.
+
+Workers measure a campaign to its end, whatever happens. Readers read the documented views.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,19 @@ from programs import COORDINATOR, FARM_WORKER, JUST_BEGUN, programs
 from psycopg import errors
 from samples import ahead, card, cpu, document
 from sqlalchemy import Engine, make_url, text
-from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.exc import NotSupportedError, OperationalError, ProgrammingError
 from test_batches import land, leased
 from test_kernels import awaited, binary_of, build, leased_of, let_go, source, wanted
+from test_views import statements
 
 import farm
 from farm.campaign import Campaign, load
 from farm.db import batches, campaigns, migrate, roles, trainings
 from farm.db.campaigns import Stored
 from farm.db.engine import make_engine
-from farm.db.roles import RIGHTS, set_up_worker_role
+from farm.db.roles import READER_RIGHTS, RIGHTS, VIEWS, set_up_reader_role, set_up_worker_role
 from farm.devices import DeviceIdentity
-from farm.errors import BadWorkerRole, WorkerRoleRefused
+from farm.errors import BadRole, RoleRefused
 from farm.services import ServiceUrls, postgres, services
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
@@ -64,12 +68,16 @@ def name(engine: Engine) -> Iterator[str]:
     """A name for the role, which is removed after the test: roles belong to the server, not to a database."""
     made = f"worker_{uuid.uuid4().hex[:8]}"
     yield made
+    remove(engine, made)
+
+
+def remove(engine: Engine, role: str) -> None:
     with engine.begin() as connection:
-        if roles.exists(connection, made):
-            connection.execute(text(f"GRANT {made} TO current_user"))
-            connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{made}'"))
-            connection.execute(text(f"DROP OWNED BY {made}"))
-            connection.execute(text(f"DROP ROLE {made}"))
+        if roles.exists(connection, role):
+            connection.execute(text(f"GRANT {role} TO current_user"))
+            connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"))
+            connection.execute(text(f"DROP OWNED BY {role}"))
+            connection.execute(text(f"DROP ROLE {role}"))
 
 
 @pytest.fixture
@@ -272,7 +280,7 @@ def test_the_farms_own_functions_that_are_not_for_workers_are_denied_to_them(
         lambda connection: trainings.request(connection, device_type="cpu-test"),
         lambda connection: set_up_worker_role(connection, "another", password="mine"),
     ):
-        with pytest.raises((ProgrammingError, WorkerRoleRefused)) as refused, worker.begin() as connection:
+        with pytest.raises((ProgrammingError, RoleRefused)) as refused, worker.begin() as connection:
             forbidden(connection)
         assert "denied" in str(refused.value)
 
@@ -297,6 +305,7 @@ def rights(engine: Engine, name: str) -> dict[str, dict[str, set[str]]]:
 
 
 EXACTLY = {table: {p: set(columns or "*") for p, columns in named.items()} for table, named in RIGHTS.items()}
+READING = {view: {"SELECT": {"*"}} for view in READER_RIGHTS}
 
 
 def test_run_again_it_takes_away_what_was_added_and_changes_nothing_else(engine: Engine, url: str, name: str) -> None:
@@ -317,7 +326,7 @@ def test_run_again_it_takes_away_what_was_added_and_changes_nothing_else(engine:
 
 def test_a_role_that_is_more_than_a_workers_is_left_alone(engine: Engine, name: str) -> None:
     def refused(which: str) -> str:
-        with pytest.raises(BadWorkerRole) as error, engine.begin() as connection:
+        with pytest.raises(BadRole) as error, engine.begin() as connection:
             set_up_worker_role(connection, which, password=PASSWORD)
         return str(error.value)
 
@@ -349,7 +358,7 @@ def test_what_everybody_may_do_is_said_and_nothing_is_changed(engine: Engine, na
         with engine.begin() as connection:
             connection.execute(text(f"GRANT {what} TO PUBLIC"))
         with (
-            pytest.raises(BadWorkerRole, match=f"it would have {told}, which PUBLIC has"),
+            pytest.raises(BadRole, match=f"it would have {told}, which PUBLIC has"),
             engine.begin() as connection,
         ):
             set_up_worker_role(connection, name, password=None)
@@ -359,16 +368,110 @@ def test_what_everybody_may_do_is_said_and_nothing_is_changed(engine: Engine, na
 
 
 def test_a_name_that_postgres_keeps_for_itself_is_refused(engine: Engine) -> None:
-    with pytest.raises(WorkerRoleRefused, match="pg_mine could not be made or changed"), engine.begin() as connection:
+    with pytest.raises(RoleRefused, match="pg_mine could not be made or changed"), engine.begin() as connection:
         set_up_worker_role(connection, "pg_mine", password=None)
 
 
 def test_the_server_is_not_told_the_password(engine: Engine, url: str, name: str) -> None:
     with engine.connect() as connection:
         driver = connection.connection.driver_connection
-        told = [statement.as_string(driver) for statement in roles._statements(connection, name, PASSWORD)]
+        told = [statement.as_string(driver) for statement in roles._statements(connection, name, PASSWORD, RIGHTS)]
     assert any("PASSWORD 'SCRAM-SHA-256$" in statement for statement in told)
     assert not any("pass%word" in statement for statement in told)
+
+
+# --- readers -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reader(engine: Engine, name: str, database_url: str) -> Iterator[Engine]:
+    with engine.begin() as connection:
+        set_up_reader_role(connection, name, password=PASSWORD)
+    url = make_url(database_url).set(username=name, password=PASSWORD).render_as_string(hide_password=False)
+    made = make_engine(url, application="test", pool_size=1)
+    yield made
+    made.dispose()
+
+
+def test_a_reader_reads_every_view_and_asks_what_the_document_asks(
+    engine: Engine, reader: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]
+) -> None:
+    device = announce(cpu())
+    submit(Campaign.from_document(document()))
+    land(engine, leased(engine, device, 5))
+    with reader.connect() as connection:
+        found = {view: len(connection.exec_driver_sql(f"SELECT * FROM {view}").all()) for view in VIEWS}
+        for statement in statements():
+            connection.exec_driver_sql(statement.replace("%", "%%")).all()
+    assert found == {
+        **{"v_measurements": 5, "v_all_measurements": 5, "v_sentinels": 0},
+        **{"v_best_kernels": found["v_best_kernels"], "v_device_health": 1, "v_campaign_progress": 1},
+    }
+    assert 0 < found["v_best_kernels"] <= 5
+
+
+def test_a_reader_may_do_nothing_else(
+    engine: Engine, reader: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]
+) -> None:
+    device = announce(cpu())
+    submit(Campaign.from_document(document()))
+    leased(engine, device, 5)
+    with engine.connect() as connection:
+        tables = connection.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")).scalars().all()
+    owner, database = engine.url.username, engine.url.database
+    reading = [f"SELECT 1 FROM {table}" for table in tables]
+    changing = [f"UPDATE {view} SET m = 1" for view in ("v_measurements", "v_best_kernels")]
+    claiming = [
+        "INSERT INTO failures (job_id, lane_id, kind, message) VALUES (1, 1, 'failed', '')",
+        "UPDATE jobs SET state = 'done'",
+        "UPDATE devices SET state = 'drained'",
+        "SELECT currval('jobs_id_seq')",
+    ]
+    forbidden = FORBIDDEN.format(owner=owner, database=database).strip().splitlines()
+    forbidden.remove("SELECT count(*) FROM v_measurements")
+    tried = [*forbidden, *reading, *claiming]
+    assert [statement for statement in tried if not is_denied(reader, statement)] == []
+    for statement in changing:
+        with pytest.raises((ProgrammingError, NotSupportedError, OperationalError)), reader.begin() as connection:
+            connection.exec_driver_sql(statement)
+
+
+def test_a_readers_role_is_made_again_as_it_should_be(engine: Engine, reader: Engine, name: str) -> None:
+    assert rights(engine, name) == READING
+    with engine.begin() as connection:
+        for more in ("SELECT ON jobs", "SELECT (document) ON campaigns", "UPDATE ON lanes"):
+            connection.execute(text(f"GRANT {more} TO {name}"))
+        set_up_reader_role(connection, name, password=None)
+    assert rights(engine, name) == READING
+    with reader.connect():
+        pass  # with the password that it had
+
+
+def test_the_roles_of_workers_and_readers_are_not_taken_for_each_other(engine: Engine, name: str) -> None:
+    with engine.begin() as connection:
+        set_up_worker_role(connection, name, password=None)
+    with (
+        pytest.raises(BadRole, match=r"cannot be the role of readers: .* that of workers"),
+        engine.begin() as connection,
+    ):
+        set_up_reader_role(connection, name, password=None)
+    assert rights(engine, name) == EXACTLY
+    remove(engine, name)
+    with engine.begin() as connection:
+        set_up_reader_role(connection, name, password=None)
+    with (
+        pytest.raises(BadRole, match=r"cannot be the role of workers: .* that of readers"),
+        engine.begin() as connection,
+    ):
+        set_up_worker_role(connection, name, password=None)
+    assert rights(engine, name) == READING
+
+
+def test_what_everybody_may_read_is_said(engine: Engine, name: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("GRANT SELECT ON v_measurements, campaigns TO PUBLIC"))
+    with pytest.raises(BadRole, match="it would have SELECT on campaigns, which PUBLIC"), engine.begin() as connection:
+        set_up_reader_role(connection, name, password=None)
 
 
 # --- the command ---------------------------------------------------------------------------------------
@@ -376,9 +479,9 @@ def test_the_server_is_not_told_the_password(engine: Engine, url: str, name: str
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str, name: str) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(*words: str, role: str = "worker-role", **variables: str) -> subprocess.CompletedProcess[str]:
         changed = environment(tmp_path / ".farm", **{"FARM_DATABASE_URL": database_url, **variables})
-        line = [sys.executable, "-m", "farm", "db", "worker-role", *words]
+        line = [sys.executable, "-m", "farm", "db", role, *words]
         return subprocess.run(line, env=changed, capture_output=True, text=True, check=False)
 
     return run
@@ -391,12 +494,12 @@ def logs_in(database_url: str, name: str, password: str) -> bool:
     url = make_url(database_url).set(username=name, password=password).render_as_string(hide_password=False)
     tried = make_engine(url, application="test", pool_size=1)
     try:
-        migrate.require_head(tried)
+        with tried.connect():
+            return True
     except OperationalError:
         return False
     finally:
         tried.dispose()
-    return True
 
 
 def test_the_command_sets_the_password_that_it_is_given(
@@ -434,3 +537,25 @@ def test_the_command_refuses_a_database_without_tables_and_an_embedded_one(
     embedded = command(name, FARM_DATABASE_URL="")
     assert embedded.returncode == 2
     assert "has one role, and only this machine reaches it" in " ".join(embedded.stderr.split())
+
+
+def test_the_command_makes_a_reader_with_the_password_that_it_is_given_or_makes(
+    engine: Engine, command: Command, database_url: str, name: str
+) -> None:
+    done = command(name, role="reader-role", FARM_READER_PASSWORD=PASSWORD, FARM_WORKER_PASSWORD="another")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert PASSWORD not in done.stderr
+    assert logs_in(database_url, name, PASSWORD)
+    assert rights(engine, name) == READING
+    kept = command(name, "--json", role="reader-role")
+    assert json.loads(kept.stdout) == {"role": name, "new": False, "password": None}
+    remove(engine, name)
+    made = json.loads(command(name, "--json", role="reader-role").stdout)
+    assert made["new"]
+    assert logs_in(database_url, name, made["password"])
+    refused = command(name, role="worker-role")
+    assert refused.returncode == 2
+    assert "that of readers" in " ".join(refused.stderr.split())
+    embedded = command(name, role="reader-role", FARM_DATABASE_URL="")
+    assert embedded.returncode == 2
+    assert "Set FARM_DATABASE_URL to a Postgres that readers reach" in " ".join(embedded.stderr.split())
