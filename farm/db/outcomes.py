@@ -41,14 +41,15 @@ def measured(
     return _read(connection, _MEASURED, campaign_id, device_type, family, only)
 
 
-# Few jobs of a large campaign fail: they are found by their failures. One that was refused before any device had it
-# is refused on every type of its pool, and is listed for each.
 _KNOWN = (
     "job_id", "state", "attempts", "only_device", "device_type", "device_uuid", "error_class", "error", "failed_at",
     "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters",
 )  # fmt: skip
+# What a filter may ask of such a job beside these: derived as in v_measurements, or without a value, of its type there.
 _DERIVED = ("campaign", "host", "measured_at", "flops", "bytes", "intensity")
 _WITHOUT_VALUE = [name for name in COLUMNS if name not in (*_KNOWN, *_DERIVED)]
+# Few jobs of a large campaign fail: they are found by their failures. One that was refused before any device had it
+# is refused on every type of its pool, and is listed for each.
 _WITHOUT = f"""
 SELECT {", ".join(_KNOWN)} FROM (
     SELECT j.id AS job_id, j.state, j.attempts, p.device_uuid AS only_device, t.device_type, fd.uuid AS device_uuid,

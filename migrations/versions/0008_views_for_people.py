@@ -2,7 +2,7 @@
 
 Each is by what the database can find quickly: `v_device_health` looks at the latest rows of a device, which the index on
 devices now has in order, and at the batches of the last day; `v_campaign_progress` at counters. `v_best_kernels` reads the
-rows it is asked about. Times are looked up in a block range index, which costs nothing where rows land.
+rows it is asked about. Times are looked up in a block range index, which costs next to nothing where rows land.
 
 Revises: 0007
 """
