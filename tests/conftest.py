@@ -13,9 +13,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 from homes import embedded_settings, need_embedded_services
-from psycopg.errors import InsufficientPrivilege
+from psycopg.errors import InsufficientPrivilege, ObjectInUse
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from farm.db import migrate
 from farm.db.engine import make_engine
@@ -85,8 +85,17 @@ def _url(engine: Engine, name: str) -> str:
 
 
 def _execute(engine: Engine, statement: str) -> None:
-    with engine.connect() as connection:
-        connection.execute(text(statement))
+    """Where somebody is still in a database that it needs for itself, as autovacuum for a moment, it is tried again."""
+    give_up = time.monotonic() + 30
+    while True:
+        try:
+            with engine.connect() as connection:
+                connection.execute(text(statement))
+            return
+        except OperationalError as error:
+            if not isinstance(error.orig, ObjectInUse) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")
