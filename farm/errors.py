@@ -266,7 +266,7 @@ class BadFilter(BadInput):
 
 
 class BadMoment(BadInput):
-    """{value!r} is not a time. Write 2026-11-22, '2026-11-22 08:30' (here, or with a zone, as in +02:00), or how long ago: 90min, 2h, 7d, 1w."""
+    """{value!r} is not a time. Write 2026-11-22, '2026-11-22 08:30' (in UTC, or with a zone, as in +02:00), or how long ago: 90min, 2h, 7d, 1w."""
 
 
 class NothingEnded(BadInput):

@@ -25,6 +25,7 @@ from farm.devices import DeviceIdentity
 from farm.errors import BadInput
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, Source
+from farm.moments import moment
 from farm.provenance import METADATA_KEY, Provenance
 from farm.repro import repro_command
 
@@ -75,9 +76,7 @@ def results(
         str | None,
         typer.Option("--since", metavar="TIME", help="Only from this day or time on, or this long ago: 2h, 7d."),
     ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Only up to the end of this day, or before this time.")
-    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only before this day or time.")] = None,
     sort: Annotated[str, typer.Option("--sort", "-s", help="A column; -column for largest first.")] = "measurement_id",
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = None,
     format_: Annotated[
@@ -111,8 +110,8 @@ def results(
     asked: dict[str, Any] = {
         "where": where or (),
         "sources": [Source(one) for one in source or ()],
-        "since": None if since is None else filters.moment(since),
-        "until": None if until is None else filters.moment(until, end=True),
+        "since": None if since is None else moment(since),
+        "until": None if until is None else moment(until),
     }
     filters.chosen(**asked)  # a mistake is told before anything is started
     if chosen is Format.T4:

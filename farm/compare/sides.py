@@ -6,11 +6,12 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from farm.errors import AmbiguousDevice, BadInput, BadSide, NothingOfThat, TooManySides
+from farm.errors import AmbiguousDevice, BadInput, BadMoment, BadSide, NothingOfThat, TooManySides
 from farm.measurement import Source
+from farm.moments import moment
 
 MOST_SIDES = 12
 SOURCES = tuple(source.value for source in Source if source is not Source.SENTINEL)
@@ -81,20 +82,15 @@ def parse(text: str) -> Side:
         found[key] = value
     if "source" in found and found["source"] not in SOURCES:
         raise BadSide(side=text, why=f"source is one of {', '.join(SOURCES)}")
-    times: dict[str, Any] = {key: _time(text, key, found[key]) for key in ("since", "until") if key in found}
+    try:
+        times: dict[str, Any] = {key: moment(found[key]) for key in ("since", "until") if key in found}
+    except BadMoment as error:
+        raise BadSide(side=text, why=str(error).rstrip(".")) from None
     if len(times) == 2 and times["since"] >= times["until"]:
         raise BadSide(side=text, why="since is not before until")
     own: dict[str, Any] = {key: value for key, value in found.items() if key in OWN_KEYS and key not in times}
     environment = tuple(sorted((key, value) for key, value in found.items() if key and key not in OWN_KEYS))
     return Side(name=text, word=found.get(""), environment=environment, **own, **times)
-
-
-def _time(side: str, key: str, value: str) -> datetime:
-    try:
-        when = datetime.fromisoformat(value)
-    except ValueError:
-        raise BadSide(side=side, why=f"{key} is no date or time; write 2026-05-01 or 2026-05-01T08:30") from None
-    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
 
 
 def times_of(sides: Iterable[Side]) -> list[datetime]:

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import ast
 import difflib
-import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
-from datetime import time as time_of_day
+from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy.exc import DataError
@@ -27,6 +25,7 @@ from farm.campaign.expressions import PROBLEM_WORDS, Refused, parameter_names, p
 from farm.errors import BadFilter, BadMoment, first_line
 from farm.kernels import FAMILIES
 from farm.measurement import Source
+from farm.moments import moment
 
 _Kind = Literal["number", "word", "truth", "time", "id", "field", "object"]
 
@@ -128,28 +127,6 @@ def computed(only: Filter) -> Iterator[None]:
         if only.sql == "true":
             raise
         raise BadFilter(where="", why=f"it cannot be computed for a row: {first_line(error.orig)}") from None
-
-
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(min|s|h|d|w)")
-_UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
-def moment(written: str, *, end: bool = False) -> datetime:
-    """`2026-11-22`, `2026-11-22 08:30`, with a zone or in that of this machine, or how long ago: `90min`, `2h`, `7d`, `1w`.
-
-    A day is its beginning, or with `end` its end. Raises `BadMoment`.
-    """
-    text = written.strip()
-    try:
-        if age := _AGE.fullmatch(text):
-            return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: float(age[1])})
-        if re.fullmatch(r"\d{4}-\d\d-\d\d", text):
-            day = date.fromisoformat(text) + timedelta(days=1 if end else 0)
-            return datetime.combine(day, time_of_day()).astimezone()
-        found = datetime.fromisoformat(text)
-        return found.astimezone() if found.tzinfo is None else found
-    except (ValueError, OverflowError):
-        raise BadMoment(value=written) from None
 
 
 class _Mistake(Exception):

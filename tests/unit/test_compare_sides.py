@@ -66,7 +66,7 @@ def test_conditions_are_read_and_times_are_utc():
         ("type=a,type=b", "type is given twice"),
         ("a,b", "two words"),
         ("source=sentinel", "measured, recorded, imported"),
-        ("since=yesterday", "no date"),
+        ("since=yesterday", "not a time"),
         ("since=2026-05-02,until=2026-05-02", "not before"),
     ],
 )
