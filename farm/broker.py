@@ -6,7 +6,9 @@ late changes nothing.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 from celery import Celery
 
@@ -77,8 +79,21 @@ def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
     return app
 
 
-def consume(app: Celery, *, pool: str, queues: Sequence[str], name: str, slots: int = 1) -> None:
-    """Runs a Celery worker on those queues, so many tasks at a time, until it is told to stop."""
+def consume(
+    app: Celery, *, pool: str, queues: Sequence[str], name: str, stop: threading.Event | None = None, slots: int = 1
+) -> None:
+    """Runs a Celery worker on those queues, so many tasks at a time, until it is told to stop.
+
+    Celery takes the signals over when it begins. `stop` says that the program was told before that, and would not be again.
+    """
+    from celery import signals
+    from celery.worker import state
+
+    def end_if_told(**_: Any) -> None:
+        if stop is not None and stop.is_set():
+            state.should_stop = 0
+
+    signals.worker_ready.connect(end_if_told, weak=False)
     chatter = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     app.worker_main(
         [

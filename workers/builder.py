@@ -49,7 +49,7 @@ def serve(stop: threading.Event) -> None:
         name = f"{host_name()}:{os.getpid()}"
         with _announced(engine, name, slots):
             # The compiler is a process of its own, so threads are enough.
-            consume(app, pool="threads", queues=[BUILD_QUEUE], name=f"builder-{os.getpid()}@%h", slots=slots)
+            consume(app, pool="threads", queues=[BUILD_QUEUE], name=f"builder-{os.getpid()}@%h", stop=stop, slots=slots)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from farm.services.waiting import when_they_answer
 from farm.settings import environment_for_children, settings
 from workers import metrics
 from workers.devices import discover
-from workers.hosting import Host
 from workers.lookout import Lookout
 
 log = logging.getLogger(__name__)
@@ -26,6 +25,8 @@ RESCAN_SECONDS = 20.0
 
 def serve(selection: str, stop: threading.Event) -> None:
     """Runs a worker for each selected device until `stop`."""
+    from workers.hosting import Host  # with the signals of a device's worker, which are none of a builder's
+
     lookout = Lookout(selection)
     first = lookout.first()
     with (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -560,6 +562,18 @@ def test_builders_build_each_kernel_once_for_the_whole_farm(
     assert {source(engine, tmp_path).get(binary_of(job)).record.registers for job in lease.jobs} == {255}
     assert first.stop() == second.stop() == 0
     assert builders(engine) == 0
+
+
+def test_a_builder_that_is_told_to_stop_before_celery_listens_to_signals_stops(farm_services: ServiceUrls) -> None:
+    told = """if True:
+        import sys, threading
+        from farm.broker import consume, make_app
+        stop = threading.Event()
+        stop.set()
+        consume(make_app(sys.argv[1]), pool="threads", queues=["nothing"], name="told@%h", stop=stop)
+    """
+    done = subprocess.run([sys.executable, "-c", told, str(farm_services.broker_url)], timeout=60, check=False)
+    assert done.returncode == 0
 
 
 def leased_by_the_coordinator(engine: Engine, device_id: int) -> batches.Lease:
