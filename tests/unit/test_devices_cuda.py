@@ -273,7 +273,7 @@ def answers_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_tiers, "ANSWER_SECONDS", LATE_SECONDS)
 
 
-LATE_SECONDS = 0.8
+LATE_SECONDS = 2.0
 
 
 @pytest.mark.usefixtures("answers_late")
