@@ -89,11 +89,13 @@ def consume(
     from celery import signals
     from celery.worker import state
 
-    def end_if_told(**_: Any) -> None:
-        if stop is not None and stop.is_set():
-            state.should_stop = 0
+    if stop is not None:
 
-    signals.worker_ready.connect(end_if_told, weak=False)
+        def end_if_told(**_: Any) -> None:
+            if stop.is_set():
+                state.should_stop = 0
+
+        signals.worker_ready.connect(end_if_told, weak=False)
     chatter = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     app.worker_main(
         [

@@ -229,7 +229,8 @@ def _chosen(engine: Engine, question: Question) -> tuple[dict[str, list[Kind]], 
         for key, value in (("type", question.device_type), ("campaign", question.campaign))
         if value is not None
     )
-    with engine.connect() as connection:
+    # One snapshot: rows that land meanwhile may be of devices and environments that were not there.
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
         devices = reading.devices(connection)
         environments = reading.environments(connection)
         filters = settle(parse(everywhere), devices) if everywhere else Side(name="")
@@ -245,7 +246,7 @@ def _chosen(engine: Engine, question: Question) -> tuple[dict[str, list[Kind]], 
             days=question.by == "day",
             short_rounds=reading.has_short_rounds(connection),
         )
-        there = reading.kinds(connection, devices, asked)
+        there = reading.kinds(connection, devices, environments, asked)
     # The source is a matter of the sides.
     there = [kind for kind in there if takes(filters, kind, campaigns=ids, any_source=True)]
     if question.by is not None:

@@ -8,7 +8,7 @@ two kinds apart.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -74,7 +74,9 @@ def has_short_rounds(connection: Connection) -> bool:
     return bool(connection.execute(_SHORT_ROUNDS).scalar_one())
 
 
-def kinds(connection: Connection, known: Iterable[Device], asked: Asked) -> list[Kind]:
+def kinds(
+    connection: Connection, known: Iterable[Device], contents: Mapping[uuid.UUID, dict[str, Any]], asked: Asked
+) -> list[Kind]:
     """Every kind of result there is, with its rows; sentinels and short rounds are none."""
     columns = asked.columns()
     told = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
@@ -85,7 +87,6 @@ def kinds(connection: Connection, known: Iterable[Device], asked: Asked) -> list
         )
     )
     by_id = {device.id: device for device in known}
-    contents = environments(connection)
     return [
         Kind(
             device=by_id[row.pop("device_id")],
