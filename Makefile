@@ -65,7 +65,7 @@ format: $(STAMP)
 # Resolves pyproject.toml anew; pins stay as they are unless UPGRADE=--upgrade. Universal: one lock for 3.11 and 3.12.
 lock: $(STAMP)
 	@compile="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header $(UPGRADE)"
-	all="--extra embedded --extra trainer --extra dev"
+	all="--extra embedded --extra trainer --extra web --extra dev"
 	$$compile pyproject.toml $$all -o requirements/all.txt
 	printf 'uv\nsetuptools>=77\n' | $$compile - -c requirements/all.txt -o requirements/tools.txt
 	$$compile pyproject.toml -c requirements/all.txt -o requirements/worker.txt
