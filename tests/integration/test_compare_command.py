@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from commands import Command, farm_here, refused
+from compared import A100, CONFIGURATIONS, H200, Put, taken
 from samples import card, row
 from sqlalchemy import Engine, text
 from test_searches import fold, measure, wanted
@@ -21,53 +22,13 @@ from farm.campaign import Campaign
 from farm.compare import reading
 from farm.compare.comparing import Comparison, compare
 from farm.compare.gathering import Question
-from farm.db import devices, measurements
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
-from farm.measurement import Measurement
 
 FOUR_CARDS = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-compare-cards.parquet"
 
-SHAPES = [f"{m}x{n}x256" for m in (128, 512, 2048, 4096) for n in (128, 8192)]
-CONFIGURATIONS = [
-    Configuration.parse(f"tiled(tile={tile}) {shape} {types}")
-    for shape in SHAPES
-    for tile in (8, 16)
-    for types in ("f32", "f64")
-]
-
-_CONFIGURATION = text("""
-INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
-VALUES (:id, :m, :n, :k, :ab, :cd, :acc, :layout, :alpha, :beta, :family, CAST(:parameters AS jsonb))
-ON CONFLICT DO NOTHING
-""")
 _NEXT_DAY = text("ALTER TABLE measurements ALTER measured_at SET DEFAULT '2026-05-02T12:00Z'")
-
-Put = Callable[..., int]
-
-
-@pytest.fixture
-def put(engine: Engine) -> Put:
-    """Lands a row of each configuration for a device, by `taken`; returns the id of the device."""
-
-    def landed(
-        device: DeviceIdentity,
-        taken: Callable[[Configuration], Measurement],
-        *,
-        host: str = "here",
-        configurations: Sequence[Configuration] = CONFIGURATIONS,
-    ) -> int:
-        with engine.begin() as connection:
-            device_id = devices.register(connection, host=host, host_facts={}, device=device)
-            for one in configurations:
-                columns = one.columns()
-                columns["parameters"] = json.dumps(columns["parameters"])
-                connection.execute(_CONFIGURATION, {"id": one.id, **columns})
-            measurements.insert(connection, [(None, None, one.id, device_id, taken(one)) for one in configurations])
-        return device_id
-
-    return landed
 
 
 @pytest.fixture
@@ -75,17 +36,8 @@ def command(tmp_path: Path, database_url: str) -> Command:
     return farm_here(tmp_path, database_url)
 
 
-def taken(factor: float = 1.0, watts: float | None = 100.0, **changes: Any) -> Callable[[Configuration], Measurement]:
-    """About a GFLOP per ms, times a factor."""
-    return lambda one: row(factor * one.problem.flops / 1e9, power_w=watts, **changes)
-
-
 def asked(engine: Engine, *sides: str, **options: Any) -> Comparison:
     return compare(engine, Question(sides=sides, **options))
-
-
-H200 = card(1, kind="nvidia-h200")
-A100 = card(2, kind="nvidia-a100-sxm4-80gb")
 
 
 # --- the figures ---------------------------------------------------------------------------------------
