@@ -3,10 +3,16 @@
     python benchmarks/compare_types.py [--data FOLDER] [--cards a100_sxm,l40s,h100_sxm,b200_sxm,gb200]
 
 AIConfigurator's tables of linear layers in bf16 (`farm import aiconfigurator`) are imported into a farm of its own, and every pair
-of cards is compared as `farm compare --any-source` compares them: on the shapes that both have. Where a GEMM is bound by memory, cards
-should come out in the order of their bandwidths; where computing bounds it, in the order of their peaks: A100 before L40S there,
-and L40S before A100 here. `expected` is the ratio of the makers' figures (`farm/gpus.yaml`), which is what both cards would show if they
-reached the same share of their roofline.
+of cards is compared as `farm compare --any-source` compares them: on the shapes that both have, all of them and by bound.
+
+`farm compare` takes the ridge of the baseline, the other card has another; a small GEMM is bound by its launch, and one whose
+operands stay in the L2 by that. So two parts of the shapes stand beside these, on which one figure of a card's maker should decide:
+
+  memory      fewer operations per byte than the lowest ridge of all cards, and more bytes than the largest L2
+  computing   more operations per byte than the highest ridge of all cards, and at least 1e12 operations
+
+There cards should come out in the order of their bandwidths, and of their peaks. `by makers' figures` is the ratio of these
+(`farm/gpus.yaml`), which both cards would show if they reached the same share of them.
 
 The importer keeps bf16 alone: what the tables call fp8, fp8_block and nvfp4 is no plain GEMM, or of no element type of the farm.
 """
@@ -20,22 +26,27 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from common import markdown, write
 from farms import farm_home
 from learning import add_data, needed
 from sqlalchemy import Engine
 
+from farm.compare import reading
 from farm.compare.comparing import compare
-from farm.compare.findings import Figures
+from farm.compare.findings import About, Figures, Pairs, findings
 from farm.compare.gathering import Question
+from farm.compare.groups import Problems, bytes_of, flops_of
+from farm.compare.statistics import TIE, Bools
 from farm.gemm import ElementType
 from farm.gpus import Gpu, find_gpu
 from farm.importers import aiconfigurator
 from farm.importers.landing import import_table
 
 CARDS = ("a100_sxm", "l40s", "h100_sxm", "b200_sxm", "gb200")
-BOUNDS = ("memory-bound", "compute-bound")
+PARTS = ("memory", "computing")
 TYPE = ElementType.BF16
+LARGE_FLOPS = 1e12
 
 
 def land(engine: Engine, folder: Path, cards: Sequence[str]) -> dict[str, int]:
@@ -49,60 +60,78 @@ def land(engine: Engine, folder: Path, cards: Sequence[str]) -> dict[str, int]:
     return rows
 
 
-def expected(baseline: Gpu, side: Gpu, bound: str) -> float | None:
-    """By what factor the side's time should be the baseline's, by the makers' figures alone."""
-    if bound == "memory-bound":
-        return baseline.memory_gb_per_s / side.memory_gb_per_s
-    peaks = baseline.peak_tflops(TYPE), side.peak_tflops(TYPE)
-    return None if peaks[0] is None or peaks[1] is None else peaks[0] / peaks[1]
+def figure(card: Gpu, part: str) -> float:
+    """Of its maker's: GB/s, or TFLOP/s."""
+    return card.memory_gb_per_s if part == "memory" else (card.peak_tflops(TYPE) or 0.0)
 
 
-def of_pair(engine: Engine, baseline: str, side: str) -> list[dict[str, Any]]:
-    """One line for all, and one each for what is bound by memory, and by computing, on the baseline."""
+def parts(problems: Problems, cards: Sequence[Gpu]) -> dict[str, Bools]:
+    """Which problems belong to a part: [problems] each."""
+    ridges = [1e3 * figure(card, "computing") / figure(card, "memory") for card in cards]
+    flops, traffic = flops_of(problems), bytes_of(problems)
+    intensity = flops / traffic
+    beyond = traffic > max(card.l2_mib for card in cards) * 2**20
+    return {
+        "memory": (intensity < min(ridges)) & beyond,
+        "computing": (intensity > max(ridges)) & (flops >= LARGE_FLOPS),
+    }
+
+
+def of_part(pairs: Pairs, problems: Problems, which: Bools, cards: tuple[Gpu, Gpu]) -> Figures | None:
+    """None where the part has none of the pairs."""
+    at = np.flatnonzero(which)
+    if not len(at):
+        return None
+    own = Pairs.measured(pairs.ids[at], pairs.baseline.at(at), pairs.side.at(at), TIE)
+    about = About.of(problems.at(at), cards[0])
+    return findings(own, about, cards, prices=(None, None), grams_per_kwh=None).overall
+
+
+def of_pair(engine: Engine, baseline: str, side: str, cards: Mapping[str, Gpu]) -> list[dict[str, Any]]:
+    """One line for all, for each bound on the baseline, and for each part."""
     found = compare(engine, Question(sides=(baseline, side), any_source=True)).sides[0].measured
-    assert found.overall is not None
-    cards = find_gpu(baseline), find_gpu(side)
-    parts: dict[str, Figures] = {"all": found.overall, **found.by_bound}
+    assert found.pairs is not None
+    two = cards[baseline], cards[side]
+    problems = reading.problems(engine, found.pairs.ids)
+    of_parts = {
+        part: of_part(found.pairs, problems, which, two)
+        for part, which in parts(problems, list(cards.values())).items()
+    }
+    lines = {"all": found.overall, **found.by_bound, **of_parts}
     return [
         {
             "baseline": baseline,
             "side": side,
-            "bound": part,
-            "expected_time_ratio": expected(cards[0], cards[1], part)
-            if part != "all" and cards[0] and cards[1]
-            else None,
+            "part": part,
+            "expected_time_ratio": figure(two[0], part) / figure(two[1], part) if part in PARTS else None,
             **asdict(figures),
         }
-        for part, figures in parts.items()
+        for part, figures in lines.items()
+        if figures is not None
     ]
 
 
-def orders(lines: Sequence[Mapping[str, Any]], types: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """For each bound the order of the cards, the slowest first, by the makers' figures and by how many others each beats."""
+def orders(lines: Sequence[Mapping[str, Any]], cards: Mapping[str, Gpu]) -> dict[str, dict[str, Any]]:
+    """For each part the order of the cards, the slowest first, by the makers' figures and by how many others each is faster than;
+    and the pairs of cards that are not in the order of the figures."""
     found = {}
-    for bound in BOUNDS:
-        known = {name: gpu for name in types if (gpu := find_gpu(name)) is not None}
-        beaten = dict.fromkeys(types, 0)
-        for line in lines:
-            if (
-                line["bound"] == bound
-                and line["time"]["low"] is not None
-                and not line["time"]["low"] <= 1 <= line["time"]["high"]
-            ):
-                beaten[line["side"] if line["time"]["ratio"] < 1 else line["baseline"]] += 1
-        figure = {
-            name: gpu.memory_gb_per_s if bound == "memory-bound" else gpu.peak_tflops(TYPE)
-            for name, gpu in known.items()
-        }
-        by_figure, by_time = (
-            sorted(known, key=lambda name: figure[name] or 0),
-            sorted(types, key=lambda name: beaten[name]),
-        )
-        found[bound] = {
-            "by_makers_figures": by_figure,
-            "by_time": by_time,
-            "figures": figure,
-            "the_same": by_figure == by_time,
+    for part in PARTS:
+        own = [line for line in lines if line["part"] == part]
+        beaten = dict.fromkeys(cards, 0)
+        for line in own:
+            beaten[line["side"] if line["time"]["ratio"] < 1 else line["baseline"]] += 1
+        found[part] = {
+            "by_makers_figures": sorted(cards, key=lambda name: figure(cards[name], part)),
+            "by_time": sorted(cards, key=lambda name: beaten[name]),
+            "figures": {name: figure(card, part) for name, card in cards.items()},
+            "pairs": len(own),
+            # An interval that holds 1 tells no order.
+            "known": sum(not line["time"]["low"] <= 1 <= line["time"]["high"] for line in own),
+            "other_way_round": [
+                [line["side"], line["baseline"]]
+                for line in own
+                if (line["time"]["ratio"] < 1) != (line["expected_time_ratio"] < 1)
+            ],
         }
     return found
 
@@ -114,7 +143,7 @@ def table(found: Mapping[str, Any]) -> str:
 
     lines = [
         [
-            line["side"], line["baseline"], line["bound"], line["configurations"], between(line),
+            line["side"], line["baseline"], line["part"], line["configurations"], between(line),
             "-" if line["expected_time_ratio"] is None else f"{line['expected_time_ratio']:.3f}",
             f"{line['faster']:,} / {line['ties']:,} / {line['slower']:,} / {line['unsure']:,}",
             f"{100 * line['baseline_roofline']:.0f}%", f"{100 * line['roofline']:.0f}%",
@@ -122,15 +151,18 @@ def table(found: Mapping[str, Any]) -> str:
         for line in found["pairs"]
     ]  # fmt: skip
     heads = [
-        "card", "beside", "bound", "shared shapes", "time (95%)", "by makers' figures", "faster / tie / slower / unsure",
+        "card", "beside", "part", "shared shapes", "time (95%)", "by makers' figures", "faster / tie / slower / unsure",
         "the other reaches", "it reaches",
     ]  # fmt: skip
     order = [
-        [bound, " < ".join(one["by_time"]), " < ".join(one["by_makers_figures"]), "yes" if one["the_same"] else "no"]
-        for bound, one in found["orders"].items()
-    ]
+        [
+            part, " < ".join(one["by_time"]), " < ".join(one["by_makers_figures"]),
+            f"{one['pairs'] - len(one['other_way_round'])} of {one['pairs']}",
+        ]
+        for part, one in found["orders"].items()
+    ]  # fmt: skip
     return "\n\n".join([
-        markdown(["bound", "order by time, the slowest first", "order by the makers' figures", "the same"], order),
+        markdown(["part", "order by time, the slowest first", "order by the makers' figures", "pairs in that order"], order),
         markdown(heads, lines),
         markdown(["card", "rows"], list(found["rows"].items())),
     ])  # fmt: skip
@@ -139,8 +171,9 @@ def table(found: Mapping[str, Any]) -> str:
 def figures(engine: Engine, folder: Path, cards: Sequence[str]) -> dict[str, Any]:
     """Everything, of the tables in a folder."""
     rows = land(engine, folder, cards)
-    lines = [line for pair in combinations(rows, 2) for line in of_pair(engine, *pair)]
-    return {"rows": rows, "types": [str(TYPE)], "orders": orders(lines, list(rows)), "pairs": lines}
+    known = {name: gpu for name in rows if (gpu := find_gpu(name)) is not None}
+    lines = [line for pair in combinations(known, 2) for line in of_pair(engine, *pair, known)]
+    return {"rows": rows, "types": [str(TYPE)], "orders": orders(lines, known), "pairs": lines}
 
 
 def main() -> None:
