@@ -47,7 +47,8 @@ def show(found: Comparison, *, filled: bool) -> None:
     if any(figures.shapes < FEWEST_SHAPES for figures in shown):
         remarks.print(f"Fewer than {FEWEST_SHAPES} shapes have no interval (–).")
     if not filled and any(held.missing for _, held in every):
-        remarks.print("[bold]--fill[/] submits what is missing, [bold]--predict[/] asks models for it.")
+        asks = "" if found.question.predict_from else ", [bold]--predict[/] asks models for it"
+        remarks.print(f"[bold]--fill[/] submits what is missing{asks}.")
 
 
 _PREDICTED = "PREDICTED: "
@@ -214,9 +215,7 @@ def show_fills(fills: Sequence[Mapping[str, Any]]) -> None:
         (
             one["side"],
             one["missing"],
-            one["cannot_run"],
-            sum(one["underway"].values()),
-            one["jobs"],
+            *(3 * [None] if one["why_not"] else [one["cannot_run"], sum(one["underway"].values()), one["jobs"]]),
             one["campaign"],
             seconds_text(sum(one["estimated_seconds"].values())) if one["campaign"] else None,
         )

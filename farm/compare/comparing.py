@@ -12,10 +12,10 @@ from sqlalchemy import Engine
 
 from farm.compare import groups, pairing, predicting, reading
 from farm.compare.findings import NOTHING, About, Bounds, Findings, Pairs, findings
-from farm.compare.gathering import Gathered, Question, Reduced, gather
+from farm.compare.gathering import Gathered, Question, gather
 from farm.compare.predicting import Forecast
 from farm.compare.sides import Device
-from farm.compare.statistics import BOUNDS_CONFIDENCE, CONFIDENCE, Bools, Ints
+from farm.compare.statistics import BOUNDS_CONFIDENCE, CONFIDENCE, Bools, Ints, Reduced
 from farm.errors import NothingShared
 from farm.gpus import Gpu, find_gpu
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from farm.compare import costs, groups
 from farm.compare.costs import Cost
-from farm.compare.gathering import Reduced
 from farm.compare.groups import Grouping, Problems
-from farm.compare.reading import Words
 from farm.compare.statistics import (
     RUN_ERROR,
     Bools,
     Floats,
     Ints,
     Ratio,
+    Reduced,
     Verdict,
     medians_by,
     ratio_of,
@@ -26,6 +25,9 @@ from farm.compare.statistics import (
     verdicts_within,
 )
 from farm.gpus import Gpu
+
+if TYPE_CHECKING:
+    from farm.compare.reading import Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from farm.compare.sides import (
     times_of,
     types_of,
 )
-from farm.compare.statistics import TIE, Bools, Floats, Ints, medians_at
+from farm.compare.statistics import TIE, Bools, Reduced, medians_at
 from farm.db import campaigns
 from farm.errors import BadInput, SideWithoutRows
 from farm.gemm import ElementTypes
@@ -53,19 +53,6 @@ class Question:
     top: int = 0
     # The URI of a model registry: what a side lacks is predicted by the champion of its type. None: nothing is.
     predict_from: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reduced:
-    """One figure of a side for each configuration: [configurations], medians over its rows, NaN where it has none."""
-
-    runtime_ms: Floats
-    runtime_rse: Floats  # the largest of its rows
-    power_w: Floats
-    energy_mj: Floats
-
-    def at(self, which: Ints) -> Reduced:
-        return Reduced(*(getattr(self, name)[which] for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

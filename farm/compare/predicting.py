@@ -11,11 +11,12 @@ from sqlalchemy import Engine
 
 from farm import registry
 from farm.compare import reading
-from farm.compare.gathering import Gathered, Reduced
+from farm.compare.gathering import Gathered
 from farm.compare.reading import Words
 from farm.compare.sides import Side
-from farm.compare.statistics import Bools, Floats, Ints
+from farm.compare.statistics import Bools, Floats, Ints, Reduced
 from farm.errors import NotPredictable
+from farm.measurement import Source
 from farm.registry import CHAMPION, ModelInfo
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Forecast:
     model: str
     version: str
     device_type: str
+    # Of the rows that it learned from; None where it does not say.
+    sources: str | None
     # Configurations that it predicted; that it has not learned the family, types or layout of; and that lie outside of what was
     # measured, which are left out.
     predicted: int
@@ -107,6 +110,8 @@ def _why_not(side: Side, types: tuple[str, ...], champions: Mapping[str, ModelIn
 def _left_out(name: str, one: Forecast) -> list[str]:
     said = f"{one.model} v{one.version}"
     notes = list[str]()
+    if one.sources not in (None, Source.MEASURED):
+        notes.append(f"{said} learned from rows that are {one.sources}.")
     if one.not_learned:
         notes.append(f"{said} has not learned {one.not_learned:,} of the configurations that {name} lacks.")
     if one.outside:
@@ -147,6 +152,7 @@ def _forecast(engine: Engine, ids: Words, wanted: Ints, model: Any, champion: Mo
         model=champion.name,
         version=champion.version,
         device_type=champion.device_type,
+        sources=champion.sources,
         predicted=len(at),
         not_learned=int((~learned).sum()),
         outside=int((~inside).sum()),

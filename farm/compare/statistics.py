@@ -29,6 +29,19 @@ RUN_ERROR = 0.003
 """Standard error of a ratio beside what the samples of its two times scatter: the same again, on the same card, is not quite the same."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """One figure of a side for each configuration: [configurations], medians over its rows, NaN where it has none."""
+
+    runtime_ms: Floats
+    runtime_rse: Floats  # the largest of its rows
+    power_w: Floats
+    energy_mj: Floats
+
+    def at(self, which: Ints) -> Reduced:
+        return Reduced(*(getattr(self, name)[which] for name in self.__slots__))
+
+
 def median_interval(values: Floats, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
     """Two of the values between which the median of what they are drawn from lies with at least that probability.
 
