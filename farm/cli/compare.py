@@ -142,13 +142,11 @@ def compare(
 def _filled(opened: Session, question: Question) -> tuple[list[dict[str, Any]], Comparison | None]:
     """Submits what sides lack. Returns what became of it, and the comparison as it is without: None where nothing is shared."""
     from farm.builds import versions_of
-    from farm.compare import filling, predicting
+    from farm.compare import filling
     from farm.compare.comparing import compared
     from farm.compare.gathering import gather
 
-    uri = question.predict_from
-    predictable = {} if uri is None else predicting.predictable(uri)
-    gathered = gather(opened.engine, question, predictable=predictable, filling=True)
+    gathered = gather(opened.engine, question, filling=True)
     told = []
     for one in filling.fills(opened.engine, gathered, owner=login_name()):
         stored = filling.submit(opened.engine, one, versions_of(opened.settings))

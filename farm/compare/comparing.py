@@ -106,9 +106,7 @@ def _findings_json(found: Findings, tops: bool) -> dict[str, Any]:
 
 def compare(engine: Engine, question: Question) -> Comparison:
     """Answers the question from the database, and from the registry where it names one. Raises `BadInput`, `NotFound`."""
-    uri = question.predict_from
-    champions = {} if uri is None else predicting.predictable(uri)
-    return compared(engine, gather(engine, question, predictable=champions))
+    return compared(engine, gather(engine, question))
 
 
 def compared(engine: Engine, gathered: Gathered) -> Comparison:
@@ -116,8 +114,7 @@ def compared(engine: Engine, gathered: Gathered) -> Comparison:
     question, notes = gathered.question, list(gathered.notes)
     forecasts = dict[str, Forecast]()
     if question.predict_from is not None:
-        champions = predicting.predictable(question.predict_from)
-        forecasts, said = predicting.forecasts(engine, gathered, champions, question.predict_from)
+        forecasts, said = predicting.forecasts(engine, gathered, question.predict_from)
         notes += said
     first, *others = gathered.reduced
     shared = {name: gathered.has(first) & gathered.has(name) for name in others}

@@ -31,6 +31,7 @@ from farm.db import campaigns
 from farm.errors import BadInput, SideWithoutRows
 from farm.gemm import ElementTypes
 from farm.kernels.families import family_named
+from farm.registry import CHAMPION, ModelInfo, list_models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,8 @@ class Gathered:
     problems: Problems | None
     prices: Mapping[str, float]
     notes: tuple[str, ...]
+    # By device type, of the registry that the question names; none where it names none.
+    champions: Mapping[str, ModelInfo]
     # Every row that was read, and the kinds that it counts.
     rows: Rows
     kinds: Sequence[Kind]
@@ -87,11 +90,11 @@ class Gathered:
         return found
 
 
-def gather(engine: Engine, question: Question, *, predictable: Collection[str] = (), filling: bool = False) -> Gathered:
-    """Reads the rows that a question is about. Raises `BadInput`, `NotFound`.
+def gather(engine: Engine, question: Question, *, filling: bool = False) -> Gathered:
+    """Reads the rows that a question is about. Raises `BadInput`, `NotFound`, `RegistryUnreachable`.
 
-    `predictable` are device types that a model knows: a side of one needs no rows, and no device. `filling` takes sides without
-    rows too, and tells rows apart by the campaign that they were measured for.
+    A side of a type that has a champion, where the question is for predictions, needs no rows, and no device. `filling` takes sides
+    without rows too, and tells rows apart by the campaign that they were measured for.
     """
     if bool(question.sides) == (question.by is not None) or len(question.sides) == 1:
         raise BadInput(
@@ -102,7 +105,9 @@ def gather(engine: Engine, question: Question, *, predictable: Collection[str] =
     if len(set(question.sides)) < len(question.sides):
         raise BadInput(detail="Two sides are the same.")
     _check_filters(question)
-    chosen = _choose(engine, question, predictable, filling)
+    uri = question.predict_from
+    champions = {} if uri is None else {m.device_type: m for m in list_models(uri) if CHAMPION in m.aliases}
+    chosen = _choose(engine, question, champions, filling)
     prices = prices_of(question.prices, list(chosen.kinds))
     wanted = list(dict.fromkeys(kind for kinds in chosen.kinds.values() for kind in kinds))
     if not wanted:
@@ -139,6 +144,7 @@ def gather(engine: Engine, question: Question, *, predictable: Collection[str] =
         problems=problems,
         prices=prices,
         notes=(*chosen.notes, *notes),
+        champions=champions,
         rows=rows,
         kinds=wanted,
     )

@@ -17,7 +17,7 @@ from farm.compare.sides import Side
 from farm.compare.statistics import Bools, Floats, Ints, Reduced
 from farm.errors import NotPredictable
 from farm.measurement import Source
-from farm.registry import CHAMPION, ModelInfo
+from farm.registry import ModelInfo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,21 +56,14 @@ class Forecast:
         return found
 
 
-def predictable(uri: str) -> dict[str, ModelInfo]:
-    """The champions of a registry, by device type."""
-    return {model.device_type: model for model in registry.list_models(uri) if CHAMPION in model.aliases}
-
-
-def forecasts(
-    engine: Engine, gathered: Gathered, champions: Mapping[str, ModelInfo], uri: str
-) -> tuple[dict[str, Forecast], list[str]]:
+def forecasts(engine: Engine, gathered: Gathered, uri: str) -> tuple[dict[str, Forecast], list[str]]:
     """By the names of sides; and notes on the sides of which nothing can be predicted, and why."""
     found, notes, loaded = dict[str, Forecast](), list[str](), dict[str, Any]()
     for name in gathered.sides:
         wanted = _wanted(gathered, name)
         if not len(wanted):
             continue
-        why = _why_not(gathered.sides[name], gathered.types[name], champions)
+        why = _why_not(gathered.sides[name], gathered.types[name], gathered.champions)
         if why is not None:
             notes.append(f"{NOTHING} {name}: {why}.")
             continue
@@ -78,7 +71,7 @@ def forecasts(
         if device_type not in loaded:
             loaded[device_type] = registry.pull(uri, device_type)
         try:
-            one = _forecast(engine, gathered.ids, wanted, loaded[device_type], champions[device_type])
+            one = _forecast(engine, gathered.ids, wanted, loaded[device_type], gathered.champions[device_type])
         except NotPredictable as error:
             notes.append(f"{NOTHING} {name}: {error}")
             continue

@@ -42,6 +42,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory, new_registry: Callable[[Path],
         for name, factor in ((L, 3.0), (NEVER, 0.5)):
             table = tiled_table(SIZES, tiles=(8, 16, 32)).assign(device_type=name)
             table = table.assign(runtime_ms=table["runtime_ms"] * factor, energy_mj=table["energy_mj"] * factor)
+            table = table.assign(source="imported" if name == NEVER else "measured")
             train_and_register(table, name, tracking_uri=found, code_version="1.0", settings=ForestSettings(trees=10))
     for name in (L, NEVER):
         registry.promote(found, name, "1", reason="a test", force=True)
@@ -99,7 +100,9 @@ def test_what_a_side_lacks_is_predicted_and_told_apart(engine: Engine, uri: str,
     assert forecast is not None
     assert (forecast.predicted, forecast.not_learned, forecast.outside) == (21, 1, 1)
     assert (found.baseline.missing, side.held.missing, found.baseline.forecast) == (0, 23, None)
+    assert forecast.sources == "measured"
     said = " ".join(found.notes)
+    assert "learned from rows" not in said
     assert f"gemm-forest-{L} v1 has not learned 1 of the configurations that {L} lacks" in said
     assert f"1 predictions of gemm-forest-{L} v1 lie outside" in said
 
@@ -160,7 +163,7 @@ def test_a_type_that_was_never_measured_is_asked_of_its_model_alone(command: Com
     for words in (
         f"Of 27 pairs of B and A, 27 have one figure that is predicted: 27 of B by gemm-forest-{NEVER} v1 (± ",
         "PREDICTED: median ratio over shapes", "90% bounds", "PREDICTED: configurations by time",
-        "PREDICTED: B / A by type", "PREDICTED: cost", "(predicted)",
+        "PREDICTED: B / A by type", "PREDICTED: cost", "(predicted)", f"gemm-forest-{NEVER} v1 learned from rows that are imported",
     ):  # fmt: skip
         assert words in done.stdout, words
     assert "shared" not in done.stdout
