@@ -9,10 +9,11 @@ import typer
 
 from farm.campaign import Campaign
 from farm.cli.campaigns import CampaignArgument
-from farm.cli.output import JsonOption, console, emit_json, remarks, seconds_text, table
-from farm.cli.session import session
+from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.db import campaigns
 from farm.report.best import Found, best, summary
+from farm.services.session import session
+from farm.texts import seconds_text
 
 MOST_ROWS = 30
 """Problems on the terminal, unless --limit says otherwise."""

@@ -11,13 +11,14 @@ from sqlalchemy import Connection
 
 from farm.builds import versions_of
 from farm.campaign import Campaign, KnownDevice, Plan, PlanSummary, load, plan
-from farm.cli.output import JsonOption, console, counts_text, emit_json, remarks, seconds_text, table
+from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.cli.progress import follow
-from farm.cli.session import Session, session
 from farm.db import batches, campaigns, devices, kernels
 from farm.db.tables import CampaignState
 from farm.errors import CampaignCancelled, FarmError
+from farm.services.session import Session, session
 from farm.settings import settings
+from farm.texts import counts_text, seconds_text
 
 FileArgument = Annotated[Path, typer.Argument(help="A campaign file (YAML).", show_default=False)]
 CampaignArgument = Annotated[

@@ -11,7 +11,7 @@ import typer
 
 from farm.cli.files import writable
 from farm.cli.output import JsonOption, emit_json, remarks
-from farm.cli.session import session
+from farm.services.session import session
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

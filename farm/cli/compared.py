@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.markup import escape
 
-from farm.cli.output import configuration_text, console, remarks, some_of, table
+from farm.cli.output import configuration_text, console, remarks, table
 from farm.compare.comparing import Beside, Comparison, Figures, Held
 from farm.compare.costs import FEWEST_SHAPES, Cost
 from farm.compare.statistics import Ratio
+from farm.texts import some_of
 
 _BASELINE = ascii_uppercase[0]
 

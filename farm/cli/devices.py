@@ -10,16 +10,16 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from farm.cli.outlook import condition, presence_text
-from farm.cli.output import JsonOption, console, emit_json, seconds_text, some_of, table
-from farm.cli.sentinels import share_text
-from farm.cli.session import session
+from farm.cli.output import JsonOption, console, emit_json, table
+from farm.coordinator.outlook import condition, presence_text
 from farm.db import devices as queries
 from farm.db import duty, progress
 from farm.db.duty import Duty
 from farm.db.progress import DeviceNow, Presence
 from farm.db.tables import DeviceState, FailureKind
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
+from farm.services.session import session
+from farm.texts import seconds_text, share_text, some_of
 
 app = typer.Typer(
     help="Devices and hosts: what each does now, errors of the last hour, when it was last heard of.",

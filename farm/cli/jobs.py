@@ -13,8 +13,7 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from farm.cli.campaigns import CampaignArgument
-from farm.cli.output import JsonOption, configuration_text, console, counts_text, emit_json, remarks, some_of
-from farm.cli.session import session
+from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
 from farm.db import batches, campaigns, progress
 from farm.db import jobs as queries
 from farm.db.progress import DeviceNow, LaneNow, Presence
@@ -23,6 +22,8 @@ from farm.errors import CampaignCancelled, NoSuchJob
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.repro import repro_command
+from farm.services.session import session
+from farm.texts import counts_text, some_of
 
 JobsOption = Annotated[
     list[int] | None, typer.Option("--job", "-j", help="Only this job, by its id; may be repeated.", show_default="all")

@@ -12,7 +12,6 @@ from rich.markup import escape
 from farm import registry
 from farm.cli.asking import TypeOption, VersionOption, pulled
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
-from farm.cli.session import session
 from farm.cli.training import train_types
 from farm.cli.versions import errors, facts, history, side_by_side, standing
 from farm.db import campaigns, trainings
@@ -20,6 +19,7 @@ from farm.errors import BadInput, NoSuchModel, TrainingFailed
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
 from farm.services import Stack
+from farm.services.session import session
 from farm.settings import settings
 
 app = typer.Typer(help="The registered models.", invoke_without_command=True)

@@ -84,34 +84,3 @@ def configuration_text(row: Mapping[str, Any]) -> str:
     """`tiled(tile=16) 512x512x512 f32 nn` from the columns of a configuration; alpha and beta where they are not 1 and 0."""
     scalars = "" if (row["alpha"], row["beta"]) == (1, 0) else f" alpha={row['alpha']:g} beta={row['beta']:g}"
     return f"{kernel_text(row)} {row['m']}x{row['n']}x{row['k']} {types_text(row)} {row['layout']}{scalars}"
-
-
-def counts_text(counts: Mapping[str, int]) -> str:
-    """`1,200 pending, 7 done`, or `none`."""
-    return ", ".join(f"{n:,} {name}" for name, n in counts.items() if n) or "none"
-
-
-def percent_text(part: int, whole: int) -> str:
-    """`41.6%`; rounded down, so that 100% means all."""
-    return f"{1000 * part // max(whole, 1) / 10:g}%"
-
-
-def rate_text(per_minute: float) -> str:
-    """`1,240`, or `3.4` where there are few; a minute's worth."""
-    return f"{per_minute:,.0f}" if per_minute >= 10 else f"{per_minute:.2g}"
-
-
-def some_of(names: Sequence[str], *, most: int = 12, separator: str = ", ") -> str:
-    """The names one after another, or the first of them and how many more there are."""
-    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return separator.join(names[:most]) + rest
-
-
-def seconds_text(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 05 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

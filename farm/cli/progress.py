@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from farm.cli.outlook import Outlook, outlook
-from farm.cli.output import rate_text, remarks, seconds_text
-from farm.cli.session import Session
+from farm.cli.output import remarks
+from farm.coordinator.outlook import Outlook, outlook
 from farm.db import campaigns, kernels
 from farm.db.kernels import Awaited
+from farm.services.session import Session
+from farm.texts import rate_text, seconds_text
 
 REFRESH_SECONDS = 0.5
 OUTLOOK_SECONDS = 2.0

@@ -18,7 +18,6 @@ from farm.cli import t4
 from farm.cli.devices import HOST, select
 from farm.cli.files import writable, write
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
-from farm.cli.session import Session, session
 from farm.db import campaigns, devices, filters, measurements, progress
 from farm.db import rules as measuring
 from farm.devices import DeviceIdentity
@@ -28,6 +27,7 @@ from farm.measurement import MeasuringRules, Source
 from farm.moments import moment
 from farm.provenance import METADATA_KEY, Provenance
 from farm.repro import repro_command
+from farm.services.session import Session, session
 
 
 class Format(StrEnum):

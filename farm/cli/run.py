@@ -17,9 +17,8 @@ from farm import registry
 from farm.campaign import load
 from farm.cli.campaigns import CampaignIncomplete, FileArgument, store
 from farm.cli.models import print_outcomes
-from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, seconds_text, table, types_text
+from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
 from farm.cli.progress import follow
-from farm.cli.session import Session, session
 from farm.cli.training import train_types
 from farm.db import devices, kernels, trainings
 from farm.devices import host_name
@@ -27,8 +26,10 @@ from farm.errors import NoBuilder, NoDeviceLeft, NoSuchModel, NotPredictable, No
 from farm.kernels import FAMILIES, Configuration
 from farm.report.summary import largest_measured, summarise
 from farm.services import Stack
+from farm.services.session import Session, session
 from farm.services.stack import can_build
 from farm.settings import settings
+from farm.texts import seconds_text
 
 DEVICE_SECONDS = 60.0
 """How long the workers may take to announce a device."""

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from farm.cli.output import JsonOption, console, emit_json, some_of, table
-from farm.cli.session import session
+from farm.cli.output import JsonOption, console, emit_json, table
 from farm.db import campaigns
 from farm.db import sentinels as queries
 from farm.db.sentinels import Watched
 from farm.errors import UnknownDevice
+from farm.services.session import session
+from farm.texts import some_of
 
 
 def sentinels(
@@ -95,11 +96,6 @@ def drift_text(one: Watched) -> str:
     assert one.drift is not None
     than = "longer" if one.drift.deviation > 0 else "shorter"
     return f"its sentinel takes {abs(100 * one.drift.deviation):.1f}% {than} than at first"
-
-
-def share_text(share: float) -> str:
-    """`87%`, `0.42%`."""
-    return f"{100 * share:.0f}%" if share >= 0.0995 else f"{100 * share:.2g}%"
 
 
 def sentinel_json(one: Watched) -> dict[str, Any]:

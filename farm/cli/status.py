@@ -10,26 +10,16 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from farm.cli.outlook import Outlook, look, outlooks
-from farm.cli.output import (
-    JsonOption,
-    configuration_text,
-    console,
-    counts_text,
-    emit_json,
-    percent_text,
-    rate_text,
-    seconds_text,
-    some_of,
-    table,
-)
-from farm.cli.sentinels import drift_text, sentinel_json, share_text
-from farm.cli.session import session
+from farm.cli.output import JsonOption, configuration_text, console, emit_json, table
+from farm.cli.sentinels import drift_text, sentinel_json
+from farm.coordinator.outlook import Outlook, look, outlooks
 from farm.db import campaigns, duty, jobs, kernels, progress, sentinels
 from farm.db.duty import Duty
 from farm.db.progress import LaneNow
 from farm.db.sentinels import Watched
 from farm.db.tables import CampaignState, JobState
+from farm.services.session import session
+from farm.texts import counts_text, percent_text, rate_text, seconds_text, share_text, some_of
 
 MOST_DUTIES = 8
 """Devices whose duty is named on the terminal. JSON has all of them."""

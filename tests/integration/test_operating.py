@@ -19,7 +19,6 @@ from test_batches import claim, counts, form, land, leased
 from farm.campaign import Campaign
 from farm.cli import progress as following
 from farm.cli.measure import rules_of
-from farm.cli.session import Session
 from farm.coordinator.loop import LEADER_LOCK
 from farm.db import batches, devices, jobs, progress
 from farm.db.batches import Failure
@@ -28,6 +27,7 @@ from farm.db.tables import FailureKind
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.services import ServiceUrls
+from farm.services.session import Session
 from farm.settings import Settings
 
 Announce = Callable[[DeviceIdentity], int]

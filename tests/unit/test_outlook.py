@@ -8,8 +8,8 @@ import pytest
 
 from farm.cli.devices import select
 from farm.cli.jobs import device_for
-from farm.cli.outlook import Cause, Farm, Outlook, Stuck, condition, what_is_stuck
 from farm.cli.progress import pace_text
+from farm.coordinator.outlook import Cause, Farm, Outlook, Stuck, condition, what_is_stuck
 from farm.db.kernels import Awaited
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow
 from farm.db.tables import CampaignState, DeviceState
