@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import BaseModel
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -25,11 +27,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 
 
 def emit_json(data: Any) -> None:
-    """Prints data as one JSON document; times in ISO 8601, anything else unknown as text."""
-    sys.stdout.write(json.dumps(data, indent=2, default=_as_text) + "\n")
+    """Prints data as one JSON document; documents and dataclasses as objects, times in ISO 8601, all else as text."""
+    sys.stdout.write(json.dumps(data, indent=2, default=_plain) + "\n")
 
 
-def _as_text(value: Any) -> str:
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
