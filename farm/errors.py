@@ -218,7 +218,7 @@ class OtherApi(ServiceUnavailable):
 
 
 class NotThroughTheApi(BadInput):
-    """`farm {command}` works on the farm's own machine or database, and FARM_API_URL is set. Unset it there."""
+    """This command works on the farm's own database, and FARM_API_URL names an API. Use it where FARM_DATABASE_URL is set, or unset FARM_API_URL for a farm on this machine."""
 
 
 class SignInNeeded(FarmError):

@@ -31,9 +31,11 @@ class Submission(Document):
     """A campaign file."""
 
     text: str = Field(description="the YAML")
-    name: str = Field("campaign.yaml", max_length=200, description="what errors call the file")
-    owner: str | None = Field(None, description="whose it is, where the file does not say; the token's name if none")
-    allow_missing: bool = Field(False, description="accept targets that no device has yet")
+    name: str = Field(default="campaign.yaml", max_length=4096, description="what errors call the file")
+    owner: str | None = Field(
+        default=None, description="whose it is, where the file does not say; the token's name if none"
+    )
+    allow_missing: bool = Field(default=False, description="accept targets that no device has yet")
 
 
 class Submitted(Document):

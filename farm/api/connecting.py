@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
@@ -17,6 +18,9 @@ R = TypeVar("R")
 class Farm(Protocol):
     """Whatever carries out operations."""
 
+    rows_at_once: int
+    """Rows of results that one answer may have."""
+
     def ask(self, operation: Callable[Concatenate[Access, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """What the operation answers. Raises what it raises; through the API, a `FarmError` with the same message."""
         ...
@@ -24,6 +28,8 @@ class Farm(Protocol):
 
 class Direct:
     """Operations carried out in this process, on the farm's database and registry."""
+
+    rows_at_once = sys.maxsize
 
     def __init__(self, access: Access) -> None:
         self.access = access

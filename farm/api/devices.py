@@ -51,17 +51,17 @@ class DeviceLine(Document):
     busy_s: float | None
     duty_lately: float | None = Field(description="share of the last ten minutes inside measurements, without breaks")
     errors_last_hour: dict[FailureKind, int]
-    sm_clock_mhz: int | None = Field(None, description="in its newest row")
-    temperature_c: float | None = Field(None, description="at the end of its newest row")
-    power_limit_w: float | None = Field(None, description="in its newest row")
-    measured_at: datetime | None = Field(None, description="when its newest row landed")
+    sm_clock_mhz: int | None = Field(default=None, description="in its newest row")
+    temperature_c: float | None = Field(default=None, description="at the end of its newest row")
+    power_limit_w: float | None = Field(default=None, description="in its newest row")
+    measured_at: datetime | None = Field(default=None, description="when its newest row landed")
 
 
 class Which(Document):
     """Devices: UUIDs, beginnings of them that no other has, or host:NAME."""
 
     which: list[str] = Field(min_length=1, max_length=1000)
-    reason: str | None = Field(None, max_length=500)
+    reason: str | None = Field(default=None, max_length=500)
 
 
 class DeviceSet(Document):

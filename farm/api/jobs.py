@@ -23,6 +23,9 @@ from farm.measurement import MeasuringRules
 from farm.repro import repro_command
 from farm.texts import some_of
 
+MOST_JOBS = 1_000_000
+"""Jobs in one answer."""
+
 
 class Ended(StrEnum):
     """States from which a job can be opened again."""
@@ -67,9 +70,9 @@ class Job(Document):
 class Choice(Document):
     """Which jobs: all that are dead, or those chosen."""
 
-    states: list[Ended] = Field([], description="dead, where nothing else says otherwise")
-    kinds: list[FailureKind] = Field([], description="only those whose last error is of this class")
-    job_ids: list[int] = Field([], max_length=100_000)
+    states: list[Ended] = Field(default=[], description="dead, where nothing else says otherwise")
+    kinds: list[FailureKind] = Field(default=[], description="only those whose last error is of this class")
+    job_ids: list[int] = Field(default=[], max_length=100_000)
 
 
 class Retried(Document):
@@ -91,7 +94,7 @@ def list_(
     state: Annotated[list[JobState] | None, Field(description="only in one of these states")] = None,
     kind: Annotated[list[FailureKind] | None, Field(description="only with a last error of this class")] = None,
     job: Annotated[list[int] | None, Field(description="only these, by their ids")] = None,
-    limit: Annotated[int, Field(ge=1, le=1_000_000)] = 50,
+    limit: Annotated[int, Field(ge=1, le=MOST_JOBS)] = 50,
 ) -> list[Job]:
     """Jobs of a campaign: state, attempts, last error, and a command that measures each alone, where it failed."""
     with access.connect() as connection:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from farm import registry
 from farm.api.access import Access
 from farm.api.operation import Document, operation
+from farm.db.tables import Role
 from farm.errors import NoSuchModel, NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
@@ -19,7 +20,12 @@ from farm.registry import ModelInfo, Objective, Prediction, Recommendation, Reig
 TypeAsked = Annotated[
     str | None, Field(description="a device type or a model's name; may be left out where there is one model")
 ]
+Name = Annotated[str, Field(description="a model or a device type: gemm-forest-nvidia-h200 or nvidia-h200")]
 VersionAsked = Annotated[str, Field(description="a version number or an alias")]
+
+
+MOST_ASKED = 200_000
+"""Configurations in one question."""
 
 
 class ModelLine(Document):
@@ -47,17 +53,45 @@ class ModelNow(ModelLine):
 
     metrics: registry.Metrics = Field(description="fold kind, target, name of the number")
     champions: list[Reign]
-    card: str | None = Field(None, description="the model card, in Markdown")
+    card: str | None = Field(default=None, description="the model card, in Markdown")
 
 
-class Configurations(Document):
-    """What to predict."""
+class Asked(Document):
+    """What to predict: configurations, or rows of a table of them."""
 
     configurations: list[str] = Field(
-        min_length=1, max_length=100_000, description="as the farm writes them: tiled(tile=16) 512x512x512 f32"
+        default=[], max_length=MOST_ASKED, description="as the farm writes them: tiled(tile=16) 512x512x512 f32"
     )
+    rows: list[dict[str, Any]] = Field(
+        default=[],
+        max_length=MOST_ASKED,
+        description="objects with m, n, k, ab, cd, acc, layout, family and its parameters",
+    )
+    rows_from: str = Field(default="", description="what errors call those rows")
     device_type: TypeAsked = None
     version: VersionAsked = registry.CHAMPION
+
+
+class Promotion(Document):
+    """A wish for another champion."""
+
+    version: str
+    reason: str | None = Field(default=None, description="kept in the model's history")
+    force: bool = Field(default=False, description="also a version that leaked, or that is no better than a baseline")
+
+
+class Rollback(Document):
+    """A wish for the champion before the present one."""
+
+    reason: str | None = None
+
+
+class Promoted(Document):
+    """The champion after a wish for another."""
+
+    champion: ModelLine
+    changed: bool
+    instead_of: str | None = Field(default=None, description="the version that was taken back")
 
 
 class Predicted(Document):
@@ -66,6 +100,9 @@ class Predicted(Document):
     model: str
     version: str
     predictions: list[Prediction]
+    rows: list[dict[str, Any]] = Field(
+        default=[], description="the rows that were asked about, with what the model says"
+    )
 
 
 class Recommended(Document):
@@ -88,7 +125,7 @@ class CostOn(Document):
     model: str
     version: str
     found: Recommendation | None
-    why_not: str | None = Field(None, description="where the champion cannot say")
+    why_not: str | None = Field(default=None, description="where the champion cannot say")
 
 
 @operation("GET", "/models")
@@ -104,7 +141,7 @@ def _line(model: ModelInfo) -> ModelLine:
 @operation("GET", "/models/{name}")
 def show(
     access: Access,
-    name: Annotated[str, Field(description="a model or a device type: gemm-forest-nvidia-h200 or nvidia-h200")],
+    name: Name,
     *,
     version: Annotated[
         str | None, Field(description="a version number or an alias; the champion, or the newest, if none")
@@ -132,12 +169,40 @@ def _champion_or_newest(uri: str, name: str) -> str:
     return registry.CHAMPION if crowned or not of_name else of_name[0].version
 
 
+@operation("POST", "/models/{name}/promote", role=Role.OPERATE)
+def promote(access: Access, name: Name, promotion: Promotion) -> Promoted:
+    """Make a version the champion by hand."""
+    model, changed = registry.promote(
+        access.settings.tracking_uri,
+        name,
+        promotion.version,
+        reason=promotion.reason or "promoted by hand",
+        force=promotion.force,
+    )
+    return Promoted(champion=_line(model), changed=changed)
+
+
+@operation("POST", "/models/{name}/rollback", role=Role.OPERATE)
+def rollback(access: Access, name: Name, wish: Rollback) -> Promoted:
+    """Make the champion before the present one the champion again."""
+    model, taken_back = registry.rollback(access.settings.tracking_uri, name, reason=wish.reason)
+    return Promoted(champion=_line(model), changed=True, instead_of=taken_back.version)
+
+
 @operation("POST", "/predict")
-def predict(access: Access, asked: Configurations) -> Predicted:
+def predict(access: Access, asked: Asked) -> Predicted:
     """Predict time, power, energy and TFLOP/s with the registered model of a device type."""
     configurations = [Configuration.parse(text) for text in asked.configurations]
     info, model = access.models.pull(asked.device_type, asked.version)
-    return Predicted(model=info.name, version=info.version, predictions=registry.predict(model, configurations))
+    rows = []
+    if asked.rows:
+        import pandas as pd
+
+        table = pd.DataFrame.from_records(asked.rows)
+        rows = registry.records(registry.predict_table(model, table, path=asked.rows_from or "the rows"))
+    return Predicted(
+        model=info.name, version=info.version, predictions=registry.predict(model, configurations), rows=rows
+    )
 
 
 Dimensions = Annotated[str, Field(description="m x n x k, as in 4096x4096x1024")]

@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 import farm
 from farm.api.access import Access, login_name
 from farm.api.operation import OPERATIONS, PREFIX
+from farm.api.results import MOST_ROWS
 from farm.errors import ApiRefused, ApiUnreachable, BadServiceUrl, FarmError, OtherApi, first_line
 
 P = ParamSpec("P")
@@ -35,6 +36,8 @@ class Answered(FarmError):
 
 class Remote:
     """Operations carried out by a server of the farm."""
+
+    rows_at_once = MOST_ROWS
 
     def __init__(self, url: str, *, token: str | None, client: httpx.Client | None = None) -> None:
         """Raises `BadServiceUrl`. A `client` is for tests."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from sqlalchemy import Connection
 
 from farm.api.access import Access
@@ -21,8 +22,8 @@ from farm.errors import BadInput
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, Source
 from farm.moments import moment
+from farm.report.best import Timed, summary
 from farm.report.best import best as best_of
-from farm.report.best import summary
 from farm.repro import repro_command
 
 MOST_ROWS = 20_000
@@ -52,8 +53,43 @@ class Results(Document):
 
     rows: list[dict[str, Any]] = Field(description="columns as in v_measurements, see docs/sql.md")
     identity: Identity | None = Field(description="of their device type, where all rows are of one")
-    commands: list[str] | None = Field(None, description="for each row a line that measures it again, alone")
+    commands: list[str] | None = Field(default=None, description="for each row a line that measures it again, alone")
     next: int | None = Field(description="ask again with this as after: there are more rows")
+
+    @field_validator("rows")
+    @classmethod
+    def _typed(cls, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Times and ids as such, which come as text through the API."""
+        return [
+            {**row, "measured_at": datetime.fromisoformat(row["measured_at"])}
+            if isinstance(row["measured_at"], str)
+            else row
+            for row in rows
+        ]
+
+
+class BestOf(Document):
+    """The best kernel of one problem on one device type, and what finding it cost."""
+
+    m: int
+    n: int
+    k: int
+    types: str
+    layout: str
+    alpha: float
+    beta: float
+    device_type: str
+    best: Timed
+    baseline: Timed | None = Field(description="cuBLASLt with the algorithm that its heuristic puts first")
+    tried: int
+    grid: int
+    device_s: float
+    baseline_device_s: float
+    grid_best_ms: float | None
+    grid_found_ms: float | None
+    speed_up: float | None
+    speed_up_95: tuple[float, float] | None
+    share_of_best: float | None
 
 
 class Best(Document):
@@ -65,7 +101,7 @@ class Best(Document):
     search: dict[str, Any] | None
     waiting: int
     summary: dict[str, Any]
-    found: list[dict[str, Any]]
+    found: list[BestOf]
 
 
 @operation("GET", "/results")
@@ -96,14 +132,8 @@ def rows(
         raise BadInput(detail=f"--sort {sort}: no such column. Columns: {', '.join(measurements.RESULT_COLUMNS)}")
     if after is not None and sort != "measurement_id":
         raise BadInput(detail="after goes with rows in the order of their ids: leave out sort")
+    asked = conditions(where=where, source=source, since=since, until=until)
     with access.connect() as connection:
-        chosen = filters.chosen(
-            where=where or (),
-            sources=[Source(one) for one in source or ()],
-            since=None if since is None else moment(since),
-            until=None if until is None else moment(until),
-            device_uuids=_uuids(access, connection, host, device),
-        )
         found = measurements.read(
             connection,
             campaign_id=None if campaign is None else campaigns.find(connection, campaign)["id"],
@@ -113,7 +143,7 @@ def rows(
             limit=limit,
             after=after,
             short_rounds=short_rounds,
-            only=chosen,
+            only=filters.chosen(**asked, device_uuids=uuids_of(access, connection, host, device)),
         )
         rules = measuring.of_rows(connection, [row["measurement_id"] for row in found]) if commands else {}
         kinds = {row["device_type"] for row in found}
@@ -127,7 +157,25 @@ def rows(
     )
 
 
-def _uuids(
+def conditions(
+    *,
+    where: Sequence[str] | None,
+    source: Sequence[OfRow] | None,
+    since: str | None,
+    until: str | None,
+) -> dict[str, Any]:
+    """What `filters.chosen` takes, for all but devices. Raises `BadFilter` and `BadMoment` before anything is read."""
+    asked: dict[str, Any] = {
+        "where": where or (),
+        "sources": [Source(one) for one in source or ()],
+        "since": None if since is None else moment(since),
+        "until": None if until is None else moment(until),
+    }
+    filters.chosen(**asked)
+    return asked
+
+
+def uuids_of(
     access: Access, connection: Connection, hosts: Sequence[str] | None, given: Sequence[str] | None
 ) -> list[str] | None:
     """The devices that the names of hosts and devices mean. Raises as `select` does."""
@@ -154,7 +202,7 @@ def traits_of(identity: Identity) -> DeviceTraits:
     return DeviceTraits.from_json(identity.traits)
 
 
-def _command(row: dict[str, Any], rules: dict[int, MeasuringRules]) -> str:
+def _command(row: dict[str, Any], rules: Mapping[int, MeasuringRules]) -> str:
     return repro_command(
         Configuration.from_columns(row), row["device_uuid"], rules.get(row["measurement_id"], MeasuringRules())
     )
@@ -180,5 +228,5 @@ def best(
         search=None if asked.search is None else asked.search.to_document(),
         waiting=waiting,
         summary=summary(found),
-        found=[one.to_json() for one in found],
+        found=[BestOf(**one.to_json()) for one in found],
     )

@@ -82,8 +82,13 @@ def kernel_text(row: Mapping[str, Any]) -> str:
 
 def types_text(row: Mapping[str, Any]) -> str:
     """`f32`, or `f16:f16:f32` where input, output and accumulator differ."""
-    kinds = [row["ab"], row["cd"], row["acc"]]
-    return kinds[0] if len(set(kinds)) == 1 else ":".join(kinds)
+    return types_of_text(f"{row['ab']}:{row['cd']}:{row['acc']}")
+
+
+def types_of_text(types: str) -> str:
+    """`f32` for `f32:f32:f32`; others as they are."""
+    kinds = types.split(":")
+    return kinds[0] if len(set(kinds)) == 1 else types
 
 
 def configuration_text(row: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ import typer
 
 from farm import registry
 from farm.campaign import load
-from farm.cli.campaigns import CampaignIncomplete, FileArgument, store
+from farm.cli.campaigns import CampaignIncomplete, FileArgument, direct, store
 from farm.cli.models import print_outcomes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
 from farm.cli.progress import follow
@@ -65,7 +65,7 @@ def run(
         if not stored.new:
             remarks.print(f"{campaign.name} is known: what is measured already is not measured again.")
         _require_builder(opened, stored.campaign_id, builds)
-        counts = follow(opened, stored.campaign_id, campaign.name, check=lambda: _check(opened, stack))
+        counts = follow(direct(opened), campaign.digest, check=lambda: _check(opened, stack))
         measured_s = time.monotonic() - began
         outcomes: dict[str, dict[str, Any]] = {}
         if train and counts["done"]:

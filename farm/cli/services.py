@@ -13,6 +13,7 @@ from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.services import background
 from farm.services.background import RunningStack
 from farm.services.doctor import State, examine
+from farm.services.session import require_own
 from farm.settings import settings
 
 SERVICE_IS_BROKEN = 3
@@ -28,6 +29,7 @@ def up(
     as_json: JsonOption = False,
 ) -> None:
     """Start the farm in the background: services, coordinator, workers and trainer. They run until farm down."""
+    require_own(settings())
     absent = [name for name in ("mlflow", "sklearn") if importlib.util.find_spec(name) is None]
     if trainer and absent:
         remarks.print("No trainer: it needs MLflow and scikit-learn (pip install 'gemm-farm\\[trainer]').")

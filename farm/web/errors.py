@@ -59,7 +59,9 @@ def of_request(error: RequestValidationError) -> JSONResponse:
 
 
 def of_http(error: HTTPException) -> JSONResponse:
-    return JSONResponse(told("HttpError", f"{error.detail}.", 2), error.status_code, headers=error.headers)
+    """A path that is none, or a method that it does not have."""
+    exit_code = NotFound.exit_code if error.status_code == 404 else BadInput.exit_code
+    return JSONResponse(told("HttpError", f"{error.detail}.", exit_code), error.status_code, headers=error.headers)
 
 
 def of_database(error: OperationalError) -> JSONResponse:

@@ -18,6 +18,7 @@ from test_batches import claim, counts, form, land, leased
 
 from farm.campaign import Campaign
 from farm.cli import progress as following
+from farm.cli.campaigns import direct
 from farm.cli.measure import rules_of
 from farm.coordinator.loop import LEADER_LOCK
 from farm.db import batches, devices, jobs, progress
@@ -412,7 +413,7 @@ def test_progress_in_a_file_says_what_it_waits_for(
     opened = Session(Settings(), ServiceUrls(str(engine.url), None, ""), engine)
     looks = iter([None, None])
     with pytest.raises(StopIteration):
-        following.follow(opened, small.campaign_id, "small", check=lambda: next(looks))
+        following.follow(direct(opened), "small", check=lambda: next(looks))
     lines = capsys.readouterr().err.splitlines()
     assert (
         lines
