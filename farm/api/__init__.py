@@ -4,7 +4,7 @@
 ...     farm.ask(campaigns.list_, limit=10)
 """
 
-from farm.api import campaigns, devices, jobs, models, results, sentinels
+from farm.api import about, campaigns, devices, jobs, models, results, sentinels
 from farm.api.connecting import Direct, Farm, farm_of
 from farm.api.operation import OPERATIONS, PREFIX, Document, Operation, operation
 from farm.api.remote import Remote
@@ -17,6 +17,7 @@ __all__ = [
     "Farm",
     "Operation",
     "Remote",
+    "about",
     "campaigns",
     "devices",
     "farm_of",

@@ -183,6 +183,15 @@ def overview(
     return [_with_counts(row) for row in connection.execute(_LIST, parameters).mappings()]
 
 
+_NUMBER = text("SELECT count(*) FROM campaigns WHERE state = ANY(:states)")
+
+
+def count(connection: Connection, states: Sequence[CampaignState]) -> int:
+    """How many campaigns are in one of those states."""
+    found: int = connection.execute(_NUMBER, {"states": [state.value for state in states]}).scalar_one()
+    return found
+
+
 def _with_counts(row: Mapping[Any, Any]) -> dict[str, Any]:
     counted = {state.value: row[state.value] for state in JobState}
     return {**{key: value for key, value in row.items() if key not in counted}, "counts": counted}

@@ -251,6 +251,14 @@ def test_a_wrong_url_is_told(tmp_path: Path, url: str, code: int, says: str) -> 
     assert "secret" not in told.stderr
 
 
+def test_doctor_looks_at_the_api(api: str, tmp_path: Path) -> None:
+    run = farm_here(tmp_path, "")
+    for url, state in ((api, "ok"), ("http://127.0.0.1:1", "missing")):
+        checks = {check["check"]: check for check in json.loads(run("doctor", "--json", FARM_API_URL=url).stdout)}
+        assert checks["api"]["state"] == state
+    assert "does not answer" in checks["api"]["what"]
+
+
 def test_what_needs_a_database_says_so(tmp_path: Path) -> None:
     run = farm_here(tmp_path, "")
     for line in (["db", "current"], ["tokens"], ["kernels", "list"], ["up"]):
