@@ -202,6 +202,49 @@ class NoDeviceLeft(ServiceUnavailable):
     """No device of this host takes work: {devices}. `farm devices` shows them; the workers' log is {log}. What was submitted is kept, and goes on when a device works again."""
 
 
+# --- the API ---------------------------------------------------------------------------------------
+
+
+class ApiUnreachable(ServiceUnavailable):
+    """The farm's API at {url} does not answer: {why}. Check FARM_API_URL, and that `farm serve` runs there."""
+
+
+class ApiRefused(ServiceUnavailable):
+    """The farm's API at {url} refuses: {why} FARM_API_TOKEN takes a token."""
+
+
+class OtherApi(ServiceUnavailable):
+    """{url} does not answer as the API of this version of the farm ({version}) would: {why}."""
+
+
+class NotThroughTheApi(BadInput):
+    """This command works on the farm's own database, and FARM_API_URL names an API. Use it where FARM_DATABASE_URL is set, or unset FARM_API_URL for a farm on this machine."""
+
+
+class SignInNeeded(FarmError):
+    """A token is needed. Whoever runs the farm makes one with `farm tokens create`."""
+
+    exit_code = 3
+
+
+class RoleTooSmall(FarmError):
+    """The token of {name} may {role}; this needs one that may {needed}."""
+
+    exit_code = 3
+
+
+class WebMissing(ServiceUnavailable):
+    """The web page and reports need FastAPI, Jinja and Plotly, which are not installed here: pip install 'gemm-farm[web]'"""
+
+
+class ServingRefused(BadInput):
+    """{detail}"""
+
+
+class AddressUnusable(ServiceUnavailable):
+    """Nothing can be served at {address}: {why}. Name another with --host and --port."""
+
+
 # --- measuring -------------------------------------------------------------------------------------
 
 
@@ -267,6 +310,10 @@ class BadFilter(BadInput):
 
 class BadMoment(BadInput):
     """{value!r} is not a time. Write 2026-11-22, '2026-11-22 08:30' (in UTC, or with a zone, as in +02:00), or how long ago: 90min, 2h, 7d, 1w."""
+
+
+class BadDuration(BadInput):
+    """{value!r} is not a length of time. Write 90min, 12h, 30d or 4w."""
 
 
 class NothingEnded(BadInput):

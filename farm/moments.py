@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from farm.errors import BadMoment
+from farm.errors import BadDuration, BadMoment
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(min|s|h|d|w)")
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -24,3 +24,13 @@ def moment(written: str) -> datetime:
     except (ValueError, OverflowError):
         raise BadMoment(value=written) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def duration(written: str) -> timedelta:
+    """How long: `90min`, `12h`, `30d`, `4w`. Raises `BadDuration`."""
+    try:
+        if found := _AGE.fullmatch(written.strip()):
+            return timedelta(**{_UNITS[found[2]]: float(found[1])})
+    except OverflowError:
+        pass
+    raise BadDuration(value=written)

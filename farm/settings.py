@@ -27,6 +27,11 @@ class Settings(BaseSettings):
     home: Path = Field(default_factory=_default_home, description="folder of the embedded services and their data")
     database_url: SecretStr | None = Field(default=None, description="postgresql://user:password@host:5432/farm")
     broker_url: SecretStr | None = Field(default=None, description="redis://:password@host:6379/0")
+    # Commands that can, ask the API there instead of the database; set where only the API is reached.
+    api_url: str | None = Field(
+        default=None, description="http://host:8000 of a farm serve, to ask instead of a database"
+    )
+    api_token: SecretStr | None = Field(default=None, description="the token that the API asks for")
     mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
     # Which devices farm-worker serves: auto, or a list of cpu, cuda, GPU UUIDs, recorded:<file>.
     devices: str = Field(default="auto", description="devices a worker serves: auto, cpu, cuda, recorded:FILE, a UUID")

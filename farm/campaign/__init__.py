@@ -6,7 +6,7 @@
 
 from farm.campaign.blocks import KernelBlock, ProblemBlock
 from farm.campaign.campaign import Campaign
-from farm.campaign.loading import load
+from farm.campaign.loading import load, loads
 from farm.campaign.plan import Destination, KnownDevice, Plan, PlannedJob, PoolSpec, plan
 from farm.campaign.search import Search, Strategy
 from farm.campaign.shape_sets import shape_sets
@@ -31,6 +31,7 @@ __all__ = [
     "Target",
     "TargetKind",
     "load",
+    "loads",
     "plan",
     "shape_sets",
 ]

@@ -16,7 +16,7 @@ from farm.campaign.axes import Axis, AxisPart
 from farm.campaign.blocks import KernelBlock, ProblemBlock, ShapeList, ShapeProduct, largest_factors
 from farm.campaign.campaign import Campaign, in_order
 from farm.campaign.messages import add_findings, field_path
-from farm.campaign.reading import FileProblems, Located, read
+from farm.campaign.reading import FileProblems, Located, parse, read
 from farm.campaign.schema import (
     AxesFields,
     CampaignFields,
@@ -40,10 +40,22 @@ def load(path: Path, *, limit: int) -> Campaign:
         CampaignFileError: everything that is wrong with the file, one line each.
         CampaignTooLarge: it asks for more than `limit` configurations before constraints.
     """
-    file = read(path)
+    return _loaded(read(path), path, limit=limit, owner=None)
+
+
+def loads(text: str, *, name: str, limit: int, owner: str | None) -> Campaign:
+    """As `load`, of the text of a campaign file; `name` is what errors call it.
+
+    A campaign that names no owner is that owner's. Raises as `load`.
+    """
+    path = Path(name)
+    return _loaded(parse(text, path), path, limit=limit, owner=owner)
+
+
+def _loaded(file: Located, path: Path, *, limit: int, owner: str | None) -> Campaign:
     fields = _checked(file)
     _refuse_too_large(fields, path, limit)
-    campaign = _built(fields, file, path)
+    campaign = _built(fields, file, path, owner)
     _check_halving_leaves_some(campaign, file)
     return campaign
 
@@ -183,7 +195,7 @@ def _axes(block: KernelFields) -> list[tuple[str, list[AxisPart]]]:
     return [(name, getattr(block, name)) for name in sorted(type(block).model_fields) if name != "family"]
 
 
-def _built(fields: CampaignFields | ListFields, file: Located, path: Path | None) -> Campaign:
+def _built(fields: CampaignFields | ListFields, file: Located, path: Path | None, owner: str | None = None) -> Campaign:
     """Brings every list into its normal order without repetitions, so that notation leaves no trace."""
     targets = {
         str(t): Target(t.kind, t.value, file.line_of(file.written(("targets", i))))
@@ -192,7 +204,7 @@ def _built(fields: CampaignFields | ListFields, file: Located, path: Path | None
     common: dict[str, Any] = {
         "name": fields.name,
         "description": fields.description,
-        "owner": fields.owner or login_name(),
+        "owner": fields.owner or owner or login_name(),
         "priority": fields.priority,
         "targets": tuple(target for _, target in sorted(targets.items())),
         "rules": fields.measure,

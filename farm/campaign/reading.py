@@ -100,10 +100,10 @@ def read(path: Path) -> Located:
     Raises:
         CampaignFileError: it is missing or not a file, not UTF-8 text, empty, not YAML or not a mapping.
     """
-    return parse(_text_of(path), path)
+    return parse(text_of(path), path)
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
     try:
         if path.is_dir():
             raise CampaignFileError(problems=f"{path}: this is a folder; name a campaign file in it")

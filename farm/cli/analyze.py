@@ -22,10 +22,11 @@ from farm.analysis.tiles import (
     TileSummary,
     analyze,
 )
-from farm.cli.output import JsonOption, console, emit_json, remarks, some_of, table
-from farm.cli.session import session
+from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.db import campaigns, measurements
 from farm.errors import AmbiguousDevice, BadInput, NotFound, UnknownDevice
+from farm.services.session import session
+from farm.texts import some_of
 
 app = typer.Typer(help="Studies of what was measured.", no_args_is_help=True)
 

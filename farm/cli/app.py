@@ -31,8 +31,10 @@ from farm.cli import (
     results,
     run,
     sentinels,
+    serve,
     services,
     status,
+    tokens,
 )
 from farm.cli.output import remarks
 from farm.errors import FarmError, first_line
@@ -88,6 +90,8 @@ app.command(rich_help_panel=_LEARN)(models.predict)
 app.command(rich_help_panel=_LEARN)(recommend.recommend)
 app.add_typer(devices.app, name="devices", rich_help_panel=_OPERATE)
 app.add_typer(kernels.app, name="kernels", rich_help_panel=_OPERATE)
+app.command(rich_help_panel=_OPERATE)(serve.serve)
+app.add_typer(tokens.app, name="tokens", rich_help_panel=_OPERATE)
 app.command(rich_help_panel=_OPERATE)(services.up)
 app.command(rich_help_panel=_OPERATE)(services.down)
 app.command(rich_help_panel=_OPERATE)(services.doctor)

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.campaign import Campaign
+from farm.api import farm_of, results
+from farm.api.results import BestOf
 from farm.cli.campaigns import CampaignArgument
-from farm.cli.output import JsonOption, console, emit_json, remarks, seconds_text, table
-from farm.cli.session import session
-from farm.db import campaigns
-from farm.report.best import Found, best, summary
+from farm.cli.output import JsonOption, console, emit_json, remarks, table, types_of_text
+from farm.settings import settings
+from farm.texts import seconds_text
 
 MOST_ROWS = 30
 """Problems on the terminal, unless --limit says otherwise."""
@@ -30,25 +30,20 @@ def show(
 
     The share of the best is told where other campaigns measured all kernels of the problem on that type.
     """
-    with session() as opened, opened.engine.connect() as connection:
-        stored = campaigns.find(connection, campaign)
-        asked = Campaign.from_document(stored["document"])
-        waiting = campaigns.open_jobs(campaigns.counts(connection, stored["id"]))
-        found = [f for f in best(connection, stored["id"], asked) if device_type in (None, f.device_type)]
-    search = None if asked.search is None else asked.search.to_document()
+    with farm_of(settings()) as farm:
+        known = farm.ask(results.best, campaign, type=device_type)
     if as_json:
-        head = {"campaign": stored["name"], "digest": stored["digest"], "state": stored["state"], "search": search}
-        emit_json({**head, "summary": summary(found), "found": [one.to_json() for one in found]})
+        emit_json(known)
         return
-    if not found:
-        console.print(f"Nothing of {stored['name']} was measured under its own rules yet.")
+    if not known.found:
+        console.print(f"Nothing of {known.campaign} was measured under its own rules yet.")
     else:
-        _print(stored["name"], found, limit)
-    if waiting:
-        remarks.print(f"{waiting:,} jobs are open: this is what was found so far.")
+        _print(known.campaign, known.found, known.summary, limit)
+    if known.waiting:
+        remarks.print(f"{known.waiting:,} jobs are open: this is what was found so far.")
 
 
-def _print(name: str, found: Sequence[Found], limit: int) -> None:
+def _print(name: str, found: Sequence[BestOf], total: Mapping[str, Any], limit: int) -> None:
     columns = [
         "problem", "device type", "best kernel", "runtime ms", "quartiles ms", "cublaslt ms", "times faster (95%)", "tried",
         "device s", "% of grid's best",
@@ -66,18 +61,16 @@ def _print(name: str, found: Sequence[Found], limit: int) -> None:
     console.print(table(f"{name}: the best kernel of each problem", columns, lines, right=columns[3:]))
     if len(found) > limit:
         remarks.print(f"and {len(found) - limit:,} more: --limit N, or --json for all")
-    for line in _summary_lines(summary(found)):
+    for line in _summary_lines(total):
         console.print(line)
 
 
-def _problem_text(one: Found) -> str:
-    p = one.problem
-    scalars = "" if (p.alpha, p.beta) == (1, 0) else f" alpha={p.alpha:g} beta={p.beta:g}"
-    kinds = {str(kind) for kind in (p.types.ab, p.types.cd, p.types.acc)}
-    return f"{p.shape} {kinds.pop() if len(kinds) == 1 else p.types} {p.layout}{scalars}"
+def _problem_text(one: BestOf) -> str:
+    scalars = "" if (one.alpha, one.beta) == (1, 0) else f" alpha={one.alpha:g} beta={one.beta:g}"
+    return f"{one.m}x{one.n}x{one.k} {types_of_text(one.types)} {one.layout}{scalars}"
 
 
-def _speed_up_text(one: Found) -> str | None:
+def _speed_up_text(one: BestOf) -> str | None:
     if one.speed_up is None or one.speed_up_95 is None:
         return None
     return f"{one.speed_up:.3f} ({one.speed_up_95[0]:.3f} – {one.speed_up_95[1]:.3f})"

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from sqlalchemy import Connection
 
+from farm.api import Direct, campaigns, farm_of
+from farm.api.access import Access, login_name
+from farm.api.campaigns import Planned, Steered, Submission, planned
 from farm.builds import versions_of
-from farm.campaign import Campaign, KnownDevice, Plan, PlanSummary, load, plan
-from farm.cli.output import JsonOption, console, counts_text, emit_json, remarks, seconds_text, table
+from farm.campaign import Campaign
+from farm.campaign.reading import text_of
+from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.cli.progress import follow
-from farm.cli.session import Session, session
-from farm.db import batches, campaigns, devices, kernels
+from farm.db import campaigns as stored_campaigns
+from farm.db.campaigns import open_jobs
 from farm.db.tables import CampaignState
-from farm.errors import CampaignCancelled, FarmError
+from farm.errors import FarmError
+from farm.services.session import Session
 from farm.settings import settings
+from farm.texts import counts_text, seconds_text
 
 FileArgument = Annotated[Path, typer.Argument(help="A campaign file (YAML).", show_default=False)]
 CampaignArgument = Annotated[
@@ -40,18 +44,16 @@ class CampaignIncomplete(FarmError):
     exit_code = 6
 
 
-def planned(opened: Session, campaign: Campaign, *, allow_missing: bool) -> Plan:
-    """The campaign against the devices that the farm knows."""
-    with opened.engine.connect() as connection:
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
-    return plan(campaign, known, allow_missing=allow_missing)
+def direct(opened: Session) -> Direct:
+    """Operations on a session that is open already, and stays its opener's to close."""
+    return Direct(Access(opened.settings, who=login_name() or "the command line", opened=opened))
 
 
-def store(opened: Session, campaign: Campaign, *, allow_missing: bool) -> campaigns.Stored:
+def store(opened: Session, campaign: Campaign, *, allow_missing: bool) -> stored_campaigns.Stored:
     """Plans and stores a campaign in one transaction."""
-    made = planned(opened, campaign, allow_missing=allow_missing)
+    made = planned(direct(opened).access, campaign, allow_missing=allow_missing)
     with opened.engine.begin() as connection:
-        return campaigns.store(connection, campaign, made.jobs(), versions=versions_of(opened.settings))
+        return stored_campaigns.store(connection, campaign, made.jobs(), versions=versions_of(opened.settings))
 
 
 def submit(
@@ -65,46 +67,41 @@ def submit(
     as_json: JsonOption = False,
 ) -> None:
     """Submit a campaign. The same file twice is the same campaign: nothing is measured again."""
-    campaign = load(file, limit=settings().max_configurations)
-    with session() as opened:
+    submission = Submission(text=text_of(file), name=str(file), owner=login_name(), allow_missing=allow_missing)
+    with farm_of(settings()) as farm:
         if dry_run:
-            _print_plan(campaign, planned(opened, campaign, allow_missing=allow_missing).summary(), as_json)
+            _print_plan(farm.ask(campaigns.check, submission), as_json)
             return
-        stored = store(opened, campaign, allow_missing=allow_missing)
-        with opened.engine.connect() as connection:
-            counts = campaigns.counts(connection, stored.campaign_id)
-            state = campaigns.find(connection, campaign.digest)["state"]
-            live = devices.live(connection, silent_after=opened.settings.silent_after_seconds)
-            awaited = kernels.awaited(connection, stored.campaign_id)
-            builders = kernels.builders(connection, silent_after=opened.settings.silent_after_seconds)
+        done = farm.ask(campaigns.submit, submission)
     if as_json:
         emit_json(
-            {"campaign": campaign.name, "digest": campaign.digest, "new": stored.new, "new_jobs": stored.jobs, **counts,
-             "kernels_awaited": awaited.kernels}
+            {"campaign": done.campaign, "digest": done.digest, "new": done.new, "new_jobs": done.new_jobs, **done.counts,
+             "kernels_awaited": done.kernels_awaited}
         )  # fmt: skip
         return
-    waiting = campaigns.open_jobs(counts)
-    known = "is submitted" if stored.new else "is known already"
-    console.print(f"{campaign.name} {known}: {sum(counts.values()):,} jobs, of which {counts_text(counts)}.")
-    if awaited.kernels:
-        console.print(f"{awaited.jobs:,} of them wait for {awaited.kernels:,} kernels to be built.")
-    if state == CampaignState.PAUSED:
-        remarks.print(f"It is paused: [bold]farm resume {campaign.name}[/] goes on with it.")
-    elif waiting and not live:
+    waiting = open_jobs(done.counts)
+    known = "is submitted" if done.new else "is known already"
+    console.print(f"{done.campaign} {known}: {sum(done.counts.values()):,} jobs, of which {counts_text(done.counts)}.")
+    if done.kernels_awaited:
+        console.print(f"{done.jobs_awaiting:,} of them wait for {done.kernels_awaited:,} kernels to be built.")
+    if done.state is CampaignState.PAUSED:
+        remarks.print(f"It is paused: [bold]farm resume {done.campaign}[/] goes on with it.")
+    elif waiting and not done.devices_live:
         remarks.print(NO_WORKER)
-    elif awaited.kernels and not builders:
+    elif done.kernels_awaited and not done.builders:
         remarks.print(NO_BUILDER)
     elif waiting:
-        remarks.print(f"[bold]farm watch {campaign.name}[/] follows it.")
+        remarks.print(f"[bold]farm watch {done.campaign}[/] follows it.")
 
 
-def _print_plan(campaign: Campaign, summary: PlanSummary, as_json: bool) -> None:
+def _print_plan(made: Planned, as_json: bool) -> None:
+    summary = made.plan
     if as_json:
-        emit_json(summary.to_json())
+        emit_json(summary)
         return
     rows = [(c.family, c.pool, c.jobs - c.invalid, c.invalid) for c in summary.counts]
     console.print(
-        table(f"{campaign.name}: nothing was submitted", ["family", "target", "to measure", "invalid"], rows,
+        table(f"{made.campaign}: nothing was submitted", ["family", "target", "to measure", "invalid"], rows,
               right=["to measure", "invalid"])
     )  # fmt: skip
     if summary.invalid:
@@ -132,79 +129,66 @@ def _print_plan(campaign: Campaign, summary: PlanSummary, as_json: bool) -> None
 
 def watch(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     """Follow a campaign to its end. Ctrl-C stops the watching, not the campaign."""
-    with session() as opened:
-        with opened.engine.connect() as connection:
-            found = campaigns.find(connection, campaign)
-            waiting = campaigns.open_jobs(campaigns.counts(connection, found["id"]))
-            live = devices.live(connection, silent_after=opened.settings.silent_after_seconds)
-        if waiting and not live:
+    with farm_of(settings()) as farm:
+        now = farm.ask(campaigns.progress, campaign)
+        if open_jobs(now.counts) and not now.devices_live:
             remarks.print(NO_WORKER)
-        counts = follow(opened, found["id"], found["name"])
+        counts = follow(farm, now.digest)
     if as_json:
-        emit_json({"campaign": found["name"], "counts": counts})
+        emit_json({"campaign": now.name, "counts": counts})
     else:
-        console.print(f"{found['name']}: {counts_text(counts)}.")
+        console.print(f"{now.name}: {counts_text(counts)}.")
     if counts["dead"]:
-        raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=found["name"])
+        raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=now.name)
 
 
 def cancel(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     """Cancel a campaign: nothing more of it is measured. Its results stay; submitting it again goes on with it."""
-    found, changed, counts = _steer(campaign, batches.cancel)
+    with farm_of(settings()) as farm:
+        done = farm.ask(campaigns.cancel, campaign)
     if as_json:
-        emit_json({**_steered(found, changed, counts), "cancelled_jobs": counts["cancelled"]})
-    elif changed:
-        console.print(f"{found['name']} is cancelled; {counts['cancelled']:,} jobs will not be measured.")
-        _print_in_hand(counts, rest="the rest of them will not be measured either")
+        emit_json({**done.model_dump(), "cancelled_jobs": done.counts["cancelled"]})
+    elif done.changed:
+        console.print(f"{done.campaign} is cancelled; {done.counts['cancelled']:,} jobs will not be measured.")
+        _print_in_hand(done, rest="the rest of them will not be measured either")
     else:
-        _print_unchanged(found)
+        _print_unchanged(done)
 
 
 def pause(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     """Pause a campaign: no further job of it starts until farm resume. What is in hand still lands."""
-    found, changed, counts = _steer(campaign, batches.pause)
+    with farm_of(settings()) as farm:
+        done = farm.ask(campaigns.pause, campaign)
     if as_json:
-        emit_json(_steered(found, changed, counts))
-    elif changed:
-        console.print(f"{found['name']} is paused; {counts['pending']:,} jobs wait until farm resume {found['name']}.")
-        _print_in_hand(counts, rest="the rest of them waits too")
+        emit_json(done)
+    elif done.changed:
+        console.print(
+            f"{done.campaign} is paused; {done.counts['pending']:,} jobs wait until farm resume {done.campaign}."
+        )
+        _print_in_hand(done, rest="the rest of them waits too")
     else:
-        _print_unchanged(found)
+        _print_unchanged(done)
 
 
 def resume(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
     """Go on with a campaign that was paused."""
-    found, changed, counts = _steer(campaign, batches.resume)
-    if found["state"] == CampaignState.CANCELLED:
-        raise CampaignCancelled(name=found["name"])
+    with farm_of(settings()) as farm:
+        done = farm.ask(campaigns.resume, campaign)
     if as_json:
-        emit_json(_steered(found, changed, counts))
-    elif changed:
-        console.print(f"{found['name']} goes on; {counts['pending']:,} jobs wait for their turn.")
+        emit_json(done)
+    elif done.changed:
+        console.print(f"{done.campaign} goes on; {done.counts['pending']:,} jobs wait for their turn.")
     else:
-        _print_unchanged(found)
+        _print_unchanged(done)
 
 
-def _steer(campaign: str, transition: Callable[[Connection, int], bool]) -> tuple[dict[str, Any], bool, dict[str, int]]:
-    """The campaign as it is after the transition, whether that changed it, and its jobs by state."""
-    with session() as opened, opened.engine.begin() as connection:
-        before = campaigns.find(connection, campaign)
-        changed = transition(connection, before["id"])
-        after = campaigns.find(connection, before["digest"])
-        return after, changed, campaigns.counts(connection, after["id"])
+def _print_unchanged(done: Steered) -> None:
+    console.print(f"{done.campaign} was {done.state} already; nothing changed.")
 
 
-def _steered(found: dict[str, Any], changed: bool, counts: dict[str, int]) -> dict[str, Any]:
-    return {"campaign": found["name"], "state": found["state"], "changed": changed, "counts": counts}
-
-
-def _print_unchanged(found: dict[str, Any]) -> None:
-    console.print(f"{found['name']} was {found['state']} already; nothing changed.")
-
-
-def _print_in_hand(counts: dict[str, int], *, rest: str) -> None:
-    if counts["running"]:
+def _print_in_hand(done: Steered, *, rest: str) -> None:
+    if done.counts["running"]:
         console.print(
-            f"Workers hold {counts['running']:,} more: each finishes the job that it measures and lands what it has; "
+            f"Workers hold {done.counts['running']:,} more: each finishes the job that it measures and lands what it has; "
             f"{rest}."
         )

@@ -10,8 +10,8 @@ import typer
 from farm.campaign.loading import login_name
 from farm.cli.files import writable
 from farm.cli.output import JsonOption, emit_json, remarks
-from farm.cli.session import Session, session
 from farm.errors import NothingShared
+from farm.services.session import Session, session
 
 if TYPE_CHECKING:
     from farm.compare.comparing import Comparison

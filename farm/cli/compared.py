@@ -8,12 +8,13 @@ from typing import Any
 
 from rich.markup import escape
 
-from farm.cli.output import configuration_text, console, remarks, seconds_text, some_of, table
+from farm.cli.output import configuration_text, console, remarks, table
 from farm.compare.comparing import Beside, Comparison, Held
 from farm.compare.costs import FEWEST_SHAPES, Cost
 from farm.compare.findings import Figures, Findings
 from farm.compare.predicting import Forecast
 from farm.compare.statistics import BOUNDS_CONFIDENCE, Ratio
+from farm.texts import seconds_text, some_of
 
 _BASELINE = ascii_uppercase[0]
 

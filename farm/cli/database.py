@@ -17,6 +17,7 @@ from farm.db import migrate, roles
 from farm.db.engine import make_engine
 from farm.errors import BadRole
 from farm.services import services
+from farm.services.session import require_own
 from farm.settings import settings
 
 app = typer.Typer(help="The database's revision, and the roles of its workers and readers.", no_args_is_help=True)
@@ -131,6 +132,7 @@ def check() -> None:
 @contextmanager
 def _database() -> Iterator[Engine]:
     """The farm's database at whatever revision it is."""
+    require_own(settings())
     with services(settings()) as urls:
         engine = make_engine(urls.database_url, application="farm db")
         try:

@@ -12,11 +12,11 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
-from farm.cli.session import session
 from farm.importers import aiconfigurator as of_aiconfigurator
 from farm.importers import dataset as of_dataset
 from farm.importers import gpperf as of_gpperf
 from farm.importers.landing import Import, LeftOut, Outcome, Table, import_table
+from farm.services.session import session
 
 app = typer.Typer(help="Rows that were measured elsewhere, to compare with and to learn from.", no_args_is_help=True)
 

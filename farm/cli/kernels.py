@@ -19,15 +19,16 @@ from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
 from farm.campaign import Campaign, load
 from farm.campaign.plan import binaries_for
-from farm.cli.output import JsonOption, console, emit_json, remarks, seconds_text, table
-from farm.cli.session import session
+from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.db import campaigns, kernels
 from farm.db.tables import KernelState
 from farm.devices import host_name, traits_of_capability
 from farm.errors import BadBinary, BadInput, KernelsNotBuilt, NoSuchKernels, ServiceUnavailable
 from farm.kernels.binary import Binary, capability_of
 from farm.services.processes import end_guarded, start_guarded
+from farm.services.session import session
 from farm.settings import environment_for_children, settings
+from farm.texts import seconds_text
 
 app = typer.Typer(help="Kernels that are built ahead of time.", no_args_is_help=True)
 

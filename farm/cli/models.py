@@ -10,16 +10,19 @@ import typer
 from rich.markup import escape
 
 from farm import registry
-from farm.cli.asking import TypeOption, VersionOption, pulled
+from farm.api import farm_of
+from farm.api import models as operations
+from farm.api.models import Asked, Promotion, Rollback
+from farm.cli.asking import TypeOption, VersionOption
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
-from farm.cli.session import session
 from farm.cli.training import train_types
 from farm.cli.versions import errors, facts, history, side_by_side, standing
 from farm.db import campaigns, trainings
-from farm.errors import BadInput, NoSuchModel, TrainingFailed
+from farm.errors import BadInput, TrainingFailed
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
 from farm.services import Stack
+from farm.services.session import session
 from farm.settings import settings
 
 app = typer.Typer(help="The registered models.", invoke_without_command=True)
@@ -92,9 +95,10 @@ def _list(context: typer.Context, as_json: JsonOption = False) -> None:
     """List the registered models; `farm models show NAME` says more, `farm models pull NAME` fetches one."""
     if context.invoked_subcommand is not None:
         return
-    found = registry.list_models(settings().tracking_uri)
+    with farm_of(settings()) as farm:
+        found = farm.ask(operations.list_)
     if as_json:
-        emit_json([model.to_json() for model in found])
+        emit_json(found)
         return
     if not found:
         console.print("The registry has no models yet. Train one: farm train")
@@ -146,22 +150,17 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Everything about a version: errors by fold and target, sources, the decision on it, the champions so far."""
-    uri = settings().tracking_uri
-    model = registry.model_info(uri, name, version or _champion_or_newest(uri, name))
-    written = registry.model_card(uri, model) if card else None
-    if card and written is None:
-        raise NoSuchModel(name=f"model card of {model.name} version {model.version}", known="none")
-    if written is not None and not as_json:
-        console.print(written, markup=False)
-        return
-    metrics, champions = registry.metrics_of(uri, model), registry.champions(uri, model.name)
+    with farm_of(settings()) as farm:
+        model = farm.ask(operations.show, name, version=version, card=card)
     if as_json:
-        told = {**model.to_json(), "metrics": metrics, "champions": [each.to_json() for each in champions]}
-        emit_json(told if written is None else {**told, "card": written})
+        emit_json(model.model_dump(exclude=set() if card else {"card"}))
+        return
+    if model.card is not None:
+        console.print(model.card, markup=False)
         return
     console.print(facts(model))
-    console.print(errors(metrics))
-    console.print(history(champions))
+    console.print(errors(model.metrics))
+    console.print(history(model.champions))
 
 
 @app.command()
@@ -172,13 +171,12 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Two versions side by side: errors by fold and target, of each on its own table."""
-    uri = settings().tracking_uri
-    models = [registry.model_info(uri, name, version) for version in (first, second)]
-    metrics = [registry.metrics_of(uri, model) for model in models]
+    with farm_of(settings()) as farm:
+        models = [farm.ask(operations.show, name, version=version) for version in (first, second)]
     if as_json:
-        emit_json([{**m.to_json(), "metrics": found} for m, found in zip(models, metrics, strict=True)])
+        emit_json([model.model_dump(exclude={"champions", "card"}) for model in models])
         return
-    console.print(side_by_side([model.version for model in models], metrics))
+    console.print(side_by_side([model.version for model in models], [model.metrics for model in models]))
     for m in models:
         alias = next((alias for alias in (registry.CHAMPION, registry.CHALLENGER) if alias in m.aliases), None)
         console.print(standing(m.name, m.version, alias, m.decision), markup=False)
@@ -195,30 +193,25 @@ def promote(
     as_json: JsonOption = False,
 ) -> None:
     """Make a version the champion by hand."""
-    model, changed = registry.promote(
-        settings().tracking_uri, name, version, reason=reason or "promoted by hand", force=force
-    )
+    with farm_of(settings()) as farm:
+        done = farm.ask(operations.promote, name, Promotion(version=version, reason=reason, force=force))
     if as_json:
-        emit_json(model.to_json())
+        emit_json(done.champion)
         return
-    console.print(f"{model.name} version {model.version} is the champion{'' if changed else ' already'}.")
+    champion = done.champion
+    console.print(f"{champion.name} version {champion.version} is the champion{'' if done.changed else ' already'}.")
 
 
 @app.command()
 def rollback(name: NameArgument, reason: ReasonOption = None, as_json: JsonOption = False) -> None:
     """Make the champion before the present one the champion again."""
-    model, taken_back = registry.rollback(settings().tracking_uri, name, reason=reason)
+    with farm_of(settings()) as farm:
+        done = farm.ask(operations.rollback, name, Rollback(reason=reason))
     if as_json:
-        emit_json(model.to_json())
+        emit_json(done.champion)
         return
-    console.print(f"{model.name} version {model.version} is the champion again, instead of {taken_back.version}.")
-
-
-def _champion_or_newest(uri: str, name: str) -> str:
-    """A version of that model; the alias champion where there is no such model, for the error that says so."""
-    of_name = [model for model in registry.list_models(uri) if model.name == registry.model_name(name)]
-    crowned = any(registry.CHAMPION in model.aliases for model in of_name)
-    return registry.CHAMPION if crowned or not of_name else of_name[0].version
+    champion = done.champion
+    console.print(f"{champion.name} version {champion.version} is the champion again, instead of {done.instead_of}.")
 
 
 def predict(
@@ -247,13 +240,19 @@ def predict(
         asked.append(Configuration(problem, Kernel.of(family or "tiled", **_parameters(parameter or []))))
     if not asked and file is None:
         raise BadInput(detail='Nothing to predict: give "tiled(tile=16) 512x512x512 f32", --shape or --file.')
-    info, model = pulled(device_type, version)
-    predicted = [p.to_json() for p in registry.predict(model, asked)] if asked else []
-    if file is not None:
-        table_of_file = registry.predict_table(model, registry.read_configurations(file), path=str(file))
-        predicted += registry.records(table_of_file)
+    of_file = None if file is None else registry.records(registry.read_configurations(file))
+    question = Asked(
+        configurations=[one.canonical for one in asked],
+        rows=of_file or [],
+        rows_from=str(file or ""),
+        device_type=device_type,
+        version=version,
+    )
+    with farm_of(settings()) as farm:
+        told = farm.ask(operations.predict, question)
+    predicted = [*(p.to_json() for p in told.predictions), *told.rows]
     if as_json:
-        emit_json({"model": info.name, "version": info.version, "predictions": predicted})
+        emit_json({"model": told.model, "version": told.version, "predictions": predicted})
         return
     lines = [
         (
@@ -264,7 +263,7 @@ def predict(
         for p in predicted
     ]
     columns = ["configuration", "runtime ms", "TFLOP/s", "power W", "mJ", "outside what was measured"]
-    title = f"{info.name} v{info.version}; ± holds nine measurements of ten"
+    title = f"{told.model} v{told.version}; ± holds nine measurements of ten"
     console.print(table(title, columns, lines, right=columns[1:5], whole=columns[1:5]))
 
 

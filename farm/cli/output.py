@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import BaseModel
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -25,11 +27,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 
 
 def emit_json(data: Any) -> None:
-    """Prints data as one JSON document; times in ISO 8601, anything else unknown as text."""
-    sys.stdout.write(json.dumps(data, indent=2, default=_as_text) + "\n")
+    """Prints data as one JSON document; documents and dataclasses as objects, times in ISO 8601, all else as text."""
+    sys.stdout.write(json.dumps(data, indent=2, default=_plain) + "\n")
 
 
-def _as_text(value: Any) -> str:
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
@@ -76,42 +82,16 @@ def kernel_text(row: Mapping[str, Any]) -> str:
 
 def types_text(row: Mapping[str, Any]) -> str:
     """`f32`, or `f16:f16:f32` where input, output and accumulator differ."""
-    kinds = [row["ab"], row["cd"], row["acc"]]
-    return kinds[0] if len(set(kinds)) == 1 else ":".join(kinds)
+    return types_of_text(f"{row['ab']}:{row['cd']}:{row['acc']}")
+
+
+def types_of_text(types: str) -> str:
+    """`f32` for `f32:f32:f32`; others as they are."""
+    kinds = types.split(":")
+    return kinds[0] if len(set(kinds)) == 1 else types
 
 
 def configuration_text(row: Mapping[str, Any]) -> str:
     """`tiled(tile=16) 512x512x512 f32 nn` from the columns of a configuration; alpha and beta where they are not 1 and 0."""
     scalars = "" if (row["alpha"], row["beta"]) == (1, 0) else f" alpha={row['alpha']:g} beta={row['beta']:g}"
     return f"{kernel_text(row)} {row['m']}x{row['n']}x{row['k']} {types_text(row)} {row['layout']}{scalars}"
-
-
-def counts_text(counts: Mapping[str, int]) -> str:
-    """`1,200 pending, 7 done`, or `none`."""
-    return ", ".join(f"{n:,} {name}" for name, n in counts.items() if n) or "none"
-
-
-def percent_text(part: int, whole: int) -> str:
-    """`41.6%`; rounded down, so that 100% means all."""
-    return f"{1000 * part // max(whole, 1) / 10:g}%"
-
-
-def rate_text(per_minute: float) -> str:
-    """`1,240`, or `3.4` where there are few; a minute's worth."""
-    return f"{per_minute:,.0f}" if per_minute >= 10 else f"{per_minute:.2g}"
-
-
-def some_of(names: Sequence[str], *, most: int = 12, separator: str = ", ") -> str:
-    """The names one after another, or the first of them and how many more there are."""
-    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return separator.join(names[:most]) + rest
-
-
-def seconds_text(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 05 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -7,18 +7,17 @@ from collections.abc import Callable
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from farm.cli.outlook import Outlook, outlook
-from farm.cli.output import rate_text, remarks, seconds_text
-from farm.cli.session import Session
-from farm.db import campaigns, kernels
-from farm.db.kernels import Awaited
+from farm.api import Farm, campaigns
+from farm.api.campaigns import Progress as Now
+from farm.cli.output import remarks
+from farm.db.campaigns import open_jobs
+from farm.texts import rate_text, seconds_text
 
 REFRESH_SECONDS = 0.5
-OUTLOOK_SECONDS = 2.0
 LINE_SECONDS = 10.0
 
 
-def follow(opened: Session, campaign_id: int, name: str, *, check: Callable[[], None] = lambda: None) -> dict[str, int]:
+def follow(farm: Farm, campaign: str, *, check: Callable[[], None] = lambda: None) -> dict[str, int]:
     """Shows progress until no job of the campaign is open; returns the counts by state.
 
     `check` is called at each look and may raise, where what measures has died.
@@ -31,38 +30,30 @@ def follow(opened: Session, campaign_id: int, name: str, *, check: Callable[[], 
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as bar:
-        task = bar.add_task(name, total=None, pace="")
-        text = ""
-        said, looked = time.monotonic(), float("-inf")
+        task = bar.add_task(campaign, total=None, pace="")
+        said = time.monotonic()
         while True:
             check()
-            now = time.monotonic()
-            with opened.engine.connect() as connection:
-                counts = campaigns.counts(connection, campaign_id)
-                if now - looked >= OUTLOOK_SECONDS:
-                    looked = now
-                    ahead = outlook(connection, opened.settings, campaign_id)
-                    text = pace_text(ahead, kernels.awaited(connection, campaign_id))
-            total, waiting = sum(counts.values()), campaigns.open_jobs(counts)
-            bar.update(task, total=total, completed=total - waiting, pace=text)
+            now = farm.ask(campaigns.progress, campaign)
+            total, waiting = sum(now.counts.values()), open_jobs(now.counts)
+            bar.update(task, description=now.name, total=total, completed=total - waiting, pace=pace_text(now))
             if not waiting:
-                return counts
-            if not remarks.is_terminal and now - said >= LINE_SECONDS:
-                said = now
-                remarks.print(f"{name}: {total - waiting:,} of {total:,} jobs, {text}", markup=False)
+                return now.counts
+            if not remarks.is_terminal and time.monotonic() - said >= LINE_SECONDS:
+                said = time.monotonic()
+                remarks.print(f"{now.name}: {total - waiting:,} of {total:,} jobs, {pace_text(now)}", markup=False)
             time.sleep(REFRESH_SECONDS)
 
 
-def pace_text(ahead: Outlook, awaited: Awaited) -> str:
+def pace_text(now: Now) -> str:
     """`740 jobs/min, 3 min 20 s left`, with what is stuck and why; where nothing ended lately, what it waits for."""
-    parts = []
+    parts, awaited = [], now.kernels_awaited
     if awaited.kernels:
         parts.append(f"{awaited.kernels:,} kernels to be built ({awaited.building:,} in work)")
-    if ahead.pace.last_minute is not None:
-        parts.append(f"{rate_text(ahead.pace.last_minute)} jobs/min")
-    if ahead.seconds_left is not None:
-        parts.append(f"{seconds_text(ahead.seconds_left)} left")
-    if ahead.stuck:
-        first = ahead.stuck[0]
-        parts.append(f"{ahead.stuck_jobs:,} jobs are stuck: {first.why}")
+    if now.jobs_per_minute is not None:
+        parts.append(f"{rate_text(now.jobs_per_minute)} jobs/min")
+    if now.seconds_left is not None:
+        parts.append(f"{seconds_text(now.seconds_left)} left")
+    if now.stuck:
+        parts.append(f"{now.stuck_jobs:,} jobs are stuck: {now.stuck[0].why}")
     return ", ".join(parts) or "waiting for the first results"

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from farm import registry
-from farm.cli.asking import TypeOption, VersionOption, pulled
+from farm.api import farm_of, models
+from farm.cli.asking import TypeOption, VersionOption
 from farm.cli.output import JsonOption, console, emit_json, table
-from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.registry import Objective, Prediction
+from farm.settings import settings
 
 
 def recommend(
@@ -38,17 +38,27 @@ def recommend(
     Bounds hold a measurement in nine cases of ten. The safe choice is the kernel that is best in the worst case, by the upper
     bound.
     """
-    problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta)
-    info, model = pulled(device_type, version)
-    found = registry.recommend(
-        model, problem, families=families or (), objective=objective, top=top, unmeasured=unmeasured
-    )
+    with farm_of(settings()) as farm:
+        found = farm.ask(
+            models.recommend,
+            shape=shape,
+            types=types,
+            layout=layout,
+            alpha=alpha,
+            beta=beta,
+            family=families,
+            objective=objective,
+            unmeasured=unmeasured,
+            top=top,
+            device_type=device_type,
+            version=version,
+        )
     if as_json:
-        emit_json({"model": info.name, "version": info.version, **found.to_json()})
+        emit_json(found)
         return
     columns = ["", "kernel", "runtime ms", "90 % bounds", "TFLOP/s", "power W", "mJ", "outside what was measured"]
     rows = [(f"{number}.", *_cells(one)) for number, one in enumerate(found.ranking, 1)]
-    title = f"{found.problem} by {info.name} v{info.version}: least {objective} of {found.kernels:,} kernels"
+    title = f"{found.problem} by {found.model} v{found.version}: least {objective} of {found.kernels:,} kernels"
     console.print(table(title, columns, rows, right=["", *columns[2:7]], whole=["90 % bounds"]))
     if found.safe is not None and found.safe_costs_pct is not None:
         console.print(_safe(found.safe, found.safe_costs_pct, found.ranking[0]))

@@ -5,29 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy import Connection
 
 from farm import __version__
+from farm.api import Farm, farm_of
+from farm.api import results as operations
+from farm.api.results import Identity, OfRow, Results
 from farm.cli import t4
-from farm.cli.devices import HOST, select
+from farm.cli.campaigns import direct
 from farm.cli.files import writable, write
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
-from farm.cli.session import Session, session
-from farm.db import campaigns, devices, filters, measurements, progress
-from farm.db import rules as measuring
-from farm.devices import DeviceIdentity
+from farm.db import filters, measurements
 from farm.errors import BadInput
-from farm.kernels import Configuration
-from farm.measurement import MeasuringRules, Source
-from farm.moments import moment
 from farm.provenance import METADATA_KEY, Provenance
-from farm.repro import repro_command
+from farm.services.session import session
+from farm.settings import settings
 
 
 class Format(StrEnum):
@@ -37,14 +33,6 @@ class Format(StrEnum):
     JSON = "json"
     COMMANDS = "commands"
     T4 = "t4"
-
-
-class OfRow(StrEnum):
-    """The sources of results; sentinels are none."""
-
-    MEASURED = Source.MEASURED
-    RECORDED = Source.RECORDED
-    IMPORTED = Source.IMPORTED
 
 
 def results(
@@ -107,13 +95,7 @@ def results(
     parts of details and environment. A row matches no condition on a value that it lacks; has(power_w) asks for one.
     """
     chosen = _format(format_, output, as_json)
-    asked: dict[str, Any] = {
-        "where": where or (),
-        "sources": [Source(one) for one in source or ()],
-        "since": None if since is None else moment(since),
-        "until": None if until is None else moment(until),
-    }
-    filters.chosen(**asked)  # a mistake is told before anything is started
+    asked = operations.conditions(where=where, source=source, since=since, until=until)
     if chosen is Format.T4:
         if campaign is None or limit is not None or sort != "measurement_id":
             raise BadInput(
@@ -121,58 +103,63 @@ def results(
             )
         with session() as opened:
             with opened.engine.connect() as connection:
-                only = _filter(opened, connection, host, device, asked)
+                uuids = operations.uuids_of(direct(opened).access, connection, host, device)
+            only = filters.chosen(**asked, device_uuids=uuids)
             t4.export(opened, campaign, device_type=device_type, family=family, only=only, output=output)
         return
-    if sort.removeprefix("-") not in measurements.RESULT_COLUMNS:
-        raise BadInput(detail=f"--sort {sort}: no such column. Columns: {', '.join(measurements.RESULT_COLUMNS)}")
     shown = limit if chosen is not Format.TABLE else limit or 30
-    with session() as opened, opened.engine.connect() as connection:
-        campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
-        rows = measurements.read(
-            connection,
-            campaign_id=campaign_id,
-            device_type=device_type,
+    with farm_of(settings()) as farm:
+        found = _all_of(
+            farm,
+            shown,
+            campaign=campaign,
+            type=device_type,
             family=family,
-            order_by=sort,
-            limit=shown,
+            where=where,
+            host=host,
+            device=device,
+            source=source,
+            since=since,
+            until=until,
+            sort=sort,
             short_rounds=short_rounds,
-            only=_filter(opened, connection, host, device, asked),
+            commands=chosen is Format.COMMANDS,
         )
-        rules = {}
-        if chosen is Format.COMMANDS:
-            rules = measuring.of_rows(connection, [row["measurement_id"] for row in rows])
-        kinds = {row["device_type"] for row in rows}
-        # What was measured under several rules is no recording.
-        identity = devices.of_type(connection, kinds.pop()) if len(kinds) == 1 and not short_rounds else None
+    rows = found.rows
     if chosen is Format.TABLE:
         _print_table(rows, limited=len(rows) == shown and limit is None, rounds=short_rounds)
     elif chosen is Format.JSON and output is None:
         emit_json(rows)
     elif chosen is Format.COMMANDS:
-        lines = [f"{_command(row, rules.get(row['measurement_id'], MeasuringRules()))}\n" for row in rows]
-        write("".join(lines), output)
+        write("".join(f"{line}\n" for line in found.commands or ()), output)
     else:
-        _export(rows, chosen, output, None if identity is None else _provenance(rows, identity))
+        _export(rows, chosen, output, None if found.identity is None else _provenance(rows, found.identity))
     if output is not None:
         remarks.print(f"{len(rows):,} rows in {output}")
 
 
-def _filter(
-    opened: Session,
-    connection: Connection,
-    hosts: Sequence[str] | None,
-    given: Sequence[str] | None,
-    asked: Mapping[str, Any],
-) -> filters.Filter:
-    """What was asked for, with the devices that the names of hosts and devices mean. Raises as `select` does."""
-    uuids = None
-    if hosts or given:
-        known = progress.devices(connection, silent_after=opened.settings.silent_after_seconds)
-        of_hosts = {found.uuid for found in select(known, [f"{HOST}{name}" for name in hosts or ()])}
-        named = {found.uuid for found in select(known, given or ())}
-        uuids = sorted(of_hosts & named if hosts and given else of_hosts | named)
-    return filters.chosen(**asked, device_uuids=uuids)
+def _all_of(farm: Farm, limit: int | None, *, sort: str, **asked: Any) -> Results:
+    """All that match, or as many as `limit` says, page by page where one answer cannot hold them.
+
+    Raises `BadInput` where pages are needed, and the rows are not asked for in the order of pages.
+    """
+    rows, commands, identities = list[dict[str, Any]](), list[str](), list[Identity | None]()
+    after = None
+    while True:
+        most = min(farm.rows_at_once, farm.rows_at_once if limit is None else limit - len(rows))
+        page = farm.ask(operations.rows, **asked, sort=sort, after=after, limit=most)
+        rows += page.rows
+        commands += page.commands or ()
+        identities.append(page.identity)
+        after = page.next
+        if len(rows) == limit or len(page.rows) < most:
+            break
+        if after is None:
+            raise BadInput(
+                detail=f"Through the API, rows in an order of their own are {most:,} at the most: say --limit, or leave out --sort."
+            )
+    one_type = len({None if i is None else i.type for i in identities}) == 1
+    return Results(rows=rows, identity=identities[0] if one_type else None, commands=commands, next=after)
 
 
 def _format(given: Format | None, output: Path | None, as_json: bool) -> Format:
@@ -224,7 +211,7 @@ def _print_table(rows: list[dict[str, Any]], *, limited: bool, rounds: bool) -> 
         remarks.print("There may be more: --limit N, or export them all with --output FILE.csv")
 
 
-def _provenance(rows: list[dict[str, Any]], identity: DeviceIdentity) -> Provenance:
+def _provenance(rows: list[dict[str, Any]], identity: Identity) -> Provenance:
     """What makes an export of one device type a recording, which a `recorded` device answers from."""
     of = {name: ", ".join(sorted({str(row[name]) for row in rows})) for name in ("campaign", "host", "source")}
     first, last = (f"{pick(row['measured_at'] for row in rows):%Y-%m-%d}" for pick in (min, max))
@@ -232,13 +219,9 @@ def _provenance(rows: list[dict[str, Any]], identity: DeviceIdentity) -> Provena
     return Provenance(
         device_type=identity.type,
         device_name=identity.name,
-        traits=identity.traits,
+        traits=operations.traits_of(identity),
         provenance=f"{of['source']} by gemm-farm {__version__} on {of['host']}, {when}, campaign {of['campaign']}",
     )
-
-
-def _command(row: dict[str, Any], rules: MeasuringRules) -> str:
-    return repro_command(Configuration.from_columns(row), row["device_uuid"], rules)
 
 
 def _export(rows: list[dict[str, Any]], chosen: Format, output: Path | None, provenance: Provenance | None) -> None:

@@ -15,11 +15,10 @@ import typer
 
 from farm import registry
 from farm.campaign import load
-from farm.cli.campaigns import CampaignIncomplete, FileArgument, store
+from farm.cli.campaigns import CampaignIncomplete, FileArgument, direct, store
 from farm.cli.models import print_outcomes
-from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, seconds_text, table, types_text
+from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
 from farm.cli.progress import follow
-from farm.cli.session import Session, session
 from farm.cli.training import train_types
 from farm.db import devices, kernels, trainings
 from farm.devices import host_name
@@ -27,8 +26,10 @@ from farm.errors import NoBuilder, NoDeviceLeft, NoSuchModel, NotPredictable, No
 from farm.kernels import FAMILIES, Configuration
 from farm.report.summary import largest_measured, summarise
 from farm.services import Stack
+from farm.services.session import Session, session
 from farm.services.stack import can_build
 from farm.settings import settings
+from farm.texts import seconds_text
 
 DEVICE_SECONDS = 60.0
 """How long the workers may take to announce a device."""
@@ -64,7 +65,7 @@ def run(
         if not stored.new:
             remarks.print(f"{campaign.name} is known: what is measured already is not measured again.")
         _require_builder(opened, stored.campaign_id, builds)
-        counts = follow(opened, stored.campaign_id, campaign.name, check=lambda: _check(opened, stack))
+        counts = follow(direct(opened), campaign.digest, check=lambda: _check(opened, stack))
         measured_s = time.monotonic() - began
         outcomes: dict[str, dict[str, Any]] = {}
         if train and counts["done"]:

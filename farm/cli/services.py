@@ -9,11 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
+from farm import __version__ as farm_version
+from farm.api import about, farm_of
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.errors import FarmError, first_line
 from farm.services import background
 from farm.services.background import RunningStack
-from farm.services.doctor import State, examine
-from farm.settings import settings
+from farm.services.doctor import Check, State, examine
+from farm.services.session import require_own
+from farm.settings import Settings, settings
 
 SERVICE_IS_BROKEN = 3
 """The exit code of `farm.errors` for a service that cannot be used."""
@@ -28,6 +32,7 @@ def up(
     as_json: JsonOption = False,
 ) -> None:
     """Start the farm in the background: services, coordinator, workers and trainer. They run until farm down."""
+    require_own(settings())
     absent = [name for name in ("mlflow", "sklearn") if importlib.util.find_spec(name) is None]
     if trainer and absent:
         remarks.print("No trainer: it needs MLflow and scikit-learn (pip install 'gemm-farm\\[trainer]').")
@@ -73,7 +78,7 @@ def down(as_json: JsonOption = False) -> None:
 def doctor(as_json: JsonOption = False) -> None:
     """Check everything that the farm depends on, and name the fix of what is wrong. Changes nothing."""
     with remarks.status("looking"):
-        checks = examine(settings())
+        checks = [*examine(settings()), *_check_api(settings())]
     if as_json:
         emit_json([asdict(check) for check in checks])
     else:
@@ -85,3 +90,18 @@ def doctor(as_json: JsonOption = False) -> None:
         console.print(made)
     if any(check.state is State.MISSING for check in checks):
         raise typer.Exit(SERVICE_IS_BROKEN)
+
+
+def _check_api(current: Settings) -> list[Check]:
+    """Whether the API that FARM_API_URL names answers, and to whom."""
+    if current.api_url is None:
+        return []
+    try:
+        with farm_of(current) as farm:
+            found = farm.ask(about.show)
+    except FarmError as error:
+        return [Check("api", State.MISSING, first_line(error), "start farm serve there, or correct FARM_API_URL")]
+    what = f"version {found.version} at {current.api_url}, to {found.who}; {found.devices_live} devices are live"
+    if found.version != farm_version:
+        return [Check("api", State.WARNING, what, f"this is version {farm_version}: use the same on both sides")]
+    return [Check("api", State.OK, what)]

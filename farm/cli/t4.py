@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from farm.cli.files import writable, write
-from farm.cli.output import remarks, some_of
-from farm.cli.session import Session
+from farm.cli.output import remarks
 from farm.db import campaigns, devices, outcomes
 from farm.db.filters import EVERYTHING, Filter
 from farm.db.tables import JobState
 from farm.errors import NothingEnded, SeveralSpaces
 from farm.measurement import MeasuringRules
 from farm.report.t4 import Origin, Space, documents
+from farm.services.session import Session
+from farm.texts import some_of
 
 ENDED = (JobState.DONE, JobState.INVALID, JobState.DEAD)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from farm.broker import make_app
 from farm.cli.output import remarks
-from farm.cli.session import Session
 from farm.coordinator.errands import Errands, trainings_of
 from farm.db import trainings
 from farm.db.tables import TrainingState
 from farm.errors import NoWorkers
+from farm.services.session import Session
 
 ANSWER_SECONDS = 60.0
 """How long a trainer may take to begin."""

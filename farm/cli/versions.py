@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from farm import registry
+from farm.api.models import ModelLine
 from farm.cli.output import table
 
 
@@ -20,7 +21,7 @@ def standing(name: str, version: str, alias: str | None, decision: str | None) -
     return f"{name} version {version} {stands}: it {decision or 'was judged by nobody'}"
 
 
-def facts(model: registry.ModelInfo) -> Table:
+def facts(model: ModelLine) -> Table:
     """A version in lines of name and value."""
     sound = {True: "yes", False: "no: not promoted without --force", None: "not known"}[model.sound]
     lines = [

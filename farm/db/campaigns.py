@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from farm.campaign import Campaign, PlannedJob, PoolSpec
 from farm.db import rounds, staging
 from farm.db.imports import UUID_PREFIX
-from farm.db.tables import OPEN_JOB_STATES, JobState
+from farm.db.tables import OPEN_JOB_STATES, CampaignState, JobState
 from farm.devices import DeviceTraits
 from farm.errors import NoSuchCampaign
 from farm.kernels.binary import BUILT_WITH, Versions
@@ -154,13 +154,42 @@ FROM (
 _LIST = text(f"""
 SELECT c.id, c.name, c.digest, c.owner, c.priority, c.state, c.submitted_at, c.finished_at, j.*
 FROM campaigns c CROSS JOIN LATERAL ({_COUNTS}) j
+WHERE (CAST(:states AS text[]) IS NULL OR c.state = ANY(:states))
+  AND (CAST(:owner AS text) IS NULL OR c.owner = :owner)
+  AND (CAST(:search AS text) IS NULL OR strpos(c.name, :search) > 0)
+  AND (CAST(:before AS bigint) IS NULL OR c.id < :before)
 ORDER BY c.id DESC LIMIT :limit
 """)
 
 
-def overview(connection: Connection, *, limit: int = 50) -> list[dict[str, Any]]:
-    """The newest campaigns, each with `counts` of its jobs by state."""
-    return [_with_counts(row) for row in connection.execute(_LIST, {"limit": limit}).mappings()]
+def overview(
+    connection: Connection,
+    *,
+    states: Sequence[CampaignState] | None = None,
+    owner: str | None = None,
+    search: str | None = None,
+    before: int | None = None,
+    limit: int = 50,
+) -> list[dict[str, Any]]:
+    """The newest campaigns, each with `counts` of its jobs by state: of that owner, in one of those states, with `search`
+    in their names, and with an id before that one."""
+    parameters = {
+        "states": None if states is None else [state.value for state in states],
+        "owner": owner,
+        "search": search,
+        "before": before,
+        "limit": limit,
+    }
+    return [_with_counts(row) for row in connection.execute(_LIST, parameters).mappings()]
+
+
+_NUMBER = text("SELECT count(*) FROM campaigns WHERE state = ANY(:states)")
+
+
+def count(connection: Connection, states: Sequence[CampaignState]) -> int:
+    """How many campaigns are in one of those states."""
+    found: int = connection.execute(_NUMBER, {"states": [state.value for state in states]}).scalar_one()
+    return found
 
 
 def _with_counts(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -242,6 +242,20 @@ def overview(connection: Connection, *, silent_after: float) -> Sequence[dict[st
     return [dict(row) for row in connection.execute(_LIST, {"silent_after": silent_after}).mappings()]
 
 
+_NEWEST = text("""
+SELECT d.id AS device_id, r.sm_clock_mhz, r.temperature_c, r.power_limit_w, r.measured_at
+FROM devices d CROSS JOIN LATERAL (
+    SELECT sm_clock_mhz, temperature_c, power_limit_w, measured_at FROM measurements
+    WHERE device_id = d.id ORDER BY id DESC LIMIT 1
+) r
+""")
+
+
+def newest_rows(connection: Connection) -> dict[int, dict[str, Any]]:
+    """Clock, temperature and power limit in the newest row of each device that has one, sentinels included."""
+    return {row.pop("device_id"): row for row in map(dict, connection.execute(_NEWEST).mappings())}
+
+
 _IDENTITY = "SELECT uuid, type, name, backend, traits, facts FROM devices"
 _BY_ID = text(f"{_IDENTITY} WHERE id = :device_id")
 _BY_TYPE = text(f"{_IDENTITY} WHERE type = :device_type ORDER BY id LIMIT 1")

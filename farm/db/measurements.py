@@ -112,12 +112,13 @@ def read(
     family: str | None = None,
     order_by: str = "measurement_id",
     limit: int | None = None,
+    after: int | None = None,
     short_rounds: bool = False,
     only: Filter = EVERYTHING,
 ) -> list[dict[str, Any]]:
     """Rows of v_measurements as dictionaries of `RESULT_COLUMNS`. `order_by` is one of them, `-` for descending.
 
-    With `short_rounds` those of searches too, which were measured under rules that cost less than their campaign's.
+    Of those with an id beyond `after`. With `short_rounds` those of searches too, which were measured under rules that cost less than their campaign's.
     Raises `BadFilter` where `only` cannot be computed for a row.
     """
     column = order_by.removeprefix("-")
@@ -129,9 +130,16 @@ def read(
         WHERE (CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id)
           AND (CAST(:device_type AS text) IS NULL OR device_type = :device_type)
           AND (CAST(:family AS text) IS NULL OR family = :family)
+          AND (CAST(:after AS bigint) IS NULL OR measurement_id > :after)
           AND {only.sql}
         ORDER BY {column} {direction} NULLS LAST LIMIT :limit
     """)
-    parameters = {"campaign_id": campaign_id, "device_type": device_type, "family": family, "limit": limit}
+    parameters = {
+        "campaign_id": campaign_id,
+        "device_type": device_type,
+        "family": family,
+        "limit": limit,
+        "after": after,
+    }
     with computed(only):
         return [dict(row) for row in connection.execute(statement, {**parameters, **only.values}).mappings()]

@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKey,
     Identity,
     Index,
+    LargeBinary,
     MetaData,
     SmallInteger,
     Text,
@@ -94,6 +95,19 @@ class TrainingState(StrEnum):
     FAILED = "failed"
 
 
+class Role(StrEnum):
+    """What a token may do; each role may do all that those before it may."""
+
+    READ = "read"  # look at everything, ask models
+    SUBMIT = "submit"  # and submit campaigns, pause, resume, cancel and retry them
+    OPERATE = "operate"  # and take devices out of work and back
+
+    def may(self, needed: Role) -> bool:
+        """Whether this role covers what another is needed for."""
+        ranks = list(Role)
+        return ranks.index(self) >= ranks.index(needed)
+
+
 def _one_of(column: str, states: type[StrEnum]) -> CheckConstraint:
     listed = ", ".join(f"'{s}'" for s in states)
     return CheckConstraint(f"{column} IN ({listed})", name=f"{column}_known")
@@ -118,6 +132,7 @@ class Base(DeclarativeBase):
         dict[str, Any]: JSONB(),
         list[str]: ARRAY(Text()),
         list[int]: ARRAY(BigInteger()),
+        bytes: LargeBinary(),
     }
 
 
@@ -505,3 +520,24 @@ class Training(Base):
     # What the trainer reports: metrics by fold and target, rows, shapes, run id, model name and version.
     outcome: Mapped[dict[str, Any] | None]
     error: Mapped[str | None]
+
+
+class Token(Base):
+    """Who may do what over HTTP. Of the token itself only its SHA-256 is kept."""
+
+    __tablename__ = "tokens"
+    __table_args__ = (
+        _one_of("role", Role),
+        # A name is free again once its token was revoked.
+        Index("uq_tokens_name", "name", unique=True, postgresql_where=text("revoked_at IS NULL")),
+    )
+
+    id: Mapped[int] = mapped_column(_id, primary_key=True)
+    name: Mapped[str]
+    role: Mapped[str]
+    sha256: Mapped[bytes] = mapped_column(unique=True)
+    created_by: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]

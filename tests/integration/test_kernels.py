@@ -28,7 +28,6 @@ from farm.builds.record import Built, Record
 from farm.builds.stores import DatabaseStore, FileStore, Store, store_of
 from farm.campaign import Campaign, plan
 from farm.cli.run import _require_builder
-from farm.cli.session import Session
 from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.campaigns import Stored
 from farm.db.errands import MOST_STARTS
@@ -47,6 +46,7 @@ from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
 from farm.measurement import Measurement
 from farm.services import ServiceUrls
+from farm.services.session import Session
 from farm.settings import Settings
 from workers.kernels.sources import FarmKernels
 from workers.runner import Runner

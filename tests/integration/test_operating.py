@@ -18,8 +18,8 @@ from test_batches import claim, counts, form, land, leased
 
 from farm.campaign import Campaign
 from farm.cli import progress as following
+from farm.cli.campaigns import direct
 from farm.cli.measure import rules_of
-from farm.cli.session import Session
 from farm.coordinator.loop import LEADER_LOCK
 from farm.db import batches, devices, jobs, progress
 from farm.db.batches import Failure
@@ -28,6 +28,7 @@ from farm.db.tables import FailureKind
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.services import ServiceUrls
+from farm.services.session import Session
 from farm.settings import Settings
 
 Announce = Callable[[DeviceIdentity], int]
@@ -412,7 +413,7 @@ def test_progress_in_a_file_says_what_it_waits_for(
     opened = Session(Settings(), ServiceUrls(str(engine.url), None, ""), engine)
     looks = iter([None, None])
     with pytest.raises(StopIteration):
-        following.follow(opened, small.campaign_id, "small", check=lambda: next(looks))
+        following.follow(direct(opened), "small", check=lambda: next(looks))
     lines = capsys.readouterr().err.splitlines()
     assert (
         lines

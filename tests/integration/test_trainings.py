@@ -23,7 +23,6 @@ from sqlalchemy import Engine, text
 from farm import registry
 from farm.broker import TRAIN, TRAIN_QUEUE, make_app
 from farm.campaign import Campaign
-from farm.cli.session import Session
 from farm.cli.training import train_types
 from farm.coordinator.errands import SILENT_SECONDS, trainings_of
 from farm.coordinator.loop import Coordinator
@@ -35,6 +34,7 @@ from farm.db.trainings import Start
 from farm.devices import DeviceIdentity
 from farm.errors import ErrandLost
 from farm.services import ServiceUrls
+from farm.services.session import Session
 from farm.settings import Settings
 from tests.cheap_training import cheap_trainings
 from tests.training_tables import tiled_table

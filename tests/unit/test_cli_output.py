@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from farm.cli.output import configuration_text, counts_text, percent_text, rate_text, seconds_text, some_of
+from farm.cli.output import configuration_text
+from farm.texts import counts_text, percent_text, rate_text, seconds_text, some_of
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from farm.cli.devices import select
-from farm.cli.jobs import device_for
-from farm.cli.outlook import Cause, Farm, Outlook, Stuck, condition, what_is_stuck
+from farm.api.campaigns import Progress
+from farm.api.devices import select
+from farm.api.jobs import device_for
 from farm.cli.progress import pace_text
+from farm.coordinator.outlook import Cause, Farm, Stuck, condition, what_is_stuck
 from farm.db.kernels import Awaited
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow
 from farm.db.tables import CampaignState, DeviceState
@@ -188,12 +190,19 @@ def test_time_left_is_what_waits_at_the_pace_of_the_last_minutes() -> None:
 
 
 def test_progress_says_the_rate_the_time_left_and_what_is_stuck() -> None:
-    pace = Pace(last_minute=1234.5, lately=1000.0, began_s=600.0)
     stuck = Stuck(campaign_id=1, target=None, jobs=12, cause=Cause.PAUSED, why="it is paused")
-    assert pace_text(Outlook(pace=pace, seconds_left=200.0), NOTHING) == "1,234 jobs/min, 3 min 20 s left"
-    assert pace_text(Outlook(pace=Pace(), stuck=(stuck, stuck)), NOTHING) == "24 jobs are stuck: it is paused"
-    assert pace_text(Outlook(pace=Pace()), NOTHING) == "waiting for the first results"
-    assert pace_text(Outlook(pace=Pace()), Awaited(1112, 2, 16128)) == "1,112 kernels to be built (2 in work)"
+    assert pace_text(now(jobs_per_minute=1234.5, seconds_left=200.0)) == "1,234 jobs/min, 3 min 20 s left"
+    assert pace_text(now(stuck=[stuck, stuck], stuck_jobs=24)) == "24 jobs are stuck: it is paused"
+    assert pace_text(now()) == "waiting for the first results"
+    assert pace_text(now(kernels_awaited=Awaited(1112, 2, 16128))) == "1,112 kernels to be built (2 in work)"
+
+
+def now(**known: Any) -> Progress:
+    nothing = {
+        "counts": {}, "percent": 0.0, "jobs_per_minute": None, "seconds_left": None, "stuck_jobs": 0, "name": "small",
+        "digest": "0" * 64, "state": CampaignState.ACTIVE, "stuck": [], "kernels_awaited": NOTHING, "devices_live": 1,
+    }  # fmt: skip
+    return Progress(**{**nothing, **known})
 
 
 def test_jobs_whose_kernels_nobody_builds_are_stuck() -> None:

@@ -9,12 +9,12 @@ from enum import StrEnum
 from sqlalchemy import Connection
 
 from farm.broker import queue_of_device, queue_of_type
-from farm.cli.output import seconds_text, some_of
 from farm.coordinator.loop import LEADER_LOCK
 from farm.db import kernels, progress
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow
 from farm.db.tables import CampaignState, DeviceState
 from farm.settings import Settings
+from farm.texts import seconds_text, some_of
 
 UNTAKEN_RESENDS = 2
 """A batch that waits this many times longer than until it is sent again, while a device idles, reaches no worker."""

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from farm.db import migrate
 from farm.db.engine import make_engine
+from farm.errors import NotThroughTheApi
 from farm.services import ServiceUrls, prepare_database, services
 from farm.settings import Settings, settings
 
@@ -26,9 +27,11 @@ def session(*, broker: bool = False) -> Iterator[Session]:
     """The services of this farm, started where they are embedded and do not run.
 
     The embedded database belongs to this version and is brought to its revision. One that FARM_DATABASE_URL names
-    is left as it is: raises `WrongRevision` where it is at another.
+    is left as it is: raises `WrongRevision` where it is at another. Raises `NotThroughTheApi` where only FARM_API_URL
+    says where the farm is.
     """
     current = settings()
+    require_own(current)
     with services(current, broker=broker) as urls:
         engine = make_engine(urls.database_url, application="farm")
         try:
@@ -37,3 +40,9 @@ def session(*, broker: bool = False) -> Iterator[Session]:
             yield Session(current, urls, engine)
         finally:
             engine.dispose()
+
+
+def require_own(current: Settings) -> None:
+    """Raises `NotThroughTheApi` where only FARM_API_URL says where the farm is."""
+    if current.api_url is not None and current.embedded_database:
+        raise NotThroughTheApi

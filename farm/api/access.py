@@ -1,0 +1,64 @@
+"""What operations work with: the farm's database and models, and on whose behalf."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+
+from sqlalchemy import Connection
+
+from farm.api.pulled import PulledModels
+from farm.services.session import Session, session
+from farm.settings import Settings
+
+
+class Access:
+    """The farm as one caller has it. The database is reached, or started, when it is first needed."""
+
+    def __init__(
+        self, settings: Settings, *, who: str, opened: Session | None = None, models: PulledModels | None = None
+    ) -> None:
+        """`who` signs what is done. An `opened` session stays the caller's to close, as pulled `models` are to share."""
+        self.settings = settings
+        self.who = who
+        self.models = models or PulledModels(settings.tracking_uri)
+        self._stack = ExitStack()
+        if opened is not None:
+            self.session = opened
+
+    @cached_property
+    def session(self) -> Session:
+        return self._stack.enter_context(session())
+
+    def on_behalf_of(self, who: str) -> Access:
+        """The same farm for another caller, who closes nothing."""
+        return Access(self.settings, who=who, opened=self.session, models=self.models)
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """A connection to read with."""
+        with self.session.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A connection in a transaction that is kept at its end."""
+        with self.session.engine.begin() as connection:
+            yield connection
+
+    @property
+    def silent_after(self) -> float:
+        return self.settings.silent_after_seconds
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def login_name() -> str | None:
+    """Who is logged in; None in a container without a login name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None

@@ -1,0 +1,357 @@
+"""Campaigns: submitting one, how far they are, and steering them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+from sqlalchemy import Connection
+
+from farm.api.access import Access
+from farm.api.operation import Document, operation
+from farm.api.sentinels import SentinelNow, sentinel_now
+from farm.builds import versions_of
+from farm.campaign import Campaign, KnownDevice, Plan, PlanSummary, loads, plan
+from farm.coordinator.outlook import Outlook, Stuck, look, outlooks
+from farm.db import batches, campaigns, devices, duty, jobs, kernels, sentinels
+from farm.db import progress as now
+from farm.db.kernels import Awaited
+from farm.db.tables import CampaignState, JobState, Role
+from farm.errors import CampaignCancelled
+
+Counts = dict[str, int]
+"""Jobs by state, every state named."""
+
+Name = Annotated[str, Field(description="a campaign's name, or the first six or more digits of its digest")]
+
+
+class Submission(Document):
+    """A campaign file."""
+
+    text: str = Field(description="the YAML")
+    name: str = Field(default="campaign.yaml", max_length=4096, description="what errors call the file")
+    owner: str | None = Field(
+        default=None, description="whose it is, where the file does not say; the token's name if none"
+    )
+    allow_missing: bool = Field(default=False, description="accept targets that no device has yet")
+
+
+class Submitted(Document):
+    """What a submission came to: `new_jobs` is 0 where the campaign was known with all its jobs."""
+
+    campaign: str
+    digest: str
+    new: bool
+    new_jobs: int
+    counts: Counts
+    state: CampaignState
+    kernels_awaited: int
+    jobs_awaiting: int = Field(description="jobs that wait for those kernels")
+    devices_live: int
+    builders: int
+
+
+class Planned(Document):
+    """What a campaign would come to."""
+
+    campaign: str
+    plan: PlanSummary
+
+
+class Ahead(Document):
+    """How far a campaign is, and how long the rest takes at the pace of the last minutes."""
+
+    counts: Counts
+    percent: float = Field(description="jobs that came to an end, cancelled ones apart")
+    jobs_per_minute: float | None
+    seconds_left: float | None
+    stuck_jobs: int
+
+
+class CampaignLine(Ahead):
+    """A campaign in a list."""
+
+    id: int
+    name: str
+    digest: str
+    owner: str
+    priority: int
+    state: CampaignState
+    submitted_at: datetime
+    finished_at: datetime | None
+
+
+class Progress(Ahead):
+    """What is asked again and again while a campaign runs."""
+
+    name: str
+    digest: str
+    state: CampaignState
+    stuck: list[Stuck]
+    kernels_awaited: Awaited
+    devices_live: int
+
+
+class LaneOf(Document):
+    """A campaign's jobs for one target, and one round where it searches."""
+
+    target: str
+    round: int
+    jobs: int
+    done: int
+    invalid: int
+    dead: int
+    queued: int
+    running: int
+    waiting: int
+    later: int
+
+
+class Running(Document):
+    """A batch that a worker holds."""
+
+    device_uuid: str
+    device_type: str
+    host: str
+    target: str
+    batch_id: int
+    jobs: int
+    job_id: int | None
+    busy_s: float
+    silent: bool
+
+
+class DutyOf(Document):
+    """The share of time that a device spent inside measurements."""
+
+    device_uuid: str
+    host: str
+    window_s: float
+    wall_s: float
+    share: float
+
+
+class Problem(Document):
+    """A job without a result that failed lately or cannot run."""
+
+    job_id: int
+    state: str
+    attempts: int
+    pool: str
+    error_class: str
+    error: str
+    failed_at: datetime
+    failed_on: str | None
+    m: int
+    n: int
+    k: int
+    ab: str
+    cd: str
+    acc: str
+    layout: str
+    alpha: float
+    beta: float
+    family: str
+    parameters: dict[str, Any]
+
+
+class CampaignNow(Ahead):
+    """One campaign in detail."""
+
+    name: str
+    digest: str
+    owner: str
+    priority: int
+    state: CampaignState
+    submitted_at: datetime
+    finished_at: datetime | None
+    document: dict[str, Any] = Field(description="the campaign file in normal form")
+    jobs_per_minute_overall: float | None
+    began_s: float | None
+    coordinated: bool
+    stuck: list[Stuck]
+    targets: list[LaneOf]
+    running: list[Running]
+    duty: list[DutyOf]
+    kernels_awaited: Awaited
+    drifting: list[SentinelNow]
+    attempts: dict[str, int]
+    problems: list[Problem]
+
+
+class Steered(Document):
+    """A campaign after it was paused, resumed or cancelled."""
+
+    campaign: str
+    state: CampaignState
+    changed: bool
+    counts: Counts
+
+
+@operation("POST", "/campaigns", role=Role.SUBMIT)
+def submit(access: Access, submission: Submission) -> Submitted:
+    """Submit a campaign. The same file twice is the same campaign: nothing is measured again."""
+    campaign = _read(access, submission)
+    made = planned(access, campaign, allow_missing=submission.allow_missing)
+    with access.begin() as connection:
+        stored = campaigns.store(connection, campaign, made.jobs(), versions=versions_of(access.settings))
+    with access.connect() as connection:
+        awaited = kernels.awaited(connection, stored.campaign_id)
+        return Submitted(
+            campaign=campaign.name,
+            digest=campaign.digest,
+            new=stored.new,
+            new_jobs=stored.jobs,
+            counts=campaigns.counts(connection, stored.campaign_id),
+            state=campaigns.find(connection, campaign.digest)["state"],
+            kernels_awaited=awaited.kernels,
+            jobs_awaiting=awaited.jobs,
+            devices_live=len(devices.live(connection, silent_after=access.silent_after)),
+            builders=len(kernels.builders(connection, silent_after=access.silent_after)),
+        )
+
+
+@operation("POST", "/campaigns/check")
+def check(access: Access, submission: Submission) -> Planned:
+    """Count, check and estimate a campaign; submit nothing."""
+    campaign = _read(access, submission)
+    return Planned(
+        campaign=campaign.name, plan=planned(access, campaign, allow_missing=submission.allow_missing).summary()
+    )
+
+
+def _read(access: Access, submission: Submission) -> Campaign:
+    return loads(
+        submission.text,
+        name=submission.name,
+        limit=access.settings.max_configurations,
+        owner=submission.owner or access.who,
+    )
+
+
+def planned(access: Access, campaign: Campaign, *, allow_missing: bool) -> Plan:
+    """The campaign against the devices that the farm knows."""
+    with access.connect() as connection:
+        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+    return plan(campaign, known, allow_missing=allow_missing)
+
+
+@operation("GET", "/campaigns")
+def list_(
+    access: Access,
+    *,
+    state: Annotated[list[CampaignState] | None, Field(description="only in one of these states")] = None,
+    owner: Annotated[str | None, Field(description="only of this owner")] = None,
+    search: Annotated[str | None, Field(description="only with this in the name")] = None,
+    before: Annotated[int | None, Field(description="only with an id before this one: the next page", ge=0)] = None,
+    limit: Annotated[int, Field(ge=1, le=500)] = 50,
+) -> list[CampaignLine]:
+    """Campaigns, the newest first, and how far they are."""
+    with access.connect() as connection:
+        rows = campaigns.overview(connection, states=state, owner=owner, search=search, before=before, limit=limit)
+        unfinished = [row["id"] for row in rows if row["state"] in (CampaignState.ACTIVE, CampaignState.PAUSED)]
+        ahead = outlooks(connection, look(connection, access.settings), unfinished) if unfinished else {}
+    return [CampaignLine(**row, **_ahead(row["counts"], ahead.get(row["id"]))) for row in rows]
+
+
+def _ahead(counts: Mapping[str, int], ahead: Outlook | None) -> dict[str, Any]:
+    return {
+        "percent": 100 * over(counts) / max(sum(counts.values()), 1),
+        "jobs_per_minute": None if ahead is None else ahead.pace.last_minute,
+        "seconds_left": None if ahead is None else ahead.seconds_left,
+        "stuck_jobs": 0 if ahead is None else ahead.stuck_jobs,
+    }
+
+
+def over(counts: Mapping[str, int]) -> int:
+    """Jobs that came to an end other than by cancelling."""
+    return sum(counts[state] for state in (JobState.DONE, JobState.INVALID, JobState.DEAD))
+
+
+@operation("GET", "/campaigns/{campaign}")
+def show(access: Access, campaign: Name) -> CampaignNow:
+    """One campaign in detail: what of it runs where, how fast, and what is stuck and why."""
+    with access.connect() as connection:
+        found = campaigns.find(connection, campaign)
+        campaign_id = found["id"]
+        counts = campaigns.counts(connection, campaign_id)
+        farm = look(connection, access.settings, also=campaign_id)
+        ahead = outlooks(connection, farm, [campaign_id])[campaign_id]
+        kept = ("name", "digest", "owner", "priority", "state", "submitted_at", "finished_at", "document")
+        return CampaignNow(
+            **{key: found[key] for key in kept},
+            counts=counts,
+            **_ahead(counts, ahead),
+            jobs_per_minute_overall=ahead.pace.overall(counts[JobState.DONE] + counts[JobState.DEAD]),
+            began_s=ahead.pace.began_s,
+            coordinated=farm.coordinated,
+            stuck=list(ahead.stuck),
+            targets=[_lane(lane) for lane in farm.lanes if lane.campaign_id == campaign_id],
+            running=[Running(**row) for row in now.running(connection, campaign_id, silent_after=access.silent_after)],
+            duty=[_duty(one) for one in duty.of_campaign(connection, campaign_id)],
+            kernels_awaited=kernels.awaited(connection, campaign_id),
+            drifting=[
+                sentinel_now(one) for one in sentinels.watched(connection, campaign_id=campaign_id) if one.flagged
+            ],
+            attempts={"measured": counts[JobState.DONE], **jobs.failures_by_kind(connection, campaign_id)},
+            problems=[Problem(**row) for row in jobs.problems(connection, campaign_id)],
+        )
+
+
+def _lane(lane: now.LaneNow) -> LaneOf:
+    return LaneOf(**{name: getattr(lane, name) for name in LaneOf.model_fields})
+
+
+def _duty(one: duty.Duty) -> DutyOf:
+    return DutyOf(**{name: getattr(one, name) for name in DutyOf.model_fields})
+
+
+@operation("GET", "/campaigns/{campaign}/progress")
+def progress(access: Access, campaign: Name) -> Progress:
+    """How far a campaign is: what is asked again and again while it runs."""
+    with access.connect() as connection:
+        found = campaigns.find(connection, campaign)
+        campaign_id = found["id"]
+        counts = campaigns.counts(connection, campaign_id)
+        farm = look(connection, access.settings)
+        ahead = outlooks(connection, farm, [campaign_id])[campaign_id]
+        return Progress(
+            **{key: found[key] for key in ("name", "digest", "state")},
+            counts=counts,
+            **_ahead(counts, ahead),
+            stuck=list(ahead.stuck),
+            kernels_awaited=kernels.awaited(connection, campaign_id),
+            devices_live=sum(device.presence is now.Presence.LIVE for device in farm.devices),
+        )
+
+
+@operation("POST", "/campaigns/{campaign}/cancel", role=Role.SUBMIT)
+def cancel(access: Access, campaign: Name) -> Steered:
+    """Cancel a campaign: nothing more of it is measured. Its results stay; submitting it again goes on with it."""
+    return _steer(access, campaign, batches.cancel)
+
+
+@operation("POST", "/campaigns/{campaign}/pause", role=Role.SUBMIT)
+def pause(access: Access, campaign: Name) -> Steered:
+    """Pause a campaign: no further job of it starts until it is resumed. What is in hand still lands."""
+    return _steer(access, campaign, batches.pause)
+
+
+@operation("POST", "/campaigns/{campaign}/resume", role=Role.SUBMIT)
+def resume(access: Access, campaign: Name) -> Steered:
+    """Go on with a campaign that was paused."""
+    steered = _steer(access, campaign, batches.resume)
+    if steered.state is CampaignState.CANCELLED:
+        raise CampaignCancelled(name=steered.campaign)
+    return steered
+
+
+def _steer(access: Access, campaign: str, transition: Callable[[Connection, int], bool]) -> Steered:
+    with access.begin() as connection:
+        before = campaigns.find(connection, campaign)
+        changed = transition(connection, before["id"])
+        after = campaigns.find(connection, before["digest"])
+        counts = campaigns.counts(connection, after["id"])
+    return Steered(campaign=after["name"], state=after["state"], changed=changed, counts=counts)

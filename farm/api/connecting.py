@@ -1,0 +1,50 @@
+"""Asking the farm: its database and registry from here, or its API from anywhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from farm.api.access import Access, login_name
+from farm.api.remote import Remote
+from farm.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Farm(Protocol):
+    """Whatever carries out operations."""
+
+    rows_at_once: int
+    """Rows of results that one answer may have."""
+
+    def ask(self, operation: Callable[Concatenate[Access, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What the operation answers. Raises what it raises; through the API, a `FarmError` with the same message."""
+        ...
+
+
+class Direct:
+    """Operations carried out in this process, on the farm's database and registry."""
+
+    rows_at_once = sys.maxsize
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+
+    def ask(self, operation: Callable[Concatenate[Access, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return operation(self.access, *args, **kwargs)
+
+
+@contextmanager
+def farm_of(settings: Settings) -> Iterator[Farm]:
+    """The farm behind FARM_API_URL where that is set; else the one of this machine or of FARM_DATABASE_URL."""
+    if settings.api_url is not None:
+        token = None if settings.api_token is None else settings.api_token.get_secret_value()
+        with closing(Remote(settings.api_url, token=token)) as remote:
+            yield remote
+        return
+    with closing(Access(settings, who=login_name() or "the command line")) as access:
+        yield Direct(access)

@@ -1,0 +1,178 @@
+"""Devices and hosts: what each does now, and taking it out of work and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from farm.api.access import Access
+from farm.api.operation import Document, operation
+from farm.coordinator.outlook import condition, presence_text
+from farm.db import devices, duty, progress
+from farm.db.progress import DeviceNow, Presence
+from farm.db.tables import DeviceState, FailureKind, Role
+from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
+from farm.texts import some_of
+
+HOST = "host:"
+"""How all devices of a host are named."""
+
+
+class DeviceLine(Document):
+    """A device in the list: what it is, what is heard of it and what it does. Ages are in seconds."""
+
+    device_id: int
+    uuid: str
+    type: str
+    name: str
+    backend: str
+    host: str
+    state: DeviceState
+    state_reason: str | None
+    state_changed_at: datetime
+    state_s: float
+    presence: Presence
+    condition: str = Field(description="all that keeps it from work, in words; or live")
+    last_seen_at: datetime | None
+    silent_s: float | None
+    vanished_at: datetime | None
+    vanished_s: float | None
+    live: bool | None
+    traits: dict[str, Any]
+    facts: dict[str, Any]
+    measurements: int
+    batch_id: int | None
+    batch_jobs: int | None
+    job_id: int | None
+    campaign: str | None
+    busy_s: float | None
+    duty_lately: float | None = Field(description="share of the last ten minutes inside measurements, without breaks")
+    errors_last_hour: dict[FailureKind, int]
+    sm_clock_mhz: int | None = Field(default=None, description="in its newest row")
+    temperature_c: float | None = Field(default=None, description="at the end of its newest row")
+    power_limit_w: float | None = Field(default=None, description="in its newest row")
+    measured_at: datetime | None = Field(default=None, description="when its newest row landed")
+
+
+class Which(Document):
+    """Devices: UUIDs, beginnings of them that no other has, or host:NAME."""
+
+    which: list[str] = Field(min_length=1, max_length=1000)
+    reason: str | None = Field(default=None, max_length=500)
+
+
+class DeviceSet(Document):
+    """A device after its state was set."""
+
+    uuid: str
+    host: str
+    before: DeviceState
+    state: DeviceState
+    reason: str | None
+    changed: bool
+    batch_id: int | None = Field(description="what it holds")
+    presence: Presence
+    presence_text: str
+
+
+@operation("GET", "/devices")
+def list_(
+    access: Access,
+    *,
+    host: Annotated[str | None, Field(description="only of this host")] = None,
+    type: Annotated[str | None, Field(description="only of this type")] = None,  # noqa: A002
+) -> list[DeviceLine]:
+    """Devices and hosts: state, what each does now, errors of the last hour by class, and when it was last heard of."""
+    with access.connect() as connection:
+        rows = {row["device_id"]: row for row in devices.overview(connection, silent_after=access.silent_after)}
+        known = [d for d in progress.devices(connection, silent_after=access.silent_after) if d.device_id in rows]
+        errors = progress.device_errors(connection)
+        duties = duty.lately(connection)
+        newest = devices.newest_rows(connection)
+    return [
+        DeviceLine(
+            **rows[d.device_id],
+            presence=d.presence,
+            condition=condition(d),
+            state_s=d.state_s,
+            vanished_s=d.vanished_s,
+            duty_lately=duties[d.device_id].share if d.device_id in duties else None,
+            errors_last_hour={kind: errors.get(d.device_id, {}).get(kind, 0) for kind in FailureKind},
+            **newest.get(d.device_id, {}),
+        )
+        for d in sorted(known, key=lambda d: d.presence is not Presence.SILENT)
+        if host in (None, d.host) and type in (None, d.type)
+    ]
+
+
+@operation("POST", "/devices/drain", role=Role.OPERATE)
+def drain(access: Access, chosen: Which) -> list[DeviceSet]:
+    """Give devices no more work. What they hold they finish. It lasts until they are resumed."""
+    return _set(access, chosen, DeviceState.DRAINED)
+
+
+@operation("POST", "/devices/quarantine", role=Role.OPERATE)
+def quarantine(access: Access, chosen: Which) -> list[DeviceSet]:
+    """Stop using devices: the job in hand is finished, the rest goes elsewhere. It lasts until they are resumed."""
+    return _set(access, chosen, DeviceState.QUARANTINED)
+
+
+@operation("POST", "/devices/resume", role=Role.OPERATE)
+def resume(access: Access, chosen: Which) -> list[DeviceSet]:
+    """Let devices take work again."""
+    return _set(access, chosen, DeviceState.ACTIVE)
+
+
+def _set(access: Access, asked: Which, state: DeviceState) -> list[DeviceSet]:
+    """All the devices or, where one is unknown or ambiguous, none."""
+    with access.begin() as connection:
+        chosen = select(progress.devices(connection, silent_after=access.silent_after), asked.which)
+        return [_set_one(connection, device, state, asked.reason, who=access.who) for device in chosen]
+
+
+def _set_one(connection: Any, device: DeviceNow, state: DeviceState, reason: str | None, *, who: str) -> DeviceSet:
+    if device.state is state and reason is None:
+        why, changed = device.reason, False
+    else:
+        signed = f"by {who}" if reason is None else f"{reason} (by {who})"
+        why = None if state is DeviceState.ACTIVE else signed
+        changed = devices.set_state(connection, device.device_id, state, why)
+    return DeviceSet(
+        uuid=device.uuid,
+        host=device.host,
+        before=device.state,
+        state=state,
+        reason=why,
+        changed=changed,
+        batch_id=device.batch_id,
+        presence=device.presence,
+        presence_text=presence_text(device),
+    )
+
+
+def select(known: Sequence[DeviceNow], which: Sequence[str]) -> list[DeviceNow]:
+    """The devices that are named, each once, in the order of their names.
+
+    Raises `UnknownDevice`, `UnknownHost`, `AmbiguousDevice`.
+    """
+    chosen = {device.uuid: device for name in which for device in _named(known, name)}
+    return list(chosen.values())
+
+
+def _named(known: Sequence[DeviceNow], name: str) -> list[DeviceNow]:
+    if name.startswith(HOST):
+        found = [device for device in known if device.host == name.removeprefix(HOST)]
+        if not found:
+            hosts = some_of(sorted({device.host for device in known})) or "none yet"
+            raise UnknownHost(host=name.removeprefix(HOST), known=hosts)
+        return found
+    exact = [device for device in known if device.uuid == name]
+    found = exact or [device for device in known if name and device.uuid.lower().startswith(name.lower())]
+    if not found:
+        raise UnknownDevice(which=name, known=some_of([device.uuid for device in known]) or "none yet")
+    if len(found) > 1:
+        raise AmbiguousDevice(which=name, candidates=some_of([f"{d.uuid} on {d.host}" for d in found]))
+    return found

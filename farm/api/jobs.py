@@ -1,0 +1,168 @@
+"""A campaign's jobs one by one, how each is reproduced, and opening them again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field
+from sqlalchemy import Connection
+
+from farm.api.access import Access
+from farm.api.campaigns import Counts, Name
+from farm.api.operation import Document, operation
+from farm.db import batches, campaigns, jobs, progress
+from farm.db.progress import DeviceNow, LaneNow, Presence
+from farm.db.tables import CampaignState, FailureKind, JobState, Role
+from farm.errors import CampaignCancelled, NoSuchJob
+from farm.kernels import Configuration
+from farm.measurement import MeasuringRules
+from farm.repro import repro_command
+from farm.texts import some_of
+
+MOST_JOBS = 1_000_000
+"""Jobs in one answer."""
+
+
+class Ended(StrEnum):
+    """States from which a job can be opened again."""
+
+    DEAD = "dead"
+    INVALID = "invalid"
+
+
+class Job(Document):
+    """A job with its configuration as text and the command that measures it alone."""
+
+    job_id: int
+    state: JobState
+    attempts: int
+    solo: bool
+    pool: str
+    round: int
+    configuration: str
+    configuration_id: Any
+    m: int
+    n: int
+    k: int
+    ab: str
+    cd: str
+    acc: str
+    layout: str
+    alpha: float
+    beta: float
+    family: str
+    parameters: dict[str, Any]
+    batch_id: int | None
+    measuring: bool | None
+    device_uuid: str | None
+    host: str | None
+    error_class: FailureKind | None
+    error: str | None
+    failed_at: datetime | None
+    failed_on: str | None
+    command: str
+
+
+class Choice(Document):
+    """Which jobs: all that are dead, or those chosen."""
+
+    states: list[Ended] = Field(default=[], description="dead, where nothing else says otherwise")
+    kinds: list[FailureKind] = Field(default=[], description="only those whose last error is of this class")
+    job_ids: list[int] = Field(default=[], max_length=100_000)
+
+
+class Retried(Document):
+    """What became of a wish to open jobs again."""
+
+    campaign: str
+    state: CampaignState
+    reopened: int
+    counts: Counts
+    states: list[JobState] = Field(description="the states that were looked for")
+    named: Counts = Field(description="of the jobs that were named, how many were in which state")
+
+
+@operation("GET", "/campaigns/{campaign}/jobs")
+def list_(
+    access: Access,
+    campaign: Name,
+    *,
+    state: Annotated[list[JobState] | None, Field(description="only in one of these states")] = None,
+    kind: Annotated[list[FailureKind] | None, Field(description="only with a last error of this class")] = None,
+    job: Annotated[list[int] | None, Field(description="only these, by their ids")] = None,
+    limit: Annotated[int, Field(ge=1, le=MOST_JOBS)] = 50,
+) -> list[Job]:
+    """Jobs of a campaign: state, attempts, last error, and a command that measures each alone, where it failed."""
+    with access.connect() as connection:
+        found = campaigns.find(connection, campaign)
+        rows = jobs.listed(connection, found["id"], states=state, kinds=kind, job_ids=job, limit=limit)
+        _check_known(connection, found, job, rows)
+        known = progress.devices(connection, silent_after=access.silent_after)
+        lanes = {n.target: n for n in progress.lanes(connection, also=found["id"]) if n.campaign_id == found["id"]}
+    return [_shown(row, lanes[row["pool"]], known) for row in rows]
+
+
+def _check_known(
+    connection: Connection, campaign: dict[str, Any], job_ids: Sequence[int] | None, rows: Sequence[dict[str, Any]]
+) -> None:
+    """Raises `NoSuchJob` for ids that are no jobs of the campaign; one that other options leave out is no mistake."""
+    missing = set(job_ids or ()) - {row["job_id"] for row in rows}
+    if missing:
+        missing -= {row["job_id"] for row in jobs.listed(connection, campaign["id"], job_ids=sorted(missing))}
+    if missing:
+        raise NoSuchJob(name=campaign["name"], jobs=some_of([str(i) for i in sorted(missing)]))
+
+
+def _shown(row: dict[str, Any], lane: LaneNow, known: Sequence[DeviceNow]) -> Job:
+    configuration = Configuration.from_columns(row)
+    uuid = row["failed_on"] or row["device_uuid"] or device_for(lane, known)
+    return Job(
+        **{name: value for name, value in row.items() if name != "rules"},
+        configuration=configuration.canonical,
+        host=next((device.host for device in known if device.uuid == uuid), None),
+        command=repro_command(configuration, uuid, MeasuringRules.model_validate(row["rules"])),
+    )
+
+
+def device_for(lane: LaneNow, known: Sequence[DeviceNow]) -> str | None:
+    """The UUID of a device that may take the lane's jobs, a live one where there is one."""
+    able = sorted((d for d in known if lane.serves(d)), key=lambda d: d.presence is not Presence.LIVE)
+    return able[0].uuid if able else lane.device_uuid
+
+
+@operation("POST", "/campaigns/{campaign}/retry", role=Role.SUBMIT)
+def retry(access: Access, campaign: Name, choice: Choice) -> Retried:
+    """Open jobs again that ended without a result, with all their attempts before them."""
+    states = _states(choice)
+    with access.begin() as connection:
+        found = campaigns.find(connection, campaign)
+        named = jobs.listed(connection, found["id"], job_ids=choice.job_ids) if choice.job_ids else []
+        _check_known(connection, found, choice.job_ids, named)
+        reopened = batches.retry(
+            connection, found["id"], states=states, job_ids=choice.job_ids or None, kinds=choice.kinds or None
+        )
+        state = campaigns.find(connection, found["digest"])["state"]
+        if state == CampaignState.CANCELLED:
+            raise CampaignCancelled(name=found["name"])
+        counts = campaigns.counts(connection, found["id"])
+    return Retried(
+        campaign=found["name"],
+        state=state,
+        reopened=reopened,
+        counts=counts,
+        states=states,
+        named=dict(Counter(row["state"] for row in named)),
+    )
+
+
+def _states(choice: Choice) -> list[JobState]:
+    """The states to open jobs from: those asked for, or those that the rest of the choice can mean."""
+    if choice.states:
+        return [JobState(state) for state in choice.states]
+    if choice.kinds:
+        return sorted({JobState.INVALID if kind is FailureKind.INVALID else JobState.DEAD for kind in choice.kinds})
+    return [JobState.DEAD, JobState.INVALID] if choice.job_ids else [JobState.DEAD]

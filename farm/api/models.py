@@ -1,0 +1,278 @@
+"""The registered models, and what they say of a GEMM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from farm import registry
+from farm.api.access import Access
+from farm.api.operation import Document, operation
+from farm.db.tables import Role
+from farm.errors import NoSuchModel, NotPredictable
+from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.kernels import Configuration
+from farm.registry import ModelInfo, Objective, Prediction, Recommendation, Reign
+
+TypeAsked = Annotated[
+    str | None, Field(description="a device type or a model's name; may be left out where there is one model")
+]
+Name = Annotated[str, Field(description="a model or a device type: gemm-forest-nvidia-h200 or nvidia-h200")]
+VersionAsked = Annotated[str, Field(description="a version number or an alias")]
+
+
+MOST_ASKED = 200_000
+"""Configurations in one question."""
+
+
+class ModelLine(Document):
+    """A registered version of a model."""
+
+    name: str
+    version: str
+    device_type: str
+    aliases: list[str]
+    created_at: datetime
+    run_id: str | None
+    rows: int | None
+    configurations: int | None
+    shapes: int | None
+    sources: str | None
+    table_hash: str | None
+    median_error_pct: float | None = Field(description="of the runtime, on shapes held out of training")
+    mean_error_pct: float | None
+    decision: str | None
+    sound: bool | None
+
+
+class ModelNow(ModelLine):
+    """All that the registry knows of a version."""
+
+    metrics: registry.Metrics = Field(description="fold kind, target, name of the number")
+    champions: list[Reign]
+    card: str | None = Field(default=None, description="the model card, in Markdown")
+
+
+class Asked(Document):
+    """What to predict: configurations, or rows of a table of them."""
+
+    configurations: list[str] = Field(
+        default=[], max_length=MOST_ASKED, description="as the farm writes them: tiled(tile=16) 512x512x512 f32"
+    )
+    rows: list[dict[str, Any]] = Field(
+        default=[],
+        max_length=MOST_ASKED,
+        description="objects with m, n, k, ab, cd, acc, layout, family and its parameters",
+    )
+    rows_from: str = Field(default="", description="what errors call those rows")
+    device_type: TypeAsked = None
+    version: VersionAsked = registry.CHAMPION
+
+
+class Promotion(Document):
+    """A wish for another champion."""
+
+    version: str
+    reason: str | None = Field(default=None, description="kept in the model's history")
+    force: bool = Field(default=False, description="also a version that leaked, or that is no better than a baseline")
+
+
+class Rollback(Document):
+    """A wish for the champion before the present one."""
+
+    reason: str | None = None
+
+
+class Promoted(Document):
+    """The champion after a wish for another."""
+
+    champion: ModelLine
+    changed: bool
+    instead_of: str | None = Field(default=None, description="the version that was taken back")
+
+
+class Predicted(Document):
+    """What a model says."""
+
+    model: str
+    version: str
+    predictions: list[Prediction]
+    rows: list[dict[str, Any]] = Field(
+        default=[], description="the rows that were asked about, with what the model says"
+    )
+
+
+class Recommended(Document):
+    """Kernels for a problem, the best first, by a model."""
+
+    model: str
+    version: str
+    problem: str
+    objective: Objective
+    kernels: int
+    ranking: list[Prediction]
+    safe: Prediction | None
+    safe_costs_pct: float | None
+
+
+class CostOn(Document):
+    """What a GEMM is expected to cost on a type of card, by the type's champion."""
+
+    device_type: str
+    model: str
+    version: str
+    found: Recommendation | None
+    why_not: str | None = Field(default=None, description="where the champion cannot say")
+
+
+@operation("GET", "/models")
+def list_(access: Access) -> list[ModelLine]:
+    """Every version of every model, by name and newest first."""
+    return [_line(model) for model in registry.list_models(access.settings.tracking_uri)]
+
+
+def _line(model: ModelInfo) -> ModelLine:
+    return ModelLine(**{name: getattr(model, name) for name in ModelLine.model_fields})
+
+
+@operation("GET", "/models/{name}")
+def show(
+    access: Access,
+    name: Name,
+    *,
+    version: Annotated[
+        str | None, Field(description="a version number or an alias; the champion, or the newest, if none")
+    ] = None,
+    card: Annotated[bool, Field(description="with the model card")] = False,
+) -> ModelNow:
+    """Everything about a version: errors by fold and target, sources, the decision on it, the champions so far."""
+    uri = access.settings.tracking_uri
+    model = registry.model_info(uri, name, version or _champion_or_newest(uri, name))
+    written = registry.model_card(uri, model) if card else None
+    if card and written is None:
+        raise NoSuchModel(name=f"model card of {model.name} version {model.version}", known="none")
+    return ModelNow(
+        **_line(model).model_dump(),
+        metrics=registry.metrics_of(uri, model),
+        champions=registry.champions(uri, model.name),
+        card=written,
+    )
+
+
+def _champion_or_newest(uri: str, name: str) -> str:
+    """A version of that model; the alias champion where there is no such model, for the error that says so."""
+    of_name = [model for model in registry.list_models(uri) if model.name == registry.model_name(name)]
+    crowned = any(registry.CHAMPION in model.aliases for model in of_name)
+    return registry.CHAMPION if crowned or not of_name else of_name[0].version
+
+
+@operation("POST", "/models/{name}/promote", role=Role.OPERATE)
+def promote(access: Access, name: Name, promotion: Promotion) -> Promoted:
+    """Make a version the champion by hand."""
+    model, changed = registry.promote(
+        access.settings.tracking_uri,
+        name,
+        promotion.version,
+        reason=promotion.reason or "promoted by hand",
+        force=promotion.force,
+    )
+    return Promoted(champion=_line(model), changed=changed)
+
+
+@operation("POST", "/models/{name}/rollback", role=Role.OPERATE)
+def rollback(access: Access, name: Name, wish: Rollback) -> Promoted:
+    """Make the champion before the present one the champion again."""
+    model, taken_back = registry.rollback(access.settings.tracking_uri, name, reason=wish.reason)
+    return Promoted(champion=_line(model), changed=True, instead_of=taken_back.version)
+
+
+@operation("POST", "/predict")
+def predict(access: Access, asked: Asked) -> Predicted:
+    """Predict time, power, energy and TFLOP/s with the registered model of a device type."""
+    configurations = [Configuration.parse(text) for text in asked.configurations]
+    info, model = access.models.pull(asked.device_type, asked.version)
+    rows = []
+    if asked.rows:
+        import pandas as pd
+
+        table = pd.DataFrame.from_records(asked.rows)
+        rows = registry.records(registry.predict_table(model, table, path=asked.rows_from or "the rows"))
+    return Predicted(
+        model=info.name, version=info.version, predictions=registry.predict(model, configurations), rows=rows
+    )
+
+
+Dimensions = Annotated[str, Field(description="m x n x k, as in 4096x4096x1024")]
+Types = Annotated[str, Field(description="element types: f16, or f16:f32:f32")]
+Layouts = Annotated[str, Field(description="nn, nt, tn or tt")]
+Families = Annotated[list[str] | None, Field(description="kernel families; every one that was measured if none")]
+
+
+@operation("GET", "/recommend")
+def recommend(
+    access: Access,
+    *,
+    shape: Dimensions,
+    types: Types = "f32",
+    layout: Layouts = "nn",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    family: Families = None,
+    objective: Annotated[Objective, Field(description="what is to be least")] = Objective.TIME,
+    unmeasured: Annotated[bool, Field(description="kernels too that were never measured")] = False,
+    top: Annotated[int, Field(ge=1, le=10_000)] = 10,
+    device_type: TypeAsked = None,
+    version: VersionAsked = registry.CHAMPION,
+) -> Recommended:
+    """Rank the kernels that were measured and that a card can run for a problem, the best first."""
+    problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta)
+    info, model = access.models.pull(device_type, version)
+    found = registry.recommend(
+        model, problem, families=family or (), objective=objective, top=top, unmeasured=unmeasured
+    )
+    kept = ("problem", "objective", "kernels", "ranking", "safe", "safe_costs_pct")
+    return Recommended(model=info.name, version=info.version, **{name: getattr(found, name) for name in kept})
+
+
+@operation("GET", "/costs")
+def costs(
+    access: Access,
+    *,
+    shape: Dimensions,
+    types: Types = "f32",
+    layout: Layouts = "nn",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    family: Families = None,
+    objective: Annotated[Objective, Field(description="what is to be least")] = Objective.TIME,
+    top: Annotated[int, Field(ge=1, le=1000)] = 5,
+) -> list[CostOn]:
+    """What a GEMM will cost on every type of card that has a champion, and the best kernels for it; the fastest first."""
+    problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta)
+    champions = [m for m in registry.list_models(access.settings.tracking_uri) if registry.CHAMPION in m.aliases]
+    answers = [_cost(access, info, problem, family, objective, top) for info in champions]
+    return sorted(answers, key=_least(objective))
+
+
+def _cost(
+    access: Access, info: ModelInfo, problem: Problem, family: list[str] | None, objective: Objective, top: int
+) -> CostOn:
+    head = {"device_type": info.device_type, "model": info.name, "version": info.version}
+    try:
+        found = registry.recommend(
+            access.models.loaded(info), problem, families=family or (), objective=objective, top=top
+        )
+    except NotPredictable as error:
+        return CostOn(**head, found=None, why_not=str(error))
+    return CostOn(**head, found=found)
+
+
+def _least(objective: Objective) -> Callable[[CostOn], tuple[bool, float]]:
+    def key(cost: CostOn) -> tuple[bool, float]:
+        value = objective.of(cost.found.ranking[0]) if cost.found is not None and cost.found.ranking else None
+        return value is None, value or 0.0
+
+    return key

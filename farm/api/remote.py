@@ -1,0 +1,111 @@
+"""The farm over HTTP: an operation becomes a request, and an error the same error."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import quote, urlsplit
+
+import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+import farm
+from farm.api.access import Access, login_name
+from farm.api.operation import OPERATIONS, PREFIX
+from farm.api.results import MOST_ROWS
+from farm.errors import ApiRefused, ApiUnreachable, BadServiceUrl, FarmError, OtherApi, first_line
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Query = list[tuple[str, str | int | float | bool | None]]
+
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 300.0
+"""A comparison of millions of rows, or a model that is loaded for the first time, takes a while."""
+
+
+class Answered(FarmError):
+    """{message}"""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message=message)
+        self.exit_code = exit_code  # type: ignore[misc]
+
+
+class Remote:
+    """Operations carried out by a server of the farm."""
+
+    rows_at_once = MOST_ROWS
+
+    def __init__(self, url: str, *, token: str | None, client: httpx.Client | None = None) -> None:
+        """Raises `BadServiceUrl`. A `client` is for tests."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadServiceUrl(variable="FARM_API_URL", url=url, why="write http://host:8000 or https://host")
+        if parts.username or parts.password:
+            raise BadServiceUrl(
+                variable="FARM_API_URL",
+                url=f"{parts.scheme}://…@{parts.hostname}",
+                why="the token belongs into FARM_API_TOKEN",
+            )
+        self.url = url.rstrip("/")
+        headers = {"User-Agent": f"gemm-farm/{farm.__version__}"}
+        if (name := login_name()) is not None and name.isascii():
+            headers["X-Farm-User"] = name
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        self._client = client or httpx.Client(timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS))
+        self._client.headers.update(headers)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, operation: Callable[Concatenate[Access, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What the server answers. Raises `FarmError` with the server's message and exit code, or one of those above."""
+        known = OPERATIONS[operation]
+        bound = inspect.signature(operation).bind(None, *args, **kwargs)
+        path, query, body = known.path, Query(), None
+        for parameter in known.parameters:
+            if parameter.name not in bound.arguments:
+                continue
+            value = bound.arguments[parameter.name]
+            if known.in_path(parameter):
+                path = path.replace(f"{{{parameter.name}}}", quote(str(value), safe=""))
+            elif known.is_body(parameter):
+                assert isinstance(value, BaseModel)
+                body = value.model_dump_json()
+            elif value is not None:
+                query += [(parameter.name, _plain(one)) for one in (value if isinstance(value, list) else [value])]
+        response = self._request(known.method, PREFIX + path, query, body)
+        try:
+            answer: R = TypeAdapter(known.hints["return"]).validate_json(response.content)
+        except ValidationError as error:
+            raise OtherApi(url=self.url, version=farm.__version__, why=first_line(error)) from None
+        return answer
+
+    def _request(self, method: str, path: str, query: Query, body: str | None) -> httpx.Response:
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        try:
+            response = self._client.request(method, self.url + path, params=query, content=body, headers=headers)
+        except httpx.HTTPError as error:
+            raise ApiUnreachable(url=self.url, why=first_line(error)) from None
+        if response.is_success:
+            return response
+        raise self._error(response)
+
+    def _error(self, response: httpx.Response) -> FarmError:
+        try:
+            told = response.json()["error"]
+            message, exit_code = str(told["message"]), int(told["exit_code"])
+        except (ValueError, KeyError, TypeError):
+            why = f"it answered {response.status_code} {response.reason_phrase}"
+            return OtherApi(url=self.url, version=farm.__version__, why=why)
+        if response.status_code in (401, 403):
+            return ApiRefused(url=self.url, why=message)
+        return Answered(message, exit_code)
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,232 @@
+"""Measurements, and the best of a campaign."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+from sqlalchemy import Connection
+
+from farm.api.access import Access
+from farm.api.campaigns import Name
+from farm.api.devices import HOST, select
+from farm.api.operation import Document, operation
+from farm.campaign import Campaign
+from farm.db import campaigns, devices, filters, measurements, progress
+from farm.db import rules as measuring
+from farm.devices import DeviceIdentity, DeviceTraits
+from farm.errors import BadInput
+from farm.kernels import Configuration
+from farm.measurement import MeasuringRules, Source
+from farm.moments import moment
+from farm.report.best import Timed, summary
+from farm.report.best import best as best_of
+from farm.repro import repro_command
+
+MOST_ROWS = 20_000
+"""Rows of one answer of the API."""
+
+
+class OfRow(StrEnum):
+    """The sources of results; sentinels are none."""
+
+    MEASURED = Source.MEASURED
+    RECORDED = Source.RECORDED
+    IMPORTED = Source.IMPORTED
+
+
+class Identity(Document):
+    """A device type as one of its devices announced it."""
+
+    uuid: str
+    type: str
+    name: str
+    backend: str
+    traits: dict[str, Any]
+
+
+class Results(Document):
+    """Rows, and what makes an export of them a recording."""
+
+    rows: list[dict[str, Any]] = Field(description="columns as in v_measurements, see docs/sql.md")
+    identity: Identity | None = Field(description="of their device type, where all rows are of one")
+    commands: list[str] | None = Field(default=None, description="for each row a line that measures it again, alone")
+    next: int | None = Field(description="ask again with this as after: there are more rows")
+
+    @field_validator("rows")
+    @classmethod
+    def _typed(cls, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Times and ids as such, which come as text through the API."""
+        return [
+            {**row, "measured_at": datetime.fromisoformat(row["measured_at"])}
+            if isinstance(row["measured_at"], str)
+            else row
+            for row in rows
+        ]
+
+
+class BestOf(Document):
+    """The best kernel of one problem on one device type, and what finding it cost."""
+
+    m: int
+    n: int
+    k: int
+    types: str
+    layout: str
+    alpha: float
+    beta: float
+    device_type: str
+    best: Timed
+    baseline: Timed | None = Field(description="cuBLASLt with the algorithm that its heuristic puts first")
+    tried: int
+    grid: int
+    device_s: float
+    baseline_device_s: float
+    grid_best_ms: float | None
+    grid_found_ms: float | None
+    speed_up: float | None
+    speed_up_95: tuple[float, float] | None
+    share_of_best: float | None
+
+
+class Best(Document):
+    """The best kernel of each problem that a campaign found."""
+
+    campaign: str
+    digest: str
+    state: str
+    search: dict[str, Any] | None
+    waiting: int
+    summary: dict[str, Any]
+    found: list[BestOf]
+
+
+@operation("GET", "/results")
+def rows(
+    access: Access,
+    *,
+    campaign: Annotated[str | None, Field(description="only of this campaign")] = None,
+    type: Annotated[str | None, Field(description="only on this device type")] = None,  # noqa: A002
+    family: Annotated[str | None, Field(description="only of this kernel family")] = None,
+    where: Annotated[
+        list[str] | None, Field(description="only rows for which all of these hold, as in m >= 512 and has(power_w)")
+    ] = None,
+    host: Annotated[list[str] | None, Field(description="only of these hosts' devices")] = None,
+    device: Annotated[list[str] | None, Field(description="only of these: UUIDs or beginnings of them")] = None,
+    source: Annotated[list[OfRow] | None, Field(description="only of these sources")] = None,
+    since: Annotated[str | None, Field(description="only from this day or time on, or this long ago: 2h, 7d")] = None,
+    until: Annotated[str | None, Field(description="only before this day or time")] = None,
+    sort: Annotated[str, Field(description="a column; -column for largest first")] = "measurement_id",
+    short_rounds: Annotated[bool, Field(description="the short rounds of searches too")] = False,
+    commands: Annotated[bool, Field(description="with a line for each row that measures it again")] = False,
+    after: Annotated[
+        int | None, Field(description="only rows with an id after this: the next page, in their order", ge=0)
+    ] = None,
+    limit: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 1000,
+) -> Results:
+    """Measurements: every column of those that match."""
+    if sort.removeprefix("-") not in measurements.RESULT_COLUMNS:
+        raise BadInput(detail=f"--sort {sort}: no such column. Columns: {', '.join(measurements.RESULT_COLUMNS)}")
+    if after is not None and sort != "measurement_id":
+        raise BadInput(detail="after goes with rows in the order of their ids: leave out sort")
+    asked = conditions(where=where, source=source, since=since, until=until)
+    with access.connect() as connection:
+        found = measurements.read(
+            connection,
+            campaign_id=None if campaign is None else campaigns.find(connection, campaign)["id"],
+            device_type=type,
+            family=family,
+            order_by=sort,
+            limit=limit,
+            after=after,
+            short_rounds=short_rounds,
+            only=filters.chosen(**asked, device_uuids=uuids_of(access, connection, host, device)),
+        )
+        rules = measuring.of_rows(connection, [row["measurement_id"] for row in found]) if commands else {}
+        kinds = {row["device_type"] for row in found}
+        # What was measured under several rules is no recording.
+        identity = devices.of_type(connection, kinds.pop()) if len(kinds) == 1 and not short_rounds else None
+    return Results(
+        rows=found,
+        identity=None if identity is None else _identity(identity),
+        commands=[_command(row, rules) for row in found] if commands else None,
+        next=found[-1]["measurement_id"] if len(found) == limit and sort == "measurement_id" else None,
+    )
+
+
+def conditions(
+    *,
+    where: Sequence[str] | None,
+    source: Sequence[OfRow] | None,
+    since: str | None,
+    until: str | None,
+) -> dict[str, Any]:
+    """What `filters.chosen` takes, for all but devices. Raises `BadFilter` and `BadMoment` before anything is read."""
+    asked: dict[str, Any] = {
+        "where": where or (),
+        "sources": [Source(one) for one in source or ()],
+        "since": None if since is None else moment(since),
+        "until": None if until is None else moment(until),
+    }
+    filters.chosen(**asked)
+    return asked
+
+
+def uuids_of(
+    access: Access, connection: Connection, hosts: Sequence[str] | None, given: Sequence[str] | None
+) -> list[str] | None:
+    """The devices that the names of hosts and devices mean. Raises as `select` does."""
+    if not hosts and not given:
+        return None
+    known = progress.devices(connection, silent_after=access.silent_after)
+    of_hosts = {found.uuid for found in select(known, [f"{HOST}{name}" for name in hosts or ()])}
+    named = {found.uuid for found in select(known, given or ())}
+    return sorted(of_hosts & named if hosts and given else of_hosts | named)
+
+
+def _identity(identity: DeviceIdentity) -> Identity:
+    return Identity(
+        uuid=identity.uuid,
+        type=identity.type,
+        name=identity.name,
+        backend=identity.backend.value,
+        traits=identity.traits.to_json(),
+    )
+
+
+def traits_of(identity: Identity) -> DeviceTraits:
+    """The traits as the farm computes with them."""
+    return DeviceTraits.from_json(identity.traits)
+
+
+def _command(row: dict[str, Any], rules: Mapping[int, MeasuringRules]) -> str:
+    return repro_command(
+        Configuration.from_columns(row), row["device_uuid"], rules.get(row["measurement_id"], MeasuringRules())
+    )
+
+
+@operation("GET", "/campaigns/{campaign}/best")
+def best(
+    access: Access,
+    campaign: Name,
+    *,
+    type: Annotated[str | None, Field(description="only on this device type")] = None,  # noqa: A002
+) -> Best:
+    """The best kernel of each problem that a campaign found: its time, cuBLASLt's beside it, and what finding it cost."""
+    with access.connect() as connection:
+        stored = campaigns.find(connection, campaign)
+        asked = Campaign.from_document(stored["document"])
+        waiting = campaigns.open_jobs(campaigns.counts(connection, stored["id"]))
+        found = [f for f in best_of(connection, stored["id"], asked) if type in (None, f.device_type)]
+    return Best(
+        campaign=stored["name"],
+        digest=stored["digest"],
+        state=stored["state"],
+        search=None if asked.search is None else asked.search.to_document(),
+        waiting=waiting,
+        summary=summary(found),
+        found=[BestOf(**one.to_json()) for one in found],
+    )

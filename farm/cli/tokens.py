@@ -1,0 +1,91 @@
+"""`farm tokens`: who may do what over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.text import Text
+
+from farm.api.access import login_name
+from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.db import tokens
+from farm.db.tables import Role
+from farm.moments import duration
+from farm.services.session import session
+
+app = typer.Typer(
+    help="Tokens of the web page and the API: who may read, submit or operate.", invoke_without_command=True
+)
+
+
+@app.callback()
+def _list(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the tokens. Of a token itself only a hash is kept: it is shown once, where it is made."""
+    if context.invoked_subcommand is not None:
+        return
+    with session() as opened, opened.engine.connect() as connection:
+        known = tokens.known(connection)
+    if as_json:
+        emit_json(known)
+    elif not known:
+        console.print("No token was made yet: farm tokens create NAME --role read")
+    else:
+        columns = ["name", "role", "made by", "made (UTC)", "last used (UTC)", "valid until (UTC)"]
+        rows = [(t.name, t.role, t.created_by, _day(t.created_at), _day(t.last_used_at), _until(t)) for t in known]
+        console.print(table(None, columns, rows, whole=["name"]))
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Who it is for: a person or a program.", show_default=False)],
+    role: Annotated[
+        Role,
+        typer.Option(
+            "--role",
+            "-r",
+            help="read: look, and ask models. submit: submit and steer campaigns too. operate: devices as well.",
+        ),
+    ] = Role.READ,
+    expires: Annotated[
+        str | None,
+        typer.Option("--expires", metavar="TIME", help="Not valid after this long: 12h, 30d.", show_default="never"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a token and print it, this once. Use it as FARM_API_TOKEN, or sign in to the page with it."""
+    lifetime = None if expires is None else duration(expires)
+    with session() as opened, opened.engine.begin() as connection:
+        made = tokens.create(connection, name, role, by=login_name() or "unknown", lifetime=lifetime)
+    if as_json:
+        emit_json({"name": name, "role": role, "token": made})
+        return
+    remarks.print(f"The token of {escape(name)}, who may {role}. It is not shown again:")
+    typer.echo(made)
+
+
+@app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(help="The token's name.", show_default=False)], as_json: JsonOption = False
+) -> None:
+    """Let nobody in any more with a token, from this moment."""
+    with session() as opened, opened.engine.begin() as connection:
+        tokens.revoke(connection, name)
+    if as_json:
+        emit_json({"name": name, "revoked": True})
+    else:
+        console.print(f"The token of {name} is revoked.", markup=False)
+
+
+def _day(at: datetime | None) -> str | None:
+    return None if at is None else f"{at:%Y-%m-%d %H:%M}"
+
+
+def _until(token: tokens.TokenNow) -> Text | str:
+    if token.revoked_at is not None:
+        return Text(f"revoked {_day(token.revoked_at)}", style="yellow")
+    if not token.valid:
+        return Text(f"expired {_day(token.expires_at)}", style="yellow")
+    return _day(token.expires_at) or "for ever"

@@ -1,0 +1,123 @@
+"""Tokens: who may do what over HTTP. Of a token itself only its SHA-256 is kept.
+
+A token has 256 random bits, so that nobody finds one by trying, and one fast hash is as good as a slow one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
+
+from farm.db.tables import Role
+from farm.errors import BadInput, NotFound
+
+PREFIX = "gfarm_"
+"""How each token begins, so that a scanner for secrets can find one that lies about."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+
+
+class BadTokenName(BadInput):
+    """{name!r} cannot name a token: use up to 100 letters, digits, and . _ @ - after the first."""
+
+
+class TokenExists(BadInput):
+    """There is a token {name!r} already. Name another, or revoke it first: farm tokens revoke {name}"""
+
+
+class NoSuchToken(NotFound):
+    """There is no token {name!r}. Known: {known}. `farm tokens` lists them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bearer:
+    """Who holds a token, and what that allows."""
+
+    id: int
+    name: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenNow:
+    """A token as people see it. It is `valid` until it expires or is revoked."""
+
+    name: str
+    role: Role
+    created_by: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    valid: bool
+
+
+_CREATE = text("""
+INSERT INTO tokens (name, role, sha256, created_by, expires_at)
+VALUES (:name, :role, :sha256, :by, clock_timestamp() + :lifetime) RETURNING id
+""")
+
+
+def create(connection: Connection, name: str, role: Role, *, by: str, lifetime: timedelta | None = None) -> str:
+    """Makes a token and returns it, this once. Raises `BadTokenName`, `TokenExists`."""
+    if not _NAME.fullmatch(name):
+        raise BadTokenName(name=name)
+    made = PREFIX + secrets.token_urlsafe(32)
+    parameters = {"name": name, "role": role.value, "sha256": _digest(made), "by": by, "lifetime": lifetime}
+    try:
+        connection.execute(_CREATE, parameters)
+    except IntegrityError:
+        raise TokenExists(name=name) from None
+    return made
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+_HOLDS = text("""
+SELECT id, name, role, last_used_at IS NULL OR last_used_at < clock_timestamp() - interval '1 minute' AS stale
+FROM tokens
+WHERE sha256 = :sha256 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())
+""")
+_USED = text("UPDATE tokens SET last_used_at = clock_timestamp() WHERE id = :id")
+
+
+def bearer(connection: Connection, token: str) -> Bearer | None:
+    """Who holds the token; None where it is unknown, expired or revoked. Its use is noted once a minute."""
+    row = connection.execute(_HOLDS, {"sha256": _digest(token)}).one_or_none()
+    if row is None:
+        return None
+    if row.stale:
+        connection.execute(_USED, {"id": row.id})
+    return Bearer(id=row.id, name=row.name, role=Role(row.role))
+
+
+_LIST = text("""
+SELECT name, role, created_by, created_at, expires_at, revoked_at, last_used_at,
+    revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp()) AS valid
+FROM tokens ORDER BY valid DESC, name, id
+""")
+
+
+def known(connection: Connection) -> list[TokenNow]:
+    """Every token that was ever made, valid ones first."""
+    return [TokenNow(**{**row, "role": Role(row["role"])}) for row in connection.execute(_LIST).mappings()]
+
+
+_REVOKE = text(
+    "UPDATE tokens SET revoked_at = clock_timestamp() WHERE name = :name AND revoked_at IS NULL RETURNING id"
+)
+
+
+def revoke(connection: Connection, name: str) -> None:
+    """From now on nobody is let in with it. Raises `NoSuchToken`."""
+    if connection.execute(_REVOKE, {"name": name}).one_or_none() is None:
+        listed = ", ".join(token.name for token in known(connection) if token.revoked_at is None) or "none yet"
+        raise NoSuchToken(name=name, known=listed)

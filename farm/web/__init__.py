@@ -1,0 +1,1 @@
+"""The farm in a browser, and its API over HTTP."""

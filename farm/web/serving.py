@@ -1,0 +1,76 @@
+"""`farm serve`: the application on an address, until it is stopped."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from farm.api.access import Access
+from farm.errors import AddressUnusable, ServingRefused
+from farm.web.app import make_app
+from farm.web.security import Policy
+
+log = logging.getLogger(__name__)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address of that name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def require_safe(host: str, *, tokens: bool) -> None:
+    """Raises `ServingRefused` where others could reach a farm that asks nobody for a token."""
+    if not tokens and not is_loopback(host):
+        raise ServingRefused(
+            detail=f"--host {host} lets other machines in, so it needs --tokens: then each request must bring one, "
+            "made with farm tokens create NAME --role read|submit|operate."
+        )
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket on that address; port 0 takes a free one. Raises `AddressUnusable`."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise AddressUnusable(address=f"{host}:{port}", why=error.strerror or error) from None
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(1024)
+        except OSError as error:
+            raise AddressUnusable(address=f"{host}:{port}", why=error.strerror or error) from None
+        yield listener
+
+
+def serve(
+    access: Access,
+    listener: socket.socket,
+    *,
+    tokens: bool,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serves until SIGINT or SIGTERM. `ready` is called once before the first request is taken."""
+    config = uvicorn.Config(
+        make_app(access, policy=Policy(tokens=tokens)),
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+    ready()
+    uvicorn.Server(config).run([listener])

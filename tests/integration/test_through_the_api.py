@@ -1,0 +1,273 @@
+"""The command line asks the API as it asks a database: the same output, the same errors, the same exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from commands import NOWHERE, Command, farm_here, refused
+from samples import document, landed, row
+from serving import served
+from sqlalchemy import Engine, text
+
+from farm.api import OPERATIONS, Remote
+from farm.cli.results import _all_of
+from farm.db import batches, campaigns, tokens
+from farm.db.tables import Role
+from tests.cheap_training import cheap_trainings
+from tests.training_tables import tiled_table
+from trainer.forest import ForestSettings
+from trainer.registry import train_and_register
+
+ROWS = [
+    (f"blas(threads={threads}) {m}x64x{k} f32:f32:f32 nn alpha=1 beta=0", row(m * k / threads / 1e4))
+    for threads in (1, 2)
+    for m in (64, 128, 256)
+    for k in (32, 64)
+]
+
+
+@pytest.fixture
+def measured(engine: Engine, device: int, small: campaigns.Stored) -> None:
+    """Half of a campaign's jobs are done, one is dead, one failed once."""
+    landed(engine, device, ROWS[:6], campaign_id=small.campaign_id)
+    with engine.begin() as connection:
+        dead = connection.execute(text("UPDATE jobs SET state = 'dead' WHERE id = 2 RETURNING lane_id")).scalar_one()
+        connection.execute(text("UPDATE lanes SET dead = 1 WHERE id = :lane"), {"lane": dead})
+        connection.execute(
+            text(
+                "INSERT INTO failures (job_id, lane_id, device_id, kind, message) "
+                "VALUES (2, :lane, :device, 'failed', 'it said <b>no</b>')"
+            ),
+            {"lane": dead, "device": device},
+        )
+
+
+@pytest.fixture
+def direct(tmp_path: Path, engine: Engine) -> Command:
+    return farm_here(tmp_path, engine.url.render_as_string(hide_password=False))
+
+
+@pytest.fixture
+def api(engine: Engine, tmp_path: Path) -> Iterator[str]:
+    with served(engine, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db") as url:
+        yield url
+
+
+@pytest.fixture
+def remote(tmp_path: Path, api: str) -> Command:
+    """`farm` with nothing but FARM_API_URL: neither its database nor its registry is there."""
+    away = tmp_path / "away"
+    away.mkdir()
+    run = farm_here(away, "")
+
+    def asked(*arguments: str, **environment: str) -> Any:
+        return run(
+            *arguments, **{"FARM_API_URL": api, "MLFLOW_TRACKING_URI": f"sqlite:///{away}/none.db"} | environment
+        )
+
+    return asked
+
+
+_AGES = ("silent_s", "state_s", "last_seen_at", "busy_s", "began_s", "live")
+
+
+def steady(told: Any) -> Any:
+    """The document without what differs from one moment to the next, and times as one form of text."""
+    if isinstance(told, dict):
+        return {key: steady(value) for key, value in told.items() if key not in _AGES}
+    if isinstance(told, list):
+        return [steady(value) for value in told]
+    return told.replace("Z", "+00:00") if isinstance(told, str) else told
+
+
+LOOKS = (
+    ["status"],
+    ["status", "small"],
+    ["jobs", "--campaign", "small", "--all"],
+    ["jobs", "--campaign", "small", "--state", "dead", "--class", "failed"],
+    ["results"],
+    ["results", "--campaign", "small", "--sort", "-tflops", "--where", "m >= 128 and threads == 2", "--since", "1h"],
+    ["best", "small"],
+    ["devices"],
+    ["sentinels"],
+    ["models"],
+)
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("line", LOOKS, ids=" ".join)
+def test_looking_through_the_api_shows_what_the_database_has(direct: Command, remote: Command, line: list[str]) -> None:
+    here, there = direct(*line, "--json"), remote(*line, "--json")
+    assert (here.returncode, here.stderr) == (there.returncode, there.stderr) == (0, "")
+    assert steady(json.loads(here.stdout)) == steady(json.loads(there.stdout))
+    shown = [re.sub(r"\d+ s ago", "now", told.stdout) for told in (direct(*line), remote(*line))]
+    assert shown[0] == shown[1]
+    assert shown[0]
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["status", "nothing"],
+        ["jobs", "--campaign", "small", "--job", "999"],
+        ["results", "--where", "m >="],
+        ["results", "--device", "GPU-nothing"],
+        ["results", "--since", "soon"],
+        ["devices", "drain", "host:nowhere"],
+        ["models", "show", "nvidia-nothing"],
+        ["predict", "tiled(tile=16) 512x512x512 f32"],
+        ["recommend", "512x512"],
+    ],
+    ids=" ".join,
+)
+def test_mistakes_are_told_in_the_same_words(direct: Command, remote: Command, line: list[str]) -> None:
+    here, there = direct(*line), remote(*line)
+    assert here.returncode == there.returncode != 0
+    assert " ".join(here.stderr.split()) == " ".join(there.stderr.split())
+    assert "error:" in here.stderr
+
+
+def test_a_name_that_is_a_path_is_not_found(remote: Command) -> None:
+    refused(remote("status", "odd/../name"), 4, "Not Found")
+
+
+def test_a_campaign_is_submitted_steered_and_retried_through_the_api(
+    engine: Engine, remote: Command, measured: None, tmp_path: Path
+) -> None:
+    file = tmp_path / "away" / "mine.yaml"
+    file.write_text(json.dumps({k: v for k, v in document(name="mine").items() if k != "owner"}))
+    assert json.loads(remote("submit", "mine.yaml", "--dry-run", "--json").stdout)["jobs"] == 12
+    submitted = json.loads(remote("submit", "mine.yaml", "--json").stdout)
+    assert (submitted["new"], submitted["pending"]) == (True, 12)
+    assert json.loads(remote("pause", "mine", "--json").stdout)["state"] == "paused"
+    assert json.loads(remote("resume", "mine", "--json").stdout)["changed"] is True
+    assert json.loads(remote("cancel", "mine", "--json").stdout)["cancelled_jobs"] == 12
+    refused(remote("resume", "mine"), 2, "mine is cancelled")
+    assert json.loads(remote("retry", "small", "--json").stdout)["reopened"] == 1
+    assert json.loads(remote("devices", "drain", "CPU-1", "--reason", "hot", "--json").stdout)[0]["changed"] is True
+    with engine.connect() as connection:
+        reason = connection.execute(text("SELECT state_reason FROM devices WHERE uuid = 'CPU-1'")).scalar_one()
+        owner = connection.execute(text("SELECT owner FROM campaigns WHERE name = 'mine'")).scalar_one()
+    assert reason.startswith("hot (by ")
+    assert owner != "the tests"
+
+
+def test_a_file_with_mistakes_is_told_with_its_own_name_and_lines(
+    direct: Command, remote: Command, tmp_path: Path
+) -> None:
+    for folder in (tmp_path, tmp_path / "away"):
+        (folder / "wrong.yaml").write_text("name: wrong\nproblems: {m: 0, n: 1, k: 1, types: f32}\nkernels: nothing\n")
+    here, there = direct("submit", "wrong.yaml"), remote("submit", "wrong.yaml")
+    assert here.stderr == there.stderr
+    assert "wrong.yaml:2" in here.stderr
+    refused(remote("submit", "none.yaml"), 2, "none.yaml: there is no such file")
+
+
+@pytest.mark.usefixtures("measured")
+def test_watching_through_the_api_ends_with_the_campaign(remote: Command, engine: Engine) -> None:
+    with engine.begin() as connection:
+        batches.cancel(connection, 1)
+    done = remote("watch", "small", "--json")
+    assert done.returncode == 6
+    assert json.loads(done.stdout)["counts"]["dead"] == 1
+
+
+def test_a_model_is_asked_through_the_api(
+    remote: Command, direct: Command, tmp_path: Path, new_registry: Callable[[Path], str]
+) -> None:
+    with cheap_trainings():
+        rows = tiled_table((256, 512, 1024), tiles=(8, 16, 32)).assign(device_type="nvidia-h200")
+        uri = new_registry(tmp_path)
+        train_and_register(rows, "nvidia-h200", tracking_uri=uri, code_version="1.0", settings=ForestSettings(trees=5))
+    pd.DataFrame([{"m": 512, "n": 512, "k": 512, "ab": "f32", "cd": "f32", "acc": "f32", "layout": "nn",
+                   "alpha": 1.0, "beta": 0.0, "family": "tiled", "tile": 16}]).to_csv(tmp_path / "away" / "a.csv")  # fmt: skip
+    (tmp_path / "a.csv").write_text((tmp_path / "away" / "a.csv").read_text())
+    asked = "tiled(tile=16) 512x512x512 f32"
+    for line in (
+        ["models"], ["models", "show", "nvidia-h200"], ["predict", asked], ["predict", asked, "--file", "a.csv"],
+        ["recommend", "700x700x700", "--family", "tiled"], ["models", "compare", "nvidia-h200", "1", "1"],
+    ):  # fmt: skip
+        here, there = direct(*line, "--json"), remote(*line, "--json")
+        assert (here.returncode, here.stderr) == (there.returncode, there.stderr) == (0, "")
+        assert steady(json.loads(here.stdout)) == steady(json.loads(there.stdout))
+        assert direct(*line).stdout == remote(*line).stdout
+    assert json.loads(remote("models", "promote", "nvidia-h200", "1", "--force", "--json").stdout)["version"] == "1"
+    refused(remote("models", "rollback", "nvidia-h200"), 4, "has had no champion before")
+
+
+# --- pages of rows -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("measured")
+def test_more_rows_than_an_answer_holds_come_in_pages(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    farm = Remote(api, token=None)
+    monkeypatch.setattr(farm, "rows_at_once", 4)
+    ids = [r["measurement_id"] for r in _all_of(farm, None, sort="measurement_id", commands=True).rows]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == 6
+    assert len(_all_of(farm, 5, sort="measurement_id").rows) == 5
+    assert len(_all_of(farm, 4, sort="-tflops").rows) == 4
+    with pytest.raises(Exception, match="leave out --sort"):
+        _all_of(farm, None, sort="-tflops")
+    farm.close()
+
+
+# --- tokens, and servers that are none ---------------------------------------------------------------
+
+
+def test_a_token_says_who_may_do_what(engine: Engine, small: campaigns.Stored, tmp_path: Path) -> None:
+    with engine.begin() as connection:
+        reader = tokens.create(connection, "ann", Role.READ, by="bob")
+    with served(engine, tokens=True) as url:
+        run = farm_here(tmp_path, "")
+        refused(run("status", FARM_API_URL=url), 3, "A token is needed", "FARM_API_TOKEN")
+        assert run("status", FARM_API_URL=url, FARM_API_TOKEN=reader).returncode == 0
+        told = run("cancel", "small", FARM_API_URL=url, FARM_API_TOKEN=reader)
+        refused(told, 3, "The token of ann may read; this needs one that may submit")
+        assert reader not in told.stderr
+        with engine.begin() as connection:
+            tokens.revoke(connection, "ann")
+        refused(run("status", FARM_API_URL=url, FARM_API_TOKEN=reader), 3, "A token is needed")
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("http://127.0.0.1:1", 3, "does not answer"),
+        ("127.0.0.1:8000", 2, "FARM_API_URL is '127.0.0.1:8000'"),
+        ("http://ann:secret@host:1", 2, "the token belongs into FARM_API_TOKEN"),
+    ],
+)
+def test_a_wrong_url_is_told(tmp_path: Path, url: str, code: int, says: str) -> None:
+    told = farm_here(tmp_path, "")("status", FARM_API_URL=url)
+    refused(told, code, says)
+    assert "secret" not in told.stderr
+
+
+def test_doctor_looks_at_the_api(api: str, tmp_path: Path) -> None:
+    run = farm_here(tmp_path, "")
+    for url, state in ((api, "ok"), ("http://127.0.0.1:1", "missing")):
+        checks = {check["check"]: check for check in json.loads(run("doctor", "--json", FARM_API_URL=url).stdout)}
+        assert checks["api"]["state"] == state
+    assert "does not answer" in checks["api"]["what"]
+
+
+def test_what_needs_a_database_says_so(tmp_path: Path) -> None:
+    run = farm_here(tmp_path, "")
+    for line in (["db", "current"], ["tokens"], ["kernels", "list"], ["up"]):
+        refused(run(*line, FARM_API_URL="http://127.0.0.1:1"), 2, "FARM_API_URL names an API")
+    told = farm_here(tmp_path, NOWHERE)("tokens", FARM_API_URL="http://127.0.0.1:1")
+    refused(told, 3, "does not answer")
+
+
+def test_every_operation_has_a_path_of_its_own() -> None:
+    paths = [(known.method, known.path) for known in OPERATIONS.values()]
+    assert len(set(paths)) == len(paths)
+    assert len({known.name for known in OPERATIONS.values()}) == len(paths)
