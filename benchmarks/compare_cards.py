@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from common import RESULTS, end_like_interrupted
-from farms import choose_devices, farm_home, measure_for, programs, store
+from farms import measured, store
 from recordings import export
 from sqlalchemy import Engine, text
 
 from farm.campaign import load
-from farm.db import campaigns
 
 CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "compare-cards.yaml"
 
@@ -51,23 +48,14 @@ def main() -> None:
     end_like_interrupted()
     campaign = load(CAMPAIGN, limit=10**5)
     asked.recordings.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as folder:
-        Path(folder).chmod(0o755)
-        words = choose_devices("cuda", asked.gpus, [CAMPAIGN], Path(folder), 0)
-        with farm_home(FARM_DEVICES=",".join(words)) as (urls, engine):
-            with programs(urls, engine, words) as stack:
-                began = time.monotonic()
-                campaign_id = store(engine, campaign)
-                seconds = measure_for(engine, stack, [campaign_id], asked.seconds, began)
-            with engine.connect() as connection:
-                counts = campaigns.counts(connection, campaign_id)
-            recording = export(campaign.name, asked.recordings)
-            if recording is None:
-                sys.exit("Nothing was measured.")
-            found = sentinels(engine, recording.with_name(f"{recording.stem}-sentinels.parquet"))
-    print(
-        f"{counts['done']} rows and {found} sentinels of {len(words)} cards in {seconds:.0f} s: {recording}; {counts}"
-    )
+    on = {"kind": "cuda", "most": asked.gpus, "seconds": asked.seconds, "files": [CAMPAIGN]}
+    with measured(lambda engine: store(engine, campaign), **on) as run:
+        recording = export(campaign.name, asked.recordings)
+        if recording is None:
+            sys.exit("Nothing was measured.")
+        found = sentinels(run.engine, recording.with_name(f"{recording.stem}-sentinels.parquet"))
+    rows = f"{run.counts['done']} rows and {found} sentinels of {run.devices} cards"
+    print(f"{rows} in {run.seconds:.0f} s: {recording}; {run.counts}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from common import markdown, write
 from farms import farm_home
 from sqlalchemy import Engine, text
 
-from farm.compare.comparing import Question, compare
+from farm.compare.comparing import compare
+from farm.compare.gathering import Question
 from farm.db import devices
 from farm.devices import Backend, DeviceIdentity, traits_of_capability
 
@@ -85,8 +86,8 @@ def of_size(rows: int, repetitions: int) -> dict[str, Any]:
             alone.append(time.perf_counter() - began)
             processor.append(time.process_time() - used)
         return {
-            "configurations": side.overall.configurations,
-            "shapes": side.overall.shapes,
+            "configurations": side.measured.overall.configurations,
+            "shapes": side.measured.overall.shapes,
             "time_ratio": found["time"]["ratio"],
             "command_s": round(statistics.median(processes), 3),
             "compare_s": round(statistics.median(alone), 3),

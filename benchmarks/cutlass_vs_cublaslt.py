@@ -18,9 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
-import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,13 +25,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from common import RESULTS, end_like_interrupted, markdown, write
-from farms import choose_devices, farm_home, measure_for, programs, store
+from farms import measured, store
 from paper_cutlass import add_kernels
 from recordings import configuration_of, export
 
 from farm.campaign import Campaign, Search, Strategy, load
 from farm.campaign.search import BASELINE
-from farm.db import campaigns
 from farm.kernels import Kernel
 from farm.provenance import METADATA_KEY
 from farm.report.best import Found, Timed, Where
@@ -186,21 +182,13 @@ def measure(asked: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, 
     else:
         campaign = only_cublaslt(campaign)
     most = asked.gpus if asked.device == "cuda" else min(asked.gpus, 2)
-    with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as folder:
-        Path(folder).chmod(0o755)
-        words = choose_devices(asked.device, most, [asked.campaign], Path(folder), 0.01)
-        with farm_home(FARM_DEVICES=",".join(words)) as (urls, engine):
-            if asked.kernels is not None:
-                print(f"{add_kernels(engine, asked.kernels)} kernels were added.", file=sys.stderr)
-            with programs(urls, engine, words) as stack:
-                began = time.monotonic()
-                campaign_id = store(engine, campaign)
-                seconds = measure_for(engine, stack, [campaign_id], asked.seconds, began)
-            with engine.connect() as connection:
-                counts = campaigns.counts(connection, campaign_id)
-            recording = export(campaign.name, asked.recordings)
+    on = {"kind": asked.device, "most": most, "seconds": asked.seconds, "files": [asked.campaign], "job_seconds": 0.01}
+    with measured(
+        lambda engine: store(engine, campaign), prepare=lambda engine: add_kernels(engine, asked.kernels), **on
+    ) as done:
+        recording = export(campaign.name, asked.recordings)
     sources = [source for source in (asked.sweep, recording) if source is not None]
-    run = {"seconds": round(seconds, 1), "gpus": len(words), "jobs": dict(counts)}
+    run = {"seconds": round(done.seconds, 1), "gpus": done.devices, "jobs": dict(done.counts)}
     run["sweep"] = None if asked.sweep is None else asked.sweep.name
     return [row for source in sources for row in pq.read_table(source).to_pylist()], run
 

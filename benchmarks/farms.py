@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from farm.devices import DeviceKind, DeviceTraits, host_name
 from farm.errors import NoDeviceLeft
 from farm.provenance import Provenance
 from farm.services import ServiceUrls, services
+from farm.services.cluster import remove_cluster
+from farm.services.home import Home
 from farm.services.stack import COORDINATOR, WORKERS, Stack
 from farm.settings import settings
 from workers.devices import discover, open_device
@@ -52,7 +56,7 @@ def record(campaign_file: Path, recording: Path) -> None:
 def farm_home(recording: Path | None = None, **more: str) -> Iterator[tuple[ServiceUrls, Engine]]:
     """A farm of its own with an empty database; `more` are further variables of its environment.
 
-    Without a recording, `more` names its devices.
+    Without a recording, `more` names its devices. Its folder is removed at the end, but stays with its logs where it failed.
     """
     folder = Path(tempfile.mkdtemp(prefix="farm-bench-"))
     folder.chmod(0o755)
@@ -63,13 +67,30 @@ def farm_home(recording: Path | None = None, **more: str) -> Iterator[tuple[Serv
         **more,
     }
     settings.cache_clear()
-    with services(settings(), broker=True) as urls:
-        engine = make_engine(
-            urls.database_url, application="benchmark", session=DISPATCHING
-        )  # as in workers and coordinator
-        migrate.upgrade(engine)
-        yield urls, engine
-        engine.dispose()
+    here = settings()
+    try:
+        with services(here, broker=True) as urls:
+            engine = make_engine(
+                urls.database_url, application="benchmark", session=DISPATCHING
+            )  # as in workers and coordinator
+            try:
+                migrate.upgrade(engine)
+                yield urls, engine
+            finally:
+                engine.dispose()
+    except Exception:
+        remove_cluster(Home.of(here))
+        print(f"The logs of this farm are in {here.home / 'logs'}.", file=sys.stderr)
+        raise
+    except BaseException:
+        _remove(folder, Home.of(here))
+        raise
+    _remove(folder, Home.of(here))
+
+
+def _remove(folder: Path, home: Home) -> None:
+    remove_cluster(home)
+    shutil.rmtree(folder)
 
 
 DEVICE_SECONDS = 90.0
@@ -191,6 +212,50 @@ def measure_for(engine: Engine, stack: Stack, campaign_ids: Sequence[int], secon
     finally:
         cancel(engine, campaign_ids)
     return time.monotonic() - began
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A campaign that the devices of this host measured: the farm still has its rows."""
+
+    engine: Engine
+    campaign_id: int
+    counts: Mapping[str, int]
+    seconds: float
+    devices: int
+    # For files of the block's own.
+    folder: Path
+
+
+@contextmanager
+def measured(
+    submit: Callable[[Engine], int],
+    *,
+    kind: str,
+    most: int,
+    seconds: float,
+    files: Sequence[Path],
+    job_seconds: float = 0,
+    prepare: Callable[[Engine], None] = lambda _: None,
+) -> Iterator[Measured]:
+    """A farm of its own measures what `submit` submits, for so many seconds at the most; then comes the block.
+
+    kind, most, files and job_seconds are as in `choose_devices`. `prepare` is called before workers start, and takes none of the
+    time.
+    """
+    with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        words = choose_devices(kind, most, files, folder, job_seconds)
+        with farm_home(FARM_DEVICES=",".join(words)) as (urls, engine):
+            prepare(engine)
+            with programs(urls, engine, words) as stack:
+                began = time.monotonic()
+                campaign_id = submit(engine)
+                took = measure_for(engine, stack, [campaign_id], seconds, began)
+            with engine.connect() as connection:
+                counts = campaigns.counts(connection, campaign_id)
+            yield Measured(engine, campaign_id, counts, took, len(words), folder)
 
 
 def announce(engine: Engine) -> tuple[int, Any]:

@@ -19,15 +19,13 @@ import argparse
 import json
 import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 from common import RESULTS, end_like_interrupted, markdown, write
-from farms import choose_devices, farm_home, measure_for, programs
+from farms import measured
 from recordings import configuration_of, export, together
 from sqlalchemy import Engine
 
@@ -41,8 +39,13 @@ PAPER_HOURS, PAPER_CONFIGURATIONS = 69, 16_128
 MADE_UP_JOB_SECONDS = 0.05
 
 
-def add_kernels(engine: Engine, folder: Path) -> int:
-    """Puts every kernel of a folder into the farm's store, as `farm kernels add` does; how many. Ends the benchmark where none is there."""
+def add_kernels(engine: Engine, folder: Path | None) -> None:
+    """Puts every kernel of a folder, where one is given, into the farm's store, as `farm kernels add` does.
+
+    Ends the benchmark where none is there.
+    """
+    if folder is None:
+        return
     cache, store = KernelCache(folder), DatabaseStore(engine)
     count = 0
     for record in list(cache.records()):
@@ -54,7 +57,7 @@ def add_kernels(engine: Engine, folder: Path) -> int:
             count += 1
     if not count:
         sys.exit(f"{folder} has no kernels: farm kernels build CAMPAIGN --arch sm_90a -o {folder} puts them there.")
-    return count
+    print(f"{count} kernels were added.", file=sys.stderr)
 
 
 def measured_before(recording: Path | None) -> set[str]:
@@ -145,18 +148,20 @@ def main() -> None:
         None if asked.earlier is None else next(iter(sorted(asked.earlier.glob(f"*-{campaign.name}.parquet"))), None)
     )
     runs = [] if asked.earlier is None else json.loads((asked.earlier / f"{asked.result}.json").read_text())["runs"]
-    with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as folder:
-        Path(folder).chmod(0o755)
-        words = choose_devices(asked.device, most, [CAMPAIGN], Path(folder), MADE_UP_JOB_SECONDS)
-        with farm_home(FARM_DEVICES=",".join(words)) as (urls, engine):
-            if asked.kernels is not None:
-                print(f"{add_kernels(engine, asked.kernels)} kernels were added.", file=sys.stderr)
-            with programs(urls, engine, words) as stack:
-                began = time.monotonic()
-                campaign_id = submit(engine, campaign, measured_before(earlier))
-                seconds = measure_for(engine, stack, [campaign_id], asked.seconds, began)
-            runs.append(run_of(engine, campaign_id, seconds, len(words)))
-            recording = export(campaign.name, Path(folder) / "now")
+    on = {
+        "kind": asked.device,
+        "most": most,
+        "seconds": asked.seconds,
+        "files": [CAMPAIGN],
+        "job_seconds": MADE_UP_JOB_SECONDS,
+    }
+    with measured(
+        lambda engine: submit(engine, campaign, measured_before(earlier)),
+        prepare=lambda engine: add_kernels(engine, asked.kernels),
+        **on,
+    ) as done:
+        runs.append(run_of(done.engine, done.campaign_id, done.seconds, done.devices))
+        recording = export(campaign.name, done.folder / "now")
         if recording is not None:
             if earlier is not None:
                 together(earlier, recording)

@@ -405,7 +405,11 @@ class SideWithoutRows(NotFound):
 
 
 class NothingShared(NotFound):
-    """{sides} share no configuration: {counts}. Run the same campaign on them."""
+    """{sides} share no configuration: {counts}.{why} Run the same campaign on them, or measure what is missing with --fill."""
+
+
+class FillTooLarge(BadInput):
+    """{side} lacks {count:,} configurations, and a fill has {most:,} at the most. Narrow it with --family or --dtype, or submit the campaign that measured the others for it too."""
 
 
 class NotComparable(BadInput):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +30,11 @@ class Campaign:
     name: str
     owner: str
     targets: tuple[Target, ...]
-    problems: tuple[ProblemBlock, ...]
-    kernels: tuple[KernelBlock, ...]
+    # Every kernel on every problem; or, where there are none of these, what is listed.
+    problems: tuple[ProblemBlock, ...] = ()
+    kernels: tuple[KernelBlock, ...] = ()
+    # By their canonical form, each once: see `in_order`.
+    listed: tuple[Configuration, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     rules: MeasuringRules = field(default_factory=MeasuringRules)
     # None: everything is measured, and nothing is looked for.
@@ -49,11 +52,22 @@ class Campaign:
     @property
     def size(self) -> int:
         """Configurations before constraints, and before those that two blocks share are counted once."""
-        return sum(map(len, self.problems)) * sum(map(len, self.kernels))
+        return sum(map(len, self.problems)) * sum(map(len, self.kernels)) + len(self.listed)
+
+    @cached_property
+    def families(self) -> tuple[str, ...]:
+        """The kernel families that it asks for."""
+        named = {block.family for block in self.kernels} | {one.kernel.family for one in self.listed}
+        return tuple(sorted(named))
 
     def factors(self) -> str:
         """The longest axes, for people: `problems[0].m 4,096, tiled.tile 32`."""
         return largest_factors([b.factors() for b in self.problems], [(b.family, b.factors()) for b in self.kernels])
+
+    def measures(self, kernel: Kernel) -> bool:
+        """Whether it asks for that kernel, on some problem and before constraints."""
+        of_blocks = any(block.family == kernel.family and kernel in set(block) for block in self.kernels)
+        return of_blocks or any(one.kernel == kernel for one in self.listed)
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -64,11 +78,18 @@ class Campaign:
             "owner": self.owner,
             "priority": self.priority,
             "targets": [target.to_document() for target in self.targets],
+            **self._what(),
+            "measure": self.rules.model_dump(mode="json"),
+            **({} if self.search is None else {"search": self.search.to_document()}),
+        }
+
+    def _what(self) -> dict[str, Any]:
+        if self.listed:
+            return {"configurations": [one.canonical for one in self.listed]}
+        return {
             "problems": [block.to_document() for block in self.problems],
             "kernels": [block.to_document() for block in self.kernels],
             "constraints": [constraint.text for constraint in self.constraints],
-            "measure": self.rules.model_dump(mode="json"),
-            **({} if self.search is None else {"search": self.search.to_document()}),
         }
 
     @cached_property
@@ -97,6 +118,7 @@ class Campaign:
         Raises:
             CampaignFileError: a constraint cannot be computed for a configuration, as in a division by zero.
         """
+        yield from self.listed
         of_problem = [c for c in self.constraints if c.of_problem]
         keeps_problem = _Filter(of_problem, PROBLEM_NAMES, self.where)
         streams = [_KernelStream(block, self) for block in self.kernels]
@@ -110,6 +132,12 @@ class Campaign:
                 for stream in streams:
                     for kernel in stream.kept_for(values):
                         yield Configuration(problem, kernel)
+
+
+def in_order(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]:
+    """Each once, by canonical form."""
+    by_name = {one.canonical: one for one in configurations}
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 class _KernelStream:

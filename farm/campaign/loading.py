@@ -14,10 +14,18 @@ from pydantic import ValidationError
 from farm.campaign import expressions
 from farm.campaign.axes import Axis, AxisPart
 from farm.campaign.blocks import KernelBlock, ProblemBlock, ShapeList, ShapeProduct, largest_factors
-from farm.campaign.campaign import Campaign
+from farm.campaign.campaign import Campaign, in_order
 from farm.campaign.messages import add_findings, field_path
 from farm.campaign.reading import FileProblems, Located, parse, read
-from farm.campaign.schema import AxesFields, CampaignFields, KernelFields, ProblemFields, ShapesFields
+from farm.campaign.schema import (
+    AxesFields,
+    CampaignFields,
+    KernelFields,
+    ListFields,
+    ProblemFields,
+    ShapesFields,
+    campaign_model,
+)
 from farm.campaign.search import FIELDS_OF, Search, Strategy
 from farm.campaign.targets import Target
 from farm.errors import CampaignTooLarge
@@ -58,12 +66,14 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
     return _built(_checked(file), file, None)
 
 
-def _checked(file: Located) -> CampaignFields:
-    _check_constraints_apply(file)
+def _checked(file: Located) -> CampaignFields | ListFields:
+    model = campaign_model(file.data)
     _check_sample_limits(file)
-    _check_search(file)
+    if model is CampaignFields:
+        _check_constraints_apply(file)
+        _check_search(file)
     try:
-        fields = CampaignFields.model_validate(file.data)
+        fields = model.model_validate(file.data)
     except ValidationError as error:
         add_findings(error, file)
         raise file.problems.as_error() from None
@@ -149,8 +159,13 @@ def _check_halving_leaves_some(campaign: Campaign, file: Located) -> None:
     file.problems.raise_if_any()
 
 
-def _refuse_too_large(fields: CampaignFields, path: Path, limit: int) -> None:
+def _refuse_too_large(fields: CampaignFields | ListFields, path: Path, limit: int) -> None:
     """Multiplies the lengths of the axes as written, without expanding one."""
+    if isinstance(fields, ListFields):
+        count = len(fields.configurations)
+        if count > limit:
+            raise CampaignTooLarge(path=path, count=count, limit=limit, factors=f"configurations {count:,}")
+        return
     problems = [_lengths(block) for block in fields.problems]
     kernels = [(b.family, {name: sum(p.count for p in parts) for name, parts in _axes(b)}) for b in fields.kernels]
     count = sum(math.prod(b.values()) for b in problems) * sum(math.prod(b.values()) for _, b in kernels)
@@ -180,12 +195,23 @@ def _axes(block: KernelFields) -> list[tuple[str, list[AxisPart]]]:
     return [(name, getattr(block, name)) for name in sorted(type(block).model_fields) if name != "family"]
 
 
-def _built(fields: CampaignFields, file: Located, path: Path | None, owner: str | None = None) -> Campaign:
+def _built(fields: CampaignFields | ListFields, file: Located, path: Path | None, owner: str | None = None) -> Campaign:
     """Brings every list into its normal order without repetitions, so that notation leaves no trace."""
     targets = {
         str(t): Target(t.kind, t.value, file.line_of(file.written(("targets", i))))
         for i, t in enumerate(fields.targets)
     }
+    common: dict[str, Any] = {
+        "name": fields.name,
+        "description": fields.description,
+        "owner": fields.owner or owner or login_name(),
+        "priority": fields.priority,
+        "targets": tuple(target for _, target in sorted(targets.items())),
+        "rules": fields.measure,
+        "path": path,
+    }
+    if isinstance(fields, ListFields):
+        return Campaign(**common, listed=in_order(fields.configurations))
     constraints = {
         c.text: expressions.Constraint(c.text, c.names, file.line_of(file.written(("constraints", i))))
         for i, c in enumerate(fields.constraints)
@@ -193,17 +219,11 @@ def _built(fields: CampaignFields, file: Located, path: Path | None, owner: str 
     problems = {_sort_key(block): block for block in map(_problem_block, fields.problems)}
     kernels = {_sort_key(block): block for block in map(_kernel_block, fields.kernels)}
     return Campaign(
-        name=fields.name,
-        description=fields.description,
-        owner=fields.owner or owner or _login_name(),
-        priority=fields.priority,
-        targets=tuple(target for _, target in sorted(targets.items())),
+        **common,
         problems=tuple(block for _, block in sorted(problems.items())),
         kernels=tuple(block for _, block in sorted(kernels.items())),
         constraints=tuple(constraint for _, constraint in sorted(constraints.items())),
-        rules=fields.measure,
         search=None if fields.search is None else fields.search.in_normal_form(),
-        path=path,
     )
 
 
@@ -231,7 +251,8 @@ def _kernel_block(block: KernelFields) -> KernelBlock:
     return KernelBlock(block.family, tuple((name, Axis.of(parts)) for name, parts in _axes(block)))
 
 
-def _login_name() -> str:
+def login_name() -> str:
+    """Who owns what a person submits without saying whose it is."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without a login name: no variable, no entry in /etc/passwd

@@ -13,12 +13,12 @@ from pydantic_core import ErrorDetails
 
 from farm.campaign.axes import shown
 from farm.campaign.reading import Located, Location
-from farm.campaign.schema import MODEL_OF_ITEM, AxesFields, CampaignFields, ShapesFields
+from farm.campaign.schema import MODEL_OF_ITEM, AxesFields, CampaignFields, ListFields, ShapesFields, campaign_model
 from farm.campaign.words import did_you_mean
 
 
 def add_findings(error: ValidationError, file: Located) -> None:
-    """Adds one line to the file's problems for each finding of a validation of `CampaignFields`."""
+    """Adds one line to the file's problems for each finding of a validation of a whole campaign file."""
     for detail in error.errors(include_url=False):
         location = file.written(detail["loc"])
         text = _text_of(detail, location, file)
@@ -63,7 +63,10 @@ def _unknown_field(location: Location, file: Located) -> str:
         return f"a block of problems has shapes, or m, n and k, not both; remove shapes or {name}"
     if model is AxesFields and name == "shapes":
         return "a block of problems has shapes, or m, n and k, not both"
-    return f"there is no such field here; {did_you_mean(name, model.model_fields, what='the fields are')}"
+    if model is ListFields and name in CampaignFields.model_fields:
+        return f"configurations are all that such a campaign measures; remove {name}, or configurations"
+    known = [*model.model_fields, *(["configurations"] if model is CampaignFields else [])]
+    return f"there is no such field here; {did_you_mean(name, known, what='the fields are')}"
 
 
 def _missing_field(location: Location, file: Located) -> str:
@@ -91,10 +94,10 @@ def _model_at(location: Location, file: Located) -> type[BaseModel]:
         item = file.data[str(location[0])]
         if isinstance(item, list):
             if len(location) == 1:
-                return CampaignFields
+                return campaign_model(file.data)
             item = item[int(location[1])]
         return MODEL_OF_ITEM[str(location[0])](item)
-    model: type[BaseModel] = CampaignFields
+    model: type[BaseModel] = campaign_model(file.data)
     for step in location:
         annotation = model.model_fields[str(step)].annotation if step in model.model_fields else None
         for kind in (annotation, *typing.get_args(annotation)):  # a field that may be left out is a model or None

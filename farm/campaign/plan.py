@@ -230,9 +230,8 @@ def plan(campaign: Campaign, devices: Sequence[KnownDevice], *, allow_missing: b
         for destination in _resolved(target, devices, campaign, allow_missing):
             name = destination.pool.name if isinstance(destination, Destination) else "any"
             destinations.setdefault(name, destination)
-    families = sorted({block.family for block in campaign.kernels})
-    if not any(_applies(family, destination) for family in families for destination in destinations.values()):
-        needs = " and ".join(f"{family} runs on {FAMILIES[family].kind} devices" for family in families)
+    if not any(_applies(family, destination) for family in campaign.families for destination in destinations.values()):
+        needs = " and ".join(f"{family} runs on {FAMILIES[family].kind} devices" for family in campaign.families)
         kinds = sorted({kind for destination in destinations.values() for kind in _kinds(destination)})
         raise NothingToMeasure(path=campaign.where, why=f"{needs}, its targets are {' and '.join(kinds)} devices")
     return Plan(campaign, destinations)

@@ -18,7 +18,7 @@ from farm.campaign.targets import ANY, Target, TargetKind
 from farm.campaign.words import did_you_mean
 from farm.errors import FarmError
 from farm.gemm import LARGEST_EXTENT, ElementTypes, Layout, Shape
-from farm.kernels import FAMILIES, Parameter
+from farm.kernels import FAMILIES, Configuration, Parameter
 from farm.measurement import MeasuringRules
 
 T = TypeVar("T")
@@ -225,21 +225,43 @@ def _description_of(written: object) -> str:
     raise ValueError("a description is text; write it after the colon, or remove the field")
 
 
-class CampaignFields(FileModel):
-    """A whole campaign file."""
+def _configuration_of(written: object) -> Configuration:
+    if not isinstance(written, str):
+        raise ValueError(f"{shown(written)} is not a configuration; write tiled(tile=16) 512x512x512 f32")  # noqa: TRY004
+    return Configuration.parse(written)
+
+
+class CommonFields(FileModel):
+    """What every campaign file has, however it says what is measured."""
 
     name: Annotated[str, _parsed(_name_of)]
     description: Annotated[str, _parsed(_description_of)] = ""
     owner: Annotated[str | None, _parsed(_owner_of)] = None
     priority: int = Field(default=0, ge=-100, le=100, description="higher goes first")
     targets: OneOrMore[Annotated[Target, _parsed(_target_of)]] = [ANY]
+    measure: MeasuringRules = MeasuringRules()
+
+
+class CampaignFields(CommonFields):
+    """A whole campaign file that measures every kernel on every problem."""
+
     problems: OneOrMore[Annotated[ProblemFields, _parsed(_problems_of)]]
     kernels: OneOrMore[Annotated[KernelFields, _parsed(_kernel_of)]]
     constraints: Annotated[
         list[Annotated[expressions.Constraint, _parsed(expressions.parse)]], BeforeValidator(_as_list)
     ] = []
-    measure: MeasuringRules = MeasuringRules()
     search: Search | None = None
+
+
+class ListFields(CommonFields):
+    """A whole campaign file that lists its configurations one by one."""
+
+    configurations: OneOrMore[Annotated[Configuration, _parsed(_configuration_of)]]
+
+
+def campaign_model(written: object) -> type[CampaignFields | ListFields]:
+    """The model of a campaign file: with a list of configurations, or with problems and kernels."""
+    return ListFields if isinstance(written, dict) and "configurations" in written else CampaignFields
 
 
 MODEL_OF_ITEM: dict[str, Callable[[object], type[BaseModel]]] = {"problems": problem_model, "kernels": kernel_model}

@@ -102,7 +102,7 @@ def summarise(plan: Plan) -> PlanSummary:
     families: Counter[str] = Counter()
     jobs: Counter[tuple[str, str]] = Counter()
     invalid: Counter[tuple[str, str]] = Counter()
-    groups = _Reasons()
+    groups = Reasons()
     search = plan.campaign.search
     rounds = _Rounds(plan, search or Search(strategy=Strategy.GRID))
     binaries: set[Binary] = set()
@@ -212,7 +212,7 @@ def _counting(plan: Plan, families: Counter[str]) -> Iterator[PlannedJob]:
 _STANDALONE_NUMBER = re.compile(r"(?<![\w.])\d[\d,.]*(?!\w)")
 
 
-class _Reasons:
+class Reasons:
     """Reasons grouped by their text without its numbers: the many sizes of too large a tile are one reason."""
 
     def __init__(self) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from farm.campaign.loading import login_name
 from farm.cli.files import writable
 from farm.cli.output import JsonOption, emit_json, remarks
-from farm.services.session import session
+from farm.errors import NothingShared
+from farm.services.session import Session, session
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from farm.compare.comparing import Beside, Comparison
+    from farm.compare.comparing import Comparison
+    from farm.compare.gathering import Question
 
 
 def compare(
@@ -77,6 +76,20 @@ def compare(
     carbon: Annotated[
         float | None, typer.Option("--carbon", metavar="G_PER_KWH", min=0, help="Grams of CO2 per kWh of your power.")
     ] = None,
+    fill: Annotated[
+        bool,
+        typer.Option(
+            "--fill", help="Submit what another side has and a side has not, to be measured.", show_default=False
+        ),
+    ] = False,
+    predict: Annotated[
+        bool,
+        typer.Option(
+            "--predict",
+            help="Where a side was not measured, ask the champion of its type; told apart from what was.",
+            show_default=False,
+        ),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write every pair to this CSV file.", show_default=False)
     ] = None,
@@ -85,111 +98,63 @@ def compare(
     """Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost."""
     # These load numpy, which no other command needs to wait for.
     from farm.cli import compared
-    from farm.compare.comparing import Question
     from farm.compare.comparing import compare as answer
+    from farm.compare.gathering import Question
+    from farm.compare.statistics import TIE
 
-    question = Question(
-        sides=sides or (),
-        by=by,
-        campaign=campaign,
-        device_type=device_type,
-        family=family,
-        dtype=dtype,
-        any_source=any_source,
-        mixed=mixed,
-        **({} if tie is None else {"tie": tie / 100}),
-        prices=price or (),
-        grams_per_kwh=carbon,
-    )
     with session() as opened:
-        found = answer(opened.engine, question)
-        with opened.engine.connect() as connection:
-            tops = {side.held.name: _top(connection, side, top) for side in found.sides} if top else {}
-            if output is not None:
-                _export(connection, found, output)
-    if as_json:
-        emit_json(_to_json(found, tops))
-        return
-    compared.show(found, tops)
-    if output is not None:
-        remarks.print(f"{sum(side.overall.configurations for side in found.sides):,} pairs in {output}", markup=False)
-
-
-_FIGURES = ("runtime_ms", "power_w", "energy_mj")
-
-
-def _to_json(found: Comparison, tops: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    from farm.compare.statistics import CONFIDENCE
-
-    return {
-        "baseline": asdict(found.baseline),
-        "confidence": CONFIDENCE,
-        "tie": found.tie,
-        "notes": list(found.notes),
-        "sides": [
-            {
-                **asdict(side.held),
-                "overall": asdict(side.overall),
-                **{
-                    name: {label: asdict(figures) for label, figures in getattr(side, name).items()}
-                    for name in ("by_type", "by_size", "by_bound")
-                },
-                "money_per_pflop": None if side.money is None else asdict(side.money),
-                "co2_g_per_pflop": None if side.carbon is None else asdict(side.carbon),
-                **({"top": tops[side.held.name]} if tops else {}),
-            }
-            for side in found.sides
-        ],
-    }
-
-
-def _top(connection: Connection, side: Beside, count: int) -> list[dict[str, Any]]:
-    """The configurations that differ most in time, with both sides' figures."""
-    return _described(connection, side, side.pairs.most_different(count))
-
-
-def _described(connection: Connection, side: Beside, which: Any) -> list[dict[str, Any]]:
-    from farm.compare import reading
-    from farm.compare.statistics import Verdict
-
-    words = {Verdict.LESS: "faster", Verdict.TIE: "tie", Verdict.MORE: "slower", Verdict.UNSURE: "unsure"}
-    pairs = side.pairs
-    columns = {
-        f"{of}{name}": getattr(one, name)[which].tolist()
-        for name in _FIGURES
-        for of, one in (("baseline_", pairs.baseline), ("", pairs.side))
-    }
-    return [
-        {
-            **configuration,
-            **{name: None if values[n] != values[n] else values[n] for name, values in columns.items()},
-            "time_ratio": columns["runtime_ms"][n] / columns["baseline_runtime_ms"][n],
-            "verdict": words[Verdict(verdict)],
-        }
-        for n, (configuration, verdict) in enumerate(
-            zip(reading.described(connection, pairs.ids[which]), pairs.verdict[which].tolist(), strict=True)
+        question = Question(
+            sides=sides or (),
+            by=by,
+            campaign=campaign,
+            device_type=device_type,
+            family=family,
+            dtype=dtype,
+            any_source=any_source,
+            mixed=mixed,
+            tie=TIE if tie is None else tie / 100,
+            prices=price or (),
+            grams_per_kwh=carbon,
+            top=top,
+            predict_from=opened.urls.tracking_uri if predict else None,
         )
-    ]
+        filled: list[dict[str, Any]] | None = None
+        if fill:
+            filled, found = _filled(opened, question)
+        else:
+            found = answer(opened.engine, question)
+        written = 0
+        if output is not None and found is not None:
+            with writable(output):
+                written = found.write_csv(opened.engine, output)
+    if as_json:
+        told: dict[str, Any] = {"baseline": None, "sides": []} if found is None else found.to_json()
+        emit_json(told if filled is None else {**told, "fills": filled})
+        return
+    if filled is not None:
+        compared.show_fills(filled)
+    if found is not None:
+        compared.show(found, filled=fill)
+    if found is not None and output is not None:
+        remarks.print(f"{written:,} pairs in {output}", markup=False)
 
 
-def _export(connection: Connection, found: Comparison, output: Path) -> None:
-    """Every pair of every side, as CSV: empty where a side has no such figure, JSON where a column holds an object."""
-    import csv
+def _filled(opened: Session, question: Question) -> tuple[list[dict[str, Any]], Comparison | None]:
+    """Submits what sides lack. Returns what became of it, and the comparison as it is without: None where nothing is shared."""
+    from farm.builds import versions_of
+    from farm.compare import filling
+    from farm.compare.comparing import compared
+    from farm.compare.gathering import gather
 
-    import numpy as np
-
-    with writable(output), output.open("w", encoding="utf-8", newline="") as file:
-        writer = None
-        for side in found.sides:
-            for start in range(0, side.overall.configurations, _AT_ONCE):
-                which = np.arange(start, min(start + _AT_ONCE, side.overall.configurations))
-                for row in _described(connection, side, which):
-                    line = {"baseline": found.baseline.name, "side": side.held.name, **row}
-                    line["parameters"] = json.dumps(line["parameters"])
-                    if writer is None:
-                        writer = csv.DictWriter(file, fieldnames=list(line), lineterminator="\n")
-                        writer.writeheader()
-                    writer.writerow(line)
-
-
-_AT_ONCE = 20_000
+    gathered = gather(opened.engine, question, filling=True)
+    told = []
+    for one in filling.fills(opened.engine, gathered, owner=login_name()):
+        stored = filling.submit(opened.engine, one, versions_of(opened.settings))
+        told.append(
+            {**one.to_json(), "new": stored is not None and stored.new, "new_jobs": stored.jobs if stored else 0}
+        )
+    try:
+        return told, compared(opened.engine, gathered)
+    except NothingShared as error:
+        remarks.print(str(error).split(" Run the same", maxsplit=1)[0], markup=False)
+        return told, None

@@ -9,50 +9,96 @@ from typing import Any
 from rich.markup import escape
 
 from farm.cli.output import configuration_text, console, remarks, table
-from farm.compare.comparing import Beside, Comparison, Figures, Held
+from farm.compare.comparing import Beside, Comparison, Held
 from farm.compare.costs import FEWEST_SHAPES, Cost
-from farm.compare.statistics import Ratio
-from farm.texts import some_of
+from farm.compare.findings import Figures, Findings
+from farm.compare.predicting import Forecast
+from farm.compare.statistics import BOUNDS_CONFIDENCE, Ratio
+from farm.texts import seconds_text, some_of
 
 _BASELINE = ascii_uppercase[0]
 
 
-def show(found: Comparison, tops: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Sides get letters, as their names may be long; the baseline is A."""
+def show(found: Comparison, *, filled: bool) -> None:
+    """Sides get letters, as their names may be long; the baseline is A. `filled`: what is missing was submitted."""
     letters = dict(zip((side.held.name for side in found.sides), ascii_uppercase[1:], strict=False))
-    _print_sides([(_BASELINE, found.baseline), *((letters[side.held.name], side.held) for side in found.sides)])
     named = [(letters[side.held.name], side) for side in found.sides]
-    _print_overall(named, found.tie)
-    _print_costs(named)
-    for letter, side in named:
-        _print_groups(letter, side)
-    for letter, side in named:
-        if tops:
-            _print_top(letter, tops[side.held.name])
+    every = [(_BASELINE, found.baseline), *((letter, side.held) for letter, side in named)]
+    _print_sides(every)
+    measured = [(letter, side.measured) for letter, side in named if side.measured.overall is not None]
+    predicted = [(letter, side.predicted) for letter, side in named if side.predicted.overall is not None]
+    if measured:
+        _print_overall(measured, found.question.tie, what="")
+    _print_costs(measured, what="")
+    for letter, one in measured:
+        _print_groups(letter, one, what="")
+        if one.top:
+            _print_top(letter, one.top, what="")
+    if predicted:
+        _print_forecasts(every, named)
+        _print_overall(predicted, found.question.tie, what=_PREDICTED)
+        _print_costs(predicted, what=_PREDICTED)
+        for letter, one in predicted:
+            _print_groups(letter, one, what=_PREDICTED)
+            if one.top:
+                _print_top(letter, one.top, what=_PREDICTED)
     for note in found.notes:
         console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
-    shown = [f for side in found.sides for f in (side.overall, *_figures_of_groups(side))]
+    shown = [f for _, one in (*measured, *predicted) for f in (one.overall, *_figures_of_groups(one)) if f is not None]
     if any(figures.shapes < FEWEST_SHAPES for figures in shown):
         remarks.print(f"Fewer than {FEWEST_SHAPES} shapes have no interval (–).")
+    if not filled and any(held.missing for _, held in every):
+        asks = "" if found.question.predict_from else ", [bold]--predict[/] asks models for it"
+        remarks.print(f"[bold]--fill[/] submits what is missing{asks}.")
 
 
-def _figures_of_groups(side: Beside) -> list[Figures]:
-    return [figures for grouped in (side.by_type, side.by_size, side.by_bound) for figures in grouped.values()]
+_PREDICTED = "PREDICTED: "
+
+
+def _figures_of_groups(one: Findings) -> list[Figures]:
+    return [figures for grouped in (one.by_type, one.by_size, one.by_bound) for figures in grouped.values()]
 
 
 def _print_sides(sides: Sequence[tuple[str, Held]]) -> None:
-    columns = ["", "side", "devices", "rows", "configurations"]
+    columns = ["", "side", "devices", "rows", "configurations", "missing"]
     lines = [
         (
             letter,
             f"{held.name}{' (baseline)' if letter == _BASELINE else ''}",
-            _devices(held),
+            _devices(held) if held.devices else None,
             held.rows,
             held.configurations,
+            held.missing,
         )
         for letter, held in sides
     ]
     console.print(table("sides", columns, lines, right=columns[3:]))
+
+
+def _print_forecasts(every: Sequence[tuple[str, Held]], named: Sequence[tuple[str, Beside]]) -> None:
+    """Which pairs have one figure that was not measured, and whose it is."""
+    for letter, side in named:
+        figures, pairs = side.predicted.overall, side.predicted.pairs
+        if figures is None or pairs is None:
+            continue
+        measured = side.measured.overall
+        total = figures.configurations + (0 if measured is None else measured.configurations)
+        held = dict(every)
+        whose = [
+            f"{int(count):,} of {of} by {_champion(forecast)}"
+            for of, count in ((_BASELINE, pairs.baseline_predicted.sum()), (letter, pairs.predicted.sum()))
+            if count and (forecast := held[of].forecast) is not None
+        ]
+        console.print(
+            f"Of {total:,} pairs of {letter} and {_BASELINE}, {figures.configurations:,} have one figure that is "
+            f"predicted: {', '.join(whose)}.",
+            markup=False,
+        )
+
+
+def _champion(forecast: Forecast) -> str:
+    off = "" if forecast.error_pct is None else f" (± {forecast.error_pct:.2g}% holds nine of ten)"
+    return f"{forecast.model} v{forecast.version}{off}"
 
 
 def _devices(held: Held) -> str:
@@ -61,49 +107,55 @@ def _devices(held: Held) -> str:
     return f"{len(held.devices):,} x {some_of(types, most=3)} on {some_of(hosts, most=3)}"
 
 
-def _print_overall(sides: Sequence[tuple[str, Beside]], tie: float) -> None:
-    columns = ["", "shared", "shapes", "time", "TFLOP/s", "power", "energy"]
+def _print_overall(sides: Sequence[tuple[str, Findings]], tie: float, *, what: str) -> None:
+    """`what` begins the titles of what is not measured."""
+    figured = [(letter, one.overall) for letter, one in sides if one.overall is not None]
+    columns = ["", "predicted" if what else "shared", "shapes", "time", "TFLOP/s", "power", "energy"]
     lines = [
         (f"{letter} / {_BASELINE}", f.configurations, f.shapes, *map(_ratio, (f.time, f.tflops, f.power, f.energy)))
-        for letter, f in ((letter, side.overall) for letter, side in sides)
+        for letter, f in figured
     ]
-    title = "median ratio over shapes (95% interval)"
+    bounds = f", with the model's {BOUNDS_CONFIDENCE:.0%} bounds" if what else ""
+    title = f"{what}median ratio over shapes (95% interval{bounds})"
     console.print(table(title, columns, lines, right=columns[1:], whole=columns))
     columns = ["", "faster", "tie", "slower", "unsure", f"{_BASELINE} reaches", "it reaches"]
     lines_of_verdicts = [
-        (
-            letter, f.faster, f.ties, f.slower, f.unsure,
-            _percent(f.baseline_roofline), _percent(f.roofline),
-        )
-        for letter, f in ((letter, side.overall) for letter, side in sides)
-    ]  # fmt: skip
-    title = f"configurations by time (a tie is within {100 * tie:g}%), and median share of the roofline"
+        (letter, f.faster, f.ties, f.slower, f.unsure, _percent(f.baseline_roofline), _percent(f.roofline))
+        for letter, f in figured
+    ]
+    title = f"{what}configurations by time (a tie is within {100 * tie:g}%), and median share of the roofline"
     console.print(table(title, columns, lines_of_verdicts, right=columns[1:]))
 
 
-def _print_costs(sides: Sequence[tuple[str, Beside]]) -> None:
+def _print_costs(sides: Sequence[tuple[str, Findings]], *, what: str) -> None:
     lines = [
-        (f"{letter} / {_BASELINE}", what, cost.baseline, cost.side, _interval(cost), cost.configurations)
+        (f"{letter} / {_BASELINE}", of, cost.baseline, cost.side, _interval(cost), cost.configurations)
         for letter, side in sides
-        for what, cost in (("money", side.money), ("g CO2", side.carbon))
+        for of, cost in (("money", side.money), ("g CO2", side.carbon))
         if cost is not None
     ]
     columns = ["", "per PFLOP", _BASELINE, "side", "ratio", "configurations"]
+    title = f"{what}cost of 1e15 operations, of every {'predicted' if what else 'shared'} configuration once"
     if lines:
-        console.print(
-            table("cost of 1e15 operations, of every shared configuration once", columns, lines, right=columns[2:])
-        )
+        console.print(table(title, columns, lines, right=columns[2:]))
 
 
-def _print_groups(letter: str, side: Beside) -> None:
-    columns = ["", "shared,\nshapes", "time", "power", "energy", "faster / tie /\nslower / unsure"]
+def _print_groups(letter: str, side: Findings, *, what: str) -> None:
+    columns = [
+        "",
+        f"{'predicted' if what else 'shared'},\nshapes",
+        "time",
+        "power",
+        "energy",
+        "faster / tie /\nslower / unsure",
+    ]
     lines = [
         (label, f"{f.configurations:,}\n{f.shapes:,}", *map(_ratio, (f.time, f.power, f.energy)), _verdicts(f))
         for grouped in (side.by_type, side.by_size, side.by_bound)
         for label, f in grouped.items()
     ]
-    what = f"type, size, and bound on {_BASELINE}" if side.by_bound else "type and size"
-    console.print(table(f"{letter} / {_BASELINE} by {what}", columns, lines, right=columns[1:], whole=columns))
+    by = f"type, size, and bound on {_BASELINE}" if side.by_bound else "type and size"
+    console.print(table(f"{what}{letter} / {_BASELINE} by {by}", columns, lines, right=columns[1:], whole=columns))
 
 
 def _verdicts(figures: Figures) -> str:
@@ -111,13 +163,19 @@ def _verdicts(figures: Figures) -> str:
     return " / ".join(f"{count:,}" for count in counts[:2]) + " /\n" + " / ".join(f"{count:,}" for count in counts[2:])
 
 
-def _print_top(letter: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_top(letter: str, rows: Sequence[Mapping[str, Any]], *, what: str) -> None:
     columns = ["configuration", f"{_BASELINE} ms", f"{letter} ms", "ratio", ""]
     lines = [
-        (configuration_text(row), row["baseline_runtime_ms"], row["runtime_ms"], row["time_ratio"], row["verdict"])
+        (
+            configuration_text(row),
+            _marked(row["baseline_runtime_ms"], row["baseline_predicted"]),
+            _marked(row["runtime_ms"], row["predicted"]),
+            row["time_ratio"],
+            row["verdict"],
+        )
         for row in rows
     ]
-    console.print(table(f"{letter} / {_BASELINE}: what differs most in time", columns, lines, right=columns[1:4]))
+    console.print(table(f"{what}{letter} / {_BASELINE}: what differs most in time", columns, lines, right=columns[1:4]))
 
 
 def _ratio(ratio: Ratio | None) -> str | None:
@@ -141,3 +199,42 @@ def _factor(value: float) -> str:
 
 def _percent(share: float | None) -> str | None:
     return None if share is None else f"{100 * share:.1f}%"
+
+
+def _marked(value: float, predicted: bool) -> float | str:
+    """A time that was not measured, with its sign."""
+    return f"{value:.4g} (predicted)" if predicted else value
+
+
+def show_fills(fills: Sequence[Mapping[str, Any]]) -> None:
+    """What was submitted for each side, and what was not, and why."""
+    if not fills:
+        console.print("No side lacks anything that another one has: nothing is submitted.")
+        return
+    columns = ["side", "missing", "cannot run", "under way", "jobs", "campaign", "device time, at most"]
+    lines = [
+        (
+            one["side"],
+            one["missing"],
+            *(3 * [None] if one["why_not"] else [one["cannot_run"], sum(one["underway"].values()), one["jobs"]]),
+            one["campaign"],
+            seconds_text(sum(one["estimated_seconds"].values())) if one["campaign"] else None,
+        )
+        for one in fills
+    ]
+    console.print(table("filling what is missing", columns, lines, right=columns[1:5], whole=columns))
+    for one in fills:
+        for line in _said_of(one):
+            console.print(line, markup=False, soft_wrap=True)
+    submitted = [one["campaign"] for one in fills if one["campaign"]]
+    if submitted:
+        remarks.print(f"[bold]farm watch {escape(submitted[0])}[/] follows it.")
+
+
+def _said_of(one: Mapping[str, Any]) -> list[str]:
+    said = [f"{one['side']} is not filled: {one['why_not']}."] if one["why_not"] else []
+    if one["campaign"] and not one["new"]:
+        said.append(f"{one['campaign']} is known already; {one['new_jobs']:,} jobs are new.")
+    said += [f"{one['side']}: {count:,} are under way in {name}." for name, count in one["underway"].items()]
+    said += [f"{one['side']} cannot run {group['count']:,}: {group['reason']}." for group in one["left_out"]]
+    return [*said, *one["notes"]]

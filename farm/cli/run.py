@@ -55,7 +55,7 @@ def run(
     """
     began = time.monotonic()
     campaign = load(file, limit=settings().max_configurations)
-    builds = can_build() and any(FAMILIES[block.family].binary for block in campaign.kernels)
+    builds = can_build() and any(FAMILIES[family].binary for family in campaign.families)
     programs = ("coordinator", "workers", *(("trainer",) if train else ()), *(("builder",) if builds else ()))
     with session(broker=True) as opened, Stack.attach_or_start(opened.settings, opened.urls, programs) as stack:
         if NVIDIA_DRIVER.exists() and importlib.util.find_spec("cupy") is None:

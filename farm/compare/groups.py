@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -33,6 +33,11 @@ class Problems:
     beta: Floats
     family: Ints  # which of `families`
     families: list[str]
+
+    def at(self, which: Ints) -> Problems:
+        """Those configurations alone."""
+        names = ("m", "n", "k", "types", "beta", "family")
+        return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
 @dataclass(frozen=True, slots=True)

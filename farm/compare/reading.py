@@ -232,27 +232,18 @@ def _keys(words: Words) -> Words:
 
 
 _PROBLEM = "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.family"
+_WHOLE = """
+c.id::text AS configuration_id, c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.family,
+c.parameters::text AS parameters
+"""
 _HELD = text("SELECT reltuples FROM pg_class WHERE oid = 'configurations'::regclass")
 AT_ONCE = 20_000
 """Configurations that are asked for by id in one query."""
 
 
 def problems(engine: Engine, ids: Words) -> Problems:
-    """The problem of each id [configurations, 2]. All of the table are read where a good part of it is wanted."""
-    import pyarrow as pa
-
-    with engine.connect() as connection:
-        held = connection.execute(_HELD).scalar_one()  # -1 where nobody counted yet
-    select = f"SELECT c.id, {_PROBLEM} FROM configurations c"
-    if len(ids) * 4 >= held:
-        found = _read(engine, select)
-    else:
-        chunks = [
-            f"{select} WHERE c.id = ANY('{{{_listed_ids(ids[start : start + AT_ONCE])}}}')"
-            for start in range(0, len(ids), AT_ONCE)
-        ]
-        found = pa.concat_tables([_read(engine, chunk) for chunk in chunks])
-    at = _found_at(_words(found["id"]), ids)
+    """The problem of each id [configurations, 2]."""
+    found, at = _of_ids(engine, ids, _PROBLEM)
     types, families = (_storage(found[name]).dictionary_encode() for name in ("types", "family"))
     return Problems(
         **{name: _numbers(found[name])[at] for name in ("m", "n", "k", "beta")},
@@ -261,6 +252,33 @@ def problems(engine: Engine, ids: Words) -> Problems:
         family=_numbers(families.indices)[at].astype(np.int64),
         families=families.dictionary.to_pylist(),
     )
+
+
+def described(engine: Engine, ids: Words) -> Any:
+    """The columns of configurations as an Arrow table, in the order of `ids` [configurations, 2]; parameters are JSON."""
+    found, at = _of_ids(engine, ids, _WHOLE)
+    return found.drop_columns(["id"]).take(at)
+
+
+def _of_ids(engine: Engine, ids: Words, columns: str) -> tuple[Any, Ints]:
+    """These columns of configurations as an Arrow table, and where in it each id is.
+
+    All of the table are read where a good part of it is wanted.
+    """
+    import pyarrow as pa
+
+    with engine.connect() as connection:
+        held = connection.execute(_HELD).scalar_one()  # -1 where nobody counted yet
+    select = f"SELECT c.id, {columns} FROM configurations c"
+    if len(ids) * 4 >= held:
+        found = _read(engine, select)
+    else:
+        chunks = [
+            f"{select} WHERE c.id = ANY('{{{_listed_ids(ids[start : start + AT_ONCE])}}}')"
+            for start in range(0, len(ids), AT_ONCE)
+        ]
+        found = pa.concat_tables([_read(engine, chunk) for chunk in chunks])
+    return found, _found_at(_words(found["id"]), ids)
 
 
 def _found_at(there: Words, wanted: Words) -> Ints:
@@ -281,22 +299,6 @@ def as_uuids(ids: Words) -> list[uuid.UUID]:
 
 def _listed_ids(ids: Words) -> str:
     return ",".join(map(str, as_uuids(ids)))
-
-
-_WHOLE = text("""
-SELECT id AS configuration_id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters
-FROM configurations WHERE id = ANY(:ids)
-""")
-
-
-def described(connection: Connection, ids: Words) -> list[dict[str, Any]]:
-    """The columns of configurations, in the order of `ids` [configurations, 2]."""
-    found = dict[uuid.UUID, dict[str, Any]]()
-    listed = as_uuids(ids)
-    for start in range(0, len(listed), AT_ONCE):
-        chunk = connection.execute(_WHOLE, {"ids": listed[start : start + AT_ONCE]}).mappings()
-        found |= {row["configuration_id"]: dict(row) for row in chunk}
-    return [found[one] for one in listed]
 
 
 def _read(engine: Engine, statement: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -67,6 +67,13 @@ class Side:
     source: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
 
+    def conditions(self) -> dict[str, str]:
+        """What it asks of rows beside the devices that they are of, as it was written."""
+        given = {
+            name: getattr(self, name) for name in ("campaign", "since", "until", "clocks", "distribution", "source")
+        }
+        return {name: str(value) for name, value in given.items() if value is not None} | dict(self.environment)
+
 
 def parse(text: str) -> Side:
     """Reads `type=nvidia-h200,since=2026-05-01`, or a bare word. Raises `BadSide`."""
@@ -98,12 +105,12 @@ def times_of(sides: Iterable[Side]) -> list[datetime]:
     return sorted({when for side in sides for when in (side.since, side.until) if when is not None})
 
 
-def settle(side: Side, devices: Sequence[Device]) -> Side:
-    """The side with its bare word and the beginning of a UUID made exact.
+def settle(side: Side, devices: Sequence[Device], predictable: Collection[str] = ()) -> Side:
+    """The side with its bare word and the beginning of a UUID made exact. `predictable` are types that need no device.
 
     Raises `NothingOfThat` or `AmbiguousDevice` for a type, host or device that the farm does not know.
     """
-    types, hosts = sorted({d.type for d in devices}), sorted({d.host for d in devices})
+    types, hosts = sorted({d.type for d in devices} | set(predictable)), sorted({d.host for d in devices})
     if side.word is not None:
         key = "type" if side.word in types else "host" if side.word in hosts else "device"
         if getattr(side, key) is not None:
@@ -131,6 +138,15 @@ def settle(side: Side, devices: Sequence[Device]) -> Side:
 def _beginning(word: str, devices: Sequence[Device]) -> list[Device]:
     exact = [d for d in devices if d.uuid == word]
     return exact or [d for d in devices if d.uuid.lower().startswith(word.lower())]
+
+
+def types_of(side: Side, devices: Iterable[Device]) -> tuple[str, ...]:
+    """The device types that a settled side means: those of the devices that its conditions leave, or the one that it names."""
+    wanted = {"type": side.type, "host": side.host, "uuid": side.device}
+    left = {
+        d.type for d in devices if all(getattr(d, key) == value for key, value in wanted.items() if value is not None)
+    }
+    return tuple(sorted(left)) or ((side.type,) if side.type is not None else ())
 
 
 def check_environment(side: Side, environments: Iterable[Mapping[str, Any]]) -> None:

@@ -15,14 +15,31 @@ import numpy as np
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 CONFIDENCE = 0.95
+
+BOUNDS_CONFIDENCE = 0.9
+"""What a model's bounds hold, as they were calibrated: nine measurements of ten."""
 
 TIE = 0.01
 """A difference that nobody needs to know of, as a share: clocks and temperatures move a time by as much from run to run."""
 
 RUN_ERROR = 0.003
 """Standard error of a ratio beside what the samples of its two times scatter: the same again, on the same card, is not quite the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """One figure of a side for each configuration: [configurations], medians over its rows, NaN where it has none."""
+
+    runtime_ms: Floats
+    runtime_rse: Floats  # the largest of its rows
+    power_w: Floats
+    energy_mj: Floats
+
+    def at(self, which: Ints) -> Reduced:
+        return Reduced(*(getattr(self, name)[which] for name in self.__slots__))
 
 
 def median_interval(values: Floats, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
@@ -64,12 +81,27 @@ class Ratio:
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
 
-def ratio_of(log_ratios: Floats, shapes: Ints, confidence: float = CONFIDENCE) -> Ratio | None:
-    """log_ratios [pairs]; shapes [pairs] says which shape a pair is of. None without a pair."""
+def ratio_of(
+    log_ratios: Floats,
+    shapes: Ints,
+    confidence: float = CONFIDENCE,
+    *,
+    bounds: tuple[Floats, Floats] | None = None,
+) -> Ratio | None:
+    """log_ratios [pairs]; shapes [pairs] says which shape a pair is of. None without a pair.
+
+    `bounds`: what each of them is at the least and at the most, [pairs] each. The interval then goes from the beginning of that
+    of the least to the end of that of the most, as what they are off by may be the same everywhere: more shapes do not make it
+    narrower. Without it where a bound is NaN.
+    """
     by_shape = medians_by(log_ratios, shapes)
     if not len(by_shape):
         return None
     low, high = median_interval(by_shape, confidence) or (None, None)
+    if bounds is not None:
+        least, most = (median_interval(medians_by(bound, shapes), confidence) for bound in bounds)
+        known = bool(np.isfinite(bounds).all())
+        low, high = (least[0], most[1]) if known and least is not None and most is not None else (None, None)
     return Ratio(
         ratio=math.exp(float(np.median(by_shape))),
         low=None if low is None else math.exp(low),
@@ -132,6 +164,21 @@ def verdicts(log_ratios: Floats, errors: Floats, *, tie: float = TIE, confidence
     differs = (apart > limit) & (apart > half)
     found[differs & (log_ratios < 0)] = Verdict.LESS
     found[differs & (log_ratios > 0)] = Verdict.MORE
+    return found
+
+
+def verdicts_within(middle: Floats, low: Floats, high: Floats, errors: Floats, *, tie: float = TIE) -> Ints:
+    """A `Verdict` for each pair of which one figure is predicted: logarithms of its ratio with its bounds, [pairs] each.
+
+    As `verdicts`, with the distances to the bounds as the interval, which the standard errors of what was measured widen at the
+    same confidence. Without bounds (NaN) all is unsure.
+    """
+    limit, noise = math.log1p(tie), NormalDist().inv_cdf((1 + BOUNDS_CONFIDENCE) / 2) * errors
+    below, above = np.hypot(middle - low, noise), np.hypot(high - middle, noise)
+    found = np.full(len(middle), Verdict.UNSURE, dtype=np.int64)
+    found[(np.abs(middle) <= limit) & (below <= limit) & (above <= limit)] = Verdict.TIE
+    found[(middle < -limit) & (middle + above < 0)] = Verdict.LESS
+    found[(middle > limit) & (middle - below > 0)] = Verdict.MORE
     return found
 
 

@@ -139,7 +139,7 @@ def best(connection: Connection, campaign_id: int, campaign: Campaign) -> list[F
         "campaign_id": campaign_id,
         "baseline_family": BASELINE.family,
         "baseline_parameters": json.dumps(dict(BASELINE.parameters)),
-        "has_baseline": any(b.family == BASELINE.family and BASELINE in set(b) for b in campaign.kernels),
+        "has_baseline": campaign.measures(BASELINE),
     }
     fastest = {_where(row): row for row in connection.execute(_BEST, parameters).mappings()}
     baselines = {_where(row): row for row in connection.execute(_BASELINES, parameters).mappings()}

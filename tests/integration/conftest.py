@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from samples import cpu, document
+from compared import CONFIGURATIONS, Put
+from samples import cpu, document, landed
 from sqlalchemy import Engine
 
 from farm.campaign import Campaign, KnownDevice, plan
 from farm.db import campaigns, devices
 from farm.db.engine import make_engine
 from farm.devices import DeviceIdentity
+from farm.kernels import Configuration
+from farm.measurement import Measurement
 
 
 @pytest.fixture
@@ -51,3 +54,22 @@ def device(announce: Callable[[DeviceIdentity], int]) -> int:
 def small(device: int, submit: Callable[[Campaign], campaigns.Stored]) -> campaigns.Stored:
     """A campaign of a few jobs, for that device too."""
     return submit(Campaign.from_document(document()))
+
+
+@pytest.fixture
+def put(engine: Engine) -> Put:
+    """Lands a row of each configuration for a device, by `taken`; returns the id of the device."""
+
+    def landed_by(
+        device: DeviceIdentity,
+        taken: Callable[[Configuration], Measurement],
+        *,
+        host: str = "here",
+        configurations: Sequence[Configuration] = CONFIGURATIONS,
+    ) -> int:
+        with engine.begin() as connection:
+            device_id = devices.register(connection, host=host, host_facts={}, device=device)
+        landed(engine, device_id, [(one.canonical, taken(one)) for one in configurations])
+        return device_id
+
+    return landed_by

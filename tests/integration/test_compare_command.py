@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from commands import Command, farm_here, refused
+from compared import A100, CONFIGURATIONS, H200, Put, taken
 from samples import card, row
 from sqlalchemy import Engine, text
 from test_searches import fold, measure, wanted
@@ -19,54 +20,15 @@ from test_searches import fold, measure, wanted
 import farm
 from farm.campaign import Campaign
 from farm.compare import reading
-from farm.compare.comparing import Comparison, Question, compare
-from farm.db import devices, measurements
+from farm.compare.comparing import Comparison, compare
+from farm.compare.gathering import Question
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
-from farm.measurement import Measurement
 
 FOUR_CARDS = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-compare-cards.parquet"
 
-SHAPES = [f"{m}x{n}x256" for m in (128, 512, 2048, 4096) for n in (128, 8192)]
-CONFIGURATIONS = [
-    Configuration.parse(f"tiled(tile={tile}) {shape} {types}")
-    for shape in SHAPES
-    for tile in (8, 16)
-    for types in ("f32", "f64")
-]
-
-_CONFIGURATION = text("""
-INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
-VALUES (:id, :m, :n, :k, :ab, :cd, :acc, :layout, :alpha, :beta, :family, CAST(:parameters AS jsonb))
-ON CONFLICT DO NOTHING
-""")
 _NEXT_DAY = text("ALTER TABLE measurements ALTER measured_at SET DEFAULT '2026-05-02T12:00Z'")
-
-Put = Callable[..., int]
-
-
-@pytest.fixture
-def put(engine: Engine) -> Put:
-    """Lands a row of each configuration for a device, by `taken`; returns the id of the device."""
-
-    def landed(
-        device: DeviceIdentity,
-        taken: Callable[[Configuration], Measurement],
-        *,
-        host: str = "here",
-        configurations: Sequence[Configuration] = CONFIGURATIONS,
-    ) -> int:
-        with engine.begin() as connection:
-            device_id = devices.register(connection, host=host, host_facts={}, device=device)
-            for one in configurations:
-                columns = one.columns()
-                columns["parameters"] = json.dumps(columns["parameters"])
-                connection.execute(_CONFIGURATION, {"id": one.id, **columns})
-            measurements.insert(connection, [(None, None, one.id, device_id, taken(one)) for one in configurations])
-        return device_id
-
-    return landed
 
 
 @pytest.fixture
@@ -74,17 +36,8 @@ def command(tmp_path: Path, database_url: str) -> Command:
     return farm_here(tmp_path, database_url)
 
 
-def taken(factor: float = 1.0, watts: float | None = 100.0, **changes: Any) -> Callable[[Configuration], Measurement]:
-    """About a GFLOP per ms, times a factor."""
-    return lambda one: row(factor * one.problem.flops / 1e9, power_w=watts, **changes)
-
-
 def asked(engine: Engine, *sides: str, **options: Any) -> Comparison:
     return compare(engine, Question(sides=sides, **options))
-
-
-H200 = card(1, kind="nvidia-h200")
-A100 = card(2, kind="nvidia-a100-sxm4-80gb")
 
 
 # --- the figures ---------------------------------------------------------------------------------------
@@ -95,7 +48,7 @@ def test_a_known_difference_comes_out_in_every_figure(engine: Engine, put: Put) 
     put(A100, taken(1.5, 80.0))
     found = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb")
     (side,) = found.sides
-    overall = side.overall
+    overall = side.measured.overall
     assert (overall.configurations, overall.shapes) == (32, 8)
     assert overall.time.ratio == pytest.approx(1.5)
     assert (overall.time.low, overall.time.high) == pytest.approx((1.5, 1.5))
@@ -104,15 +57,15 @@ def test_a_known_difference_comes_out_in_every_figure(engine: Engine, put: Put) 
     assert overall.energy is not None
     assert (overall.power.ratio, overall.energy.ratio) == pytest.approx((0.8, 1.2))
     assert (overall.faster, overall.ties, overall.slower, overall.unsure) == (0, 0, 32, 0)
-    assert {label: one.configurations for label, one in side.by_type.items()} == {"f32": 16, "f64": 16}
-    assert sum(one.configurations for one in side.by_size.values()) == 32
-    assert sum(one.configurations for one in side.by_bound.values()) == 32
-    assert set(side.by_bound) == {"memory-bound", "compute-bound"}
+    assert {label: one.configurations for label, one in side.measured.by_type.items()} == {"f32": 16, "f64": 16}
+    assert sum(one.configurations for one in side.measured.by_size.values()) == 32
+    assert sum(one.configurations for one in side.measured.by_bound.values()) == 32
+    assert set(side.measured.by_bound) == {"memory-bound", "compute-bound"}
     assert found.notes == ()
     # The other way round it is the inverse.
     (back,) = asked(engine, "nvidia-a100-sxm4-80gb", "nvidia-h200").sides
-    assert back.overall.time.ratio == pytest.approx(1 / 1.5)
-    assert back.overall.faster == 32
+    assert back.measured.overall.time.ratio == pytest.approx(1 / 1.5)
+    assert back.measured.overall.faster == 32
 
 
 def test_noise_is_inside_the_interval_and_small_differences_are_ties(engine: Engine, put: Put) -> None:
@@ -120,12 +73,12 @@ def test_noise_is_inside_the_interval_and_small_differences_are_ties(engine: Eng
     put(H200, taken())
     put(A100, lambda one: row(one.problem.flops / 1e9 * math.exp(rng.normal(0.002, 0.001)), runtime_rse=0.0005))
     (side,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb").sides
-    assert side.overall.ties == 32
-    assert side.overall.time.low is not None
-    assert side.overall.time.high is not None
-    assert side.overall.time.low < math.exp(0.002) < side.overall.time.high
+    assert side.measured.overall.ties == 32
+    assert side.measured.overall.time.low is not None
+    assert side.measured.overall.time.high is not None
+    assert side.measured.overall.time.low < math.exp(0.002) < side.measured.overall.time.high
     (close,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb", tie=0.0001).sides
-    assert close.overall.ties == 0
+    assert close.measured.overall.ties == 0
 
 
 def test_repeats_are_reduced_to_their_median_and_energy_is_derived_row_by_row(engine: Engine, put: Put) -> None:
@@ -134,7 +87,7 @@ def test_repeats_are_reduced_to_their_median_and_energy_is_derived_row_by_row(en
     put(A100, lambda _: row(1.2, power_w=105.0))
     found = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb")
     assert (found.baseline.rows, found.baseline.configurations) == (96, 32)
-    pairs = found.sides[0].pairs
+    pairs = found.sides[0].measured.pairs
     assert pairs.baseline.runtime_ms == pytest.approx([1.2] * 32)
     assert pairs.baseline.power_w == pytest.approx([105.0] * 32)
     # The median of 100 W x 1 ms and of 110 W x 3 ms.
@@ -146,13 +99,13 @@ def test_the_share_of_the_roofline_is_told_where_the_card_is_known(engine: Engin
     put(H200, taken())
     put(card(2, kind="nvidia-test"), taken())
     (side,) = asked(engine, "nvidia-h200", "nvidia-test").sides
-    assert side.overall.roofline is None
-    assert side.overall.baseline_roofline is not None
-    assert 0 < side.overall.baseline_roofline < 1
+    assert side.measured.overall.roofline is None
+    assert side.measured.overall.baseline_roofline is not None
+    assert 0 < side.measured.overall.baseline_roofline < 1
     # By the ridge of the baseline, which nobody knows.
     (other,) = asked(engine, "nvidia-test", "nvidia-h200").sides
-    assert other.by_bound == {}
-    assert other.overall.roofline == pytest.approx(side.overall.baseline_roofline)
+    assert other.measured.by_bound == {}
+    assert other.measured.overall.roofline == pytest.approx(side.measured.overall.baseline_roofline)
 
 
 def test_only_what_both_have_is_compared(engine: Engine, put: Put) -> None:
@@ -160,8 +113,8 @@ def test_only_what_both_have_is_compared(engine: Engine, put: Put) -> None:
     put(A100, taken(2.0), configurations=CONFIGURATIONS[12:])
     found = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb")
     assert (found.baseline.configurations, found.sides[0].held.configurations) == (20, 20)
-    assert found.sides[0].overall.configurations == 8
-    shared = set(reading.as_uuids(found.sides[0].pairs.ids))
+    assert found.sides[0].measured.overall.configurations == 8
+    shared = set(reading.as_uuids(found.sides[0].measured.pairs.ids))
     assert shared == {one.id for one in CONFIGURATIONS[12:20]}
 
 
@@ -174,9 +127,9 @@ def test_few_of_many_configurations_are_read_by_their_ids(
     with engine.begin() as connection:
         connection.execute(text("ANALYZE configurations"))
     (side,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb").sides
-    assert (side.overall.configurations, side.overall.shapes) == (5, 2)
-    assert side.overall.time.low is None  # of two shapes
-    assert {label: one.configurations for label, one in side.by_type.items()} == {"f32": 3, "f64": 2}
+    assert (side.measured.overall.configurations, side.measured.overall.shapes) == (5, 2)
+    assert side.measured.overall.time.low is None  # of two shapes
+    assert {label: one.configurations for label, one in side.measured.by_type.items()} == {"f32": 3, "f64": 2}
 
 
 def test_filters_are_on_every_side(engine: Engine, put: Put) -> None:
@@ -185,7 +138,7 @@ def test_filters_are_on_every_side(engine: Engine, put: Put) -> None:
     sides = ("nvidia-h200", "nvidia-a100-sxm4-80gb")
     for dtype in ("f64", "f64:f64:f64"):
         (side,) = asked(engine, *sides, dtype=dtype, family="tiled").sides
-        assert (side.overall.configurations, side.overall.time.ratio) == (16, pytest.approx(3))
+        assert (side.measured.overall.configurations, side.measured.overall.time.ratio) == (16, pytest.approx(3))
         assert (side.held.rows, side.held.configurations) == (16, 16)
 
 
@@ -198,11 +151,11 @@ def test_sources_and_sentinels_stay_out_unless_they_are_asked_for(engine: Engine
     put(A100, taken(9.0, source="imported"))
     put(A100, taken(0.1, source="sentinel"))
     sides = ("nvidia-h200", "nvidia-a100-sxm4-80gb")
-    assert asked(engine, *sides).sides[0].overall.time.ratio == pytest.approx(2)
+    assert asked(engine, *sides).sides[0].measured.overall.time.ratio == pytest.approx(2)
     (imported,) = asked(engine, sides[0], f"{sides[1]},source=imported").sides
-    assert imported.overall.time.ratio == pytest.approx(9)
+    assert imported.measured.overall.time.ratio == pytest.approx(9)
     both = asked(engine, *sides, any_source=True)
-    assert both.sides[0].overall.time.ratio == pytest.approx(5.5)
+    assert both.sides[0].measured.overall.time.ratio == pytest.approx(5.5)
     assert "Not all was measured by this farm" in both.notes[0]
 
 
@@ -218,8 +171,8 @@ def test_short_rounds_of_searches_are_no_results(
     put(card(2, kind="nvidia-h200"), lambda one: row(1.0), configurations=configurations)
     put(card(1), lambda one: row(4.0), configurations=configurations[:3])
     (side,) = asked(engine, "nvidia-h200", "nvidia-test").sides
-    assert (side.held.rows, side.overall.configurations) == (3, 3)
-    assert side.overall.time.ratio == pytest.approx(4)
+    assert (side.held.rows, side.measured.overall.configurations) == (3, 3)
+    assert side.measured.overall.time.ratio == pytest.approx(4)
 
 
 def test_other_clocks_are_refused_unless_narrowed_or_mixed(command: Command, put: Put) -> None:
@@ -244,7 +197,7 @@ def test_sides_are_told_apart_by_day_time_driver_host_and_device(engine: Engine,
     put(card(3, kind="nvidia-h200"), taken(4.0, environment={"driver": "580"}), host="there")
 
     def ratio(*sides: str, **options: Any) -> float:
-        return asked(engine, *sides, **options).sides[0].overall.time.ratio
+        return asked(engine, *sides, **options).sides[0].measured.overall.time.ratio
 
     assert ratio("GPU-1,until=2026-05-02", "GPU-1,since=2026-05-02") == pytest.approx(2)
     assert ratio("GPU-1,since=2026-05-02", "GPU-1,until=2026-05-02T12:00") == pytest.approx(0.5)
@@ -272,7 +225,7 @@ def test_a_campaign_narrows_a_side_or_all(
     put(card(1), lambda one: row(1e6), configurations=configurations)
     (side,) = asked(engine, "GPU-2", "GPU-1,campaign=search").sides
     assert side.held.rows == len(configurations)
-    assert side.overall.time.ratio < 100
+    assert side.measured.overall.time.ratio < 100
     with pytest.raises(farm.errors.SideWithoutRows, match="GPU-2"):
         asked(engine, "GPU-2", "GPU-1", campaign="search")
 

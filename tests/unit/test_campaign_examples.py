@@ -9,7 +9,7 @@ import pytest
 
 from farm.campaign import Campaign, KnownDevice, Search, Strategy, load, plan, shape_sets
 from farm.campaign.expressions import PROBLEM_NAMES
-from farm.campaign.schema import AxesFields, CampaignFields, ShapesFields
+from farm.campaign.schema import AxesFields, CampaignFields, ListFields, ShapesFields
 from farm.devices import DeviceKind, DeviceTraits
 from farm.kernels import FAMILIES
 from farm.measurement import MeasuringRules
@@ -79,7 +79,12 @@ def test_every_campaign_in_the_documentation_loads(tmp_path, block):
 def test_the_documentation_names_every_field_family_set_and_name_of_a_constraint():
     timing = MeasuringRules.model_fields["timing"].annotation
     assert timing is not None
-    names = [*CampaignFields.model_fields, *AxesFields.model_fields, *ShapesFields.model_fields]
+    names = [
+        *CampaignFields.model_fields,
+        *ListFields.model_fields,
+        *AxesFields.model_fields,
+        *ShapesFields.model_fields,
+    ]
     names += [*MeasuringRules.model_fields, *timing.model_fields, *shape_sets(), *FAMILIES, *PROBLEM_NAMES]
     names += [*Search.model_fields, *Strategy]
     names += [p.name for family in FAMILIES.values() for p in family.parameters]

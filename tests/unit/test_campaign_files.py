@@ -14,6 +14,7 @@ from farm.campaign import Campaign, TargetKind, load
 from farm.campaign.schema import AxesFields, CampaignFields
 from farm.errors import CampaignFileError, CampaignTooLarge
 from farm.gemm import Layout, Shape
+from farm.kernels import Kernel
 from farm.measurement import MeasuringRules
 
 GOOD = """\
@@ -196,7 +197,8 @@ measure:
     ("line", "problem"),
     [
         ("colour: red", "8: colour: there is no such field here; the fields are name, description, owner, priority, "
-         "targets, problems, kernels, constraints, measure"),
+         "targets, measure, problems, kernels, constraints, search, configurations"),
+        ("configuration: x", "8: configuration: there is no such field here; did you mean configurations?"),
         ("owner: ben", "8: owner: it stands here a second time (first on line 2); keep one of them"),
         ("priority: high", "8: priority: 'high' does not fit here; write a whole number from -100 up to 100 (higher goes first)"),
         ("description: [a]", "8: description: a description is text; write it after the colon, or remove the field"),
@@ -341,3 +343,50 @@ def test_a_damaged_file_is_a_campaign_or_a_list_of_problems(tmp_path_factory, da
 def test_what_a_file_says_cannot_break_the_lines_of_the_message(problems_of):
     (found,) = problems_of(GOOD + '"a\\nb\\e[31m": 1\n')
     assert found.startswith("8: a b [31m: there is no such field here")
+
+
+LISTED = """\
+name: listed
+owner: anna
+configurations:
+  - tiled(tile=32) 64x64x64 f32
+  - blas() 64x64x64 f32:f32:f32 tn beta=1
+  - tiled(tile=32) 64x64x64 f32:f32:f32 nn alpha=1 beta=0
+"""
+
+
+def test_a_campaign_may_list_its_configurations(read, problems_of, write):
+    campaign = read(LISTED)
+    assert [one.canonical for one in campaign.configurations()] == [
+        "blas(threads=1) 64x64x64 f32:f32:f32 tn alpha=1 beta=1",
+        "tiled(tile=32) 64x64x64 f32:f32:f32 nn alpha=1 beta=0",
+    ]
+    assert (campaign.size, campaign.families) == (2, ("blas", "tiled"))
+    assert campaign.measures(Kernel.of("tiled", tile=32))
+    assert not campaign.measures(Kernel.of("tiled", tile=8))
+    again = Campaign.from_document(campaign.document)
+    assert (again, again.digest) == (campaign, campaign.digest)
+    assert read(LISTED.replace("tile=32", "tile=16")).digest != campaign.digest
+    with pytest.raises(CampaignTooLarge, match="asks for 3 configurations; one campaign may hold 2"):
+        load(write(LISTED), limit=2)
+
+
+def test_what_is_wrong_in_a_list_of_configurations_has_its_line(problems_of):
+    assert problems_of(
+        LISTED + "  - tiled(tile=99) 8x8x8 f32\n  - 5\n  - x\nkernels: {family: tiled}\nsearch: grid\n"
+    ) == [
+        "7: configurations[3]: tiled cannot be asked for tile=99: tile goes from 1 to 32.",
+        "8: configurations[4]: 5 is not a configuration; write tiled(tile=16) 512x512x512 f32",
+        "9: configurations[5]: 'x' is not a configuration: it does not have that form. Write it as in: "
+        "tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0",
+        "10: kernels: configurations are all that such a campaign measures; remove kernels, or configurations",
+        "11: search: configurations are all that such a campaign measures; remove search, or configurations",
+    ]
+    assert problems_of("name: x\nconfigurations: []\n") == [
+        "2: configurations: the list is empty; give one value at least, or remove the field"
+    ]
+    (found,) = problems_of(LISTED + "colour: red\n")
+    assert found == (
+        "7: colour: there is no such field here; the fields are name, description, owner, priority, targets, measure, "
+        "configurations"
+    )

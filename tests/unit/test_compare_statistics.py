@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.compare.statistics import Verdict, median_interval, medians_by, ratio_of, ratio_of_sums, verdicts
+from farm.compare.statistics import (
+    Verdict,
+    median_interval,
+    medians_by,
+    ratio_of,
+    ratio_of_sums,
+    verdicts,
+    verdicts_within,
+)
 
 
 def test_five_values_are_too_few_and_six_give_their_range():
@@ -65,3 +73,43 @@ def test_totals_are_those_of_the_large_ones():
     assert low == 1
     assert high == pytest.approx(2)
     assert ratio_of_sums(above, below) == (ratio, low, high)
+
+
+@pytest.mark.parametrize(
+    ("middle", "low", "high", "error", "expected"),
+    [
+        (-0.20, -0.25, -0.15, 0.003, Verdict.LESS),
+        (-0.20, -0.45, 0.05, 0.003, Verdict.UNSURE),  # the model may be off by more
+        (0.20, 0.15, 0.60, 0.003, Verdict.MORE),
+        (0.20, -0.05, 0.25, 0.003, Verdict.UNSURE),
+        (0.20, 0.15, 0.25, 0.2, Verdict.UNSURE),  # what was measured may be
+        (0.002, -0.005, 0.009, 0.001, Verdict.TIE),
+        (0.002, -0.05, 0.05, 0.001, Verdict.UNSURE),
+        (-0.008, -0.0085, -0.0075, 0.001, Verdict.TIE),  # leaves 0 out, and is no difference to know of
+        (0.5, math.nan, math.nan, 0.001, Verdict.UNSURE),
+    ],
+)
+def test_a_predicted_pair_is_judged_by_the_bounds_of_the_model(middle, low, high, error, expected):
+    given_ = [np.array([value]) for value in (middle, low, high, error)]
+    assert verdicts_within(*given_).tolist() == [expected]
+    # The other way round it is the opposite.
+    swapped = [np.array([value]) for value in (-middle, -high, -low, error)]
+    opposite = {Verdict.LESS: Verdict.MORE, Verdict.MORE: Verdict.LESS}.get(expected, expected)
+    assert verdicts_within(*swapped).tolist() == [opposite]
+
+
+def test_the_interval_of_predicted_ratios_goes_from_bound_to_bound_however_many_shapes_there_are():
+    for shapes in (20, 2000):
+        middle = np.random.default_rng(shapes).normal(0.5, 0.05, shapes)
+        found = ratio_of(middle, np.arange(shapes), bounds=(middle - 0.1, middle + 0.2))
+        assert found is not None
+        low, high = median_interval(middle) or (0, 0)
+        assert low < high
+        assert found.ratio == pytest.approx(math.exp(np.median(middle)))
+        assert (found.low, found.high) == pytest.approx((math.exp(low - 0.1), math.exp(high + 0.2)))
+    few = ratio_of(np.zeros(5), np.arange(5), bounds=(np.zeros(5), np.zeros(5)))
+    assert few is not None
+    assert (few.low, few.high) == (None, None)
+    unknown = ratio_of(np.zeros(9), np.arange(9), bounds=(np.full(9, np.nan), np.full(9, np.nan)))
+    assert unknown is not None
+    assert (unknown.ratio, unknown.low, unknown.high) == (1, None, None)

@@ -1,0 +1,215 @@
+"""`farm compare --predict`: what a side lacks is asked of its type's champion, bounded, and told apart from what was measured."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import Command, farm_here, refused
+from compared import Put
+from samples import card, row
+from sqlalchemy import Engine
+
+from farm import registry
+from farm.compare.comparing import Beside, Comparison, compare
+from farm.compare.gathering import Question
+from farm.kernels import Configuration
+from farm.measurement import Measurement
+from tests.cheap_training import cheap_trainings
+from tests.training_tables import tiled_table
+from trainer.forest import ForestSettings
+from trainer.registry import train_and_register
+
+H, L, NEVER = "nvidia-h200", "nvidia-l40s", "nvidia-b200"
+SIZES = (256, 512, 1024)
+CONFIGURATIONS = [
+    Configuration.parse(f"tiled(tile={tile}) {m}x{n}x512 f32") for m in SIZES for n in SIZES for tile in (8, 16, 32)
+]
+OTHER_TYPES = [Configuration.parse("tiled(tile=16) 512x512x512 f64")]
+TOO_LARGE = [Configuration.parse("tiled(tile=16) 8192x8192x8192 f32")]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory, new_registry: Callable[[Path], str]) -> str:
+    """Champions of two types: on one of them all takes three times as long. One of them was never measured on the farm."""
+    found = new_registry(tmp_path_factory.mktemp("home"))
+    with cheap_trainings():
+        for name, factor in ((L, 3.0), (NEVER, 0.5)):
+            table = tiled_table(SIZES, tiles=(8, 16, 32)).assign(device_type=name)
+            table = table.assign(runtime_ms=table["runtime_ms"] * factor, energy_mj=table["energy_mj"] * factor)
+            table = table.assign(source="imported" if name == NEVER else "measured")
+            train_and_register(table, name, tracking_uri=found, code_version="1.0", settings=ForestSettings(trees=10))
+    for name in (L, NEVER):
+        registry.promote(found, name, "1", reason="a test", force=True)
+    return found
+
+
+@pytest.fixture
+def command(tmp_path: Path, database_url: str, uri: str) -> Command:
+    farm = farm_here(tmp_path, database_url)
+    return lambda *arguments, **more: farm(*arguments, **{"MLFLOW_TRACKING_URI": uri, **more})
+
+
+def truth(factor: float) -> Callable[[Configuration], Measurement]:
+    """What the training table says, by the same physics."""
+    table = tiled_table(SIZES, tiles=(8, 16, 32))
+    times = {
+        (r["m"], r["n"], r["k"], r["parameters"]["tile"]): (r["runtime_ms"], r["power_w"])
+        for r in table.to_dict("records")
+    }
+
+    def taken(one: Configuration) -> Measurement:
+        shape = one.problem.shape
+        ms, watts = times.get((shape.m, shape.n, shape.k, dict(one.kernel.parameters)["tile"]), (1.0, 100.0))
+        return row(factor * ms, power_w=watts)
+
+    return taken
+
+
+def asked(engine: Engine, uri: str, *sides: str, **options: Any) -> Comparison:
+    return compare(engine, Question(sides=sides, predict_from=uri, **options))
+
+
+def only(found: Comparison) -> Beside:
+    (side,) = found.sides
+    return side
+
+
+def test_what_a_side_lacks_is_predicted_and_told_apart(engine: Engine, uri: str, put: Put) -> None:
+    put(card(1, kind=H), truth(1.0), configurations=[*CONFIGURATIONS, *OTHER_TYPES, *TOO_LARGE])
+    put(card(2, kind=L), truth(6.0), configurations=CONFIGURATIONS[:6])
+    found = asked(engine, uri, H, L)
+    side = only(found)
+    assert side.measured.overall is not None
+    assert side.predicted.overall is not None
+    # The rows that were measured are twice what the champion says of them, and neither stands for the other.
+    assert (side.measured.overall.configurations, side.measured.overall.time.ratio) == (6, pytest.approx(6))
+    assert side.predicted.overall.configurations == 21
+    assert side.predicted.overall.time.ratio == pytest.approx(3, rel=0.15)
+    assert side.predicted.overall.power is not None
+    assert side.predicted.overall.energy is not None
+    assert side.predicted.pairs is not None
+    assert side.predicted.pairs.predicted.all()
+    assert not side.predicted.pairs.baseline_predicted.any()
+    forecast = side.held.forecast
+    assert forecast is not None
+    assert (forecast.predicted, forecast.not_learned, forecast.outside) == (21, 1, 1)
+    assert (found.baseline.missing, side.held.missing, found.baseline.forecast) == (0, 23, None)
+    assert forecast.sources == "measured"
+    said = " ".join(found.notes)
+    assert "learned from rows" not in said
+    assert f"gemm-forest-{L} v1 has not learned 1 of the configurations that {L} lacks" in said
+    assert f"1 predictions of gemm-forest-{L} v1 lie outside" in said
+
+
+def test_a_prediction_of_the_baseline_is_the_inverse(engine: Engine, uri: str, put: Put) -> None:
+    put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
+    put(card(2, kind=L), truth(3.0), configurations=CONFIGURATIONS[:1])
+    there, back = only(asked(engine, uri, H, L)).predicted, only(asked(engine, uri, L, H)).predicted
+    assert there.overall is not None
+    assert back.overall is not None
+    assert back.pairs is not None
+    assert back.pairs.baseline_predicted.all()
+    assert not back.pairs.predicted.any()
+    assert back.overall.time.ratio == pytest.approx(1 / there.overall.time.ratio)
+    assert (back.overall.time.low, back.overall.time.high) == pytest.approx(
+        (1 / (there.overall.time.high or 0), 1 / (there.overall.time.low or 0))
+    )
+    assert (back.overall.faster, back.overall.unsure) == (there.overall.slower, there.overall.unsure)
+    assert there.overall.slower > 0
+
+
+def test_intervals_and_verdicts_hold_the_bounds_of_the_model(engine: Engine, uri: str, put: Put) -> None:
+    put(card(1, kind=H), truth(3.0), configurations=CONFIGURATIONS)
+    put(card(2, kind=L), truth(3.0), configurations=CONFIGURATIONS[:1])
+    side = only(asked(engine, uri, H, L))
+    overall, pairs, forecast = side.predicted.overall, side.predicted.pairs, side.held.forecast
+    assert overall is not None
+    assert pairs is not None
+    assert pairs.bounds is not None
+    assert forecast is not None
+    assert forecast.error_pct is not None
+    asks = [
+        Configuration.from_columns({**r, "parameters": r["parameters"]})
+        for r in only(asked(engine, uri, H, L, top=99)).predicted.top
+    ]
+    by_name = {p.configuration: p for p in registry.predict(registry.pull(uri, L), asks)}
+    rows = only(asked(engine, uri, H, L, top=99)).predicted.top
+    for one, configuration in zip(rows, asks, strict=True):
+        said = by_name[configuration.canonical]
+        assert said.runtime_ms_low is not None
+        assert one["runtime_ms"] == pytest.approx(said.runtime_ms)
+        assert one["time_ratio_least"] == pytest.approx(said.runtime_ms_low / one["baseline_runtime_ms"])
+        assert (one["predicted"], one["baseline_predicted"]) == (True, False)
+        if one["verdict"] in ("faster", "slower"):
+            assert not one["time_ratio_least"] <= 1 <= one["time_ratio_most"]
+    # The card is as fast as it is predicted: the interval holds that, and is no narrower than the bounds of single predictions.
+    assert overall.time.low is not None
+    assert overall.time.high is not None
+    assert overall.time.low < 1 < overall.time.high
+    least = pairs.bounds.least[1].runtime_ms / pairs.bounds.least[0].runtime_ms
+    assert overall.time.low <= np.median(least)
+
+
+def test_a_type_that_was_never_measured_is_asked_of_its_model_alone(command: Command, put: Put) -> None:
+    put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
+    done = command("compare", H, NEVER, "--predict", "--top", "1", "--price", f"{H}=4", "--price", f"{NEVER}=6")
+    assert done.returncode == 0, done.stderr
+    for words in (
+        f"Of 27 pairs of B and A, 27 have one figure that is predicted: 27 of B by gemm-forest-{NEVER} v1 (± ",
+        "PREDICTED: median ratio over shapes", "90% bounds", "PREDICTED: configurations by time",
+        "PREDICTED: B / A by type", "PREDICTED: cost", "(predicted)", f"gemm-forest-{NEVER} v1 learned from rows that are imported",
+    ):  # fmt: skip
+        assert words in done.stdout, words
+    assert "shared" not in done.stdout
+    found = json.loads(command("compare", H, NEVER, "--predict", "--json").stdout)
+    (side,) = found["sides"]
+    assert (side["overall"], side["rows"], side["gpu"], side["devices"]) == (None, 0, "B200", [])
+    assert side["predicted"]["overall"]["time"]["ratio"] == pytest.approx(0.5, rel=0.15)
+    assert side["forecast"]["model"] == f"gemm-forest-{NEVER}"
+    assert side["predicted"]["by_type"]["f32"]["configurations"] == 27
+    refused(command("compare", H, NEVER), 4, "no type, host or device 'nvidia-b200'")
+
+
+def test_the_file_says_of_every_figure_whether_it_was_measured(command: Command, put: Put, tmp_path: Path) -> None:
+    put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS[:20])
+    put(card(2, kind=L), truth(3.0), configurations=CONFIGURATIONS[10:])
+    file = tmp_path / "pairs.csv"
+    done = command("compare", L, H, "--predict", "-o", str(file))
+    assert "20 pairs" in done.stderr
+    lines = list(csv.DictReader(file.read_text().splitlines()))
+    told = [(line["baseline_predicted"], line["predicted"], bool(line["time_ratio_least"])) for line in lines]
+    assert sorted(told) == [("false", "false", False)] * 10 + [("true", "false", True)] * 10
+    assert "no model of nvidia-h200 is champion" in done.stdout
+
+
+def test_what_a_model_cannot_tell_apart_is_not_predicted(command: Command, put: Put) -> None:
+    put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
+    put(card(2, kind=L), truth(3.0), configurations=CONFIGURATIONS[:1])
+    done = command("compare", H, f"{L},library=1.0", "--predict")
+    assert (
+        "Nothing is predicted of nvidia-l40s,library=1.0: a model is of a device type, and tells nothing of library=1.0"
+        in done.stdout
+    )
+    put(card(3, kind=L), truth(3.0), configurations=OTHER_TYPES)
+    refused(
+        command("compare", H, "GPU-3,until=2099-01-01", "--predict"),
+        4,
+        "share no configuration",
+        "tells nothing of until",
+    )
+    refused(command("compare", H, "GPU-3"), 4, "share no configuration", "--fill")
+    assert json.loads(command("compare", H, "GPU-3", "--predict", "--json").stdout)["sides"][0]["overall"] is None
+
+
+def test_a_fill_and_predictions_at_once(command: Command, put: Put) -> None:
+    put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
+    put(card(2, kind=L), truth(3.0), configurations=CONFIGURATIONS[:7])
+    found = json.loads(command("compare", H, L, "--predict", "--fill", "--json").stdout)
+    assert [fill["jobs"] for fill in found["fills"]] == [20]
+    assert found["sides"][0]["predicted"]["overall"]["configurations"] == 20

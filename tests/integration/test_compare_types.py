@@ -1,0 +1,38 @@
+"""Types of cards on tables that other people measured: the known order of the cards comes out."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from foreign_tables import AICONFIGURATOR
+from sqlalchemy import Engine
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+L40S, A100, H100, B200 = "nvidia-l40s", "nvidia-a100-sxm4-80gb", "nvidia-h100-80gb-hbm3", "nvidia-b200"
+
+
+def test_published_tables_put_four_cards_into_their_known_order(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not AICONFIGURATOR.is_dir():
+        pytest.skip(f"the published measurements are not here: {AICONFIGURATOR}")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    benchmark = import_module("compare_types")
+    found = benchmark.figures(engine, AICONFIGURATOR, ["a100_sxm", "l40s", "h100_sxm", "b200_sxm"])
+    memory, computing = found["orders"]["memory"], found["orders"]["computing"]
+    assert memory["by_time"] == memory["by_makers_figures"] == [L40S, A100, H100, B200]
+    assert memory["other_way_round"] == []
+    # The L40S reaches far less of its peak than the A100 does.
+    assert computing["by_time"] == [L40S, A100, H100, B200]
+    assert computing["by_makers_figures"] == [A100, L40S, H100, B200]
+    assert computing["other_way_round"] == [[L40S, A100]]
+    assert (memory["known"], computing["known"]) == (6, 6)
+    for line in found["pairs"]:
+        assert 0 < line["roofline"] <= 1
+        assert 0 < line["baseline_roofline"] <= 1
+        if line["part"] == "memory":
+            assert line["time"]["ratio"] == pytest.approx(line["expected_time_ratio"], rel=0.2)
+        if line["part"] == "computing" and {line["baseline"], line["side"]} != {L40S, A100}:
+            assert line["time"]["ratio"] == pytest.approx(line["expected_time_ratio"], rel=0.35)
