@@ -1,4 +1,4 @@
-"""Cards of one type beside each other: the same configurations, measured on each card of this host by a farm of its own.
+"""Cards beside each other: the same configurations, measured on each card of this host by a farm of its own.
 
     python benchmarks/compare_cards.py [--seconds 240] [--recordings FOLDER]
 
@@ -19,7 +19,7 @@ from farms import measured, store
 from recordings import export
 from sqlalchemy import Engine, text
 
-from farm.campaign import load
+from farm.campaign import Campaign, load
 
 CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "compare-cards.yaml"
 
@@ -39,6 +39,14 @@ def sentinels(engine: Engine, file: Path) -> int:
     return len(rows)
 
 
+def submit_for_all(engine: Engine) -> int:
+    """Stores the campaign for each card that the farm has, of whatever type; its id."""
+    with engine.connect() as connection:
+        types = sorted({kind for _, kind, _, _ in campaigns.known_devices(connection)})
+    document = load(CAMPAIGN, limit=10**5).document
+    return store(engine, Campaign.from_document({**document, "targets": [{"each": kind} for kind in types]}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=240.0, help="of measuring at the most")
@@ -46,11 +54,10 @@ def main() -> None:
     parser.add_argument("--recordings", type=Path, default=RESULTS, help="folder of the files")
     asked = parser.parse_args()
     end_like_interrupted()
-    campaign = load(CAMPAIGN, limit=10**5)
     asked.recordings.mkdir(parents=True, exist_ok=True)
     on = {"kind": "cuda", "most": asked.gpus, "seconds": asked.seconds, "files": [CAMPAIGN]}
-    with measured(lambda engine: store(engine, campaign), **on) as run:
-        recording = export(campaign.name, asked.recordings)
+    with measured(submit_for_all, **on) as run:
+        recording = export(CAMPAIGN.stem, asked.recordings)
         if recording is None:
             sys.exit("Nothing was measured.")
         found = sentinels(run.engine, recording.with_name(f"{recording.stem}-sentinels.parquet"))

@@ -4,9 +4,9 @@
 ...     farm.ask(campaigns.list_, limit=10)
 """
 
-from farm.api import about, campaigns, devices, jobs, models, results, sentinels
+from farm.api import about, campaigns, comparing, devices, jobs, models, results, sentinels
 from farm.api.connecting import Direct, Farm, farm_of
-from farm.api.operation import OPERATIONS, PREFIX, Document, Operation, operation
+from farm.api.operation import OPERATIONS, PREFIX, Document, Download, Operation, operation
 from farm.api.remote import Remote
 
 __all__ = [
@@ -14,11 +14,13 @@ __all__ = [
     "PREFIX",
     "Direct",
     "Document",
+    "Download",
     "Farm",
     "Operation",
     "Remote",
     "about",
     "campaigns",
+    "comparing",
     "devices",
     "farm_of",
     "jobs",

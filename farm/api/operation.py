@@ -4,16 +4,18 @@
 ... def show(access: Access, campaign: str) -> CampaignNow: ...
 
 The function's own signature says what it takes and answers: the server makes a route of it, and a client that reaches the
-farm through the API makes its request of it. Parameters that the path names go there, a `BaseModel` is the body, and
-everything else is in the query.
+farm through the API makes its request of it. Parameters that the path names go there, a `BaseModel` is the body, or the
+whole query of a GET, and everything else is in the query. What answers a `Download` sends a file.
 """
 
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict
@@ -42,6 +44,23 @@ class Document(BaseModel):
 
 
 @dataclass(frozen=True)
+class Download:
+    """A file that an operation made, for whoever asked to move away or remove."""
+
+    path: Path
+    media_type: str
+    name: str
+    rows: int | None = None
+
+    def move_to(self, target: Path) -> None:
+        """Puts it there instead of what is there. Raises `OSError`, and removes it all the same."""
+        try:
+            shutil.copyfile(self.path, target)
+        finally:
+            self.path.unlink()
+
+
+@dataclass(frozen=True)
 class Operation:
     """One thing that the farm can be asked."""
 
@@ -67,7 +86,8 @@ class Operation:
         _, *rest = inspect.signature(self.function).parameters.values()
         return [parameter.replace(annotation=self.hints[parameter.name]) for parameter in rest]
 
-    def is_body(self, parameter: inspect.Parameter) -> bool:
+    def is_model(self, parameter: inspect.Parameter) -> bool:
+        """Whether it is the body, or the query of a GET."""
         kind = parameter.annotation
         return get_origin(kind) is None and isinstance(kind, type) and issubclass(kind, BaseModel)
 

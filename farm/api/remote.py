@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -12,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import farm
 from farm.api.access import Access, login_name
-from farm.api.operation import OPERATIONS, PREFIX
+from farm.api.operation import OPERATIONS, PREFIX, Download
 from farm.api.results import MOST_ROWS
 from farm.errors import ApiRefused, ApiUnreachable, BadServiceUrl, FarmError, OtherApi, first_line
 
@@ -73,12 +75,17 @@ class Remote:
             value = bound.arguments[parameter.name]
             if known.in_path(parameter):
                 path = path.replace(f"{{{parameter.name}}}", quote(str(value), safe=""))
-            elif known.is_body(parameter):
+            elif known.is_model(parameter):
                 assert isinstance(value, BaseModel)
-                body = value.model_dump_json()
-            elif value is not None:
-                query += [(parameter.name, _plain(one)) for one in (value if isinstance(value, list) else [value])]
+                if known.method == "GET":
+                    query += _query(value.model_dump(mode="json", exclude_defaults=True))
+                else:
+                    body = value.model_dump_json()
+            else:
+                query += _query({parameter.name: value})
         response = self._request(known.method, PREFIX + path, query, body)
+        if known.hints["return"] is Download:
+            return cast(R, _downloaded(response))
         try:
             answer: R = TypeAdapter(known.hints["return"]).validate_json(response.content)
         except ValidationError as error:
@@ -107,5 +114,19 @@ class Remote:
         return Answered(message, exit_code)
 
 
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _query(given: Mapping[str, Any]) -> Query:
+    """Lists are given again and again, and None is not given."""
+    return [
+        (name, str(one).lower() if isinstance(one, bool) else str(one))
+        for name, value in given.items()
+        if value is not None
+        for one in (value if isinstance(value, list) else [value])
+    ]
+
+
+def _downloaded(response: httpx.Response) -> Download:
+    with NamedTemporaryFile(prefix="farm-download-", delete=False) as file:
+        file.write(response.content)
+    rows = response.headers.get("X-Farm-Rows", "")
+    media_type = response.headers.get("Content-Type", "").partition(";")[0]
+    return Download(Path(file.name), media_type, "", int(rows) if rows.isdecimal() else None)

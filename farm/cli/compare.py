@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from farm.campaign.loading import login_name
+from farm.api import Download, comparing, farm_of
+from farm.api.comparing import SMALLER_IS_A_TIE_PCT, ComparedAndFilled, Comparing
 from farm.cli.files import writable
 from farm.cli.output import JsonOption, emit_json, remarks
-from farm.errors import NothingShared
-from farm.services.session import Session, session
-
-if TYPE_CHECKING:
-    from farm.compare.comparing import Comparison
-    from farm.compare.gathering import Question
+from farm.settings import settings
 
 
 def compare(
@@ -96,65 +92,42 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost."""
-    # These load numpy, which no other command needs to wait for.
-    from farm.cli import compared
-    from farm.compare.comparing import compare as answer
-    from farm.compare.gathering import Question
-    from farm.compare.statistics import TIE
+    from farm.cli import compared  # it loads numpy, which no other command needs to wait for
 
-    with session() as opened:
-        question = Question(
-            sides=sides or (),
-            by=by,
-            campaign=campaign,
-            device_type=device_type,
-            family=family,
-            dtype=dtype,
-            any_source=any_source,
-            mixed=mixed,
-            tie=TIE if tie is None else tie / 100,
-            prices=price or (),
-            grams_per_kwh=carbon,
-            top=top,
-            predict_from=opened.urls.tracking_uri if predict else None,
-        )
-        filled: list[dict[str, Any]] | None = None
+    asked = Comparing(
+        side=sides or [],
+        by=by,
+        campaign=campaign,
+        type=device_type,
+        family=family,
+        dtype=dtype,
+        any_source=any_source,
+        mixed=mixed,
+        tie=SMALLER_IS_A_TIE_PCT if tie is None else tie,
+        top=top,
+        price=price or [],
+        carbon=carbon,
+        predict=predict,
+    )
+    filled: ComparedAndFilled | None = None
+    written: Download | None = None
+    with farm_of(settings()) as farm:
         if fill:
-            filled, found = _filled(opened, question)
-        else:
-            found = answer(opened.engine, question)
-        written = 0
+            filled = farm.ask(comparing.fill, asked)
+        found = farm.ask(comparing.compare, asked) if filled is None else filled.compared
         if output is not None and found is not None:
+            written = farm.ask(comparing.pairs, asked)
             with writable(output):
-                written = found.write_csv(opened.engine, output)
+                written.move_to(output)
     if as_json:
-        told: dict[str, Any] = {"baseline": None, "sides": []} if found is None else found.to_json()
-        emit_json(told if filled is None else {**told, "fills": filled})
+        told: dict[str, Any] = {"baseline": None, "sides": []} if found is None else found.model_dump()
+        emit_json(told if filled is None else {**told, "fills": [one.model_dump() for one in filled.fills]})
         return
     if filled is not None:
-        compared.show_fills(filled)
+        compared.show_fills(filled.fills)
+        if filled.nothing_shared is not None:
+            remarks.print(filled.nothing_shared, markup=False)
     if found is not None:
         compared.show(found, filled=fill)
-    if found is not None and output is not None:
-        remarks.print(f"{written:,} pairs in {output}", markup=False)
-
-
-def _filled(opened: Session, question: Question) -> tuple[list[dict[str, Any]], Comparison | None]:
-    """Submits what sides lack. Returns what became of it, and the comparison as it is without: None where nothing is shared."""
-    from farm.builds import versions_of
-    from farm.compare import filling
-    from farm.compare.comparing import compared
-    from farm.compare.gathering import gather
-
-    gathered = gather(opened.engine, question, filling=True)
-    told = []
-    for one in filling.fills(opened.engine, gathered, owner=login_name()):
-        stored = filling.submit(opened.engine, one, versions_of(opened.settings))
-        told.append(
-            {**one.to_json(), "new": stored is not None and stored.new, "new_jobs": stored.jobs if stored else 0}
-        )
-    try:
-        return told, compared(opened.engine, gathered)
-    except NothingShared as error:
-        remarks.print(str(error).split(" Run the same", maxsplit=1)[0], markup=False)
-        return told, None
+    if written is not None:
+        remarks.print(f"{written.rows:,} pairs in {output}", markup=False)

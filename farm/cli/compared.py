@@ -8,27 +8,27 @@ from typing import Any
 
 from rich.markup import escape
 
+from farm.api.comparing import Beside, Compared, Cost, Figures, Filled, Forecast, Found, Held, Ratio
 from farm.cli.output import configuration_text, console, remarks, table
-from farm.compare.comparing import Beside, Comparison, Held
-from farm.compare.costs import FEWEST_SHAPES, Cost
-from farm.compare.findings import Figures, Findings
-from farm.compare.predicting import Forecast
-from farm.compare.statistics import BOUNDS_CONFIDENCE, Ratio
+from farm.compare.costs import FEWEST_SHAPES
+from farm.compare.statistics import BOUNDS_CONFIDENCE
 from farm.texts import seconds_text, some_of
 
 _BASELINE = ascii_uppercase[0]
 
 
-def show(found: Comparison, *, filled: bool) -> None:
+def show(found: Compared, *, filled: bool) -> None:
     """Sides get letters, as their names may be long; the baseline is A. `filled`: what is missing was submitted."""
-    letters = dict(zip((side.held.name for side in found.sides), ascii_uppercase[1:], strict=False))
-    named = [(letters[side.held.name], side) for side in found.sides]
-    every = [(_BASELINE, found.baseline), *((letter, side.held) for letter, side in named)]
+    letters = dict(zip((side.name for side in found.sides), ascii_uppercase[1:], strict=False))
+    named = [(letters[side.name], side) for side in found.sides]
+    every = [(_BASELINE, found.baseline), *((letter, side) for letter, side in named)]
     _print_sides(every)
-    measured = [(letter, side.measured) for letter, side in named if side.measured.overall is not None]
-    predicted = [(letter, side.predicted) for letter, side in named if side.predicted.overall is not None]
+    measured: list[tuple[str, Found]] = [(letter, side) for letter, side in named if side.overall is not None]
+    predicted: list[tuple[str, Found]] = [
+        (letter, side.predicted) for letter, side in named if side.predicted is not None
+    ]
     if measured:
-        _print_overall(measured, found.question.tie, what="")
+        _print_overall(measured, found.tie, what="")
     _print_costs(measured, what="")
     for letter, one in measured:
         _print_groups(letter, one, what="")
@@ -36,7 +36,7 @@ def show(found: Comparison, *, filled: bool) -> None:
             _print_top(letter, one.top, what="")
     if predicted:
         _print_forecasts(every, named)
-        _print_overall(predicted, found.question.tie, what=_PREDICTED)
+        _print_overall(predicted, found.tie, what=_PREDICTED)
         _print_costs(predicted, what=_PREDICTED)
         for letter, one in predicted:
             _print_groups(letter, one, what=_PREDICTED)
@@ -48,14 +48,14 @@ def show(found: Comparison, *, filled: bool) -> None:
     if any(figures.shapes < FEWEST_SHAPES for figures in shown):
         remarks.print(f"Fewer than {FEWEST_SHAPES} shapes have no interval (–).")
     if not filled and any(held.missing for _, held in every):
-        asks = "" if found.question.predict_from else ", [bold]--predict[/] asks models for it"
+        asks = "" if found.predicting else ", [bold]--predict[/] asks models for it"
         remarks.print(f"[bold]--fill[/] submits what is missing{asks}.")
 
 
 _PREDICTED = "PREDICTED: "
 
 
-def _figures_of_groups(one: Findings) -> list[Figures]:
+def _figures_of_groups(one: Found) -> list[Figures]:
     return [figures for grouped in (one.by_type, one.by_size, one.by_bound) for figures in grouped.values()]
 
 
@@ -78,15 +78,14 @@ def _print_sides(sides: Sequence[tuple[str, Held]]) -> None:
 def _print_forecasts(every: Sequence[tuple[str, Held]], named: Sequence[tuple[str, Beside]]) -> None:
     """Which pairs have one figure that was not measured, and whose it is."""
     for letter, side in named:
-        figures, pairs = side.predicted.overall, side.predicted.pairs
-        if figures is None or pairs is None:
+        if side.predicted is None or side.predicted.overall is None:
             continue
-        measured = side.measured.overall
+        figures, measured = side.predicted.overall, side.overall
         total = figures.configurations + (0 if measured is None else measured.configurations)
         held = dict(every)
         whose = [
-            f"{int(count):,} of {of} by {_champion(forecast)}"
-            for of, count in ((_BASELINE, pairs.baseline_predicted.sum()), (letter, pairs.predicted.sum()))
+            f"{count:,} of {of} by {_champion(forecast)}"
+            for of, count in ((_BASELINE, side.predicted.baseline_predicted), (letter, side.predicted.side_predicted))
             if count and (forecast := held[of].forecast) is not None
         ]
         console.print(
@@ -107,7 +106,7 @@ def _devices(held: Held) -> str:
     return f"{len(held.devices):,} x {some_of(types, most=3)} on {some_of(hosts, most=3)}"
 
 
-def _print_overall(sides: Sequence[tuple[str, Findings]], tie: float, *, what: str) -> None:
+def _print_overall(sides: Sequence[tuple[str, Found]], tie: float, *, what: str) -> None:
     """`what` begins the titles of what is not measured."""
     figured = [(letter, one.overall) for letter, one in sides if one.overall is not None]
     columns = ["", "predicted" if what else "shared", "shapes", "time", "TFLOP/s", "power", "energy"]
@@ -127,11 +126,11 @@ def _print_overall(sides: Sequence[tuple[str, Findings]], tie: float, *, what: s
     console.print(table(title, columns, lines_of_verdicts, right=columns[1:]))
 
 
-def _print_costs(sides: Sequence[tuple[str, Findings]], *, what: str) -> None:
+def _print_costs(sides: Sequence[tuple[str, Found]], *, what: str) -> None:
     lines = [
         (f"{letter} / {_BASELINE}", of, cost.baseline, cost.side, _interval(cost), cost.configurations)
         for letter, side in sides
-        for of, cost in (("money", side.money), ("g CO2", side.carbon))
+        for of, cost in (("money", side.money_per_pflop), ("g CO2", side.co2_g_per_pflop))
         if cost is not None
     ]
     columns = ["", "per PFLOP", _BASELINE, "side", "ratio", "configurations"]
@@ -140,7 +139,7 @@ def _print_costs(sides: Sequence[tuple[str, Findings]], *, what: str) -> None:
         console.print(table(title, columns, lines, right=columns[2:]))
 
 
-def _print_groups(letter: str, side: Findings, *, what: str) -> None:
+def _print_groups(letter: str, side: Found, *, what: str) -> None:
     columns = [
         "",
         f"{'predicted' if what else 'shared'},\nshapes",
@@ -206,7 +205,7 @@ def _marked(value: float, predicted: bool) -> float | str:
     return f"{value:.4g} (predicted)" if predicted else value
 
 
-def show_fills(fills: Sequence[Mapping[str, Any]]) -> None:
+def show_fills(fills: Sequence[Filled]) -> None:
     """What was submitted for each side, and what was not, and why."""
     if not fills:
         console.print("No side lacks anything that another one has: nothing is submitted.")
@@ -214,11 +213,11 @@ def show_fills(fills: Sequence[Mapping[str, Any]]) -> None:
     columns = ["side", "missing", "cannot run", "under way", "jobs", "campaign", "device time, at most"]
     lines = [
         (
-            one["side"],
-            one["missing"],
-            *(3 * [None] if one["why_not"] else [one["cannot_run"], sum(one["underway"].values()), one["jobs"]]),
-            one["campaign"],
-            seconds_text(sum(one["estimated_seconds"].values())) if one["campaign"] else None,
+            one.side,
+            one.missing,
+            *(3 * [None] if one.why_not else [one.cannot_run, sum(one.underway.values()), one.jobs]),
+            one.campaign,
+            seconds_text(sum(one.estimated_seconds.values())) if one.campaign else None,
         )
         for one in fills
     ]
@@ -226,15 +225,15 @@ def show_fills(fills: Sequence[Mapping[str, Any]]) -> None:
     for one in fills:
         for line in _said_of(one):
             console.print(line, markup=False, soft_wrap=True)
-    submitted = [one["campaign"] for one in fills if one["campaign"]]
+    submitted = [one.campaign for one in fills if one.campaign]
     if submitted:
         remarks.print(f"[bold]farm watch {escape(submitted[0])}[/] follows it.")
 
 
-def _said_of(one: Mapping[str, Any]) -> list[str]:
-    said = [f"{one['side']} is not filled: {one['why_not']}."] if one["why_not"] else []
-    if one["campaign"] and not one["new"]:
-        said.append(f"{one['campaign']} is known already; {one['new_jobs']:,} jobs are new.")
-    said += [f"{one['side']}: {count:,} are under way in {name}." for name, count in one["underway"].items()]
-    said += [f"{one['side']} cannot run {group['count']:,}: {group['reason']}." for group in one["left_out"]]
-    return [*said, *one["notes"]]
+def _said_of(one: Filled) -> list[str]:
+    said = [f"{one.side} is not filled: {one.why_not}."] if one.why_not else []
+    if one.campaign and not one.new:
+        said.append(f"{one.campaign} is known already; {one.new_jobs:,} jobs are new.")
+    said += [f"{one.side}: {count:,} are under way in {name}." for name, count in one.underway.items()]
+    said += [f"{one.side} cannot run {group.count:,}: {group.reason}." for group in one.left_out]
+    return [*said, *one.notes]

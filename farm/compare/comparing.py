@@ -74,12 +74,13 @@ class Comparison:
             "confidence": CONFIDENCE,
             "confidence_of_bounds": BOUNDS_CONFIDENCE,
             "tie": self.question.tie,
+            "predicting": self.question.predict_from is not None,
             "notes": list(self.notes),
             "sides": [
                 {
                     **side.held.to_json(),
                     **_findings_json(side.measured, tops),
-                    "predicted": None if side.predicted.overall is None else _findings_json(side.predicted, tops),
+                    "predicted": _predicted_json(side.predicted, tops),
                 }
                 for side in self.sides
             ],
@@ -102,6 +103,16 @@ def _findings_json(found: Findings, tops: bool) -> dict[str, Any]:
         "co2_g_per_pflop": None if found.carbon is None else asdict(found.carbon),
         **({"top": [dict(row) for row in found.top]} if tops else {}),
     }
+
+
+def _predicted_json(found: Findings, tops: bool) -> dict[str, Any] | None:
+    if found.pairs is None:
+        return None
+    counts = {
+        "baseline_predicted": int(found.pairs.baseline_predicted.sum()),
+        "side_predicted": int(found.pairs.predicted.sum()),
+    }
+    return {**_findings_json(found, tops), **counts}
 
 
 def compare(engine: Engine, question: Question) -> Comparison:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin
 
 from fastapi import APIRouter, Body, Depends, FastAPI, Path, Query, Request
+from fastapi.responses import FileResponse, JSONResponse
 from pydantic.fields import FieldInfo
+from starlette.background import BackgroundTask
 
-from farm.api import OPERATIONS, PREFIX, Operation
+from farm.api import OPERATIONS, PREFIX, Download, Operation
 from farm.api.access import Access
 from farm.web.security import Caller, Policy, caller
 
@@ -50,7 +52,8 @@ def add_operations(app: FastAPI) -> None:
             tags=[known.tag],
             summary=(known.function.__doc__ or "").partition("\n")[0],
             description=f"{inspect.cleandoc(known.function.__doc__ or '')}\n\nNeeds the role {known.role}.",
-            response_model=known.hints["return"],
+            response_model=None if _sends_file(known) else known.hints["return"],
+            response_class=FileResponse if _sends_file(known) else JSONResponse,
         )
     app.include_router(router)
 
@@ -59,7 +62,8 @@ def _endpoint(known: Operation) -> Callable[..., Any]:
     def endpoint(**given: Any) -> Any:
         access, asking = given.pop("access"), given.pop("asking")
         asking.need(known.role)
-        return known.function(access, **given)
+        answer = known.function(access, **given)
+        return _file(answer) if isinstance(answer, Download) else answer
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     endpoint.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -75,14 +79,30 @@ def _endpoint(known: Operation) -> Callable[..., Any]:
     return endpoint
 
 
+def _sends_file(known: Operation) -> bool:
+    return known.hints["return"] is Download
+
+
+def _file(made: Download) -> FileResponse:
+    """The file, which is removed when it was sent."""
+    headers = {} if made.rows is None else {"X-Farm-Rows": str(made.rows)}
+    return FileResponse(
+        made.path,
+        media_type=made.media_type,
+        filename=made.name,
+        headers=headers,
+        background=BackgroundTask(made.path.unlink, missing_ok=True),
+    )
+
+
 def _annotated(known: Operation, parameter: inspect.Parameter) -> Any:
     """The parameter's type with where FastAPI finds it: in the path, the body or the query."""
     kind, notes = parameter.annotation, tuple[Any, ...]()
     if get_origin(kind) is Annotated:
         kind, *rest = get_args(kind)
         notes = tuple(rest)
-    if known.is_body(parameter):
-        return Annotated[kind, Body()]
+    if known.is_model(parameter):
+        return Annotated[kind, Query() if known.method == "GET" else Body()]
     field = next((note for note in notes if isinstance(note, FieldInfo)), None)
     place = Path if known.in_path(parameter) else Query
     constraints = () if field is None else tuple(field.metadata)

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from commands import NOWHERE, Command, farm_here, refused
-from samples import document, landed, row
+from samples import cpu, document, landed, row
 from serving import served
 from sqlalchemy import Engine, text
 
@@ -19,6 +19,7 @@ from farm.api import OPERATIONS, Remote
 from farm.cli.results import _all_of
 from farm.db import batches, campaigns, tokens
 from farm.db.tables import Role
+from farm.devices import DeviceIdentity
 from tests.cheap_training import cheap_trainings
 from tests.training_tables import tiled_table
 from trainer.forest import ForestSettings
@@ -177,6 +178,27 @@ def test_watching_through_the_api_ends_with_the_campaign(remote: Command, engine
     done = remote("watch", "small", "--json")
     assert done.returncode == 6
     assert json.loads(done.stdout)["counts"]["dead"] == 1
+
+
+def test_cards_are_compared_through_the_api(
+    engine: Engine, announce: Callable[[DeviceIdentity], int], direct: Command, remote: Command, tmp_path: Path
+) -> None:
+    configurations = [
+        f"blas(threads=1) {m}x64x{k} f32:f32:f32 nn alpha=1 beta=0" for m in (64, 128, 256) for k in (8, 9, 10)
+    ]
+    for number in (1, 2):
+        landed(engine, announce(cpu(number)), [(one, row(n * number)) for n, one in enumerate(configurations, 1)])
+    line = ["compare", "CPU-1", "CPU-2", "--price", "CPU-1=2", "--price", "CPU-2=1.5", "--top", "3", "--tie", "2"]
+    here, there = direct(*line, "--json"), remote(*line, "--json")
+    assert steady(json.loads(here.stdout)) == steady(json.loads(there.stdout))
+    assert json.loads(here.stdout)["sides"][0]["overall"]["time"]["ratio"] == 2
+    assert direct(*line).stdout == remote(*line).stdout
+    for command, file in ((direct, tmp_path / "here.csv"), (remote, tmp_path / "there.csv")):
+        assert "9 pairs in" in command(*line, "--output", str(file)).stderr
+    assert (tmp_path / "here.csv").read_text() == (tmp_path / "there.csv").read_text()
+    refused(remote("compare", "CPU-1", "CPU-2", "--output", str(tmp_path / "no" / "a.csv")), 2, "a.csv")
+    filled = json.loads(remote("compare", "CPU-1", "CPU-2", "--fill", "--json").stdout)
+    assert filled["fills"] == []
 
 
 def test_a_model_is_asked_through_the_api(

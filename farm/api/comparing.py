@@ -1,0 +1,249 @@
+"""Measurements beside each other, on the configurations that all sides have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from farm.api.access import Access
+from farm.api.operation import Document, Download, operation
+from farm.builds import versions_of
+from farm.db.tables import Role
+from farm.errors import NothingShared
+
+if TYPE_CHECKING:
+    from farm.compare.gathering import Question
+
+SMALLER_IS_A_TIE_PCT = 1.0
+
+
+class Comparing(Document):
+    """What is to be compared; see docs/comparing.md."""
+
+    side: list[str] = Field(default=[], max_length=100, description="two or more, the baseline first")
+    by: str | None = Field(default=None, description="or a side for each type, host, device, day, driver …")
+    campaign: str | None = Field(default=None, description="only of this campaign")
+    type: str | None = Field(default=None, description="only on this device type")
+    family: str | None = Field(default=None, description="only of this kernel family")
+    dtype: str | None = Field(default=None, description="only of this input type, or of these three: f16:f16:f32")
+    any_source: bool = Field(default=False, description="recorded and imported rows too, labelled")
+    mixed: bool = Field(default=False, description="though clock policies or operands differ")
+    tie: float = Field(
+        default=SMALLER_IS_A_TIE_PCT, ge=0.01, le=50, description="a smaller difference in time is a tie, in %"
+    )
+    top: int = Field(default=0, ge=0, le=10_000, description="so many configurations of each side that differ most")
+    price: list[str] = Field(default=[], max_length=100, description="SIDE=PER_HOUR: money for an hour of a card")
+    carbon: float | None = Field(default=None, ge=0, description="grams of CO2 per kWh")
+    predict: bool = Field(default=False, description="the champions' predictions where rows are missing, told apart")
+
+
+class Ratio(Document):
+    """A median over shapes, and where it is with the confidence of the comparison; no interval with few shapes."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    shapes: int
+    pairs: int
+
+
+class Figures(Document):
+    """By what factor the side's figures are the baseline's."""
+
+    configurations: int
+    shapes: int
+    time: Ratio
+    tflops: Ratio
+    power: Ratio | None
+    energy: Ratio | None
+    faster: int
+    ties: int
+    slower: int
+    unsure: int
+    baseline_roofline: float | None = Field(description="median share of the roofline that the baseline reaches")
+    roofline: float | None
+
+
+class Cost(Document):
+    """What 1e15 operations cost, as a mix of every configuration once."""
+
+    baseline: float | None
+    side: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    configurations: int
+
+
+class Found(Document):
+    """What pairs say: all of them, and those of each element type, size and bound."""
+
+    overall: Figures | None
+    by_type: dict[str, Figures]
+    by_size: dict[str, Figures]
+    by_bound: dict[str, Figures]
+    money_per_pflop: Cost | None
+    co2_g_per_pflop: Cost | None
+    top: list[dict[str, Any]] = Field(default=[], description="what differs most in time")
+
+
+class FoundByModel(Found):
+    """The same of pairs of which one figure is predicted."""
+
+    baseline_predicted: int = Field(description="pairs whose baseline is a model's")
+    side_predicted: int
+
+
+class ComparedDevice(Document):
+    id: int
+    uuid: str
+    type: str
+    host: str
+
+
+class Forecast(Document):
+    """What a champion said of configurations that a side lacks, and what it did not say."""
+
+    model: str
+    version: str
+    device_type: str
+    sources: str | None
+    predicted: int
+    not_learned: int
+    outside: int
+    error_pct: float | None
+
+
+class Held(Document):
+    """What there is of a side."""
+
+    name: str
+    rows: int
+    configurations: int
+    missing: int = Field(description="configurations that another side has, and this one has not")
+    devices: list[ComparedDevice]
+    gpu: str | None
+    forecast: Forecast | None
+
+
+class Beside(Held, Found):
+    """A side beside the baseline."""
+
+    predicted: FoundByModel | None
+
+
+class Compared(Document):
+    """What measurements say of sides beside a baseline. Ratios are side over baseline."""
+
+    baseline: Held
+    confidence: float
+    confidence_of_bounds: float
+    tie: float = Field(description="a smaller difference in time is a tie: 0.01 is 1%")
+    predicting: bool
+    notes: list[str]
+    sides: list[Beside]
+
+
+class LeftOut(Document):
+    reason: str
+    count: int
+    example: str
+    example_reason: str
+
+
+class Filled(Document):
+    """What was submitted for a side, or why nothing was."""
+
+    side: str
+    missing: int
+    why_not: str | None
+    cannot_run: int
+    left_out: list[LeftOut]
+    underway: dict[str, int]
+    campaign: str | None
+    digest: str | None
+    targets: list[Any]
+    configurations: int
+    jobs: int
+    estimated_seconds: dict[str, float]
+    notes: list[str]
+    new: bool
+    new_jobs: int
+
+
+class ComparedAndFilled(Document):
+    """What was submitted, and the comparison as it is without; none where nothing is shared, with what that is."""
+
+    fills: list[Filled]
+    compared: Compared | None
+    nothing_shared: str | None
+
+
+@operation("GET", "/compare")
+def compare(access: Access, asked: Comparing) -> Compared:
+    """Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost."""
+    # It loads numpy, which no other operation needs to wait for.
+    from farm.compare.comparing import compare as answer
+
+    return Compared.model_validate(answer(access.session.engine, _question(access, asked)).to_json())
+
+
+@operation("GET", "/compare/pairs")
+def pairs(access: Access, asked: Comparing) -> Download:
+    """Every pair of a comparison, as CSV."""
+    from farm.compare.comparing import compare as answer
+
+    found = answer(access.session.engine, _question(access, asked))
+    with NamedTemporaryFile(prefix="farm-pairs-", suffix=".csv", delete=False) as file:
+        path = Path(file.name)
+    try:
+        rows = found.write_csv(access.session.engine, path)
+    except BaseException:
+        path.unlink()
+        raise
+    return Download(path=path, media_type="text/csv", name="pairs.csv", rows=rows)
+
+
+@operation("POST", "/compare/fill", role=Role.SUBMIT)
+def fill(access: Access, asked: Comparing) -> ComparedAndFilled:
+    """Submit what a side lacks and another has, as a campaign for each side; the same again adds nothing."""
+    from farm.compare import filling
+    from farm.compare.comparing import compared
+    from farm.compare.gathering import gather
+
+    engine = access.session.engine
+    gathered = gather(engine, _question(access, asked), filling=True)
+    told = []
+    for one in filling.fills(engine, gathered, owner=access.who):
+        stored = filling.submit(engine, one, versions_of(access.settings))
+        new, new_jobs = (False, 0) if stored is None else (stored.new, stored.jobs)
+        told.append(Filled(**one.to_json(), new=new, new_jobs=new_jobs))
+    try:
+        found = Compared.model_validate(compared(engine, gathered).to_json())
+    except NothingShared as error:
+        shared = str(error).split(" Run the same", maxsplit=1)[0]
+        return ComparedAndFilled(fills=told, compared=None, nothing_shared=shared)
+    return ComparedAndFilled(fills=told, compared=found, nothing_shared=None)
+
+
+def _question(access: Access, asked: Comparing) -> Question:
+    from farm.compare.gathering import Question
+
+    return Question(
+        sides=asked.side,
+        by=asked.by,
+        campaign=asked.campaign,
+        device_type=asked.type,
+        family=asked.family,
+        dtype=asked.dtype,
+        any_source=asked.any_source,
+        mixed=asked.mixed,
+        tie=asked.tie / 100,
+        prices=asked.price,
+        grams_per_kwh=asked.carbon,
+        top=asked.top,
+        predict_from=access.settings.tracking_uri if asked.predict else None,
+    )
