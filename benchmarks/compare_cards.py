@@ -20,6 +20,7 @@ from recordings import export
 from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign, load
+from farm.db import campaigns
 
 CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "compare-cards.yaml"
 
