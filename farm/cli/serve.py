@@ -78,7 +78,7 @@ def serve(
 def _say(address: str, *, tokens: bool) -> None:
     sys.stdout.write(f"{address}\n")
     sys.stdout.flush()
-    rest = "who has a token" if tokens else "everybody on this machine, and nobody else"
+    rest = "whoever has a token" if tokens else "everybody on this machine, and nobody else"
     remarks.print(
         f"The farm is served to {rest}; its API is described at {address}/api/v1/openapi.json. Ctrl-C ends it."
     )
