@@ -1,0 +1,111 @@
+// Draws the figures of a page with Plotly: each when it comes into view, in the colours of the page, and not on paper.
+//
+// A place for a figure is <div class="figure" data-figure="ID" hidden> beside an <img class="drawing">; the element of that ID
+// holds the figure's JSON. Where nothing can be drawn, the drawing stays.
+"use strict";
+(() => {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const drawn = new Set();
+
+  // Without WebGL, points of many are drawn as the others are.
+  const webgl = (() => {
+    try {
+      return Boolean(document.createElement("canvas").getContext("webgl"));
+    } catch {
+      return false;
+    }
+  })();
+
+  // Names are written once for a figure; points have numbers into the lists of them.
+  function withTexts(figure) {
+    const names = figure.layout.meta.words;
+    for (const trace of figure.data) {
+      if (trace.meta && trace.meta.words) {
+        const [first, ...rest] = trace.meta.words;
+        trace.text = first.map((_, n) => [first, ...rest].map((which, part) => names[part][which[n]]).join("<br>"));
+      }
+      if (trace.type === "scattergl" && !webgl) trace.type = "scatter";
+    }
+    return figure;
+  }
+
+  function colours() {
+    const style = getComputedStyle(document.documentElement);
+    const of = (name) => style.getPropertyValue(name).trim();
+    return { ink: of("--ink"), grid: of("--grid"), paper: of("--paper"), raised: of("--raised") };
+  }
+
+  function layoutOf(figure, place) {
+    const { ink, grid, raised } = colours();
+    const narrow = place.clientWidth < 560;
+    const axis = (own) => ({
+      gridcolor: grid, zeroline: false, linecolor: ink, tickcolor: ink, ticks: "outside", automargin: true, ...own,
+      title: { ...own.title, font: { size: 12 } },
+    });
+    return {
+      ...figure.layout,
+      xaxis: axis(figure.layout.xaxis),
+      yaxis: axis(figure.layout.yaxis),
+      font: { family: "system-ui, sans-serif", size: 12, color: ink },
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      hoverlabel: { bgcolor: raised, bordercolor: ink, font: { color: ink }, align: "left", namelength: -1 },
+      hovermode: "closest",
+      margin: { l: 56, r: narrow ? 8 : 24, t: 12, b: 48 },
+      legend: { orientation: "h", y: -0.18, yanchor: "top", x: 0, itemsizing: "constant" },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: grid, activecolor: ink },
+    };
+  }
+
+  function draw(place) {
+    const image = place.parentElement.querySelector(".drawing");
+    const figure = withTexts(JSON.parse(document.getElementById(place.dataset.figure).textContent));
+    place.style.height = `${Math.max(340, Math.min(560, image ? image.clientHeight : 460))}px`;
+    place.hidden = false;
+    const options = {
+      responsive: true,
+      displaylogo: false,
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      toImageButtonOptions: { filename: place.dataset.figure },
+    };
+    Plotly.newPlot(place, figure.data, layoutOf(figure, place), options).then(
+      () => {
+        place.parentElement.classList.add("live");
+        drawn.add(place);
+      },
+      () => forget(place),
+    );
+  }
+
+  // Browsers keep few WebGL contexts: what is far away gives its own back.
+  function forget(place) {
+    Plotly.purge(place);
+    drawn.delete(place);
+    place.parentElement.classList.remove("live");
+    place.hidden = true;
+  }
+
+  const seen = new IntersectionObserver(
+    (changes) => {
+      for (const { target, isIntersecting } of changes) {
+        const place = target.querySelector(".figure");
+        if (isIntersecting && !drawn.has(place)) draw(place);
+        if (!isIntersecting && drawn.has(place)) forget(place);
+      }
+    },
+    { rootMargin: "300px 0px" },
+  );
+
+  function start(root = document) {
+    for (const place of root.querySelectorAll(".figure[data-figure]")) seen.observe(place.parentElement);
+  }
+
+  dark.addEventListener("change", () => {
+    for (const place of [...drawn]) {
+      forget(place);
+      draw(place);
+    }
+  });
+  window.farmCharts = { start };
+  start();
+})();
