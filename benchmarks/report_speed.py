@@ -33,7 +33,10 @@ CAMPAIGN = EXAMPLES / "campaigns" / "paper-cutlass.yaml"
 RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-cutlass.parquet"
 MOST_SECONDS, MOST_MB = 20, 15
 
-_JOBS = text("SELECT j.id, j.configuration_id FROM lanes l JOIN jobs j ON j.lane_id = l.id WHERE l.campaign_id = :id")
+_JOBS = text("""
+SELECT j.id, j.configuration_id, p.device_uuid FROM lanes l JOIN pools p ON p.id = l.pool_id JOIN jobs j ON j.lane_id = l.id
+WHERE l.campaign_id = :id
+""")
 _DONE = (
     "UPDATE jobs SET state = 'done' WHERE id IN (SELECT job_id FROM measurements)",
     "UPDATE lanes l SET done = (SELECT count(*) FROM jobs WHERE lane_id = l.id AND state = 'done')",
@@ -57,18 +60,14 @@ def land(engine: Engine, campaign_file: Path, recording: Path) -> int:
         known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
         jobs = plan(campaign, known, allow_missing=True).jobs()
         campaign_id = campaigns.store(connection, campaign, jobs).campaign_id
-        job_of = {row.configuration_id: row.id for row in connection.execute(_JOBS, {"id": campaign_id})}
-        landed = [
-            (
-                job_of.pop(row.configuration.id),
-                campaign_id,
-                row.configuration.id,
-                ids[row.device],
-                replace(row.measurement, source=Source.RECORDED),
-            )
-            for row in rows
-            if row.configuration.id in job_of
-        ]
+        found = connection.execute(_JOBS, {"id": campaign_id})
+        job_of = {(row.configuration_id, row.device_uuid): row.id for row in found}
+        landed = list[measurements.Row]()
+        for row in rows:
+            i, recorded = row.configuration.id, replace(row.measurement, source=Source.RECORDED)
+            job = job_of.pop((i, row.device), None) or job_of.pop((i, None), None)
+            if job is not None:
+                landed.append((job, campaign_id, i, ids[row.device], recorded))
         measurements.insert(connection, landed)
         for statement in _DONE:
             connection.execute(text(statement))

@@ -45,12 +45,13 @@ def report(
     a campaign that goes on, what was measured so far.
     """
     # These load numpy, which no other command needs to wait for.
-    from farm.report import drawn, page
-    from farm.report import reporting
+    from farm.report import drawn, page, reporting
 
     page.need_web()
     if output is not None and output.is_dir():
-        raise BadInput(detail=f"{output} is a folder; name the file that the page is to be written to, as in {output}/report.html")
+        raise BadInput(
+            detail=f"{output} is a folder; name the file that the page is to be written to, as in {output}/report.html"
+        )
     began = time.monotonic()
     with _steps() as step, session() as opened:
         found = reporting.report(
@@ -94,4 +95,4 @@ def _command(campaign: str, device_type: str | None) -> str:
 def _steps() -> Iterator[Callable[[str], None]]:
     """Shows on a terminal what is done at the moment, in one line on stderr that goes away."""
     with Console(stderr=True).status("starting", spinner="dots") as status:
-        yield (lambda text: status.update(text)) if sys.stderr.isatty() else (lambda _: None)
+        yield status.update if sys.stderr.isatty() else lambda _: None

@@ -59,7 +59,11 @@ def _accuracy(uri: str, results: Results, kind: int) -> Accuracy:
         learned = _learned(uri, model, results, points)
     except FarmError as error:
         return Accuracy(device_type=device_type, model=model, why=str(error))
-    why = None if np.isfinite(predicted["runtime_ms"]).any() else "It has learned none of the kernels and types measured here."
+    why = (
+        None
+        if np.isfinite(predicted["runtime_ms"]).any()
+        else "It has learned none of the kernels and types measured here."
+    )
     return Accuracy(
         device_type=device_type, model=model, why=why, metrics=metrics, predicted=predicted, learned=learned
     )

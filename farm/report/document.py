@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from farm.report.charts import Picture, number
+
+LONG_TEXT = 24
+"""Letters of a cell from which on its column is a wide one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,7 @@ class Cell:
         """Numbers with four significant digits; nothing is a dash."""
         if isinstance(value, Cell):
             return value
-        if value is None or value != value:
+        if value is None or (isinstance(value, float) and math.isnan(value)):
             return cls("–")
         if isinstance(value, bool):
             return cls("yes" if value else "no")
@@ -44,6 +48,15 @@ class Table:
     rows: Sequence[Sequence[Any]]
     # Which columns hold numbers.
     numbers: frozenset[str] = frozenset()
+
+    @property
+    def wide(self) -> frozenset[str]:
+        """Columns of long texts."""
+        return frozenset(
+            column
+            for at, column in enumerate(self.columns)
+            if column not in self.numbers and any(len(row[at].text) > LONG_TEXT for row in self.cells)
+        )
 
     @property
     def cells(self) -> list[list[Cell]]:
@@ -96,7 +109,5 @@ class Report:
             "warnings": list(self.warnings),
             **{section.name: section.figures for section in self.sections if section.figures is not None},
             "nothing": {section.name: section.nothing for section in self.sections if section.nothing is not None},
-            "pictures": [
-                {"name": one.name, "title": one.title, "message": one.message} for one in self.pictures
-            ],
+            "pictures": [{"name": one.name, "title": one.title, "message": one.message} for one in self.pictures],
         }

@@ -97,7 +97,9 @@ def _draw_chart(figure: Any, axes: Any, chart: Chart) -> None:
     for order, one in enumerate(chart.series):
         _draw_series(axes, one, order)
     _set_axis(axes, "x", chart.x, [one.x for one in chart.series])
-    _set_axis(axes, "y", chart.y, [value for one in chart.series for value in (one.y, one.low, one.high) if value is not None])
+    _set_axis(
+        axes, "y", chart.y, [value for one in chart.series for value in (one.y, one.low, one.high) if value is not None]
+    )
     axes.grid(visible=True, which="major", alpha=0.3, linewidth=0.6)
     axes.set_axisbelow(True)
     if len(chart.series) > 1:
@@ -119,7 +121,14 @@ def _draw_series(axes: Any, series: Series, order: int) -> None:
     if series.line is not None:
         marks = {"marker": _MARKERS[marker_of(series.look)], "markersize": 6} if series.points else {}
         axes.plot(
-            series.x, series.y, color=colour, linestyle=_DASHES[series.line], linewidth=1.5, zorder=3 + order, **marks, **name
+            series.x,
+            series.y,
+            color=colour,
+            linestyle=_DASHES[series.line],
+            linewidth=1.5,
+            zorder=3 + order,
+            **marks,
+            **name,
         )
         return
     axes.scatter(

@@ -206,9 +206,7 @@ def _failed(connection: Connection, only: Mapping[str, Any]) -> list[Failed]:
         key = (row.state, row.kind, reason)
         so_far = merged[key].jobs if key in merged else 0
         example = merged[key].example if key in merged else row.message.strip()
-        merged[key] = Failed(
-            state=row.state, kind=row.kind, reason=reason, example=example, jobs=so_far + row.jobs
-        )
+        merged[key] = Failed(state=row.state, kind=row.kind, reason=reason, example=example, jobs=so_far + row.jobs)
     return sorted(merged.values(), key=lambda failed: -failed.jobs)
 
 
@@ -222,4 +220,4 @@ FROM v_measurements v WHERE v.campaign_id = :campaign_id AND v.family = '{tiles.
 
 
 def _tiles(connection: Connection, only: Mapping[str, Any]) -> list[DeviceTiles]:
-    return tiles.analyze(TiledRow.from_columns(row) for row in connection.execute(_TILED, dict(only)).mappings())
+    return tiles.analyze(TiledRow.from_columns(dict(row)) for row in connection.execute(_TILED, dict(only)).mappings())

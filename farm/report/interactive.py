@@ -8,6 +8,7 @@ little HTML in its texts.
 from __future__ import annotations
 
 import html
+import math
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -47,6 +48,8 @@ _SYMBOLS = {
 }
 _DASHES = {Dashes.SOLID: "solid", Dashes.DASHED: "dash", Dashes.DOTTED: "dot"}
 _WHOLE = 1e15
+LITTLE, MUCH = 0.6, 3.0
+"""Decades of a logarithmic axis."""
 
 
 def plotly_script() -> str:
@@ -75,22 +78,26 @@ def _of_chart(chart: Chart) -> dict[str, Any]:
     parts = next((one.words.parts for one in chart.series if one.words is not None), ())
     shared = [one for one in chart.series if one.words is None or one.words.parts == parts]
     names = [[_plain(name) for name in part] for part in parts] if len(shared) == len(chart.series) else []
+    # The card draws above all else: where it draws some points, it draws all, so that the last series is in front.
+    many = any(one.points and len(one.x) >= MANY for one in chart.series)
     return {
-        "data": [_trace(chart, one, coded=bool(names)) for one in chart.series],
+        "data": [_trace(chart, one, coded=bool(names), many=many) for one in chart.series],
         "layout": {
-            "xaxis": _axis(chart.x),
-            "yaxis": _axis(chart.y),
+            "xaxis": _axis(chart.x, [one.x for one in chart.series]),
+            "yaxis": _axis(
+                chart.y, [each for one in chart.series for each in (one.y, one.low, one.high) if each is not None]
+            ),
             "showlegend": len(chart.series) > 1,
             "meta": {"words": names},
         },
     }
 
 
-def _trace(chart: Chart, series: Series, *, coded: bool) -> dict[str, Any]:
+def _trace(chart: Chart, series: Series, *, coded: bool, many: bool) -> dict[str, Any]:
     look = {"color": INK if series.reference else colour_of(series.look)}
     mode = "+".join([*(["lines"] if series.line else []), *(["markers"] if series.points else [])])
     trace: dict[str, Any] = {
-        "type": "scattergl" if len(series.x) >= MANY else "scatter",
+        "type": "scattergl" if many and series.points else "scatter",
         "name": _plain(series.name),
         "mode": mode,
         "x": _listed(series.x),
@@ -157,16 +164,24 @@ def _of_map(picture: HeatMap) -> dict[str, Any]:
     }
 
 
-def _axis(axis: Axis) -> dict[str, Any]:
+def _axis(axis: Axis, values: list[Floats]) -> dict[str, Any]:
     made: dict[str, Any] = {"title": {"text": _plain(axis.title)}}
     if axis.scale is Scale.LOG:
-        made |= {"type": "log", "tickformat": ",~g"}
+        made |= {"type": "log", "tickformat": ",~g", "dtick": _step(values)}
     elif axis.scale is Scale.NAMES:
         made |= {"tickvals": list(range(len(axis.names))), "ticktext": [_plain(name) for name in axis.names]}
     if axis.ends is not None:
         margin = 0.02 * (axis.ends[1] - axis.ends[0])
         made["range"] = [axis.ends[0] - margin, axis.ends[1] + margin]
     return made
+
+
+def _step(values: list[Floats]) -> str | int | None:
+    """From one tick of a logarithmic axis to the next: a decade, or 1, 2, 5; None: as Plotly thinks, where there is little."""
+    shown = np.concatenate(values)
+    shown = shown[np.isfinite(shown) & (shown > 0)]
+    decades = float(np.log10(shown.max() / shown.min())) if len(shown) else 0.0
+    return None if decades < LITTLE else "D2" if decades < MUCH else 1
 
 
 def _said(axis: Axis, letter: str) -> str:
@@ -176,10 +191,13 @@ def _said(axis: Axis, letter: str) -> str:
 
 def _listed(values: Floats) -> list[float | int | None]:
     """Numbers as JSON writes them shortest; what is not finite is null."""
-    return [
-        None if value != value or abs(value) == np.inf else int(value) if value % 1 == 0 and abs(value) < _WHOLE else value
-        for value in rounded(values).tolist()
-    ]
+    return [_shortest(value) for value in rounded(values).tolist()]
+
+
+def _shortest(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    return int(value) if value.is_integer() and abs(value) < _WHOLE else value
 
 
 def _plain(text: str) -> str:

@@ -75,9 +75,18 @@ def html(report: Report, *, progress: Callable[[int, int], None] = lambda _, __:
 def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    made.filters["breakable"] = breakable
+    return made
+
+
+def breakable(text: str) -> str:
+    """Text that may be broken after a comma, as names of kernels must be."""
+    from markupsafe import Markup, escape
+
+    return escape(text).replace(",", Markup(",<wbr>"))
 
 
 def _text(name: str) -> str:

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from farm.compare.comparing import Comparison, Question, compare
 from farm.compare.sides import MOST_SIDES
-from farm.errors import FarmError, NotFound
+from farm.errors import FarmError, NotFound, NothingShared
 from farm.report.accuracy import accuracies
 from farm.report.document import Report
 from farm.report.gathering import Gathered, gather
@@ -92,6 +92,9 @@ def _comparisons(engine: Engine, gathered: Gathered) -> tuple[list[Comparison], 
             continue
         try:
             one = compare(engine, question)
+        except NothingShared:
+            why.append(f"The {count:,} {words} share no configuration: each was measured once, on one that was free.")
+            continue
         except FarmError as error:
             why.append(f"The {words} are not compared: {error}")
             continue

@@ -13,12 +13,29 @@ from farm.report.charts import Axis, Chart, Dashes, Scale, Series, Words, number
 from farm.report.pictures.common import Told, counted, thinned
 from farm.report.results import Bools
 
-
 QUANTITIES: Mapping[str, tuple[str, str]] = {"runtime_ms": ("time", "ms"), "power_w": ("power", "W")}
+
+
+LEAST_OF_UUID = 12
+"""Letters of a UUID that are told at the least: `GPU-5ac55372`."""
+
+
+def short_sides(comparison: Comparison) -> dict[str, str]:
+    """The names of all sides, UUIDs as far as they differ: by the whole name."""
+    names = [comparison.baseline.name, *(side.held.name for side in comparison.sides)]
+    uuids = {
+        device.uuid for held in (comparison.baseline, *(s.held for s in comparison.sides)) for device in held.devices
+    }
+    size = LEAST_OF_UUID
+    while len({name[:size] for name in names}) < len(names):
+        size += 1
+    return {name: name[:size] if name in uuids else name for name in names}
 
 
 def ratios(comparison: Comparison) -> Chart:
     """The time of each side over the baseline's, by size of the problem, with the interval over shapes."""
+    short = short_sides(comparison)
+    baseline = short[comparison.baseline.name]
     sizes = [size for size in SIZES if any(size in side.by_size for side in comparison.sides)]
     series = list[Series]()
     for look, side in enumerate(comparison.sides):
@@ -28,7 +45,7 @@ def ratios(comparison: Comparison) -> Chart:
         y = np.array([figures.time.ratio for _, figures in found])
         series.append(
             Series(
-                name=side.held.name,
+                name=short[side.held.name],
                 x=np.array([at + shift for at, _ in found]),
                 y=y,
                 low=np.array([one.time.ratio if one.time.low is None else one.time.low for _, one in found]),
@@ -39,17 +56,17 @@ def ratios(comparison: Comparison) -> Chart:
                 ),
             )
         )
-    said = "; ".join(f"{side.held.name} takes {side.overall.time.ratio:.3f} times the time" for side in comparison.sides)
-    ends = np.array([-0.5, len(sizes) - 0.5])
-    line = Series(
-        name=comparison.baseline.name, x=ends, y=np.ones(2), points=False, line=Dashes.SOLID, reference=True
+    said = "; ".join(
+        f"{short[side.held.name]} takes {side.overall.time.ratio:.3f} times the time" for side in comparison.sides
     )
+    ends = np.array([-0.5, len(sizes) - 0.5])
+    line = Series(name=baseline, x=ends, y=np.ones(2), points=False, line=Dashes.SOLID, reference=True)
     return Chart(
-        name=slug(f"comparison {comparison.baseline.name}"),
-        title=f"Time beside {comparison.baseline.name}",
-        message=f"Medians over shapes, with 95% intervals. Over all sizes: {said} of {comparison.baseline.name}.",
+        name=slug(f"comparison {baseline}"),
+        title=f"Time beside {baseline}",
+        message=f"Medians over shapes, with 95% intervals. Over all sizes: {said} of {baseline}.",
         x=Axis(label="size", scale=Scale.NAMES, names=tuple(sizes)),
-        y=Axis(label=f"time over that of {comparison.baseline.name}", unit="ratio", scale=Scale.LOG),
+        y=Axis(label=f"time over that of {baseline}", unit="ratio", scale=Scale.LOG),
         series=(line, *series),
     )
 
@@ -76,8 +93,8 @@ def parities(told: Told, device_type: str, predicted: Mapping[str, Floats], lear
         line = Series(name="equal", x=ends, y=ends, points=False, line=Dashes.SOLID, reference=True)
         kinds = _by_learned(drawn, learned)
         said = "; ".join(
-            f"{name} ({len(of):,}): off by {number(float(np.median(off)))}% in the median, by "
-            f"{number(float(np.quantile(off, 0.9)))}% or less for nine of ten"
+            f"{name} ({len(of):,}): off by {_off(np.median(off))} in the median, by {_off(np.quantile(off, 0.9))} or less for "
+            "nine of ten"
             for name, of in _by_learned(points, learned)
             for off in [errors_pct(measured[of], expected[of])]
         )
@@ -105,6 +122,10 @@ def parities(told: Told, device_type: str, predicted: Mapping[str, Floats], lear
             )
         )
     return charts
+
+
+def _off(error_pct: float) -> str:
+    return "less than 0.01%" if error_pct < 0.01 else f"{number(float(error_pct))}%"
 
 
 def _by_learned(points: Ints, learned: Bools | None) -> list[tuple[str, Ints]]:

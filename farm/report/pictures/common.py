@@ -55,22 +55,26 @@ class Told:
             (self.kernel_names, self.problem_names), (self.results.kernel[points], self.results.problem[points])
         )
 
-    def groups(self, points: Ints, *, by_type: bool = True) -> Iterator[tuple[str, int, Ints]]:
-        """Family and element types, the look of such points, and which of `points` they are.
+    @cached_property
+    def _group(self) -> Ints:
+        """Of each point a number for its family and element types."""
+        return self.family * len(self.element_types) + self.element_type
 
-        Where all have the same family or types, the other alone names them.
+    def groups(self, points: Ints, *, by_type: bool = True) -> Iterator[tuple[str, int, Ints]]:
+        """Family and element types, or the family alone, the look of such points, and which of `points` they are.
+
+        Where all of the campaign have the same family or types, the other alone names them.
         """
-        types = len(self.element_types) if by_type else 1
-        code = self.family[points] * len(self.element_types) + self.element_type[points]
-        for group in np.unique(code):
+        if not by_type:
+            for family in np.unique(self.family[points]):
+                yield self.families[family], int(family), points[self.family[points] == family]
+            return
+        every = np.unique(self._group)
+        for group in np.unique(self._group[points]):
             family, kind = divmod(int(group), len(self.element_types))
-            if types == 1:
-                name = self.families[family]
-            elif len(self.families) == 1:
-                name = self.element_types[kind]
-            else:
-                name = f"{self.families[family]} {self.element_types[kind]}"
-            yield name, int(group), points[code == group]
+            words = [self.families[family]] if len(self.families) > 1 or len(self.element_types) == 1 else []
+            words += [self.element_types[kind]] if len(self.element_types) > 1 else []
+            yield " ".join(words), int(np.searchsorted(every, group)), points[self._group[points] == group]
 
     def series(
         self, points: Ints, x: Floats, y: Floats, *, by_type: bool = True, best: tuple[str, Ints] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from farm.compare.statistics import Ints
 from farm.report.charts import Axis, Chart, Scale, Series, number, slug
 from farm.report.pictures.common import Told, counted, percent, thinned
 from farm.report.results import Bools, Results
@@ -34,7 +35,7 @@ def fronts(told: Told) -> list[Chart]:
     ]
 
 
-def _front(told: Told, kind: int, points: np.ndarray) -> Chart:  # type: ignore[type-arg]
+def _front(told: Told, kind: int, points: Ints) -> Chart:
     results = told.results
     with_energy = np.where(np.isfinite(results.energy_mj), results.runtime_ms, np.nan)
     time, energy = with_energy / results.least(with_energy), results.energy_mj / results.least(results.energy_mj)

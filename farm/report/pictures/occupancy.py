@@ -20,9 +20,7 @@ def occupancies(told: Told) -> list[Chart]:
         series = list[Series]()
         best: tuple[float, float, str] | None = None
         for number_, family in enumerate(told.families):
-            points = np.flatnonzero(
-                (results.type == kind) & (told.family == number_) & np.isfinite(results.occupancy)
-            )
+            points = np.flatnonzero((results.type == kind) & (told.family == number_) & np.isfinite(results.occupancy))
             percents = np.round(100 * results.occupancy[points], 1)
             shares = 100 * results.share_of_best[points]
             levels, counts = np.unique(percents, return_counts=True)
@@ -83,14 +81,12 @@ def _tiles(study: DeviceTiles) -> Chart:
     series = [Series(name="time", x=tiles[known], y=speed_up[known], look=0, line=Dashes.SOLID)]
     if np.isfinite(saving).any():
         thrifty = int(np.nanargmax(saving))
-        message += (
-            f"; tile {study.summary[thrifty].tile} gains most energy: it takes {number(float(saving[thrifty]))} times less"
-        )
+        message += f"; tile {study.summary[thrifty].tile} gains most energy: it takes {number(float(saving[thrifty]))} times less"
         there = np.isfinite(saving)
         series.append(Series(name="energy", x=tiles[there], y=saving[there], look=1, line=Dashes.DASHED))
     return Chart(
         name=slug(f"tiles {study.device_type}"),
-        title=f"What a tile of `tiled` gains on {study.device_type}",
+        title=f"What a tile of the family tiled gains on {study.device_type}",
         message=message + ".",
         x=Axis(label="tile", unit="elements of a side"),
         y=Axis(label=f"times less than tile {study.baseline}", scale=Scale.LOG),

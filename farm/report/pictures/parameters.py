@@ -44,9 +44,7 @@ def heat_maps(told: Told) -> list[HeatMap]:
     return maps
 
 
-def _of_family(
-    told: Told, kind: int, family: str, points: Ints, axes: dict[str, list[int]]
-) -> Iterator[HeatMap]:
+def _of_family(told: Told, kind: int, family: str, points: Ints, axes: dict[str, list[int]]) -> Iterator[HeatMap]:
     shares = told.results.share_of_best[points]
     places = {name: _places(told, points, name, values) for name, values in axes.items()}
     effects = {name: effect(shares, places[name]) for name in axes}

@@ -42,7 +42,9 @@ def _roofline(told: Told, kind: int, types: int, points: Ints) -> Chart:
         )
     else:
         message += ". No roof is drawn: " + (
-            f"{device_type} is not in the table of cards." if card is None else f"the {card.name} has no peak for {words}."
+            f"{device_type} is not in the table of cards."
+            if card is None
+            else f"the {card.name} has no peak for {words}."
         )
     return Chart(
         name=slug(f"roofline {device_type} {words}"),

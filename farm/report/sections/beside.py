@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +14,7 @@ from farm.registry import ERRORS
 from farm.report.accuracy import Accuracy
 from farm.report.charts import Picture
 from farm.report.document import Cell, Section, Table
-from farm.report.pictures.beside import QUANTITIES, errors_pct, parities, ratios
+from farm.report.pictures.beside import QUANTITIES, errors_pct, parities, ratios, short_sides
 from farm.report.pictures.common import Told, counted
 
 
@@ -26,9 +26,9 @@ def comparison(comparisons: Sequence[Comparison], why: Sequence[str]) -> Section
         about=(
             "On the configurations that a device or type shares with the baseline: medians over shapes of the ratio to it, with "
             "95% intervals over shapes. A ratio of time above 1 is slower. Faster, tie, slower and unsure count configurations, a "
-            "tie being 1%. `farm compare` has more of it, and says how it counts."
+            "tie being 1%. farm compare has more of it, and says how it counts."
         ),
-        says=[*(note for one in comparisons for note in one.notes), *(why if comparisons else ())],
+        says=[*(_shortened(one, note) for one in comparisons for note in one.notes), *(why if comparisons else ())],
         pictures=[ratios(one) for one in comparisons],
         tables=[_table(one) for one in comparisons],
         nothing=None if comparisons else " ".join(why),
@@ -44,20 +44,27 @@ def comparison(comparisons: Sequence[Comparison], why: Sequence[str]) -> Section
     )
 
 
+def _shortened(one: Comparison, text: str) -> str:
+    for name, short in short_sides(one).items():
+        text = text.replace(name, short)
+    return text
+
+
 def _table(one: Comparison) -> Table:
+    short = short_sides(one)
     columns = ["side", "shared", "time", "TFLOP/s", "power", "energy", "faster", "tie", "slower", "unsure"]
     return Table(
-        caption=f"Beside {one.baseline.name}: ratios of medians over shapes (95% interval)",
+        caption=f"Beside {short[one.baseline.name]}: ratios of medians over shapes (95% interval)",
         columns=columns,
-        rows=[_row(side) for side in one.sides],
+        rows=[_row(side, short) for side in one.sides],
         numbers=frozenset(columns[1:]),
     )
 
 
-def _row(side: Beside) -> Sequence[Any]:
+def _row(side: Beside, short: Mapping[str, str]) -> Sequence[Any]:
     of = side.overall
     return (
-        side.held.name, of.configurations, _ratio(of.time), _ratio(of.tflops), _ratio(of.power), _ratio(of.energy),
+        Cell(short[side.held.name], title=side.held.name), of.configurations, _ratio(of.time), _ratio(of.tflops), _ratio(of.power), _ratio(of.energy),
         of.faster, of.ties, of.slower, of.unsure,
     )  # fmt: skip
 
@@ -152,5 +159,3 @@ def _errors(told: Told, one: Accuracy) -> dict[str, Any]:
             if of.any()
         }
     return found
-
-

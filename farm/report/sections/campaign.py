@@ -38,7 +38,7 @@ def about(gathered: Gathered) -> Section:
         title="The campaign",
         says=[stored["document"].get("description") or "It has no description."],
         tables=[
-            Table(caption="What it is", columns=["", "value"], rows=facts),
+            Table(caption="What it is", columns=["field", "value"], rows=facts),
             Table(
                 caption="Its jobs",
                 columns=["state", "jobs", "% of all"],
@@ -71,7 +71,9 @@ def findings(gathered: Gathered, told: Told) -> Section:
     """The headline in sentences, each with its figures."""
     results, counts = gathered.results, gathered.counts
     total, done = sum(counts.values()), counts["done"]
-    says = [f"{done:,} of {counted(total, 'job')} {'has' if done == 1 else 'have'} a result ({percent(done / max(total, 1))})."]
+    says = [
+        f"{done:,} of {counted(total, 'job')} {'has' if done == 1 else 'have'} a result ({percent(done / max(total, 1))})."
+    ]
     best = list(_bests(told))
     says += [_said(one) for one in best]
     says += _of_kernels(told)
@@ -83,9 +85,15 @@ def findings(gathered: Gathered, told: Told) -> Section:
     tables = [
         Table(
             caption="Why jobs ended without a result"
-            + (f": the {MOST_REASONS} most frequent of {len(gathered.failed):,} reasons" if len(gathered.failed) > MOST_REASONS else ""),
+            + (
+                f": the {MOST_REASONS} most frequent of {len(gathered.failed):,} reasons"
+                if len(gathered.failed) > MOST_REASONS
+                else ""
+            ),
             columns=["state", "jobs", "reason", "for example"],
-            rows=[(one.state, one.jobs, one.reason, "" if one.example == one.reason else one.example) for one in reasons],
+            rows=[
+                (one.state, one.jobs, one.reason, "" if one.example == one.reason else one.example) for one in reasons
+            ],
             numbers=frozenset({"jobs"}),
         )
     ]

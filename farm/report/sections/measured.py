@@ -78,8 +78,8 @@ def parameters(told: Told) -> Section:
         title="Kernel parameters",
         about=(
             "Each configuration's share of the speed of the best kernel of its problem on that device type, and the median of "
-            "these for each pair of values. Pairs are those that matter most; a parameter follows from nothing else shown, and "
-            "the kernels of a cell may differ in the others. On the screen, a cell tells of how many configurations it is."
+            "these for each pair of values. The pairs are those whose values are furthest apart; kernels of one cell may differ in "
+            "their other parameters. On the screen, a cell tells of how many configurations it is."
         ),
         pictures=maps,
         nothing=None
@@ -92,7 +92,9 @@ def parameters(told: Told) -> Section:
                 "name": one.name,
                 one.y.label: list(one.y.names),
                 one.x.label: list(one.x.names),
-                "share_of_best_pct": [[None if value != value else value for value in row] for row in one.values.tolist()],
+                "share_of_best_pct": [
+                    [value if np.isfinite(value) else None for value in row] for row in one.values.tolist()
+                ],
                 "configurations": one.counts.tolist(),
             }
             for one in maps
@@ -194,12 +196,15 @@ def best(gathered: Gathered, told: Told) -> Section:
     constant = sorted({f"{name}={value}" for kernel in results.kernels for name, value in kernel.parameters}
                       - {word for name in short.values() for word in name.partition("(")[2].rstrip(")").split(",")})  # fmt: skip
     if constant:
-        says.append(f"Parameters that all kernels of a family share are left out of their names: {', '.join(constant)}.")
+        says.append(
+            f"Parameters that all kernels of a family share are left out of their names: {', '.join(constant)}."
+        )
     return Section(
         name="best",
         title="Best kernels",
         about=(
-            "Of each problem the kernel with the least median time. The share of the roof is that of the problem's own "
+            "Of each problem the kernel of the campaign with the least median time; cuBLASLt's own choice, where a search measured it "
+            "as its baseline, stands beside it and is not among them. The share of the roof is that of the problem's own "
             "intensity; the interval of a speed-up is of the standard errors of both times. The energy is of the kernel of the "
             "least energy among those that have one, and what that saves against the fastest."
         ),
@@ -272,7 +277,7 @@ def tiles(gathered: Gathered, told: Told) -> Section:
         title="Tiles and occupancy",
         about=(
             "Theoretical occupancy is the resident warps of a multiprocessor over the most there can be, as the compiled kernel "
-            "allows. `farm analyze tiles` has the study of each problem."
+            "allows; farm analyze tiles has the study of each problem."
         ),
         pictures=charts,
         tables=tables,
@@ -283,7 +288,10 @@ def tiles(gathered: Gathered, told: Told) -> Section:
 def _tile_table(study: DeviceTiles) -> Table:
     occupancy = {
         one.tile: [
-            p.occupancy for problem in study.problems for p in problem.points if p.tile == one.tile and p.occupancy is not None
+            p.occupancy
+            for problem in study.problems
+            for p in problem.points
+            if p.tile == one.tile and p.occupancy is not None
         ]
         for one in study.summary
     }
@@ -298,9 +306,10 @@ def _tile_table(study: DeviceTiles) -> Table:
         )
         for one in study.summary
     ]  # fmt: skip
+    told = [at for at in range(len(columns)) if any(row[at] is not None for row in rows)]
     return Table(
         caption=f"tiled on {study.device_type}: all problems, against tile {study.baseline} (geometric means)",
-        columns=columns,
-        rows=rows,
+        columns=[columns[at] for at in told],
+        rows=[[row[at] for at in told] for row in rows],
         numbers=frozenset(columns),
     )

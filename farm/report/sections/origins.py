@@ -30,10 +30,16 @@ def warnings(gathered: Gathered) -> list[str]:
         if rows[source]:
             found.append(f"{source.upper()}: {rows[source]:,} of {sum(rows.values()):,} rows {words}.")
     if gathered.open_jobs:
-        found.append(f"SO FAR: {counted(gathered.open_jobs, 'job')} of this campaign are open; what they find is not in here.")
+        found.append(
+            f"SO FAR: {counted(gathered.open_jobs, 'job')} of this campaign are open; what they find is not in here."
+        )
     if gathered.stored["state"] == "cancelled":
         found.append("CANCELLED: what was not measured then is not in here.")
-    for name, label in (("clock_policy", "clock policies"), ("distribution", "operand distributions"), ("l2", "states of the L2")):
+    for name, label in (
+        ("clock_policy", "clock policies"),
+        ("distribution", "operand distributions"),
+        ("l2", "states of the L2"),
+    ):
         values = sorted({getattr(origin, name) or _UNTOLD for origin in gathered.origins})
         if len(values) > 1:
             found.append(f"MIXED: rows of several {label} are together in here: {', '.join(values)}.")
@@ -52,7 +58,12 @@ def provenance(gathered: Gathered, *, made_by: str) -> Section:
             f"This report is of {gathered.read_at:%Y-%m-%d %H:%M} UTC, by gemm-farm {farm.__version__}. Everything in it is of one "
             "snapshot of the database, but for the comparison of devices, which has one of its own, and for the model.",
         ],
-        tables=[*_devices(gathered.origins), *_environments(gathered.origins), *_rules(gathered), *_drift(gathered.watched)],
+        tables=[
+            *_devices(gathered.origins),
+            *_environments(gathered.origins),
+            *_rules(gathered),
+            *_drift(gathered.watched),
+        ],
         listings=[Listing(caption="To have this again", text=_again(gathered, made_by))],
         figures={
             "farm_version": farm.__version__,
@@ -75,24 +86,30 @@ def provenance(gathered: Gathered, *, made_by: str) -> Section:
 def _devices(origins: Sequence[Origin]) -> list[Table]:
     if not origins:
         return []
-    columns = [
-        "device type", "device", "name", "host", "source", "rows", "with power", "device time s", "clocks", "L2", "operands",
-        "median ±%", "largest error", "from", "to",
-    ]  # fmt: skip
+    devices = [
+        (o.device_type, o.device_uuid, o.device_name, o.host, _loud(o.source), o.rows, o.first_at, o.last_at)
+        for o in origins
+    ]
     rows = [
         (
-            o.device_type, o.device_uuid, o.device_name, o.host, _loud(o.source), o.rows, o.rows_with_power, o.device_s,
-            o.clock_policy or _UNTOLD, o.l2, o.distribution, 100 * o.median_rse, o.largest_verify_error, o.first_at, o.last_at,
+            o.device_uuid, o.rows_with_power, o.device_s, o.clock_policy or _UNTOLD, o.l2, o.distribution, 100 * o.median_rse,
+            o.largest_verify_error,
         )
         for o in origins
     ]  # fmt: skip
     return [
         Table(
-            caption="Devices, and what their rows have in common",
-            columns=columns,
+            caption="Devices",
+            columns=["device type", "device", "name", "host", "source", "rows", "from", "to"],
+            rows=devices,
+            numbers=frozenset({"rows"}),
+        ),
+        Table(
+            caption="How their rows were taken",
+            columns=["device", "with power", "device time s", "clocks", "L2", "operands", "median ±%", "largest error"],
             rows=rows,
-            numbers=frozenset({"rows", "with power", "device time s", "median ±%", "largest error"}),
-        )
+            numbers=frozenset({"with power", "device time s", "median ±%", "largest error"}),
+        ),
     ]
 
 

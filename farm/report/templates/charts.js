@@ -25,6 +25,7 @@
         trace.text = first.map((_, n) => [first, ...rest].map((which, part) => names[part][which[n]]).join("<br>"));
       }
       if (trace.type === "scattergl" && !webgl) trace.type = "scatter";
+      if (trace.marker && dark.matches) trace.marker.opacity = Math.max(trace.marker.opacity, 0.75);
     }
     return figure;
   }
@@ -52,9 +53,18 @@
       hoverlabel: { bgcolor: raised, bordercolor: ink, font: { color: ink }, align: "left", namelength: -1 },
       hovermode: "closest",
       margin: { l: 56, r: narrow ? 8 : 24, t: 12, b: 48 },
-      legend: { orientation: "h", y: -0.18, yanchor: "top", x: 0, itemsizing: "constant" },
+      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, itemsizing: "constant" },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: grid, activecolor: ink },
     };
+  }
+
+  // Ticks are those of all points; where somebody looks closer, Plotly finds others.
+  function keepTicks(place, layout, change) {
+    for (const axis of ["xaxis", "yaxis"]) {
+      if (layout[axis].dtick == null) continue;
+      if (`${axis}.range[0]` in change) Plotly.relayout(place, { [`${axis}.dtick`]: null });
+      if (change[`${axis}.autorange`]) Plotly.relayout(place, { [`${axis}.dtick`]: layout[axis].dtick });
+    }
   }
 
   function draw(place) {
@@ -72,6 +82,7 @@
       () => {
         place.parentElement.classList.add("live");
         drawn.add(place);
+        place.on("plotly_relayout", (change) => keepTicks(place, figure.layout, change));
       },
       () => forget(place),
     );

@@ -17,9 +17,9 @@
     for (const [column, head] of [...table.tHead.rows[0].cells].entries()) {
       const button = document.createElement("button");
       button.type = "button";
-      button.append(...head.childNodes);
-      head.append(button);
-      button.addEventListener("click", () => {
+      button.setAttribute("aria-label", `Sort by ${head.textContent}`);
+      head.append(button); // beside the name, which browsers repeat on each sheet of paper, as they do no button
+      head.addEventListener("click", () => {
         const down = head.getAttribute("aria-sort") === "ascending";
         for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
         head.setAttribute("aria-sort", down ? "descending" : "ascending");
