@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +51,8 @@ def report(
         raise BadInput(
             detail=f"{output} is a folder; name the file that the page is to be written to, as in {output}/report.html"
         )
+    if output is not None and not output.absolute().parent.is_dir():
+        raise BadInput(detail=f"{output} cannot be written: there is no folder {output.parent}")
     began = time.monotonic()
     with _steps() as step, session() as opened:
         found = reporting.report(
@@ -95,4 +96,4 @@ def _command(campaign: str, device_type: str | None) -> str:
 def _steps() -> Iterator[Callable[[str], None]]:
     """Shows on a terminal what is done at the moment, in one line on stderr that goes away."""
     with Console(stderr=True).status("starting", spinner="dots") as status:
-        yield status.update if sys.stderr.isatty() else lambda _: None
+        yield status.update

@@ -153,14 +153,12 @@ Picture = Chart | HeatMap
 
 
 def rounded(values: Floats, digits: int = 5) -> Floats:
-    """The values with so many significant digits; NaN, infinity and 0 as they are."""
+    """The values with so many significant digits; NaN, infinity, 0 and what no measurement comes near as they are."""
     found = np.array(values, dtype=np.float64)
-    real = np.isfinite(found) & (found != 0)
-    scale = 10.0 ** (digits - 1 - np.floor(np.log10(np.abs(found[real]))))
-    usable = np.isfinite(scale) & (scale > 0)
-    kept = found[real]
-    kept[usable] = np.round(kept[usable] * scale[usable]) / scale[usable]
-    found[real] = kept
+    size = np.abs(found)
+    usual = (size > 1e-200) & (size < 1e200)
+    scale = 10.0 ** (digits - 1 - np.floor(np.log10(size[usual])))
+    found[usual] = np.round(found[usual] * scale) / scale
     return found
 
 

@@ -68,8 +68,6 @@ class Gathered:
     found: Sequence[Found]
     tiles: Sequence[DeviceTiles]
     watched: Sequence[Watched]
-    # Of each device type, how many rows landed, and when the last of them did: what a model may have learned from.
-    landed: Mapping[str, datetime]
 
     @property
     def rows(self) -> int:
@@ -112,12 +110,7 @@ def gather(engine: Engine, name: str, *, device_type: str | None = None) -> Gath
                 for one in sentinels.watched(connection, campaign_id=campaign_id)
                 if device_type in (None, one.device_type)
             ],
-            landed={kind: max(o.last_at for o in origins if o.device_type == kind) for kind in _types(origins)},
         )
-
-
-def _types(origins: Sequence[Origin]) -> list[str]:
-    return sorted({origin.device_type for origin in origins})
 
 
 _NOW = text("SELECT clock_timestamp()")

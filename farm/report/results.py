@@ -134,15 +134,11 @@ class Results:
         place, time, energy = self.place[order], self.runtime_ms[order], self.energy_mj[order]
         starts = np.flatnonzero(np.r_[True, place[1:] != place[:-1]])
         for begin, end in zip(starts, np.r_[starts[1:], len(order)], strict=True):
-            least = np.minimum.accumulate(energy[begin:end])
-            own = energy[begin:end] == least
-            # Of equal energies the first is on the front, and what is its equal in time too.
-            own[1:] &= (energy[begin + 1 : end] < least[:-1]) | (
-                (energy[begin + 1 : end] == energy[begin : end - 1])
-                & (time[begin + 1 : end] == time[begin : end - 1])
-                & own[:-1]
-            )
-            found[order[begin:end]] = own
+            times, energies = time[begin:end], energy[begin:end]
+            # The same time and energy twice are both on the front, or neither.
+            new = np.r_[True, (times[1:] != times[:-1]) | (energies[1:] != energies[:-1])]
+            least_before = np.r_[np.inf, np.minimum.accumulate(energies[new])[:-1]]
+            found[order[begin:end]] = (energies[new] < least_before)[np.cumsum(new) - 1]
         return found
 
     # --- beside the card -------------------------------------------------------------------------------
