@@ -114,7 +114,7 @@ def _columns(configuration: Configuration) -> dict[str, Any]:
 
 def _learned(uri: str, model: ModelInfo, results: Results, points: Ints) -> Bools | None:
     """Which points are configurations of the model's training table; None where that is not kept."""
-    import pandas as pd
+    import pyarrow.parquet as pq
 
     if model.run_id is None:
         return None
@@ -122,7 +122,9 @@ def _learned(uri: str, model: ModelInfo, results: Results, points: Ints) -> Bool
         if not any(file.path == _TABLE for file in client.list_artifacts(model.run_id, Path(_TABLE).parent.as_posix())):
             return None
         path = client.download_artifacts(model.run_id, _TABLE, folder)
-        ids = set(pd.read_parquet(path, columns=["configuration_id"])["configuration_id"].astype(str))
+        if _ID not in pq.read_schema(path).names:
+            return None
+        ids = set(map(str, pq.read_table(path, columns=[_ID])[_ID].to_pylist()))
     found = np.zeros(len(results), bool)
     for point in points:
         problem, kernel = results.problems[results.problem[point]], results.kernels[results.kernel[point]]
@@ -130,4 +132,4 @@ def _learned(uri: str, model: ModelInfo, results: Results, points: Ints) -> Bool
     return found
 
 
-_TABLE = "training/table.parquet"
+_TABLE, _ID = "training/table.parquet", "configuration_id"

@@ -92,7 +92,9 @@ def test_columns_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match=r"measured: columns of \[2, 3\]"):
         Series(name="measured", x=numbers(1, 2, 3), y=numbers(1, 2))
     with pytest.raises(ValueError, match="names"):
-        HeatMap(**{**{f: getattr(heat_map(np.zeros((2, 2))), f) for f in HeatMap.__slots__}, "values": np.zeros((3, 2))})
+        HeatMap(
+            **{**{f: getattr(heat_map(np.zeros((2, 2))), f) for f in HeatMap.__slots__}, "values": np.zeros((3, 2))}
+        )
 
 
 def test_a_point_is_told_in_the_words_of_its_numbers() -> None:
@@ -118,7 +120,12 @@ def test_names_of_files_have_nothing_that_a_shell_or_a_folder_minds() -> None:
 def test_every_series_is_a_trace_with_its_units_and_nothing_that_json_lacks() -> None:
     figure = json.loads(json.dumps(interactive.figure(chart(POINTS, ROOF)), allow_nan=False))
     points, roof = figure["data"]
-    assert (points["name"], points["mode"], points["x"], points["y"]) == ("measured", "markers", [1, 2, 3], [0.5, 0.25, None])
+    assert (points["name"], points["mode"], points["x"], points["y"]) == (
+        "measured",
+        "markers",
+        [1, 2, 3],
+        [0.5, 0.25, None],
+    )
     assert (roof["name"], roof["mode"], roof["line"]["dash"]) == ("roof", "lines", "dash")
     assert points["marker"]["color"] == COLOURS[0]
     assert figure["layout"]["xaxis"]["title"]["text"] == "size (GFLOP)"
@@ -162,7 +169,9 @@ def test_bounds_are_bars_from_the_value() -> None:
 
 
 def test_a_heat_map_tells_its_values_and_of_how_many_they_are() -> None:
-    figure = json.loads(json.dumps(interactive.figure(heat_map(np.array([[10.0, math.nan], [30.0, 40.0]]))), allow_nan=False))
+    figure = json.loads(
+        json.dumps(interactive.figure(heat_map(np.array([[10.0, math.nan], [30.0, 40.0]]))), allow_nan=False)
+    )
     (trace,) = figure["data"]
     assert trace["z"] == [[10, None], [30, 40]]
     assert trace["customdata"] == [[0, 1], [2, 3]]
@@ -228,7 +237,9 @@ def test_charts_at_the_edge_are_drawn_without_a_warning() -> None:
     for picture in (
         chart(one),
         chart(nothing, one),
-        chart(Series(name="x", x=numbers(0, 1), y=numbers(1, 2)), x=Axis(label="x"), y=Axis(label="y", ends=(0.0, 3.0))),
+        chart(
+            Series(name="x", x=numbers(0, 1), y=numbers(1, 2)), x=Axis(label="x"), y=Axis(label="y", ends=(0.0, 3.0))
+        ),
         heat_map(np.full((1, 1), math.nan)),
         heat_map(np.arange(40.0 * 50).reshape(40, 50)),
         chart(

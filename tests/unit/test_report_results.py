@@ -246,9 +246,7 @@ def test_the_front_of_a_sweep_and_its_size() -> None:
 
 
 def test_problems_with_one_energy_have_no_choice_and_the_fastest_is_of_those_with_energy() -> None:
-    results = results_of(
-        tiled(4, 1.0), tiled(8, 2.0, 20.0), tiled(16, 4.0, 10.0), tiled(8, 1.0, 5.0, shape="64x64x64")
-    )
+    results = results_of(tiled(4, 1.0), tiled(8, 2.0, 20.0), tiled(16, 4.0, 10.0), tiled(8, 1.0, 5.0, shape="64x64x64"))
     (chart,) = fronts.fronts(Told(results))
     assert [len(one.x) for one in chart.series] == [2]
     assert sorted(chart.series[0].x.tolist()) == [1.0, 2.0]
@@ -256,7 +254,11 @@ def test_problems_with_one_energy_have_no_choice_and_the_fastest_is_of_those_wit
 
 
 def test_occupancy_is_told_where_enough_configurations_have_one() -> None:
-    rows = [tiled(tile, 1.0 + tile / 10, shape=f"{64 * m}x64x64", occupancy=tile / 32) for m in range(1, 7) for tile in (8, 16)]
+    rows = [
+        tiled(tile, 1.0 + tile / 10, shape=f"{64 * m}x64x64", occupancy=tile / 32)
+        for m in range(1, 7)
+        for tile in (8, 16)
+    ]
     (chart,) = occupancy.occupancies(Told(results_of(*rows)))
     (series,) = chart.series
     assert series.x.tolist() == [25.0, 50.0]
