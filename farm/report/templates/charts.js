@@ -33,11 +33,11 @@
   function colours() {
     const style = getComputedStyle(document.documentElement);
     const of = (name) => style.getPropertyValue(name).trim();
-    return { ink: of("--ink"), grid: of("--grid"), paper: of("--paper"), raised: of("--raised") };
+    return { ink: of("--ink"), soft: of("--soft"), grid: of("--grid"), raised: of("--raised") };
   }
 
   function layoutOf(figure, place) {
-    const { ink, grid, raised } = colours();
+    const { ink, soft, grid, raised } = colours();
     const narrow = place.clientWidth < 560;
     const axis = (own) => ({
       gridcolor: grid, zeroline: false, linecolor: ink, tickcolor: ink, ticks: "outside", automargin: true, ...own,
@@ -54,7 +54,7 @@
       hovermode: "closest",
       margin: { l: 56, r: narrow ? 8 : 24, t: 12, b: 48 },
       legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, itemsizing: "constant" },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: grid, activecolor: ink },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink },
     };
   }
 
@@ -70,12 +70,15 @@
   function draw(place) {
     const image = place.parentElement.querySelector(".drawing");
     const figure = withTexts(JSON.parse(document.getElementById(place.dataset.figure).textContent));
-    place.style.height = `${Math.max(340, Math.min(560, image ? image.clientHeight : 460))}px`;
+    if (!place.style.height) place.style.height = `${Math.max(340, Math.min(560, image ? image.clientHeight : 460))}px`;
+    place.parentElement.style.minHeight = place.style.height; // so that the page keeps its length when this is given up
     place.hidden = false;
     const options = {
       responsive: true,
       displaylogo: false,
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      // Nothing of a page goes to anybody: Plotly would offer to upload it.
+      plotlyServerURL: "",
+      modeBarButtonsToRemove: ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d", "autoScale2d"],
       toImageButtonOptions: { filename: place.dataset.figure },
     };
     Plotly.newPlot(place, figure.data, layoutOf(figure, place), options).then(
