@@ -178,6 +178,8 @@ def test_a_page_is_whole_needs_no_network_and_is_not_large(command: Command, lan
         "findings", "campaign", "roofline", "sizes", "parameters", "pareto", "best", "tiles", "devices", "model", "provenance",
     ]  # fmt: skip
     assert "default-src 'none'" in written
+    (charts,) = [script for script in page.scripts.values() if "farmCharts" in script]
+    assert "sendChartToCloud" in charts.partition("modeBarButtonsToRemove: [")[2].partition("]")[0]
 
 
 def test_each_chart_is_there_as_a_figure_and_as_a_picture_that_says_what_it_shows(

@@ -225,6 +225,16 @@ def test_a_single_parameter_stands_against_size() -> None:
     assert "The best cell is tile 16" in found.message
 
 
+def test_a_cell_is_the_median_of_its_configurations() -> None:
+    times = {8: (1.0, 1.0, 1.0), 16: (2.0, 4.0, 10.0)}
+    results = results_of(
+        *(tiled(tile, ms, shape=f"{512 + 64 * n}x512x512") for tile in times for n, ms in enumerate(times[tile]))
+    )
+    (found,) = parameters.heat_maps(Told(results))
+    assert found.values.tolist() == [[100.0], [25.0]]
+    assert found.counts.tolist() == [[3], [3]]
+
+
 def test_pairs_that_belong_together_come_first_and_the_most_important_stands_against_size() -> None:
     effects = {"stages": 0.3, "swizzle": 0.01, "tile_m": 0.2, "tile_n": 0.1}
     every = [tuple(sorted((a, b))) for a in effects for b in effects if a < b]
