@@ -28,6 +28,7 @@ from farm.cli import (
     measure,
     models,
     recommend,
+    report,
     results,
     run,
     sentinels,
@@ -74,6 +75,7 @@ app.command(rich_help_panel=_MEASURE)(measure.measure)
 app.command(rich_help_panel=_MEASURE)(results.results)
 app.command("best", rich_help_panel=_MEASURE)(best.show)
 app.command(rich_help_panel=_MEASURE)(compare.compare)
+app.command(rich_help_panel=_MEASURE)(report.report)
 app.add_typer(analyze.app, name="analyze", rich_help_panel=_MEASURE)
 app.add_typer(imports.app, name="import", rich_help_panel=_MEASURE)
 app.command(rich_help_panel=_FOLLOW)(status.status)

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, text
 from farm.compare.groups import Problems
 from farm.compare.sides import Device, Kind
 from farm.compare.statistics import Floats, Ints
+from farm.db.columns import numbers, read, storage
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -132,13 +133,13 @@ def rows(engine: Engine, wanted: Sequence[Kind], asked: Asked) -> Rows:
         among.append(f"r.source IN ({', '.join(_literal(source) for source in sorted(set(values['source'])))})")
     selected = [f"{columns[name]} AS {name}" for name in told]
     selected += [f"r.{name}" for name in ("configuration_id", *_FIGURES)]
-    found = _read(
+    found = read(
         engine,
         f"SELECT {', '.join(selected)} FROM measurements r WHERE {' AND '.join([*among, *alike])}{asked.excluded}",
     )
     kind = _which_kind([(found[name], values[name]) for name in told], len(found))
     codes, ids = _coded(_words(found["configuration_id"]))
-    figures: dict[str, Floats] = {name: _numbers(found[name]) for name in _FIGURES}
+    figures: dict[str, Floats] = {name: numbers(found[name]) for name in _FIGURES}
     all_rows = Rows(kind=kind, configuration=codes, ids=ids, **figures)
     return all_rows if (kind >= 0).all() else all_rows.taken(kind >= 0)
 
@@ -177,10 +178,10 @@ def _which_kind(told: Sequence[tuple[Any, Sequence[Any]]], count: int) -> Ints:
 
 def _places(column: Any, known: Sequence[Any]) -> Ints:
     """Where in `known` each value of an Arrow column is, -1 where it is not there."""
-    encoded = _storage(column).dictionary_encode(null_encoding="encode")
+    encoded = storage(column).dictionary_encode(null_encoding="encode")
     place = {_plain(value): number for number, value in enumerate(known)}
     of_entry = np.array([place.get(entry, -1) for entry in encoded.dictionary.to_pylist()] or [-1])
-    found: Ints = of_entry[_numbers(encoded.indices)]
+    found: Ints = of_entry[numbers(encoded.indices)]
     return found
 
 
@@ -188,29 +189,9 @@ def _plain(value: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
-def _numbers(column: Any) -> Any:
-    """An Arrow column or array of numbers as a numpy array, NaN for null. Arrow's own `to_numpy` loads pandas."""
-    whole = _storage(column)
-    dtype = {"double": np.float64, "int64": np.int64, "int32": np.int32}[str(whole.type)]
-    if not len(whole):
-        return np.zeros(0, dtype)
-    there, data = whole.buffers()
-    span = slice(whole.offset, whole.offset + len(whole))
-    found = np.frombuffer(data, dtype)[span]
-    if not whole.null_count:
-        return found
-    bits = np.unpackbits(np.frombuffer(there, np.uint8), bitorder="little")
-    return np.where(bits[span] == 1, found, np.nan)
-
-
-def _storage(column: Any) -> Any:
-    whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-    return whole.storage if hasattr(whole, "storage") else whole
-
-
 def _words(column: Any) -> Words:
     """UUIDs as two words each: [rows, 2]."""
-    stored = _storage(column)
+    stored = storage(column)
     data = np.frombuffer(stored.buffers()[1], dtype=np.uint64) if len(stored) else np.zeros(0, np.uint64)
     begin = 2 * stored.offset
     return data[begin : begin + 2 * len(stored)].reshape(-1, 2)
@@ -244,12 +225,12 @@ AT_ONCE = 20_000
 def problems(engine: Engine, ids: Words) -> Problems:
     """The problem of each id [configurations, 2]."""
     found, at = _of_ids(engine, ids, _PROBLEM)
-    types, families = (_storage(found[name]).dictionary_encode() for name in ("types", "family"))
+    types, families = (storage(found[name]).dictionary_encode() for name in ("types", "family"))
     return Problems(
-        **{name: _numbers(found[name])[at] for name in ("m", "n", "k", "beta")},
-        types=_numbers(types.indices)[at].astype(np.int64),
+        **{name: numbers(found[name])[at] for name in ("m", "n", "k", "beta")},
+        types=numbers(types.indices)[at].astype(np.int64),
         types_known=types.dictionary.to_pylist(),
-        family=_numbers(families.indices)[at].astype(np.int64),
+        family=numbers(families.indices)[at].astype(np.int64),
         families=families.dictionary.to_pylist(),
     )
 
@@ -271,13 +252,13 @@ def _of_ids(engine: Engine, ids: Words, columns: str) -> tuple[Any, Ints]:
         held = connection.execute(_HELD).scalar_one()  # -1 where nobody counted yet
     select = f"SELECT c.id, {columns} FROM configurations c"
     if len(ids) * 4 >= held:
-        found = _read(engine, select)
+        found = read(engine, select)
     else:
         chunks = [
             f"{select} WHERE c.id = ANY('{{{_listed_ids(ids[start : start + AT_ONCE])}}}')"
             for start in range(0, len(ids), AT_ONCE)
         ]
-        found = pa.concat_tables([_read(engine, chunk) for chunk in chunks])
+        found = pa.concat_tables([read(engine, chunk) for chunk in chunks])
     return found, _found_at(_words(found["id"]), ids)
 
 
@@ -299,21 +280,3 @@ def as_uuids(ids: Words) -> list[uuid.UUID]:
 
 def _listed_ids(ids: Words) -> str:
     return ",".join(map(str, as_uuids(ids)))
-
-
-def _read(engine: Engine, statement: str) -> Any:
-    """What a query finds, as an Arrow table."""
-    # Not through their dbapi modules, which load pandas: as long as reading half a million rows takes.
-    import pyarrow as pa
-    from adbc_driver_manager import AdbcConnection, AdbcStatement
-    from adbc_driver_postgresql import connect
-
-    url = engine.url.set(drivername="postgresql").update_query_dict({"application_name": "farm"})
-    with (
-        connect(url.render_as_string(hide_password=False)) as database,
-        AdbcConnection(database) as connection,
-        AdbcStatement(connection) as query,
-    ):
-        query.set_sql_query(statement)
-        stream, _ = query.execute_query()
-        return pa.RecordBatchReader.from_stream(stream).read_all()

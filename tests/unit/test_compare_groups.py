@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from farm.compare import costs, groups, reading
 from farm.compare.groups import Problems
+from farm.db import columns
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.gpus import find_gpu
 
@@ -149,7 +150,7 @@ def test_the_kind_of_a_row_is_told_by_the_columns_that_differ():
 @pytest.mark.parametrize("start", [0, 3, 11])
 def test_columns_become_numbers_with_nan_for_null(start):
     values = [None if n % 3 == 0 else float(n) for n in range(20)]
-    found = reading._numbers(pa.chunked_array([pa.array(values)[start:], pa.array([None, 1.5])]))
+    found = columns.numbers(pa.chunked_array([pa.array(values)[start:], pa.array([None, 1.5])]))
     assert found == pytest.approx([math.nan if v is None else v for v in [*values[start:], None, 1.5]], nan_ok=True)
-    assert reading._numbers(pa.array(values)[start:]) == pytest.approx(found[:-2], nan_ok=True)
-    assert reading._numbers(pa.chunked_array([], pa.int64())).tolist() == []
+    assert columns.numbers(pa.array(values)[start:]) == pytest.approx(found[:-2], nan_ok=True)
+    assert columns.numbers(pa.chunked_array([], pa.int64())).tolist() == []

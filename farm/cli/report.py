@@ -1,0 +1,99 @@
+"""`farm report`: a campaign as one HTML file, and its charts as PNGs."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from farm.cli.campaigns import CampaignArgument
+from farm.cli.files import writable
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.session import session
+from farm.errors import BadInput
+from farm.settings import settings
+
+
+def report(
+    campaign: CampaignArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the page to this file; NAME.html here, unless given.", show_default=False
+        ),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="FOLDER", help="Write each chart as a PNG into this folder too.")
+    ] = None,
+    device_type: Annotated[str | None, typer.Option("--type", "-t", help="Only of this device type.")] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser afterwards.", show_default=False)
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The report of a campaign: one HTML file that works without a network, to be read, printed and sent.
+
+    Rooflines, time and energy against size, heat maps of kernel parameters, the Pareto front of time and energy, the best kernel
+    of each problem, tiles and occupancy, devices beside each other, the accuracy of the model, and where all of it comes from. Of
+    a campaign that goes on, what was measured so far.
+    """
+    # These load numpy, which no other command needs to wait for.
+    from farm.report import drawn, page, reporting
+
+    page.need_web()
+    if output is not None and output.is_dir():
+        raise BadInput(
+            detail=f"{output} is a folder; name the file that the page is to be written to, as in {output}/report.html"
+        )
+    if output is not None and not output.absolute().parent.is_dir():
+        raise BadInput(detail=f"{output} cannot be written: there is no folder {output.parent}")
+    began = time.monotonic()
+    with _steps() as step, session() as opened:
+        found = reporting.report(
+            opened.engine,
+            campaign,
+            device_type=device_type,
+            tracking_uri=settings().tracking_uri,
+            made_by=_command(campaign, device_type),
+            progress=step,
+        )
+        text = page.html(found, progress=lambda done, all_: step(f"drawing {done + 1} of {all_}"))
+        file = output or Path(f"{found.campaign}.html")
+        with writable(file):
+            file.write_text(text, encoding="utf-8")
+        pictures = list[Path]()
+        if png is not None:
+            step(f"drawing {len(found.pictures)} PNGs")
+            with writable(png):
+                pictures = drawn.write_pngs(found.pictures, png)
+    if as_json:
+        emit_json({**found.to_json(), "file": str(file), "pngs": [str(path) for path in pictures]})
+    else:
+        for path in (file, *pictures):
+            console.print(str(path), markup=False, soft_wrap=True)
+        remarks.print(
+            f"{found.campaign}: {len(found.pictures)} charts, {len(text.encode()) / 1e6:.1f} MB, {time.monotonic() - began:.1f} s"
+        )
+        if not found.pictures:
+            remarks.print("Nothing of it was measured under its own rules yet, so that the page has no chart.")
+        for warning in found.warnings:
+            remarks.print(warning, markup=False)
+    if open_:
+        typer.launch(str(file.resolve()))
+
+
+def _command(campaign: str, device_type: str | None) -> str:
+    return shlex.join(["farm", "report", campaign, *([] if device_type is None else ["--type", device_type])])
+
+
+@contextmanager
+def _steps() -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal what is done at the moment, in one line on stderr that goes away."""
+    with Console(stderr=True).status("starting", spinner="dots") as status:
+        yield status.update

@@ -1,0 +1,135 @@
+"""What the registry's champion of a device type says of what a campaign measured, and what of it the model had learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farm import registry
+from farm.compare.statistics import Floats, Ints
+from farm.errors import FarmError, NoSuchModel
+from farm.kernels import Configuration
+from farm.registry import Metrics, ModelInfo
+from farm.report.results import Bools, Results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TARGETS = ("runtime_ms", "power_w", "energy_mj")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """The champion of a device type, beside the campaign's points of that type."""
+
+    device_type: str
+    # None: there is none, and `why` says what there is.
+    model: ModelInfo | None
+    why: str | None = None
+    # The errors of its own evaluation, by fold and target.
+    metrics: Metrics | None = None
+    # By target a value for each point of the campaign, NaN where the model has none.
+    predicted: dict[str, Floats] | None = None
+    # Whether it was trained on that configuration; None: its training table is not there.
+    learned: Bools | None = None
+
+
+def accuracies(uri: str, results: Results) -> list[Accuracy]:
+    """Of each device type of the results. What cannot be had says why; nothing is raised for it."""
+    return [_accuracy(uri, results, kind) for kind in range(len(results.types))]
+
+
+def _accuracy(uri: str, results: Results, kind: int) -> Accuracy:
+    device_type = results.types[kind]
+    points = np.flatnonzero(results.type == kind)
+    try:
+        model = registry.model_info(uri, device_type)
+    except NoSuchModel:
+        return Accuracy(device_type=device_type, model=None, why=f"The registry has no champion for {device_type}.")
+    except FarmError as error:
+        return Accuracy(device_type=device_type, model=None, why=str(error))
+    try:
+        metrics = registry.metrics_of(uri, model)
+        predicted = _predicted(uri, model, results, points)
+        learned = _learned(uri, model, results, points)
+    except FarmError as error:
+        return Accuracy(device_type=device_type, model=model, why=str(error))
+    why = (
+        None
+        if np.isfinite(predicted["runtime_ms"]).any()
+        else "It has learned none of the kernels and types measured here."
+    )
+    return Accuracy(
+        device_type=device_type, model=model, why=why, metrics=metrics, predicted=predicted, learned=learned
+    )
+
+
+def _predicted(uri: str, model: ModelInfo, results: Results, points: Ints) -> dict[str, Floats]:
+    """By target [all points]. Families, types and layouts that the model has not seen are not asked about."""
+    pulled = registry.pull(uri, model.device_type, model.version)
+    known = (pulled.metadata.metadata or {}).get("families", {})
+    layouts = {
+        (family, types, layout)
+        for family, about in known.items()
+        for types, found in about["layouts"].items()
+        for layout in found
+    }
+    asked = np.array([point for point in points if _kind(results, int(point)) in layouts], np.int64)
+    found = {target: np.full(len(results), np.nan) for target in TARGETS}
+    if len(asked):
+        answers = registry.predict_table(pulled, _frame(results, asked))
+        for target in TARGETS:
+            found[target][asked] = answers[target].to_numpy(np.float64)
+    return found
+
+
+def _kind(results: Results, point: int) -> tuple[str, str, str]:
+    problem = results.problems[results.problem[point]]
+    types = problem.types
+    return results.kernels[results.kernel[point]].family, f"{types.ab}:{types.cd}:{types.acc}", str(problem.layout)
+
+
+def _frame(results: Results, points: Ints) -> pd.DataFrame:
+    """The raw columns that a model reads: those of the problem, the family, and a column for each parameter."""
+    import pandas as pd
+
+    problems = pd.DataFrame.from_records([_columns(Configuration(p, results.kernels[0])) for p in results.problems])
+    kernels = pd.DataFrame.from_records([{"family": k.family, **dict(k.parameters)} for k in results.kernels])
+    beside: Sequence[pd.DataFrame] = [
+        problems.iloc[results.problem[points]].reset_index(drop=True),
+        kernels.iloc[results.kernel[points]].reset_index(drop=True),
+    ]
+    return pd.concat(beside, axis="columns")
+
+
+def _columns(configuration: Configuration) -> dict[str, Any]:
+    columns = configuration.columns()
+    return {name: value for name, value in columns.items() if name not in ("family", "parameters")}
+
+
+def _learned(uri: str, model: ModelInfo, results: Results, points: Ints) -> Bools | None:
+    """Which points are configurations of the model's training table; None where that is not kept."""
+    import pyarrow.parquet as pq
+
+    if model.run_id is None:
+        return None
+    with registry.registry_client(uri) as client, TemporaryDirectory(prefix="training-table-") as folder:
+        if not any(file.path == _TABLE for file in client.list_artifacts(model.run_id, Path(_TABLE).parent.as_posix())):
+            return None
+        path = client.download_artifacts(model.run_id, _TABLE, folder)
+        if _ID not in pq.read_schema(path).names:
+            return None
+        ids = set(map(str, pq.read_table(path, columns=[_ID])[_ID].to_pylist()))
+    found = np.zeros(len(results), bool)
+    for point in points:
+        problem, kernel = results.problems[results.problem[point]], results.kernels[results.kernel[point]]
+        found[point] = str(Configuration(problem, kernel).id) in ids
+    return found
+
+
+_TABLE, _ID = "training/table.parquet", "configuration_id"

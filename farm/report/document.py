@@ -1,0 +1,113 @@
+"""What a report says, as data: sections of sentences, pictures and tables (pure). `page` makes HTML of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from farm.report.charts import Picture, number
+
+LONG_TEXT = 24
+"""Letters of a cell from which on its column is a wide one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A place of a table: what is read there, what it is sorted by, and what is told where the pointer rests."""
+
+    text: str
+    by: float | str | None = None
+    title: str = ""
+
+    @classmethod
+    def of(cls, value: Any) -> Cell:
+        """Numbers with four significant digits; nothing is a dash."""
+        if isinstance(value, Cell):
+            return value
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return cls("–")
+        if isinstance(value, bool):
+            return cls("yes" if value else "no")
+        if isinstance(value, int):
+            return cls(f"{value:,}", value)
+        if isinstance(value, float):
+            return cls(number(value, 4), value)
+        if isinstance(value, datetime):
+            return cls(f"{value:%Y-%m-%d %H:%M} UTC", value.timestamp())
+        return cls(str(value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    caption: str
+    columns: Sequence[str]
+    # [rows][columns], whatever `Cell.of` takes.
+    rows: Sequence[Sequence[Any]]
+    # Which columns hold numbers.
+    numbers: frozenset[str] = frozenset()
+
+    @property
+    def wide(self) -> frozenset[str]:
+        """Columns of long texts."""
+        return frozenset(
+            column
+            for at, column in enumerate(self.columns)
+            if column not in self.numbers and any(len(row[at].text) > LONG_TEXT for row in self.cells)
+        )
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        return [[Cell.of(value) for value in row] for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Text to be read or copied as it is."""
+
+    caption: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    name: str
+    title: str
+    # How to read it, for who has not read the documents.
+    about: str = ""
+    says: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
+    listings: Sequence[Listing] = ()
+    # Why there is nothing to show.
+    nothing: str | None = None
+    # What `--json` tells of it.
+    figures: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    campaign: str
+    digest: str
+    description: str
+    made_at: datetime
+    # What nobody must overlook: that rows are recorded, or that the campaign goes on.
+    warnings: Sequence[str]
+    sections: Sequence[Section]
+    head: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def pictures(self) -> list[Picture]:
+        return [picture for section in self.sections for picture in section.pictures]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.head,
+            "made_at": self.made_at,
+            "warnings": list(self.warnings),
+            **{section.name: section.figures for section in self.sections if section.figures is not None},
+            "nothing": {section.name: section.nothing for section in self.sections if section.nothing is not None},
+            "pictures": [{"name": one.name, "title": one.title, "message": one.message} for one in self.pictures],
+        }

@@ -1,0 +1,104 @@
+"""A report as one HTML file that needs nothing else: styles, scripts, figures and pictures are in it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from farm.errors import ServiceUnavailable
+from farm.report import drawn, interactive
+from farm.report.charts import Picture
+from farm.report.document import Report
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PRINTED_ROWS = 50
+"""Rows of a long table that go on paper."""
+
+SCROLLED_ROWS = 20
+"""Rows of a table on the screen before it gets a height of its own."""
+
+_TEMPLATES = files("farm.report").joinpath("templates")
+
+
+def need_web() -> None:
+    """Raises `ServiceUnavailable` where a library is missing that pages need."""
+    drawn.need_matplotlib()
+    interactive.plotly_script()
+    try:
+        import jinja2  # noqa: F401
+    except ImportError:
+        raise ServiceUnavailable(
+            detail="Reports need Jinja, which is not installed here: pip install 'gemm-farm[web]'"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A picture as the page has it: a figure for scripts, and a drawing for all else."""
+
+    picture: Picture
+    figure: str  # JSON
+    drawing: str  # data: URL
+    width: int
+    height: int
+
+
+def html(report: Report, *, progress: Callable[[int, int], None] = lambda _, __: None) -> str:
+    """The page. `progress` is told how many of how many pictures are drawn."""
+    shown = dict[str, Shown]()
+    for number, picture in enumerate(report.pictures):
+        progress(number, len(report.pictures))
+        drawing, width, height = drawn.small_png(picture)
+        url = "data:image/png;base64," + base64.b64encode(drawing).decode("ascii")
+        shown[picture.name] = Shown(picture, script_json(interactive.figure(picture)), url, width, height)
+    template = _environment().get_template("report.html")
+    return template.render(
+        report=report,
+        shown=shown,
+        style=_text("report.css"),
+        plotly=_closed(interactive.plotly_script()) if shown else "",
+        charts=_closed(interactive.charts_script()) if shown else "",
+        tables=_closed(_text("tables.js")),
+        printed_rows=PRINTED_ROWS,
+        scrolled_rows=SCROLLED_ROWS,
+    )
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    made = Environment(
+        loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters["breakable"] = breakable
+    return made
+
+
+def breakable(text: str) -> str:
+    """Text that may be broken after a comma, as names of kernels must be."""
+    from markupsafe import Markup, escape
+
+    return escape(text).replace(",", Markup(",<wbr>"))
+
+
+def _text(name: str) -> str:
+    return _TEMPLATES.joinpath(name).read_text(encoding="utf-8")
+
+
+def script_json(value: Any) -> str:
+    """JSON that may stand in a script element: no text in it ends the element, whatever it is."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _closed(script: str) -> str:
+    """A script that may stand in a script element: in its texts, `<\\/script` is the same as `</script`."""
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -1,0 +1,1 @@
+"""The pictures of a report, each a chart as plain data (pure)."""

@@ -1,0 +1,73 @@
+"""Time and energy at once: which kernels are on the Pareto front of their problem."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from farm.compare.statistics import Ints
+from farm.report.charts import Axis, Chart, Scale, Series, number, slug
+from farm.report.pictures.common import Told, counted, percent, thinned
+from farm.report.results import Bools, Results
+
+
+def of_choice(results: Results) -> Bools:
+    """Points of problems of which two or more kernels have an energy: the others have nothing to choose."""
+    known = np.isfinite(results.energy_mj)
+    held = np.bincount(results.place[known], minlength=len(results.types) * max(len(results.problems), 1))
+    found: Bools = known & (held[results.place] > 1)
+    return found
+
+
+def front_sizes(results: Results) -> dict[int, int]:
+    """How many problems have a front of so many kernels."""
+    on_front = results.on_front & of_choice(results)
+    sizes = np.unique(results.place[on_front], return_counts=True)[1]
+    return {int(size): int(count) for size, count in zip(*np.unique(sizes, return_counts=True), strict=True)}
+
+
+def fronts(told: Told) -> list[Chart]:
+    """One for each device type with a problem of which two or more kernels have an energy."""
+    choice = of_choice(told.results)
+    return [
+        _front(told, kind, points)
+        for kind in range(len(told.results.types))
+        if len(points := np.flatnonzero(choice & (told.results.type == kind)))
+    ]
+
+
+def _front(told: Told, kind: int, points: Ints) -> Chart:
+    results = told.results
+    with_energy = np.where(np.isfinite(results.energy_mj), results.runtime_ms, np.nan)
+    time, energy = with_energy / results.least(with_energy), results.energy_mj / results.least(results.energy_mj)
+    on_front = points[results.on_front[points]]
+    others, remark = thinned(np.setdiff1d(points, on_front))
+    problems = len(np.unique(results.place[points]))
+    both = int((results.on_front & (time == 1) & (energy == 1))[points].sum())
+    message = (
+        f"{counted(len(points), 'configuration')} with energy of {counted(problems, 'problem')} on "
+        f"{results.types[kind]}; 1 is the least time and the least energy of any kernel of the problem. "
+        f"{counted(len(on_front), 'configuration')} are on the front of their problem, {number(len(on_front) / problems)} "
+        f"each; of {percent(both / problems)} of the problems one kernel is both fastest and thriftiest."
+    )
+    return Chart(
+        name=slug(f"pareto {results.types[kind]}"),
+        title=f"Time and energy on {results.types[kind]}, against the best of each problem",
+        message=message + remark,
+        x=Axis(label="time over the least", unit="1 is the fastest", scale=Scale.LOG),
+        y=Axis(label="energy over the least", unit="1 is the thriftiest", scale=Scale.LOG),
+        series=tuple(
+            Series(
+                name=f"{name} ({len(of):,})",
+                x=time[of],
+                y=energy[of],
+                look=look,
+                faint=faint,
+                words=told.words(of),
+            )
+            for name, of, look, faint in (
+                ("another kernel is better in both", others, 5, True),
+                ("on the front of its problem", on_front, 1, False),
+            )
+            if len(of)
+        ),
+    )

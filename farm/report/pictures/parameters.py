@@ -1,0 +1,125 @@
+"""Heat maps of kernel parameters: how close kernels with two values come to the best of their problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import numpy as np
+
+from farm.compare import groups
+from farm.compare.statistics import Floats, Ints, medians_at
+from farm.report.charts import Axis, HeatMap, Scale, slug
+from farm.report.pictures.common import Told, counted, percent
+from farm.report.results import varying_parameters
+
+MOST_MAPS = 3
+"""Of one family on one device type."""
+
+MOST_VALUES = 64
+"""Of a parameter, on an axis."""
+
+_BELONG = (("tile_m", "tile_n"), ("cluster_m", "cluster_n"), ("warp_m", "warp_n"))
+"""Pairs that are two sides of one thing, and are shown together where both vary."""
+
+
+def heat_maps(told: Told) -> list[HeatMap]:
+    """For each device type and family whose parameters vary, the pairs that matter most.
+
+    A parameter alone stands against the size of the problem.
+    """
+    results = told.results
+    varying = varying_parameters(results.kernels)
+    maps = list[HeatMap]()
+    for kind in range(len(results.types)):
+        for number, family in enumerate(told.families):
+            points = np.flatnonzero((results.type == kind) & (told.family == number))
+            axes = {
+                name: values
+                for name, values in varying[family].items()
+                if len(values) <= MOST_VALUES and len(points) > len(values)
+            }
+            if axes and len(points):
+                maps += _of_family(told, kind, family, points, axes)
+    return maps
+
+
+def _of_family(told: Told, kind: int, family: str, points: Ints, axes: dict[str, list[int]]) -> Iterator[HeatMap]:
+    shares = told.results.share_of_best[points]
+    places = {name: _places(told, points, name, values) for name, values in axes.items()}
+    effects = {name: effect(shares, places[name]) for name in axes}
+    filled = {pair: _filled(places[pair[0]], places[pair[1]]) for pair in combinations(sorted(axes), 2)}
+    for first, second in chosen_pairs(effects, filled):
+        if second is None:
+            sizes = groups.by_size(told.results.flops[points])
+            there = np.unique(sizes.which)
+            across = Axis(label="size", scale=Scale.NAMES, names=tuple(sizes.labels[size] for size in there))
+            across_at = np.searchsorted(there, sizes.which)
+        else:
+            across = Axis(label=second, scale=Scale.NAMES, names=tuple(map(str, axes[second])))
+            across_at = places[second]
+        up = Axis(label=first, scale=Scale.NAMES, names=tuple(map(str, axes[first])))
+        yield _heat_map(told.results.types[kind], family, up, places[first], across, across_at, shares)
+
+
+def chosen_pairs(effects: dict[str, float], filled: dict[tuple[str, str], float]) -> list[tuple[str, str | None]]:
+    """Pairs of parameters: what belongs together first, then those that matter most; the most important one against size.
+
+    `effects` says how much each parameter matters, and `filled` which share of its cells a pair of them, in the order of the
+    alphabet, has: where one parameter follows from the other, most are empty, and the pair says little more than one does.
+    """
+    ranked = sorted(effects, key=lambda name: (-effects[name], name))
+    belonging = [pair for pair in _BELONG if set(pair) <= set(ranked)]
+    rest = sorted(
+        (pair for pair in combinations(ranked, 2) if pair not in belonging and pair[::-1] not in belonging),
+        key=lambda pair: -(effects[pair[0]] + effects[pair[1]]) * filled[min(pair), max(pair)],
+    )
+    belonging.sort(key=lambda pair: -max(effects[pair[0]], effects[pair[1]]))
+    pairs: Sequence[tuple[str, str | None]] = [*belonging[:1], *rest, *belonging[1:]]
+    return [*pairs[: MOST_MAPS - 1], (ranked[0], None)]
+
+
+def _filled(first: Ints, second: Ints) -> float:
+    """The share of the cells of two parameters' values that have a point."""
+    cells = len(np.unique(first)) * len(np.unique(second))
+    return len(np.unique(first * (int(second.max()) + 1) + second)) / cells
+
+
+def effect(shares: Floats, places: Ints) -> float:
+    """How far apart the medians of a parameter's values are."""
+    medians = medians_at(shares, places, int(places.max(initial=0)) + 1)
+    known = medians[np.isfinite(medians)]
+    return float(np.ptp(known)) if len(known) else 0.0
+
+
+def _places(told: Told, points: Ints, name: str, values: Sequence[int]) -> Ints:
+    of_kernel = np.array([dict(kernel.parameters).get(name, values[0]) for kernel in told.results.kernels])
+    return np.searchsorted(np.array(values), of_kernel[told.results.kernel[points]]).astype(np.int64)
+
+
+def _heat_map(
+    device_type: str, family: str, up: Axis, up_at: Ints, across: Axis, across_at: Ints, shares: Floats
+) -> HeatMap:
+    height, width = len(up.names), len(across.names)
+    cell = up_at * width + across_at
+    values = 100 * medians_at(shares, cell, height * width).reshape(height, width)
+    counts = np.bincount(cell, minlength=height * width).reshape(height, width)
+    best, worst = (divmod(int(place), width) for place in (np.nanargmax(values), np.nanargmin(values)))
+
+    def where(place: tuple[int, int]) -> str:
+        return f"{up.label} {up.names[place[0]]}, {across.label} {across.names[place[1]]}"
+
+    return HeatMap(
+        name=slug(f"parameters {device_type} {family} {up.label} {across.label}"),
+        title=f"{family} on {device_type}: {up.label} and {across.label}",
+        message=(
+            f"Median share of the speed of each problem's best kernel, over {counted(len(shares), 'configuration')}. The "
+            f"best cell is {where(best)} with {percent(values[best] / 100)}, the worst {where(worst)} with "
+            f"{percent(values[worst] / 100)}."
+        ),
+        x=across,
+        y=up,
+        value=Axis(label="share of the best", unit="%", ends=(0.0, 100.0)),
+        values=values,
+        counts=counts,
+    )

@@ -1,0 +1,91 @@
+"""Rooflines: every configuration under what its card can move and compute (Williams, Waterman and Patterson, CACM 52, 2009)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from farm.compare.statistics import Ints
+from farm.gemm import ElementType
+from farm.gpus import Gpu
+from farm.report.charts import Axis, Chart, Dashes, Scale, Series, number, slug
+from farm.report.pictures.common import Told, counted, percent, thinned
+
+
+def rooflines(told: Told) -> list[Chart]:
+    """One for each device type and element types, those with most configurations first."""
+    results = told.results
+    groups = [
+        (kind, types, points)
+        for kind in range(len(results.types))
+        for types in range(len(told.element_types))
+        if len(points := np.flatnonzero((results.type == kind) & (told.element_type == types)))
+    ]
+    return [_roofline(told, *group) for group in sorted(groups, key=lambda group: (group[0], -len(group[2])))]
+
+
+def _roofline(told: Told, kind: int, types: int, points: Ints) -> Chart:
+    results, card = told.results, told.results.cards[kind]
+    device_type, words = results.types[kind], told.element_types[types]
+    peak = None if card is None else card.peak_tflops(ElementType(words.split(":")[0]))
+    drawn, remark = thinned(points, np.flatnonzero(results.fastest))
+    fastest = points[int(np.argmax(results.tflops[points]))]
+    reached = results.tflops[points] / results.roof_tflops[points]
+    message = (
+        f"{counted(len(points), 'configuration')} of {words} on {device_type}. The fastest reaches "
+        f"{number(results.tflops[fastest])} TFLOP/s"
+    )
+    if card is not None and peak is not None:
+        message += (
+            f", {percent(results.tflops[fastest] / results.roof_tflops[fastest])} of the roof at its intensity; in the "
+            f"median they reach {percent(float(np.median(reached)))}. The roof is that of the {card.name}: "
+            f"{number(card.memory_gb_per_s)} GB/s and {number(peak)} TFLOP/s."
+        )
+    else:
+        message += ". No roof is drawn: " + (
+            f"{device_type} is not in the table of cards."
+            if card is None
+            else f"the {card.name} has no peak for {words}."
+        )
+    return Chart(
+        name=slug(f"roofline {device_type} {words}"),
+        title=f"Roofline of {device_type}, {words}",
+        message=message + remark,
+        x=Axis(label="arithmetic intensity", unit="flop/byte", scale=Scale.LOG),
+        y=Axis(label="speed", unit="TFLOP/s", scale=Scale.LOG),
+        series=(
+            *_roof(card, peak, results.intensity[points].min(), results.intensity[points].max()),
+            *told.series(
+                drawn,
+                results.intensity,
+                results.tflops,
+                by_type=False,
+                best=("the fastest of each problem", points[results.fastest[points]]),
+            ),
+        ),
+    )
+
+
+def _roof(card: Gpu | None, peak: float | None, low: float, high: float) -> tuple[Series, ...]:
+    """Memory up to the ridge and computing from there, some way beyond the points on both sides."""
+    if card is None or peak is None:
+        return ()
+    bandwidth = card.memory_gb_per_s / 1e3  # TFLOP/s at an intensity of 1
+    ridge = peak / bandwidth
+    low, high = min(low, ridge) / 1.3, max(high, ridge) * 1.3
+    memory = Series(
+        name=f"memory: {number(card.memory_gb_per_s)} GB/s",
+        x=np.array([low, ridge]),
+        y=np.array([low * bandwidth, peak]),
+        points=False,
+        line=Dashes.DASHED,
+        reference=True,
+    )
+    computing = Series(
+        name=f"computing: {number(peak)} TFLOP/s",
+        x=np.array([ridge, high]),
+        y=np.array([peak, peak]),
+        points=False,
+        line=Dashes.SOLID,
+        reference=True,
+    )
+    return memory, computing

@@ -1,0 +1,107 @@
+"""The report of a campaign: what was gathered, compared and predicted, put into sections."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from sqlalchemy import Engine
+
+from farm.compare.comparing import Comparison, Question, compare
+from farm.compare.sides import MOST_SIDES
+from farm.errors import FarmError, NotFound, NothingShared
+from farm.report.accuracy import accuracies
+from farm.report.document import Report
+from farm.report.gathering import Gathered, gather
+from farm.report.pictures.common import Told
+from farm.report.sections import beside, campaign, measured, origins
+
+Progress = Callable[[str], None]
+"""Told what is done next."""
+
+
+def report(
+    engine: Engine,
+    name: str,
+    *,
+    device_type: str | None = None,
+    tracking_uri: str,
+    made_by: str,
+    progress: Progress = lambda _: None,
+) -> Report:
+    """Reports on a campaign, or on one device type of it, as it is now. `made_by` is the command that repeats it.
+
+    What cannot be had (a comparison, a model) is a reason in its section. Raises `NoSuchCampaign`, and `NotFound` for a device
+    type that has no row.
+    """
+    progress("reading the rows")
+    gathered = gather(engine, name, device_type=device_type)
+    if device_type is not None and not gathered.origins:
+        everywhere = sorted({origin.device_type for origin in gather(engine, name).origins})
+        raise NotFound(
+            detail=f"{gathered.stored['name']} has no rows on the device type {device_type}. It has rows on: "
+            f"{', '.join(everywhere) or 'none yet'}."
+        )
+    told = Told(gathered.results)
+    progress("comparing devices")
+    comparisons, why = _comparisons(engine, gathered)
+    progress("asking the model")
+    found = accuracies(tracking_uri, gathered.results)
+    progress("finding what it says")
+    stored = gathered.stored
+    return Report(
+        campaign=stored["name"],
+        digest=stored["digest"],
+        description=stored["document"].get("description") or "",
+        made_at=gathered.read_at,
+        warnings=origins.warnings(gathered),
+        sections=[
+            campaign.findings(gathered, told),
+            campaign.about(gathered),
+            measured.roofline(told),
+            measured.size(told),
+            measured.parameters(told),
+            measured.pareto(told),
+            measured.best(gathered, told),
+            measured.tiles(gathered, told),
+            beside.comparison(comparisons, why),
+            beside.accuracy(told, found),
+            origins.provenance(gathered, made_by=made_by),
+        ],
+        head={"report_of": stored["name"], "digest": stored["digest"], "device_type": device_type},
+    )
+
+
+def _comparisons(engine: Engine, gathered: Gathered) -> tuple[list[Comparison], list[str]]:
+    """Types beside each other, and the devices of each type that has several; and why others are not."""
+    devices = defaultdict[str, set[str]](set)
+    for origin in gathered.origins:
+        devices[origin.device_type].add(origin.device_uuid)
+    digest = gathered.stored["digest"]
+    asked = [("types", len(devices), Question(by="type", campaign=digest, any_source=True))]
+    asked += [
+        (f"devices of {kind}", len(uuids), Question(by="device", campaign=digest, device_type=kind, any_source=True))
+        for kind, uuids in sorted(devices.items())
+    ]
+    found, why = list[Comparison](), list[str]()
+    for words, count, question in asked:
+        if count < 2:
+            continue
+        if count > MOST_SIDES:
+            why.append(f"{count:,} {words} are more than the {MOST_SIDES} that are compared at a time.")
+            continue
+        try:
+            one = compare(engine, question)
+        except NothingShared:
+            why.append(f"The {count:,} {words} share no configuration: each was measured once, on one that was free.")
+            continue
+        except FarmError as error:
+            why.append(f"The {words} are not compared: {error}")
+            continue
+        if one.sides:
+            found.append(one)
+        else:
+            why.append(f"The {words} share no configuration.")
+    if not found and not why:
+        why.append("One device alone measured this campaign." if devices else measured.NO_ROW)
+    return found, why

@@ -1,0 +1,187 @@
+"""Where the rows come from: devices, versions, rules, sources, drift, and how to have them again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import farm
+from farm.db.sentinels import Watched
+from farm.measurement import Source
+from farm.report.document import Cell, Listing, Section, Table
+from farm.report.gathering import Gathered, Origin
+from farm.report.pictures.common import counted
+
+_UNTOLD = "unknown"
+
+
+def warnings(gathered: Gathered) -> list[str]:
+    """What nobody must overlook."""
+    found = list[str]()
+    rows = defaultdict[str, int](int)
+    for origin in gathered.origins:
+        rows[origin.source] += origin.rows
+    for source, words in (
+        (Source.RECORDED, "were replayed from a recording and not measured by this farm"),
+        (Source.IMPORTED, "were measured elsewhere and imported"),
+    ):
+        if rows[source]:
+            found.append(f"{source.upper()}: {rows[source]:,} of {sum(rows.values()):,} rows {words}.")
+    if gathered.open_jobs:
+        found.append(
+            f"SO FAR: {counted(gathered.open_jobs, 'job')} of this campaign are open; what they find is not in here."
+        )
+    if gathered.stored["state"] == "cancelled":
+        found.append("CANCELLED: what was not measured then is not in here.")
+    for name, label in (
+        ("clock_policy", "clock policies"),
+        ("distribution", "operand distributions"),
+        ("l2", "states of the L2"),
+    ):
+        values = sorted({getattr(origin, name) or _UNTOLD for origin in gathered.origins})
+        if len(values) > 1:
+            found.append(f"MIXED: rows of several {label} are together in here: {', '.join(values)}.")
+    drifting = [one for one in gathered.watched if one.flagged]
+    if drifting:
+        found.append(f"DRIFT: {', '.join(one.device_uuid for one in drifting)}: see Provenance.")
+    return found
+
+
+def provenance(gathered: Gathered, *, made_by: str) -> Section:
+    return Section(
+        name="provenance",
+        title="Provenance",
+        about="Which devices measured what, with which versions, under which rules, and how to have the rows again.",
+        says=[
+            f"This report is of {gathered.read_at:%Y-%m-%d %H:%M} UTC, by gemm-farm {farm.__version__}. Everything in it is of one "
+            "snapshot of the database, but for the comparison of devices, which has one of its own, and for the model.",
+        ],
+        tables=[
+            *_devices(gathered.origins),
+            *_environments(gathered.origins),
+            *_rules(gathered),
+            *_drift(gathered.watched),
+        ],
+        listings=[Listing(caption="To have this again", text=_again(gathered, made_by))],
+        figures={
+            "farm_version": farm.__version__,
+            "read_at": gathered.read_at,
+            "rules": gathered.stored["rules"],
+            "devices": [{**asdict(origin), "facts": dict(origin.facts)} for origin in gathered.origins],
+            "sentinels": [
+                {
+                    "device_uuid": one.device_uuid,
+                    "sentinels": one.n,
+                    "drift_percent": None if one.drift is None else 100 * one.drift.deviation,
+                    "flagged": one.flagged,
+                }
+                for one in gathered.watched
+            ],
+        },
+    )
+
+
+def _devices(origins: Sequence[Origin]) -> list[Table]:
+    if not origins:
+        return []
+    devices = [
+        (o.device_type, o.device_uuid, o.device_name, o.host, _loud(o.source), o.rows, o.first_at, o.last_at)
+        for o in origins
+    ]
+    rows = [
+        (
+            o.device_uuid, o.rows_with_power, o.device_s, o.clock_policy or _UNTOLD, o.l2, o.distribution, 100 * o.median_rse,
+            o.largest_verify_error,
+        )
+        for o in origins
+    ]  # fmt: skip
+    return [
+        Table(
+            caption="Devices",
+            columns=["device type", "device", "name", "host", "source", "rows", "from", "to"],
+            rows=devices,
+            numbers=frozenset({"rows"}),
+        ),
+        Table(
+            caption="How their rows were taken",
+            columns=["device", "with power", "device time s", "clocks", "L2", "operands", "median ±%", "largest error"],
+            rows=rows,
+            numbers=frozenset({"with power", "device time s", "median ±%", "largest error"}),
+        ),
+    ]
+
+
+def _loud(source: str) -> Cell:
+    return Cell(source if source == Source.MEASURED else source.upper(), source)
+
+
+def _environments(origins: Sequence[Origin]) -> list[Table]:
+    """Each key with its values, and of how many rows each is."""
+    rows_of = defaultdict[tuple[str, str], int](int)
+    for origin in origins:
+        for key, value in origin.environment.items():
+            rows_of[key, str(value)] += origin.rows
+    if not rows_of:
+        return []
+    return [
+        Table(
+            caption="Versions: operating system, driver, CUDA, libraries",
+            columns=["what", "version", "rows"],
+            rows=[(*key, rows) for key, rows in sorted(rows_of.items())],
+            numbers=frozenset({"rows"}),
+        )
+    ]
+
+
+def _rules(gathered: Gathered) -> list[Table]:
+    rows = [(name, _text(value)) for name, value in _flat(gathered.stored["rules"])]
+    return [Table(caption="Measuring rules", columns=["rule", "value"], rows=rows)]
+
+
+def _flat(rules: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found = list[tuple[str, Any]]()
+    for name, value in rules.items():
+        found += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(f"{prefix}{name}", value)]
+    return found
+
+
+def _text(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _drift(watched: Sequence[Watched]) -> list[Table]:
+    if not watched:
+        return []
+    return [
+        Table(
+            caption="Sentinels: a fixed GEMM now and then, the latest three against the first three",
+            columns=["device", "host", "sentinels", "latest ms", "drift %", "drifts since"],
+            rows=[
+                (
+                    one.device_uuid, one.host, one.n, one.latest_ms,
+                    None if one.drift is None else Cell(f"{100 * one.drift.deviation:+.1f}", one.drift.deviation), one.drifts_since,
+                )
+                for one in watched
+            ],
+            numbers=frozenset({"sentinels", "latest ms", "drift %"}),
+        )
+    ]  # fmt: skip
+
+
+def _again(gathered: Gathered, made_by: str) -> str:
+    stored = gathered.stored
+    name, digest = stored["name"], stored["digest"]
+    return "\n".join(
+        [
+            made_by,
+            f"farm results --campaign {name} --output {name}.parquet",
+            f"farm best {name} --json",
+            f"farm compare --by device --campaign {name} --any-source",
+            "",
+            "-- and in SQL:",
+            "SELECT * FROM v_measurements",
+            f"WHERE campaign_id = (SELECT id FROM campaigns WHERE digest = '{digest}');",
+        ]
+    )

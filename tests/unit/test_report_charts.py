@@ -1,0 +1,251 @@
+"""Charts as data, and what the two renderers make of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from farm.errors import ServiceUnavailable
+from farm.report import drawn, interactive, page
+from farm.report.charts import (
+    COLOURS,
+    Axis,
+    Chart,
+    Dashes,
+    HeatMap,
+    Scale,
+    Series,
+    Words,
+    colour_of,
+    marker_of,
+    number,
+    rounded,
+    slug,
+)
+
+
+def numbers(*values: float) -> np.ndarray:
+    return np.array(values, np.float64)
+
+
+def chart(*series: Series, x: Axis | None = None, y: Axis | None = None) -> Chart:
+    return Chart(
+        name="a-chart",
+        title="A chart",
+        message="It shows something.",
+        x=x or Axis(label="size", unit="GFLOP", scale=Scale.LOG),
+        y=y or Axis(label="time", unit="ms", scale=Scale.LOG),
+        series=series,
+    )
+
+
+def heat_map(values: np.ndarray) -> HeatMap:
+    height, width = values.shape
+    return HeatMap(
+        name="a-map",
+        title="A map",
+        message="It shows something.",
+        x=Axis(label="tile_n", scale=Scale.NAMES, names=tuple(str(2**n) for n in range(width))),
+        y=Axis(label="tile_m", scale=Scale.NAMES, names=tuple(str(2**n) for n in range(height))),
+        value=Axis(label="share", unit="%", ends=(0.0, 100.0)),
+        values=values,
+        counts=np.arange(values.size).reshape(values.shape),
+    )
+
+
+POINTS = Series(name="measured", x=numbers(1, 2, 3), y=numbers(0.5, 0.25, math.nan), look=0)
+ROOF = Series(name="roof", x=numbers(1, 3), y=numbers(1, 1), points=False, line=Dashes.DASHED, reference=True)
+
+
+# --- data ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
+def test_rounding_keeps_five_digits_and_what_is_no_number(values: list[float]) -> None:
+    for before, after in zip(values, rounded(np.array(values)), strict=True):
+        if math.isnan(before):
+            assert math.isnan(after)
+        elif before == 0 or math.isinf(before) or not 1e-200 < abs(before) < 1e200:
+            assert after == pytest.approx(before)
+        else:
+            assert after == pytest.approx(before, rel=1e-4)
+
+
+def test_rounded_numbers_are_short() -> None:
+    assert rounded(numbers(1234567.8, 0.000123456789, 99999.9)).tolist() == [1234600.0, 0.00012346, 100000.0]
+
+
+def test_42_looks_differ_in_colour_or_marker() -> None:
+    looks = {(colour_of(look), marker_of(look)) for look in range(42)}
+    assert len(looks) == 42
+    assert len({colour_of(look) for look in range(len(COLOURS))}) == len(COLOURS)
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"measured: columns of \[2, 3\]"):
+        Series(name="measured", x=numbers(1, 2, 3), y=numbers(1, 2))
+    with pytest.raises(ValueError, match="names"):
+        HeatMap(
+            **{**{f: getattr(heat_map(np.zeros((2, 2))), f) for f in HeatMap.__slots__}, "values": np.zeros((3, 2))}
+        )
+
+
+def test_a_point_is_told_in_the_words_of_its_numbers() -> None:
+    words = Words((["one", "two"], ["small", "large"]), (np.array([1, 0]), np.array([0, 0])))
+    assert [words.text(0), words.text(1)] == ["two\nsmall", "one\nsmall"]
+    assert words.taken(np.array([1])).text(0) == "one\nsmall"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1234.5, "1,234"), (0.012345, "0.0123"), (48.57, "48.6"), (2e9, "2e+09"), (math.nan, "–")]
+)
+def test_numbers_for_people(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_names_of_files_have_nothing_that_a_shell_or_a_folder_minds() -> None:
+    assert slug("Roofline nvidia-h200 f16:f16:f32/../x") == "roofline-nvidia-h200-f16-f16-f32-x"
+
+
+# --- for a browser ---------------------------------------------------------------------------------------
+
+
+def test_every_series_is_a_trace_with_its_units_and_nothing_that_json_lacks() -> None:
+    figure = json.loads(json.dumps(interactive.figure(chart(POINTS, ROOF)), allow_nan=False))
+    points, roof = figure["data"]
+    assert (points["name"], points["mode"], points["x"], points["y"]) == (
+        "measured",
+        "markers",
+        [1, 2, 3],
+        [0.5, 0.25, None],
+    )
+    assert (roof["name"], roof["mode"], roof["line"]["dash"]) == ("roof", "lines", "dash")
+    assert points["marker"]["color"] == COLOURS[0]
+    assert figure["layout"]["xaxis"]["title"]["text"] == "size (GFLOP)"
+    assert figure["layout"]["yaxis"]["type"] == "log"
+    assert " ms" in points["hovertemplate"]
+
+
+def test_texts_of_points_are_written_once_and_points_have_numbers() -> None:
+    words = Words((["a", "b"],), (np.array([1, 0, 1]),))
+    other = Words(words.parts, (np.array([0, 0, 0]),))
+    coded = [Series(name=str(n), x=POINTS.x, y=POINTS.x, words=w) for n, w in enumerate((words, other))]
+    figure = interactive.figure(chart(*coded))
+    assert figure["layout"]["meta"]["words"] == [["a", "b"]]
+    assert [trace["meta"]["words"] for trace in figure["data"]] == [[[1, 0, 1]], [[0, 0, 0]]]
+    # Where series have different lists, each has its texts whole.
+    apart = Series(name="apart", x=POINTS.x, y=POINTS.x, words=Words((["c"],), (np.zeros(3, np.int64),)))
+    figure = interactive.figure(chart(coded[0], apart))
+    assert [trace["text"] for trace in figure["data"]] == [["b", "a", "b"], ["c", "c", "c"]]
+
+
+def test_names_cannot_become_markup_of_plotly() -> None:
+    named = Series(name="<b>x</b>", x=POINTS.x, y=POINTS.x, words=Words((["<a href='x'>"],), (np.zeros(3, np.int64),)))
+    text = json.dumps(interactive.figure(chart(named, x=Axis(label="<i>size</i>"))))
+    assert "<b>" not in text
+    assert "<i>" not in text
+    assert "<a " not in text
+    assert "&lt;b&gt;x" in text
+
+
+def test_many_points_are_drawn_by_the_graphics_card_with_all_that_lies_before_them() -> None:
+    many = np.arange(1.0, interactive.MANY + 1)
+    figure = interactive.figure(chart(ROOF, Series(name="many", x=many, y=many), POINTS))
+    assert [trace["type"] for trace in figure["data"]] == ["scatter", "scattergl", "scattergl"]
+    assert {trace["type"] for trace in interactive.figure(chart(ROOF, POINTS))["data"]} == {"scatter"}
+
+
+def test_bounds_are_bars_from_the_value() -> None:
+    bounded = Series(name="x", x=numbers(1), y=numbers(2), low=numbers(1.5), high=numbers(4))
+    (trace,) = interactive.figure(chart(bounded))["data"]
+    assert (trace["error_y"]["arrayminus"], trace["error_y"]["array"]) == ([0.5], [2])
+
+
+def test_a_heat_map_tells_its_values_and_of_how_many_they_are() -> None:
+    figure = json.loads(
+        json.dumps(interactive.figure(heat_map(np.array([[10.0, math.nan], [30.0, 40.0]]))), allow_nan=False)
+    )
+    (trace,) = figure["data"]
+    assert trace["z"] == [[10, None], [30, 40]]
+    assert trace["customdata"] == [[0, 1], [2, 3]]
+    assert (trace["zmin"], trace["zmax"]) == (0, 100)
+    assert "n = %{customdata:,}" in trace["hovertemplate"]
+    assert figure["layout"]["xaxis"]["title"]["text"] == "tile_n"
+
+
+def test_a_text_cannot_end_the_script_that_it_is_in() -> None:
+    text = page.script_json({"x": "</script><!-- & \u2028"})
+    assert "<" not in text
+    assert "&" not in text
+    assert json.loads(text) == {"x": "</script><!-- & \u2028"}
+
+
+def test_without_plotly_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interactive, "find_spec", lambda _: None)
+    with pytest.raises(ServiceUnavailable, match=r"gemm-farm\[web\]"):
+        interactive.plotly_script()
+
+
+# --- as pictures -----------------------------------------------------------------------------------------
+
+
+def opened(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+def has_colour(image: Image.Image, colour: str, *, within: int = 40) -> bool:
+    pixels = np.asarray(image).reshape(-1, 3).astype(int)
+    wanted = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)])
+    return bool((np.abs(pixels - wanted).max(axis=1) < within).sum() > 20)
+
+
+def test_each_series_is_in_the_picture_in_its_colour() -> None:
+    second = Series(name="more", x=numbers(1, 2, 3), y=numbers(3, 4, 5), look=1, line=Dashes.SOLID)
+    image = opened(drawn.png(chart(POINTS, second, ROOF)))
+    assert all(has_colour(image, colour) for colour in (COLOURS[0], COLOURS[1], "#808080"))
+    alone = opened(drawn.png(chart(POINTS)))
+    assert not has_colour(alone, COLOURS[1])
+
+
+def test_a_picture_for_a_page_is_small_and_as_large_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    many = Series(name="many", x=rng.lognormal(size=16_000), y=rng.lognormal(size=16_000), faint=True)
+    data, width, height = drawn.small_png(chart(many, ROOF))
+    assert len(data) < 100_000
+    assert opened(data).size == (width, height)
+    assert has_colour(opened(data), COLOURS[0], within=120)
+
+
+def test_a_heat_map_is_dark_where_it_is_low_and_light_where_it_is_high() -> None:
+    image = opened(drawn.png(heat_map(np.array([[0.0, 100.0]]))))
+    # Ends of cividis.
+    assert has_colour(image, "#00224e", within=12)
+    assert has_colour(image, "#fee838", within=12)
+
+
+@pytest.mark.filterwarnings("error")
+def test_charts_at_the_edge_are_drawn_without_a_warning() -> None:
+    one = Series(name="one $ \\alpha_1", x=numbers(5), y=numbers(5))
+    nothing = Series(name="nothing", x=numbers(), y=numbers())
+    for picture in (
+        chart(one),
+        chart(nothing, one),
+        chart(
+            Series(name="x", x=numbers(0, 1), y=numbers(1, 2)), x=Axis(label="x"), y=Axis(label="y", ends=(0.0, 3.0))
+        ),
+        heat_map(np.full((1, 1), math.nan)),
+        heat_map(np.arange(40.0 * 50).reshape(40, 50)),
+        chart(
+            Series(name="names", x=numbers(0, 1), y=numbers(1, 2), low=numbers(0.5, 1), high=numbers(2, 3)),
+            x=Axis(label="x", scale=Scale.NAMES, names=("a", "b")),
+        ),
+    ):
+        assert np.asarray(opened(drawn.png(picture))).std() > 0
+        json.dumps(interactive.figure(picture), allow_nan=False)

@@ -1,0 +1,286 @@
+"""A campaign's rows as columns, what follows from them, and what pictures make of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.kernels import Configuration
+from farm.report.charts import Scale
+from farm.report.pictures import common, fronts, occupancy, parameters, rooflines, sizes
+from farm.report.pictures.common import Told
+from farm.report.results import Results, reduced, short_names
+
+Row = dict[str, Any]
+
+
+def row(configuration: str, runtime_ms: float, energy_mj: float = math.nan, **more: Any) -> Row:
+    columns = Configuration.parse(configuration).columns()
+    return {
+        **columns,
+        "parameters": json.dumps(columns["parameters"]),
+        "device_type": "nvidia-h200",
+        "runtime_ms": runtime_ms,
+        "runtime_rse": 0.001,
+        "power_w": energy_mj / runtime_ms,
+        "energy_mj": energy_mj,
+        "occupancy": math.nan,
+        "waves": math.nan,
+        **more,
+    }
+
+
+def results_of(*rows: Row) -> Results:
+    columns: dict[str, Any] = {}
+    for name in row("tiled(tile=1) 1x1x1 f32", 1.0):
+        values = [one[name] for one in rows]
+        if any(isinstance(value, str) for value in values):
+            known = list(dict.fromkeys(values))
+            columns[name] = np.array([known.index(value) for value in values]), known
+        elif name in ("device_type", "ab", "cd", "acc", "layout", "family", "parameters"):
+            columns[name] = np.zeros(0, np.int64), []
+        else:
+            columns[name] = np.array(values, np.int64 if name in "mnk" else np.float64)
+    return reduced(columns, len(rows))
+
+
+def tiled(tile: int, runtime_ms: float, energy_mj: float = math.nan, shape: str = "512x512x512", **more: Any) -> Row:
+    return row(f"tiled(tile={tile}) {shape} f32", runtime_ms, energy_mj, **more)
+
+
+# --- points ----------------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_configuration_are_one_point_with_their_median() -> None:
+    found = results_of(
+        tiled(8, 1.0, 10.0), tiled(8, 3.0, math.nan, runtime_rse=0.02), tiled(8, 2.0, 20.0), tiled(16, 5.0)
+    )
+    eight = int(np.flatnonzero(found.rows == 3)[0])
+    assert (found.runtime_ms[eight], found.energy_mj[eight], found.runtime_rse[eight]) == (2.0, 15.0, 0.02)
+    assert str(found.kernels[found.kernel[eight]]) == "tiled(tile=8)"
+    assert len(found) == 2
+    assert np.isnan(found.energy_mj[1 - eight])
+
+
+def test_types_and_problems_that_differ_in_one_thing_stay_apart() -> None:
+    alike = "tiled(tile=8) 64x64x64 f32"
+    found = results_of(
+        row(alike, 1.0),
+        row(f"{alike} nt", 1.0),
+        row(f"{alike} nn beta=1", 1.0),
+        row("tiled(tile=8) 64x64x64 f64", 1.0),
+        row(alike, 1.0, device_type="other"),
+    )
+    assert len(found) == 5
+    assert len(found.problems) == 4
+    assert found.of_type("other").types == found.types
+    assert len(found.of_type("other")) == 1
+
+
+def test_shares_are_of_the_fastest_of_the_problem_on_that_type() -> None:
+    found = results_of(
+        tiled(8, 2.0),
+        tiled(16, 1.0),
+        tiled(8, 8.0, shape="64x64x64"),
+        tiled(16, 0.5, device_type="other"),
+    )
+    by_time = dict(zip(found.runtime_ms.tolist(), found.share_of_best.tolist(), strict=True))
+    assert by_time == {2.0: 0.5, 1.0: 1.0, 8.0: 1.0, 0.5: 1.0}
+    assert sorted(found.runtime_ms[found.fastest].tolist()) == [0.5, 1.0, 8.0]
+
+
+def test_a_fastest_one_is_one_though_two_take_the_same_time() -> None:
+    found = results_of(tiled(8, 1.0, 3.0), tiled(16, 1.0, 3.0))
+    assert found.fastest.sum() == 1
+    assert found.thriftiest.sum() == 1
+
+
+def test_figures_are_derived_as_everywhere() -> None:
+    found = results_of(tiled(8, 2.0, 100.0))
+    flops = 2 * 512**3
+    assert found.tflops.tolist() == pytest.approx([flops / 2e-3 / 1e12])
+    assert found.gflops_per_w.tolist() == pytest.approx([flops / 0.1 / 1e9])
+    assert found.intensity.tolist() == pytest.approx([flops / (3 * 512 * 512 * 4)])
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.booleans()), min_size=1, max_size=12))
+def test_the_front_is_what_nothing_else_beats(kernels: list[tuple[int, int, bool]]) -> None:
+    rows = [
+        tiled(tile, float(time), float(energy) if known else math.nan)
+        for tile, (time, energy, known) in enumerate(kernels, 1)
+    ]
+    found = results_of(*rows)
+    tiles = [dict(found.kernels[kernel].parameters)["tile"] for kernel in found.kernel]
+    powered = [(t, e) for t, e, known in kernels if known]
+    for point, tile in enumerate(tiles):
+        time, energy, known = kernels[tile - 1]
+        beaten = any(t <= time and e <= energy and (t, e) != (time, energy) for t, e in powered)
+        assert found.on_front[point] == (known and not beaten)
+
+
+def test_the_roof_is_memory_below_the_ridge_and_computing_above() -> None:
+    found = results_of(
+        row("cublaslt() 1x4096x4096 f16", 1.0),
+        row("cublaslt() 8192x8192x8192 f16", 2.0),
+        row("cublaslt() 64x64x64 f16", 1.0, device_type="cpu-x"),
+    )
+    order = np.argsort(found.flops)
+    small, thin, large = (found.roof_tflops[point] for point in order)
+    assert math.isnan(small)
+    assert thin == pytest.approx(found.intensity[order[1]] * 4.8)
+    assert large == 989.4
+
+
+def test_names_of_kernels_leave_out_what_all_of_the_family_share() -> None:
+    kernels = [
+        Configuration.parse(f"{text} 64x64x64 f32").kernel
+        for text in ("cutlass(tile_m=64)", "cutlass(tile_m=128)", "tiled(tile=8)")
+    ]
+    assert short_names(kernels) == ["cutlass(tile_m=64)", "cutlass(tile_m=128)", "tiled()"]
+
+
+def test_nothing_measured_is_no_points_and_no_pictures() -> None:
+    told = Told(results_of())
+    assert len(told.results) == 0
+    assert not told.results.on_front.any()
+    for drawing in (rooflines.rooflines, sizes.sizes, parameters.heat_maps, fronts.fronts, occupancy.occupancies):
+        assert drawing(told) == []
+
+
+# --- pictures --------------------------------------------------------------------------------------------
+
+
+def swept() -> Results:
+    """Three shapes by four tiles; tile 16 is the fastest, tile 32 takes the least energy."""
+    times, energies = {4: 4.0, 8: 2.0, 16: 1.0, 32: 1.25}, {4: 40.0, 8: 20.0, 16: 10.0, 32: 8.0}
+    return results_of(
+        *(
+            tiled(tile, size * times[tile], size * energies[tile], f"{512 * size}x512x512", occupancy=tile / 32)
+            for size in (1, 2, 4)
+            for tile in times
+        )
+    )
+
+
+def test_a_roofline_has_every_configuration_and_the_roofs_of_the_card() -> None:
+    (chart,) = rooflines.rooflines(Told(swept()))
+    memory, computing, points, best = chart.series
+    assert (memory.name, computing.name) == ("memory: 4,800 GB/s", "computing: 66.9 TFLOP/s")
+    assert memory.y[-1] == computing.y[0] == 66.9
+    assert memory.x[-1] == pytest.approx(66.9 / 4.8)
+    assert len(points.x) == 12
+    assert len(best.x) == 3
+    assert points.words is not None
+    assert points.words.text(0).startswith("tiled(tile=")
+    assert (chart.x.scale, chart.x.unit, chart.y.unit) == (Scale.LOG, "flop/byte", "TFLOP/s")
+    assert "12 configurations of f32 on nvidia-h200" in chart.message
+    assert "The roof is that of the H200 SXM" in chart.message
+
+
+def test_a_card_that_nobody_knows_has_no_roof_and_it_is_said() -> None:
+    (chart,) = rooflines.rooflines(Told(results_of(tiled(8, 1.0, device_type="unheard-of"))))
+    assert [one.reference for one in chart.series] == [False]
+    assert "unheard-of is not in the table of cards" in chart.message
+
+
+def test_families_and_element_types_have_looks_of_their_own() -> None:
+    told = Told(
+        results_of(
+            tiled(8, 1.0),
+            row("tiled(tile=8) 64x64x64 f64", 1.0),
+            row("cublaslt() 64x64x64 f64", 1.0),
+            row("cublaslt() 64x64x64 f16", 1.0),
+        )
+    )
+    (chart,) = sizes.sizes(told)
+    assert [one.name for one in chart.series] == [
+        "cublaslt f16:f16:f32 (1)",
+        "cublaslt f64 (1)",
+        "tiled f32 (1)",
+        "tiled f64 (1)",
+    ]
+    assert len({one.look for one in chart.series}) == 4
+    by_types = {c.title.rsplit(" ", 1)[1]: c for c in rooflines.rooflines(told)}
+    assert [one.name for one in by_types["f64"].series if not one.reference] == ["cublaslt (1)", "tiled (1)"]
+    assert len({one.look for one in by_types["f64"].series if not one.reference}) == 2
+
+
+def test_energy_against_size_is_there_where_power_is() -> None:
+    assert [chart.name for chart in sizes.sizes(Told(swept()))] == ["time-nvidia-h200", "energy-nvidia-h200"]
+    assert [chart.name for chart in sizes.sizes(Told(results_of(tiled(8, 1.0))))] == ["time-nvidia-h200"]
+
+
+def test_a_single_parameter_stands_against_size() -> None:
+    (found,) = parameters.heat_maps(Told(swept()))
+    assert (found.y.label, found.y.names) == ("tile", ("4", "8", "16", "32"))
+    assert found.x.names == ("0.1 – 1 GFLOP", "1 – 10 GFLOP")
+    assert found.values[:, 0].tolist() == [25, 50, 100, 80]
+    assert found.counts.tolist() == [[2, 1]] * 4
+    assert "The best cell is tile 16" in found.message
+
+
+def test_a_cell_is_the_median_of_its_configurations() -> None:
+    times = {8: (1.0, 1.0, 1.0), 16: (2.0, 4.0, 10.0)}
+    results = results_of(
+        *(tiled(tile, ms, shape=f"{512 + 64 * n}x512x512") for tile in times for n, ms in enumerate(times[tile]))
+    )
+    (found,) = parameters.heat_maps(Told(results))
+    assert found.values.tolist() == [[100.0], [25.0]]
+    assert found.counts.tolist() == [[3], [3]]
+
+
+def test_pairs_that_belong_together_come_first_and_the_most_important_stands_against_size() -> None:
+    effects = {"stages": 0.3, "swizzle": 0.01, "tile_m": 0.2, "tile_n": 0.1}
+    every = [tuple(sorted((a, b))) for a in effects for b in effects if a < b]
+    pairs = parameters.chosen_pairs(effects, dict.fromkeys(every, 1.0))
+    assert pairs == [("tile_m", "tile_n"), ("stages", "tile_m"), ("stages", None)]
+    # What follows from another parameter says little beside it.
+    follows = {**dict.fromkeys(every, 1.0), ("stages", "tile_m"): 0.25}
+    assert parameters.chosen_pairs(effects, follows)[1] == ("stages", "tile_n")
+
+
+def test_the_front_of_a_sweep_and_its_size() -> None:
+    results = swept()
+    (chart,) = fronts.fronts(Told(results))
+    others, front = chart.series
+    assert sorted(zip(front.x.tolist(), front.y.tolist(), strict=True)) == [(1.0, 1.25)] * 3 + [(1.25, 1.0)] * 3
+    assert len(others.x) == 6
+    assert fronts.front_sizes(results) == {2: 3}
+    assert "0% of the problems one kernel is both" in chart.message
+
+
+def test_problems_with_one_energy_have_no_choice_and_the_fastest_is_of_those_with_energy() -> None:
+    results = results_of(tiled(4, 1.0), tiled(8, 2.0, 20.0), tiled(16, 4.0, 10.0), tiled(8, 1.0, 5.0, shape="64x64x64"))
+    (chart,) = fronts.fronts(Told(results))
+    assert [len(one.x) for one in chart.series] == [2]
+    assert sorted(chart.series[0].x.tolist()) == [1.0, 2.0]
+    assert fronts.front_sizes(results) == {2: 1}
+
+
+def test_occupancy_is_told_where_enough_configurations_have_one() -> None:
+    rows = [
+        tiled(tile, 1.0 + tile / 10, shape=f"{64 * m}x64x64", occupancy=tile / 32)
+        for m in range(1, 7)
+        for tile in (8, 16)
+    ]
+    (chart,) = occupancy.occupancies(Told(results_of(*rows)))
+    (series,) = chart.series
+    assert series.x.tolist() == [25.0, 50.0]
+    assert series.y.tolist() == pytest.approx([100.0, 100 * 1.8 / 2.6])
+    assert occupancy.occupancies(Told(swept())) == []
+
+
+def test_of_too_many_points_some_are_drawn_with_all_that_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "MOST_POINTS", 10)
+    points = np.arange(100)
+    kept, remark = common.thinned(points, np.array([7, 50, 99]))
+    assert {7, 50, 99} <= set(kept.tolist()) <= set(points.tolist())
+    assert 10 <= len(kept) <= 13
+    assert f"{len(kept)} of 100 points are drawn" in remark
+    assert common.thinned(points[:10])[1] == ""
