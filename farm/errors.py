@@ -13,6 +13,8 @@ code meaning
 5    the database is at another revision than this version needs
 6    the command did its work, but some jobs ended dead, or
      a model could not be trained, a configuration measured
+7    the command did its work, and says that a device is unwell,
+     or one side of a comparison slower than it may be
 130  interrupted; what was submitted resumes
 ==== =========================================================
 """

@@ -16,11 +16,16 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, Engine, text
 
+from farm.compare.arrow import Words as Words
+from farm.compare.arrow import coded as _coded
+from farm.compare.arrow import keys as _keys
+from farm.compare.arrow import numbers as _numbers
+from farm.compare.arrow import read as _read
+from farm.compare.arrow import storage as _storage
+from farm.compare.arrow import words as _words
 from farm.compare.groups import Problems
 from farm.compare.sides import Device, Kind
 from farm.compare.statistics import Floats, Ints
-
-Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 _DEVICES = text("SELECT d.id, d.uuid, d.type, h.name FROM devices d JOIN hosts h ON h.id = d.host_id ORDER BY d.id")
 _SHORT_ROUNDS = text("SELECT EXISTS (SELECT FROM lanes WHERE rules IS NOT NULL)")
@@ -188,49 +193,6 @@ def _plain(value: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
-def _numbers(column: Any) -> Any:
-    """An Arrow column or array of numbers as a numpy array, NaN for null. Arrow's own `to_numpy` loads pandas."""
-    whole = _storage(column)
-    dtype = {"double": np.float64, "int64": np.int64, "int32": np.int32}[str(whole.type)]
-    if not len(whole):
-        return np.zeros(0, dtype)
-    there, data = whole.buffers()
-    span = slice(whole.offset, whole.offset + len(whole))
-    found = np.frombuffer(data, dtype)[span]
-    if not whole.null_count:
-        return found
-    bits = np.unpackbits(np.frombuffer(there, np.uint8), bitorder="little")
-    return np.where(bits[span] == 1, found, np.nan)
-
-
-def _storage(column: Any) -> Any:
-    whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-    return whole.storage if hasattr(whole, "storage") else whole
-
-
-def _words(column: Any) -> Words:
-    """UUIDs as two words each: [rows, 2]."""
-    stored = _storage(column)
-    data = np.frombuffer(stored.buffers()[1], dtype=np.uint64) if len(stored) else np.zeros(0, np.uint64)
-    begin = 2 * stored.offset
-    return data[begin : begin + 2 * len(stored)].reshape(-1, 2)
-
-
-def _coded(words: Words) -> tuple[Ints, Words]:
-    """A number for each id in order of the keys, and the ids by number."""
-    keys = _keys(words)
-    _, codes = np.unique(keys, return_inverse=True)
-    ids = np.zeros((int(codes.max(initial=-1)) + 1, 2), np.uint64)
-    ids[codes] = words
-    if (ids[codes] != words).any():  # two ids of one key: once in many millions of farms
-        ids, codes = np.unique(words, axis=0, return_inverse=True)
-    return codes.astype(np.int64, copy=False).reshape(-1), ids
-
-
-def _keys(words: Words) -> Words:
-    return words[:, 0] ^ (words[:, 1] * np.uint64(0x9E3779B97F4A7C15))
-
-
 _PROBLEM = "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.family"
 _HELD = text("SELECT reltuples FROM pg_class WHERE oid = 'configurations'::regclass")
 AT_ONCE = 20_000
@@ -297,21 +259,3 @@ def described(connection: Connection, ids: Words) -> list[dict[str, Any]]:
         chunk = connection.execute(_WHOLE, {"ids": listed[start : start + AT_ONCE]}).mappings()
         found |= {row["configuration_id"]: dict(row) for row in chunk}
     return [found[one] for one in listed]
-
-
-def _read(engine: Engine, statement: str) -> Any:
-    """What a query finds, as an Arrow table."""
-    # Not through their dbapi modules, which load pandas: as long as reading half a million rows takes.
-    import pyarrow as pa
-    from adbc_driver_manager import AdbcConnection, AdbcStatement
-    from adbc_driver_postgresql import connect
-
-    url = engine.url.set(drivername="postgresql").update_query_dict({"application_name": "farm"})
-    with (
-        connect(url.render_as_string(hide_password=False)) as database,
-        AdbcConnection(database) as connection,
-        AdbcStatement(connection) as query,
-    ):
-        query.set_sql_query(statement)
-        stream, _ = query.execute_query()
-        return pa.RecordBatchReader.from_stream(stream).read_all()

@@ -1,0 +1,78 @@
+"""Rows out of Postgres by COPY in binary, as Arrow, and its columns as numpy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Engine
+
+from farm.compare.statistics import Ints
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def read(engine: Engine, statement: str) -> Any:
+    """What a query finds, as an Arrow table."""
+    # Not through their dbapi modules, which load pandas: as long as reading half a million rows takes.
+    import pyarrow as pa
+    from adbc_driver_manager import AdbcConnection, AdbcStatement
+    from adbc_driver_postgresql import connect
+
+    url = engine.url.set(drivername="postgresql").update_query_dict({"application_name": "farm"})
+    with (
+        connect(url.render_as_string(hide_password=False)) as database,
+        AdbcConnection(database) as connection,
+        AdbcStatement(connection) as query,
+    ):
+        query.set_sql_query(statement)
+        stream, _ = query.execute_query()
+        return pa.RecordBatchReader.from_stream(stream).read_all()
+
+
+_DTYPES = {"double": np.float64, "int64": np.int64, "int32": np.int32, "timestamp[us, tz=UTC]": np.int64}
+
+
+def numbers(column: Any) -> Any:
+    """An Arrow column or array of numbers as a numpy array, NaN for null. Arrow's own `to_numpy` loads pandas.
+
+    Times are microseconds since 1970.
+    """
+    whole = storage(column)
+    dtype = _DTYPES[str(whole.type)]
+    if not len(whole):
+        return np.zeros(0, dtype)
+    there, data = whole.buffers()
+    span = slice(whole.offset, whole.offset + len(whole))
+    found = np.frombuffer(data, dtype)[span]
+    if not whole.null_count:
+        return found
+    bits = np.unpackbits(np.frombuffer(there, np.uint8), bitorder="little")
+    return np.where(bits[span] == 1, found, np.nan)
+
+
+def storage(column: Any) -> Any:
+    whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    return whole.storage if hasattr(whole, "storage") else whole
+
+
+def words(column: Any) -> Words:
+    """UUIDs as two words each: [rows, 2]."""
+    stored = storage(column)
+    data = np.frombuffer(stored.buffers()[1], dtype=np.uint64) if len(stored) else np.zeros(0, np.uint64)
+    begin = 2 * stored.offset
+    return data[begin : begin + 2 * len(stored)].reshape(-1, 2)
+
+
+def coded(ids_of_rows: Words) -> tuple[Ints, Words]:
+    """A number for each id in order of the keys, and the ids by number."""
+    _, codes = np.unique(keys(ids_of_rows), return_inverse=True)
+    ids = np.zeros((int(codes.max(initial=-1)) + 1, 2), np.uint64)
+    ids[codes] = ids_of_rows
+    if (ids[codes] != ids_of_rows).any():  # two ids of one key: once in many millions of farms
+        ids, codes = np.unique(ids_of_rows, axis=0, return_inverse=True)
+    return codes.astype(np.int64, copy=False).reshape(-1), ids
+
+
+def keys(ids: Words) -> Words:
+    return ids[:, 0] ^ (ids[:, 1] * np.uint64(0x9E3779B97F4A7C15))

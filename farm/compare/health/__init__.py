@@ -1,0 +1,47 @@
+"""The health of a fleet: devices beside their peers and beside their own past, and what condition they are in.
+
+`health` reads and judges; everything below it but `reading` is pure.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine
+
+from farm.compare.health import reading
+from farm.compare.health.document import (
+    ALPHA,
+    TOLERANCE,
+    WINDOW,
+    DeviceHealth,
+    Estimate,
+    Finding,
+    Health,
+    Question,
+    Since,
+    Verdict,
+)
+from farm.compare.health.judging import judge
+
+__all__ = [
+    "ALPHA",
+    "TOLERANCE",
+    "WINDOW",
+    "DeviceHealth",
+    "Estimate",
+    "Finding",
+    "Health",
+    "Question",
+    "Since",
+    "Verdict",
+    "health",
+    "judge",
+]
+
+
+def health(engine: Engine, question: Question) -> Health:
+    """The health of the devices that the question is about, from the database. Raises `BadInput`, `NotFound`."""
+    with engine.connect() as connection:
+        since, until = reading.window(connection, question)
+        members, question = reading.members(connection, question, since=since)
+    fleet = reading.fleet(engine, members, question, since=since)
+    return judge(members, fleet, question, since=since, until=until)
