@@ -10,9 +10,10 @@ import numpy as np
 from sqlalchemy import Engine
 
 from farm.compare import comparable, costs, groups, reading
+from farm.compare.arrow import Words
 from farm.compare.costs import Cost
 from farm.compare.groups import Grouping, Problems
-from farm.compare.reading import Asked, Rows, Words
+from farm.compare.reading import Asked, Rows
 from farm.compare.sides import (
     MOST_SIDES,
     Device,

@@ -16,13 +16,8 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, Engine, text
 
-from farm.compare.arrow import Words as Words
-from farm.compare.arrow import coded as _coded
-from farm.compare.arrow import keys as _keys
-from farm.compare.arrow import numbers as _numbers
-from farm.compare.arrow import read as _read
-from farm.compare.arrow import storage as _storage
-from farm.compare.arrow import words as _words
+from farm.compare import arrow
+from farm.compare.arrow import Words
 from farm.compare.groups import Problems
 from farm.compare.sides import Device, Kind
 from farm.compare.statistics import Floats, Ints
@@ -137,13 +132,13 @@ def rows(engine: Engine, wanted: Sequence[Kind], asked: Asked) -> Rows:
         among.append(f"r.source IN ({', '.join(_literal(source) for source in sorted(set(values['source'])))})")
     selected = [f"{columns[name]} AS {name}" for name in told]
     selected += [f"r.{name}" for name in ("configuration_id", *_FIGURES)]
-    found = _read(
+    found = arrow.read(
         engine,
         f"SELECT {', '.join(selected)} FROM measurements r WHERE {' AND '.join([*among, *alike])}{asked.excluded}",
     )
     kind = _which_kind([(found[name], values[name]) for name in told], len(found))
-    codes, ids = _coded(_words(found["configuration_id"]))
-    figures: dict[str, Floats] = {name: _numbers(found[name]) for name in _FIGURES}
+    codes, ids = arrow.coded(arrow.words(found["configuration_id"]))
+    figures: dict[str, Floats] = {name: arrow.numbers(found[name]) for name in _FIGURES}
     all_rows = Rows(kind=kind, configuration=codes, ids=ids, **figures)
     return all_rows if (kind >= 0).all() else all_rows.taken(kind >= 0)
 
@@ -182,10 +177,10 @@ def _which_kind(told: Sequence[tuple[Any, Sequence[Any]]], count: int) -> Ints:
 
 def _places(column: Any, known: Sequence[Any]) -> Ints:
     """Where in `known` each value of an Arrow column is, -1 where it is not there."""
-    encoded = _storage(column).dictionary_encode(null_encoding="encode")
+    encoded = arrow.storage(column).dictionary_encode(null_encoding="encode")
     place = {_plain(value): number for number, value in enumerate(known)}
     of_entry = np.array([place.get(entry, -1) for entry in encoded.dictionary.to_pylist()] or [-1])
-    found: Ints = of_entry[_numbers(encoded.indices)]
+    found: Ints = of_entry[arrow.numbers(encoded.indices)]
     return found
 
 
@@ -207,27 +202,27 @@ def problems(engine: Engine, ids: Words) -> Problems:
         held = connection.execute(_HELD).scalar_one()  # -1 where nobody counted yet
     select = f"SELECT c.id, {_PROBLEM} FROM configurations c"
     if len(ids) * 4 >= held:
-        found = _read(engine, select)
+        found = arrow.read(engine, select)
     else:
         chunks = [
             f"{select} WHERE c.id = ANY('{{{_listed_ids(ids[start : start + AT_ONCE])}}}')"
             for start in range(0, len(ids), AT_ONCE)
         ]
-        found = pa.concat_tables([_read(engine, chunk) for chunk in chunks])
-    at = _found_at(_words(found["id"]), ids)
-    types, families = (_storage(found[name]).dictionary_encode() for name in ("types", "family"))
+        found = pa.concat_tables([arrow.read(engine, chunk) for chunk in chunks])
+    at = _found_at(arrow.words(found["id"]), ids)
+    types, families = (arrow.storage(found[name]).dictionary_encode() for name in ("types", "family"))
     return Problems(
-        **{name: _numbers(found[name])[at] for name in ("m", "n", "k", "beta")},
-        types=_numbers(types.indices)[at].astype(np.int64),
+        **{name: arrow.numbers(found[name])[at] for name in ("m", "n", "k", "beta")},
+        types=arrow.numbers(types.indices)[at].astype(np.int64),
         types_known=types.dictionary.to_pylist(),
-        family=_numbers(families.indices)[at].astype(np.int64),
+        family=arrow.numbers(families.indices)[at].astype(np.int64),
         families=families.dictionary.to_pylist(),
     )
 
 
 def _found_at(there: Words, wanted: Words) -> Ints:
     """Where each wanted id [n, 2] is in `there`, which has all of them."""
-    keys, asked = _keys(there), _keys(wanted)
+    keys, asked = arrow.keys(there), arrow.keys(wanted)
     order = np.argsort(keys)
     # The wanted ones are in order of their keys, so the search walks on.
     at = order[np.searchsorted(keys[order], asked)]

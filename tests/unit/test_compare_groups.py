@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.compare import costs, groups, reading
+from farm.compare import arrow, costs, groups, reading
 from farm.compare.groups import Problems
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.gpus import find_gpu
@@ -128,10 +128,10 @@ def words(ids: Sequence[uuid.UUID]) -> np.ndarray:
 @pytest.mark.parametrize("alike", [False, True])
 def test_ids_are_numbered_and_found_again_even_where_their_keys_are_the_same(alike, monkeypatch):
     if alike:
-        monkeypatch.setattr(reading, "_keys", lambda given: given[:, 0] & np.uint64(1))
+        monkeypatch.setattr(arrow, "keys", lambda given: given[:, 0] & np.uint64(1))
     some = [uuid.UUID(int=n * 2**70 + n % 3) for n in range(20)]
     rows = [some[n] for n in np.random.default_rng(0).integers(0, 20, 100)]
-    codes, ids = reading._coded(words(rows))
+    codes, ids = arrow.coded(words(rows))
     assert [reading.as_uuids(ids)[code] for code in codes] == rows
     assert len(ids) == len(set(rows))
     at = reading._found_at(words(some), ids)
@@ -149,7 +149,7 @@ def test_the_kind_of_a_row_is_told_by_the_columns_that_differ():
 @pytest.mark.parametrize("start", [0, 3, 11])
 def test_columns_become_numbers_with_nan_for_null(start):
     values = [None if n % 3 == 0 else float(n) for n in range(20)]
-    found = reading._numbers(pa.chunked_array([pa.array(values)[start:], pa.array([None, 1.5])]))
+    found = arrow.numbers(pa.chunked_array([pa.array(values)[start:], pa.array([None, 1.5])]))
     assert found == pytest.approx([math.nan if v is None else v for v in [*values[start:], None, 1.5]], nan_ok=True)
-    assert reading._numbers(pa.array(values)[start:]) == pytest.approx(found[:-2], nan_ok=True)
-    assert reading._numbers(pa.chunked_array([], pa.int64())).tolist() == []
+    assert arrow.numbers(pa.array(values)[start:]) == pytest.approx(found[:-2], nan_ok=True)
+    assert arrow.numbers(pa.chunked_array([], pa.int64())).tolist() == []
