@@ -86,6 +86,9 @@ class _Judge:
     before: Before
     samples: Mapping[int, Sequence[Sample]]  # by device
     level: Mapping[Asked, float]
+    # Of the last row of each member in the window, None where there is none or it does not say.
+    limits: Sequence[float | None]
+    clocks: Sequence[str | None]
 
     @classmethod
     def of(cls, members: Sequence[Member], fleet: Fleet, question: Question, wanted: Bools, since: datetime) -> _Judge:
@@ -94,7 +97,7 @@ class _Judge:
         types = sorted({member.type for member in members})
         kinds = np.array([types.index(member.type) for member in members], np.int64)
         before = past.before(fleet.rows, now, since=start)
-        fewest = fewest_shapes(question.alpha / 8 / max(1, int(wanted.sum())))
+        fewest = fewest_shapes(question.alpha / 2 / max(1, int(wanted.sum())))
         values = {
             Asked.TIME: np.log(now.runtime_ms),
             Asked.ENERGY: np.log(now.energy_mj),
@@ -113,8 +116,20 @@ class _Judge:
         by_device = defaultdict[int, list[Sample]](list)
         for sample in samples:
             by_device[sample.device].append(sample)
+        limited, clocked = _last(now, np.isfinite(now.power_limit_w)), _last(now, now.clocks >= 0)
         return cls(
-            members, fleet, question, wanted, since, kinds, now, before, by_device, levels(samples, question.alpha)
+            members,
+            fleet,
+            question,
+            wanted,
+            since,
+            kinds,
+            now,
+            before,
+            by_device,
+            levels(samples, question.alpha),
+            [float(now.power_limit_w[limited[n]]) if n in limited else None for n in range(len(members))],
+            [fleet.clocks[int(now.clocks[clocked[n]])] if n in clocked else None for n in range(len(members))],
         )
 
     def health(self, until: datetime) -> Health:
@@ -299,18 +314,18 @@ class _Judge:
             yield words.held_by_power(member, up, down, shapes, told[0].against, since)
 
     def _of_limits(self, number: int) -> Iterator[Finding]:
-        member, mine = self.members[number], self._limit(number)
+        member, mine = self.members[number], self.limits[number]
         if mine is None:
             return
-        others = [limit for peer in self._peers(number) if (limit := self._limit(peer)) is not None]
+        others = [limit for peer in self._peers(number) if (limit := self.limits[peer]) is not None]
         usual = float(np.median(others)) if others else _default_limit(member)
         if usual is not None and mine < usual * (1 - LIMIT_APART):
             rows = self._rows_of(number)
             known = np.isfinite(rows.power_limit_w)
             flags = (rows.power_limit_w < usual * (1 - LIMIT_APART))[known]
             yield words.power_capped(member, mine, usual, len(others), _since(_run(flags, rows.when[known])))
-        clocks = self._clocks(number)
-        of_others = Counter(c for peer in self._peers(number) if (c := self._clocks(peer)) is not None)
+        clocks = self.clocks[number]
+        of_others = Counter(c for peer in self._peers(number) if (c := self.clocks[peer]) is not None)
         if clocks is not None and of_others:
             most, count = of_others.most_common(1)[0]
             if clocks != most and count > 1 and 2 * count > of_others.total():
@@ -326,16 +341,6 @@ class _Judge:
 
     def _peers(self, number: int) -> list[int]:
         return [peer for peer in np.flatnonzero(self.kinds == self.kinds[number]).tolist() if peer != number]
-
-    def _limit(self, number: int) -> float | None:
-        """The power limit of its last row in the window."""
-        mine = np.flatnonzero((self.now.device == number) & np.isfinite(self.now.power_limit_w))
-        return float(self.now.power_limit_w[mine[self.now.when[mine].argmax()]]) if len(mine) else None
-
-    def _clocks(self, number: int) -> str | None:
-        """The clock policy of its last row in the window: a locked clock to 1%, as it is read off the card."""
-        mine = np.flatnonzero(self.now.device == number)
-        return self.fleet.clocks[int(self.now.clocks[mine[self.now.when[mine].argmax()]])] if len(mine) else None
 
     # --- since when ------------------------------------------------------------------------------------
 
@@ -385,7 +390,7 @@ class _Judge:
     def _notes(self) -> Iterator[str]:
         for kind in sorted({self.members[number].type for number in self._devices()}):
             mine = [number for number, member in enumerate(self.members) if member.type == kind]
-            limits = [limit for number in mine if (limit := self._limit(number)) is not None]
+            limits = [limit for number in mine if (limit := self.limits[number]) is not None]
             default = _default_limit(self.members[mine[0]])
             if len(limits) > 1 and default is not None and max(limits) < default * (1 - LIMIT_APART):
                 yield f"Every {kind} is limited to {max(limits):.0f} W or less; its maker says {default:.0f} W."
@@ -415,6 +420,13 @@ def _capped(rows: Rows) -> Floats:
 
 def _shares(flags: Bools) -> Floats:
     return flags.astype(np.float64)
+
+
+def _last(rows: Rows, which: Bools) -> dict[int, int]:
+    """Of each device the last of these rows."""
+    at = np.flatnonzero(which)
+    in_time = at[np.argsort(rows.when[at], kind="stable")]
+    return dict(zip(rows.device[in_time].tolist(), in_time.tolist(), strict=True))
 
 
 def _moment(seconds: float) -> datetime:

@@ -71,9 +71,9 @@ class Deviation:
 
 
 def deviations(shared: Shared, *, fewest: int) -> Iterator[list[Deviation]]:
-    """Of each device that shares anything with others: its deviation from the majority, on at least `fewest` shapes.
+    """Of each device that shares anything with others: its deviation from the majority, on at least `fewest` shapes or all.
 
-    Or, where too few shapes have a majority, its deviations from single others, the one that shares most first. Logarithms
+    Or, where fewer shapes have a majority, its deviations from single others, the one that shares most first. Logarithms
     give logarithms of ratios.
     """
     group = shared.cell * (int(shared.kind.max(initial=0)) + 1) + shared.kind
@@ -90,7 +90,7 @@ def deviations(shared: Shared, *, fewest: int) -> Iterator[list[Deviation]]:
         most = own[others[own] >= MAJORITY]
         by_shape = medians_by(shared.value[most] - reference[most], shared.shape[most])
         device = int(shared.device[own[0]])
-        if len(by_shape) >= fewest:
+        if len(by_shape) >= min(fewest, len(np.unique(shared.shape[own]))):
             yield [Deviation(device=device, by_shape=by_shape, rows=len(most), peers=int(np.median(others[most])))]
             continue
         groups = groups or _Groups.of(group)

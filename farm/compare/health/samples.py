@@ -32,8 +32,12 @@ class Asked(StrEnum):
     FAILURES = "failures"
 
 
-OF_TIME = (Asked.TIME, Asked.PAST, Asked.CHANGED, Asked.SENTINEL)
-"""They share one half of the false alarms that may be, and the others the other half."""
+_PART = {
+    **dict.fromkeys((Asked.ENERGY, Asked.TEMPERATURE, Asked.CAPPED, Asked.SLOWED, Asked.FAILURES), (0.25, "condition")),
+    **dict.fromkeys((Asked.PAST, Asked.CHANGED, Asked.SENTINEL), (0.25, "past")),
+    Asked.TIME: (0.5, "peers"),
+}
+"""Which part of the false alarms that may be the tests of a kind share: half for the one that needs no past and is asked of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +60,8 @@ class Sample:
 
 def levels(samples: Iterable[Sample], alpha: float) -> dict[Asked, float]:
     """How often each test may be wrong on its side, so that all of them together are at most `alpha` (Bonferroni)."""
-    counts = Counter(sample.asked in OF_TIME for sample in samples)
-    return {asked: alpha / 2 / max(1, counts[asked in OF_TIME]) for asked in Asked}
+    counts = Counter(_PART[sample.asked][1] for sample in samples)
+    return {asked: alpha * part / max(1, counts[group]) for asked, (part, group) in _PART.items()}
 
 
 def fewest_shapes(level: float) -> int:
