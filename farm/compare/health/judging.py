@@ -116,7 +116,8 @@ class _Judge:
         by_device = defaultdict[int, list[Sample]](list)
         for sample in samples:
             by_device[sample.device].append(sample)
-        limited, clocked = _last(now, np.isfinite(now.power_limit_w)), _last(now, now.clocks >= 0)
+        limited = _last(now, np.isfinite(now.power_limit_w), len(members))
+        any_row = _last(now, now.clocks >= 0, len(members))
         return cls(
             members,
             fleet,
@@ -128,8 +129,8 @@ class _Judge:
             before,
             by_device,
             levels(samples, question.alpha),
-            [float(now.power_limit_w[limited[n]]) if n in limited else None for n in range(len(members))],
-            [fleet.clocks[int(now.clocks[clocked[n]])] if n in clocked else None for n in range(len(members))],
+            [None if row is None else float(now.power_limit_w[row]) for row in limited],
+            [None if row is None else fleet.clocks[int(now.clocks[row])] for row in any_row],
         )
 
     def health(self, until: datetime) -> Health:
@@ -376,6 +377,8 @@ class _Judge:
 
     def _left_out(self) -> Ints:
         """Of each device the configurations of the window that its peers have under other conditions alone."""
+        if len(self.fleet.shapes) == int(self.fleet.configurations.max(initial=-1)) + 1:
+            return np.zeros(len(self.members), np.int64)  # there is one condition
         cell, kind = self.now.cell, self.kinds[self.now.device]
         types = int(self.kinds.max(initial=0)) + 1
         configuration = self.fleet.configurations[cell]
@@ -422,11 +425,13 @@ def _shares(flags: Bools) -> Floats:
     return flags.astype(np.float64)
 
 
-def _last(rows: Rows, which: Bools) -> dict[int, int]:
-    """Of each device the last of these rows."""
+def _last(rows: Rows, which: Bools, devices: int) -> list[int | None]:
+    """Of each device the last of these rows, None where it has none."""
     at = np.flatnonzero(which)
     in_time = at[np.argsort(rows.when[at], kind="stable")]
-    return dict(zip(rows.device[in_time].tolist(), in_time.tolist(), strict=True))
+    last = np.full(devices, -1)
+    last[rows.device[in_time]] = in_time
+    return [None if one < 0 else one for one in last.tolist()]
 
 
 def _moment(seconds: float) -> datetime:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farm.compare.health.rows import Rows, keys_of
+from farm.compare.health.rows import Rows, places
 from farm.compare.statistics import Floats, Ints, medians_at
 
 HOUR_S = 3600.0
@@ -31,16 +31,14 @@ class Before:
 
 
 def before(rows: Rows, now: Rows, *, since: float) -> Before:
-    """Compares `now`, a row for each device and cell, with what the same device took for it earlier: medians over rows."""
+    """Compares `now`, as `latest` has it, with what the same device took for the same cell earlier: medians over rows."""
     count = len(now)
     nothing = Before(same=np.full(count, np.nan), changed=np.full(count, np.nan), environment=np.full(count, -1))
     if not count or not len(rows):
         return nothing
-    cells = int(max(rows.cell.max(), now.cell.max())) + 1
-    keys = keys_of(now, cells)  # sorted
-    asked = keys_of(rows, cells)
-    at = np.minimum(np.searchsorted(keys, asked), count - 1)
-    known = keys[at] == asked
+    devices = int(max(rows.device.max(), now.device.max())) + 1
+    at = places(now.cell * devices + now.device, rows.cell * devices + rows.device)
+    known = at >= 0
     environments = int(max(rows.environment.max(), now.environment.max())) + 1
     # Since when the device is in an environment.
     first = np.full((int(rows.device.max()) + 1) * environments, np.inf)

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from farm.compare.health.rows import Bools
+from farm.compare.health.rows import Bools, in_parts
 from farm.compare.statistics import Floats, Ints, medians_by
 
 MAJORITY = 3
@@ -25,23 +25,27 @@ MOST_PEERS = 8
 
 def medians_of_others(values: Floats, groups: Ints) -> tuple[Floats, Ints]:
     """Of each value the median of the others of its group, NaN where there are none, and how many others: [values] each."""
-    order = np.lexsort((values, groups))
-    ordered, of = values[order], groups[order]
-    first = np.append(True, of[1:] != of[:-1]) if len(of) else np.zeros(0, bool)
-    starts = np.flatnonzero(first)
-    which = np.cumsum(first) - 1
-    start, others = starts[which], np.diff(np.append(starts, len(of)))[which] - 1
-    rank = np.arange(len(of)) - start
+    if (groups[1:] < groups[:-1]).any():
+        order = groups.argsort(kind="stable")
+        medians, others = np.empty(len(values)), np.empty(len(values), np.int64)
+        medians[order], others[order] = medians_of_others(values[order], groups[order])
+        return medians, others
+    begins = np.append(True, groups[1:] != groups[:-1]) if len(groups) else np.zeros(0, bool)
+    starts = np.flatnonzero(begins)
+    held = np.diff(np.append(starts, len(groups)))
+    found = np.full(len(values), np.nan)
+    for size in np.unique(held[held > 1]).tolist():
+        # Groups of one size are a matrix, which sorts fast.
+        at = starts[held == size][:, None] + np.arange(size)
+        alike = values[at]
+        ordered = np.sort(alike, axis=1)
 
-    def other(place: Ints) -> Floats:
-        """The value at that place among the others, in their order."""
-        found: Floats = ordered[np.minimum(start + place + (place >= rank), len(of) - 1)]
-        return found
+        def other(place: int, alike: Floats = alike, ordered: Floats = ordered) -> Floats:
+            """What is at that place in the order of the others: one further where the value itself comes before it."""
+            return np.where(alike > ordered[:, [place]], ordered[:, [place]], ordered[:, [place + 1]])
 
-    median = np.where(others > 0, (other((others - 1) // 2) + other(others // 2)) / 2, np.nan)
-    back_values, back_others = np.empty_like(median), np.empty_like(others)
-    back_values[order], back_others[order] = median, others
-    return back_values, back_others
+        found[at] = (other((size - 2) // 2) + other((size - 1) // 2)) / 2
+    return found, np.repeat(held - 1, held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,7 @@ def deviations(shared: Shared, *, fewest: int) -> Iterator[list[Deviation]]:
     if not len(at):
         return
     shared, group, reference, others = shared.taken(at), group[at], reference[at], others[at]
-    order = np.argsort(shared.device, kind="stable")
+    order = in_parts(shared.device)
     bounds = np.append(np.flatnonzero(np.append(True, np.diff(shared.device[order]) > 0)), len(order))
     groups: _Groups | None = None
     for start, end in pairwise(bounds.tolist()):
@@ -90,7 +94,7 @@ def deviations(shared: Shared, *, fewest: int) -> Iterator[list[Deviation]]:
         most = own[others[own] >= MAJORITY]
         by_shape = medians_by(shared.value[most] - reference[most], shared.shape[most])
         device = int(shared.device[own[0]])
-        if len(by_shape) >= min(fewest, len(np.unique(shared.shape[own]))):
+        if len(by_shape) >= fewest or len(by_shape) == len(np.unique(shared.shape[own])):
             yield [Deviation(device=device, by_shape=by_shape, rows=len(most), peers=int(np.median(others[most])))]
             continue
         groups = groups or _Groups.of(group)

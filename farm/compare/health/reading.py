@@ -32,7 +32,7 @@ SELECT d.id, d.uuid, d.type, h.name AS host, d.state, d.state_reason, d.state_ch
 FROM devices d JOIN hosts h ON h.id = d.host_id
 CROSS JOIN LATERAL (SELECT starts_with(d.uuid, '{UUID_PREFIX}') OR d.backend = 'recorded' AS foreign_rows) f
 WHERE :any_source OR NOT foreign_rows
-ORDER BY h.name, d.uuid
+ORDER BY d.type, h.name, d.uuid
 """)
 _DONE = text("""
 SELECT b.device_id, sum(b.done)::bigint AS done

@@ -86,18 +86,40 @@ class Fleet:
 
 
 def latest(rows: Rows) -> Rows:
-    """Of each device and cell the row that was measured last, in the order of devices and cells."""
+    """Of each cell and device the row that was measured last, in the order of cells and devices."""
     if not len(rows):
         return rows
     in_time = rows.when.argsort(kind="stable")
-    key = keys_of(rows)[in_time]
+    devices = int(rows.device.max()) + 1
+    key = (rows.cell * devices + rows.device)[in_time]
+    size = int(key.max()) + 1
+    if size <= DENSE * len(rows):
+        last = np.full(size, -1)
+        last[key] = in_time  # of several the last one stays
+        return rows.taken(last[last >= 0])
     order = key.argsort(kind="stable")
     key = key[order]
-    last = np.append(key[1:] != key[:-1], True)
-    return rows.taken(in_time[order[last]])
+    return rows.taken(in_time[order[np.append(key[1:] != key[:-1], True)]])
 
 
-def keys_of(rows: Rows, cells: int | None = None) -> Ints:
-    """A number for each device and cell: [rows]."""
-    count = int(rows.cell.max(initial=-1)) + 1 if cells is None else cells
-    return np.asarray(rows.device * count + rows.cell)
+DENSE = 8
+"""A table of that many places for each row is faster than sorting."""
+
+
+def places(keys: Ints, asked: Ints) -> Ints:
+    """Where each asked key is among the `keys`, which are sorted and each there once: [asked], -1 where it is not."""
+    if not len(keys) or not len(asked):
+        return np.full(len(asked), -1)
+    size = int(max(keys[-1], asked.max())) + 1
+    if size <= DENSE * (len(keys) + len(asked)):
+        place = np.full(size, -1)
+        place[keys] = np.arange(len(keys))
+        return place[asked]
+    at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+    return np.where(keys[at] == asked, at, -1)
+
+
+def in_parts(numbers: Ints) -> Ints:
+    """The order by numbers, which keeps that of equal ones: by radix where they are small."""
+    small = numbers.astype(np.uint16) if numbers.max(initial=0) < 2**16 else numbers
+    return small.argsort(kind="stable")

@@ -14,7 +14,7 @@ from farm.compare.health import past
 from farm.compare.health.document import Estimate, Member
 from farm.compare.health.past import Before
 from farm.compare.health.peers import Deviation, Shared, deviations
-from farm.compare.health.rows import Bools, Fleet, Rows
+from farm.compare.health.rows import Bools, Fleet, Rows, in_parts
 from farm.compare.statistics import Floats, Ints, median_interval, medians_by
 
 
@@ -219,7 +219,7 @@ def of_reasons(fleet: Fleet, now: Rows, bits: int, *, wanted: Bools) -> Iterator
 
 def by_device(device: Ints, which: Ints) -> Iterator[Ints]:
     """`which` in parts, one for each device; `device` says whose each is."""
-    order = np.argsort(device, kind="stable")
+    order = in_parts(device)
     cuts = np.flatnonzero(np.diff(device[order])) + 1
     yield from (part for part in np.split(which[order], cuts) if len(part))
 
