@@ -363,6 +363,10 @@ class NothingShared(NotFound):
     """{sides} share no configuration: {counts}. Run the same campaign on them."""
 
 
+class TooFewToCheck(BadInput):
+    """Nothing can be checked: the sides share {shapes} shapes, and it takes {least} to show a difference. Run the same campaign on them."""
+
+
 class NotComparable(BadInput):
     """{what} differs: {found}. {why} Narrow it ({how}), or add --mixed to compare all the same, labelled."""
 

@@ -37,6 +37,8 @@ class Campaign:
     # None: everything is measured, and nothing is looked for.
     search: Search | None = None
     priority: int = 0
+    # The same with another number is another campaign: everything is measured once more.
+    repeat: int = 0
     description: str = ""
     # The file it was read from; None where it comes from a stored document.
     path: Path | None = field(default=None, compare=False)
@@ -69,6 +71,7 @@ class Campaign:
             "constraints": [constraint.text for constraint in self.constraints],
             "measure": self.rules.model_dump(mode="json"),
             **({} if self.search is None else {"search": self.search.to_document()}),
+            **({"repeat": self.repeat} if self.repeat else {}),
         }
 
     @cached_property

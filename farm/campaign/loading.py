@@ -185,6 +185,7 @@ def _built(fields: CampaignFields, file: Located, path: Path | None) -> Campaign
         description=fields.description,
         owner=fields.owner or _login_name(),
         priority=fields.priority,
+        repeat=fields.repeat,
         targets=tuple(target for _, target in sorted(targets.items())),
         problems=tuple(block for _, block in sorted(problems.items())),
         kernels=tuple(block for _, block in sorted(kernels.items())),

@@ -20,6 +20,14 @@ from farm.errors import CampaignCancelled, FarmError
 from farm.settings import settings
 
 FileArgument = Annotated[Path, typer.Argument(help="A campaign file (YAML).", show_default=False)]
+AgainOption = Annotated[
+    bool,
+    typer.Option(
+        "--again",
+        help="Measure it once more, as after a driver changed; while its last repetition is not over, go on with that.",
+        show_default=False,
+    ),
+]
 CampaignArgument = Annotated[
     str, typer.Argument(help="A campaign's name, or the first six or more digits of its digest.", show_default=False)
 ]
@@ -47,6 +55,12 @@ def planned(opened: Session, campaign: Campaign, *, allow_missing: bool) -> Plan
     return plan(campaign, known, allow_missing=allow_missing)
 
 
+def repeated(opened: Session, campaign: Campaign) -> Campaign:
+    """The campaign as its next repetition, or its last one while that is not over."""
+    with opened.engine.connect() as connection:
+        return campaigns.again(connection, campaign)
+
+
 def store(opened: Session, campaign: Campaign, *, allow_missing: bool) -> campaigns.Stored:
     """Plans and stores a campaign in one transaction."""
     made = planned(opened, campaign, allow_missing=allow_missing)
@@ -62,11 +76,14 @@ def submit(
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing-targets", help="Accept targets that no device has yet.")
     ] = False,
+    again: AgainOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Submit a campaign. The same file twice is the same campaign: nothing is measured again."""
+    """Submit a campaign. The same file twice is the same campaign: nothing is measured again, but with --again."""
     campaign = load(file, limit=settings().max_configurations)
     with session() as opened:
+        if again:
+            campaign = repeated(opened, campaign)
         if dry_run:
             _print_plan(campaign, planned(opened, campaign, allow_missing=allow_missing).summary(), as_json)
             return
@@ -79,13 +96,14 @@ def submit(
             builders = kernels.builders(connection, silent_after=opened.settings.silent_after_seconds)
     if as_json:
         emit_json(
-            {"campaign": campaign.name, "digest": campaign.digest, "new": stored.new, "new_jobs": stored.jobs, **counts,
+            {"campaign": campaign.name, "repeat": campaign.repeat, "digest": campaign.digest, "new": stored.new, "new_jobs": stored.jobs, **counts,
              "kernels_awaited": awaited.kernels}
         )  # fmt: skip
         return
     waiting = campaigns.open_jobs(counts)
     known = "is submitted" if stored.new else "is known already"
-    console.print(f"{campaign.name} {known}: {sum(counts.values()):,} jobs, of which {counts_text(counts)}.")
+    times = f", repetition {campaign.repeat}," if campaign.repeat else ""
+    console.print(f"{campaign.name}{times} {known}: {sum(counts.values()):,} jobs, of which {counts_text(counts)}.")
     if awaited.kernels:
         console.print(f"{awaited.jobs:,} of them wait for {awaited.kernels:,} kernels to be built.")
     if state == CampaignState.PAUSED:

@@ -12,6 +12,7 @@ import typer
 from farm.cli.files import writable
 from farm.cli.output import JsonOption, emit_json, remarks
 from farm.cli.session import session
+from farm.errors import FarmError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -39,7 +40,9 @@ def compare(
             "the one with most rows is the baseline.",
         ),
     ] = None,
-    campaign: Annotated[str | None, typer.Option("--campaign", "-c", help="Only of this campaign.")] = None,
+    campaign: Annotated[
+        str | None, typer.Option("--campaign", "-c", help="Only of this campaign, all its repetitions.")
+    ] = None,
     device_type: Annotated[str | None, typer.Option("--type", "-t", help="Only on this device type.")] = None,
     family: Annotated[str | None, typer.Option("--family", "-f", help="Only of this kernel family.")] = None,
     dtype: Annotated[
@@ -77,6 +80,16 @@ def compare(
     carbon: Annotated[
         float | None, typer.Option("--carbon", metavar="G_PER_KWH", min=0, help="Grams of CO2 per kWh of your power.")
     ] = None,
+    check: Annotated[
+        float | None,
+        typer.Option(
+            "--check",
+            metavar="PCT",
+            min=0,
+            max=1000,
+            help="End with exit code 7 where a side is slower than the baseline by more than that, shown with 95% confidence.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write every pair to this CSV file.", show_default=False)
     ] = None,
@@ -85,6 +98,7 @@ def compare(
     """Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost."""
     # These load numpy, which no other command needs to wait for.
     from farm.cli import compared
+    from farm.compare.checking import slower as checked
     from farm.compare.comparing import Question
     from farm.compare.comparing import compare as answer
 
@@ -107,12 +121,22 @@ def compare(
             tops = {side.held.name: _top(connection, side, top) for side in found.sides} if top else {}
             if output is not None:
                 _export(connection, found, output)
+        slower = None if check is None else checked(opened.engine, found, by=check / 100)
     if as_json:
-        emit_json(_to_json(found, tops))
-        return
-    compared.show(found, tops)
-    if output is not None:
+        emit_json({**_to_json(found, tops), **({} if slower is None else {"slower": [asdict(one) for one in slower]})})
+    else:
+        compared.show(found, tops)
+    if output is not None and not as_json:
         remarks.print(f"{sum(side.overall.configurations for side in found.sides):,} pairs in {output}", markup=False)
+
+    if slower:
+        raise SideSlower(baseline=found.baseline.name, pct=f"{check:g}", which="; ".join(map(str, slower)))
+
+
+class SideSlower(FarmError):
+    """Slower than {baseline} by more than {pct}%: {which}."""
+
+    exit_code = 7
 
 
 _FIGURES = ("runtime_ms", "power_w", "energy_mj")

@@ -225,31 +225,31 @@ def _check_filters(question: Question) -> None:
 
 def _chosen(engine: Engine, question: Question) -> tuple[dict[str, list[Kind]], Asked, list[str]]:
     """The kinds of rows of each side, and notes. Raises `NotFound` for what is not there."""
-    everywhere = ",".join(
-        f"{key}={value}"
-        for key, value in (("type", question.device_type), ("campaign", question.campaign))
-        if value is not None
-    )
     # One snapshot: rows that land meanwhile may be of devices and environments that were not there.
     with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
         devices = reading.devices(connection)
         environments = reading.environments(connection)
-        filters = settle(parse(everywhere), devices) if everywhere else Side(name="")
+        filters = settle(Side(name="", type=question.device_type), devices)
         sides = [settle(parse(name), devices) for name in question.sides]
         for side in sides:
             check_environment(side, environments.values())
-        names = {side.campaign for side in (filters, *sides)} - {None}
+        names = {side.campaign for side in sides} - {None}
+        only = None if question.campaign is None else set(campaigns.repetitions(connection, question.campaign))
         ids: dict[str, int] = {name: campaigns.find(connection, name)["id"] for name in names if name is not None}
         times = times_of(sides)
         asked = Asked(
-            campaigns=bool(ids),
+            campaigns=bool(ids) or only is not None,
             times=tuple(times),
             days=question.by == "day",
             short_rounds=reading.has_short_rounds(connection),
         )
         there = reading.kinds(connection, devices, environments, asked)
     # The source is a matter of the sides.
-    there = [kind for kind in there if takes(filters, kind, campaigns=ids, any_source=True)]
+    there = [
+        kind
+        for kind in there
+        if takes(filters, kind, campaigns=ids, any_source=True) and (only is None or kind.campaign_id in only)
+    ]
     if question.by is not None:
         own = [kind for kind in there if takes(Side(name=""), kind, campaigns=ids, any_source=question.any_source)]
         if not own:
