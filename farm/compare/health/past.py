@@ -68,11 +68,11 @@ class Change:
 
 
 def change_point(values: Floats, *, seed: int = 0) -> Change | None:
-    """The split of a series whose two parts differ most in rank; None for fewer than four values.
+    """The split of a series that leaves least in its two parts, as absolute deviations; None for fewer than four values.
 
-    The largest standardised Wilcoxon-Mann-Whitney statistic over all splits (Hawkins and Deng, A nonparametric change-point
-    control chart, Journal of Quality Technology 42, 2010). Its confidence is one less the share of random orders of the
-    same values in which it is as large, so it assumes that without a change any order was as likely.
+    That there is a change at all is told by the largest standardised Wilcoxon-Mann-Whitney statistic over all splits (Hawkins
+    and Deng, A nonparametric change-point control chart, Journal of Quality Technology 42, 2010): its confidence is one less
+    the share of random orders of the same values in which it is as large, so without a change any order must be as likely.
     """
     count = len(values)
     if count < 4:
@@ -80,10 +80,14 @@ def change_point(values: Floats, *, seed: int = 0) -> Change | None:
     ranks = _ranks(values)
     rng = np.random.default_rng(seed)
     orders = rng.permuted(np.tile(ranks, (PERMUTATIONS, 1)), axis=1)
-    found, chance = _standardised(ranks[None, :])[0], _standardised(orders).max(axis=1)
-    index = int(found.argmax())
-    as_large = int((chance >= found[index] - 1e-9).sum())
-    return Change(index=index + 1, confidence=1 - (as_large + 1) / (PERMUTATIONS + 1))
+    found, chance = _standardised(ranks[None, :]).max(), _standardised(orders).max(axis=1)
+    as_large = int((chance >= found - 1e-9).sum())
+    left = [_scatter(values[:index]) + _scatter(values[index:]) for index in range(1, count)]
+    return Change(index=int(np.argmin(left)) + 1, confidence=1 - (as_large + 1) / (PERMUTATIONS + 1))
+
+
+def _scatter(values: Floats) -> float:
+    return float(np.abs(values - np.median(values)).sum())
 
 
 def _standardised(ranks: Floats) -> Floats:
@@ -115,7 +119,7 @@ def by_hour(values: Floats, when: Floats, *, shares: bool = False, most: int = M
     hour = np.floor(when / HOUR_S)
     order = np.lexsort((when, hour))
     values, when, hour = values[order], when[order], hour[order]
-    begins = np.append(True, np.diff(hour) > 0) if len(hour) else np.zeros(0, bool)
+    begins = np.append(True, np.diff(hour) > 0)
     starts, which = np.flatnonzero(begins), np.cumsum(begins) - 1
     ends = np.append(starts[1:], len(hour)) - 1
     found = np.bincount(which, values) / np.bincount(which) if shares else medians_at(values, which, len(starts))
@@ -134,9 +138,9 @@ class Began:
 
 def began(values: Floats, when: Floats, *, half: float, shares: bool = False) -> Began | None:
     """Since when a series that is high now is: above `half`. None for an empty one."""
-    looks = by_hour(values, when, shares=shares)
-    if not len(looks.value):
+    if not len(values):
         return None
+    looks = by_hour(values, when, shares=shares)
     found = change_point(looks.value)
     if found is not None and np.median(looks.value[found.index :]) > half >= np.median(looks.value[: found.index]):
         return Began(
