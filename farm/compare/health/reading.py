@@ -73,7 +73,7 @@ def members(connection: Connection, question: Question, *, since: datetime) -> t
         for one in found
         if side.type in (None, one.type) and side.host in (None, one.host) and side.device in (None, one.uuid)
     }
-    done: dict[int, int] = dict(connection.execute(_DONE, {"since": since}).tuples().all())
+    done = {row.device_id: row.done for row in connection.execute(_DONE, {"since": since})}
     refuted = {row.device_id: row for row in connection.execute(_REFUTED, {"since": since})}
     counted = [
         replace(
