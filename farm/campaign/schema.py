@@ -232,7 +232,6 @@ class CampaignFields(FileModel):
     description: Annotated[str, _parsed(_description_of)] = ""
     owner: Annotated[str | None, _parsed(_owner_of)] = None
     priority: int = Field(default=0, ge=-100, le=100, description="higher goes first")
-    repeat: int = Field(default=0, ge=0, le=1_000_000, description="another number measures all of it once more")
     targets: OneOrMore[Annotated[Target, _parsed(_target_of)]] = [ANY]
     problems: OneOrMore[Annotated[ProblemFields, _parsed(_problems_of)]]
     kernels: OneOrMore[Annotated[KernelFields, _parsed(_kernel_of)]]
@@ -241,6 +240,7 @@ class CampaignFields(FileModel):
     ] = []
     measure: MeasuringRules = MeasuringRules()
     search: Search | None = None
+    repeat: int = Field(default=0, ge=0, le=1_000_000, description="another number measures all of it once more")
 
 
 MODEL_OF_ITEM: dict[str, Callable[[object], type[BaseModel]]] = {"problems": problem_model, "kernels": kernel_model}

@@ -166,6 +166,12 @@ def test_a_few_configurations_with_a_majority_do_not_decide_where_two_cards_shar
     assert verdicts(found)[2:] == ["unknown", "unknown"]
 
 
+def test_a_card_that_has_only_a_slow_one_beside_it_is_not_blamed_for_the_difference() -> None:
+    half = CELLS // 2
+    found = check(night(0, slower=1.06), night(1, cells=range(half)), night(2, cells=range(half, CELLS)))
+    assert verdicts(found) == ["slow", "well", "well"]
+
+
 def test_types_are_not_compared() -> None:
     members = [card(0), card(1), *(replace(card(n), type="nvidia-l40s") for n in (2, 3))]
     parts = [night(0), night(1), night(2, slower=3.0), night(3, slower=3.0)]
