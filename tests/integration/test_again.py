@@ -49,13 +49,20 @@ def submitted(command: Command, file: Path, *options: str) -> dict[str, object]:
     return found
 
 
-def measure(engine: Engine, environment: dict[str, str], *, slower: dict[str, float] | None = None, seed: int) -> None:
-    """What waits, on the one device: about a GFLOP per ms, half a percent of noise, and times a factor by element type."""
+def measure(
+    engine: Engine,
+    environment: dict[str, str],
+    *,
+    slower: dict[str, float] | None = None,
+    seed: int,
+    noise: float = 0.005,
+) -> None:
+    """What waits, on the one device: about a GFLOP per ms, half a percent of noise or more, and times a factor by element type."""
     rng = np.random.default_rng(seed)
 
     def taken(one: Configuration) -> float:
         factor = (slower or {}).get(one.problem.types.ab, 1.0)
-        return float(one.problem.flops / 1e9 * factor * math.exp(rng.normal(0, 0.005)))
+        return float(one.problem.flops / 1e9 * factor * math.exp(rng.normal(0, noise)))
 
     lease = leased(engine, 1, size=1000)
     rows = [(job, row(taken(job.configuration), environment=environment)) for job in lease.jobs]
@@ -141,6 +148,17 @@ def test_no_slowdown_is_found_where_none_is(engine: Engine, command: Command, fi
     submitted(command, file, "--again")
     measure(engine, AFTER, seed=2)
     assert check(command, "--check", "1") == (0, [])
+
+
+def test_a_slowdown_that_noise_hides_is_not_claimed(engine: Engine, command: Command, file: Path) -> None:
+    submitted(command, file)
+    measure(engine, BEFORE, seed=1, noise=0.1)
+    submitted(command, file, "--again")
+    measure(engine, AFTER, slower={"f32": 1.06, "f64": 1.06}, seed=2, noise=0.1)
+    (side,) = json.loads(command("compare", "driver=570.86", "driver=580.159", "--json").stdout)["sides"]
+    measured = side["overall"]["time"]["ratio"]
+    assert measured > 1.01
+    assert check(command, "--check", f"{100 * (measured - 1) - 0.1:.2f}") == (0, [])
 
 
 def test_a_check_that_cannot_tell_does_not_pass(engine: Engine, command: Command, file: Path) -> None:
