@@ -13,6 +13,8 @@ code meaning
 5    the database is at another revision than this version needs
 6    the command did its work, but some jobs ended dead, or
      a model could not be trained, a configuration measured
+7    the command did its work, and says that a device is unwell,
+     or one side of a comparison slower than it may be
 130  interrupted; what was submitted resumes
 ==== =========================================================
 """
@@ -410,6 +412,10 @@ class NothingShared(NotFound):
 
 class FillTooLarge(BadInput):
     """{side} lacks {count:,} configurations, and a fill has {most:,} at the most. Narrow it with --family or --dtype, or submit the campaign that measured the others for it too."""
+
+
+class TooFewToCheck(BadInput):
+    """Nothing can be checked: the sides share {shapes} shapes, and it takes {least} to show a difference. Run the same campaign on them."""
 
 
 class NotComparable(BadInput):

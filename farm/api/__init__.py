@@ -4,7 +4,7 @@
 ...     farm.ask(campaigns.list_, limit=10)
 """
 
-from farm.api import about, campaigns, comparing, devices, jobs, models, results, sentinels
+from farm.api import about, campaigns, comparing, devices, health, jobs, models, reports, results, sentinels
 from farm.api.connecting import Direct, Farm, farm_of
 from farm.api.operation import OPERATIONS, PREFIX, Document, Download, Operation, operation
 from farm.api.remote import Remote
@@ -23,9 +23,11 @@ __all__ = [
     "comparing",
     "devices",
     "farm_of",
+    "health",
     "jobs",
     "models",
     "operation",
+    "reports",
     "results",
     "sentinels",
 ]

@@ -36,6 +36,7 @@ class Submission(Document):
         default=None, description="whose it is, where the file does not say; the token's name if none"
     )
     allow_missing: bool = Field(default=False, description="accept targets that no device has yet")
+    again: bool = Field(default=False, description="measure it once more, as after a driver changed")
 
 
 class Submitted(Document):
@@ -43,6 +44,7 @@ class Submitted(Document):
 
     campaign: str
     digest: str
+    repeat: int = Field(description="how often it was submitted again before")
     new: bool
     new_jobs: int
     counts: Counts
@@ -202,6 +204,7 @@ def submit(access: Access, submission: Submission) -> Submitted:
         return Submitted(
             campaign=campaign.name,
             digest=campaign.digest,
+            repeat=campaign.repeat,
             new=stored.new,
             new_jobs=stored.jobs,
             counts=campaigns.counts(connection, stored.campaign_id),
@@ -223,12 +226,16 @@ def check(access: Access, submission: Submission) -> Planned:
 
 
 def _read(access: Access, submission: Submission) -> Campaign:
-    return loads(
+    campaign = loads(
         submission.text,
         name=submission.name,
         limit=access.settings.max_configurations,
         owner=submission.owner or access.who,
     )
+    if not submission.again:
+        return campaign
+    with access.connect() as connection:
+        return campaigns.again(connection, campaign)
 
 
 def planned(access: Access, campaign: Campaign, *, allow_missing: bool) -> Plan:

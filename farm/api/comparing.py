@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,9 @@ class Comparing(Document):
     top: int = Field(default=0, ge=0, le=10_000, description="so many configurations of each side that differ most")
     price: list[str] = Field(default=[], max_length=100, description="SIDE=PER_HOUR: money for an hour of a card")
     carbon: float | None = Field(default=None, ge=0, description="grams of CO2 per kWh")
+    check: float | None = Field(
+        default=None, ge=0, le=1000, description="which sides are slower than the baseline by more than that, in %"
+    )
     predict: bool = Field(default=False, description="the champions' predictions where rows are missing, told apart")
 
 
@@ -135,6 +139,16 @@ class Beside(Held, Found):
     predicted: FoundByModel | None
 
 
+class Slower(Document):
+    """A side, or what it has of one element type, that is slower by more than it may be."""
+
+    side: str
+    of: str = Field(description="all, or an element type")
+    time: Ratio
+    confidence: float
+    text: str
+
+
 class Compared(Document):
     """What measurements say of sides beside a baseline. Ratios are side over baseline."""
 
@@ -145,6 +159,7 @@ class Compared(Document):
     predicting: bool
     notes: list[str]
     sides: list[Beside]
+    slower: list[Slower] | None = Field(default=None, description="where a check was asked for")
 
 
 class LeftOut(Document):
@@ -186,9 +201,16 @@ class ComparedAndFilled(Document):
 def compare(access: Access, asked: Comparing) -> Compared:
     """Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost."""
     # It loads numpy, which no other operation needs to wait for.
+    from farm.compare.checking import slower
     from farm.compare.comparing import compare as answer
 
-    return Compared.model_validate(answer(access.session.engine, _question(access, asked)).to_json())
+    engine = access.session.engine
+    found = answer(engine, _question(access, asked))
+    told = found.to_json()
+    if asked.check is not None:
+        checked = slower(engine, found, by=asked.check / 100)
+        told["slower"] = [{**asdict(one), "text": str(one)} for one in checked]
+    return Compared.model_validate(told)
 
 
 @operation("GET", "/compare/pairs")

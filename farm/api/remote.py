@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -129,4 +130,7 @@ def _downloaded(response: httpx.Response) -> Download:
         file.write(response.content)
     rows = response.headers.get("X-Farm-Rows", "")
     media_type = response.headers.get("Content-Type", "").partition(";")[0]
-    return Download(Path(file.name), media_type, "", int(rows) if rows.isdecimal() else None)
+    name = re.search(r'filename="([^"/\\]+)"', response.headers.get("Content-Disposition", ""))
+    return Download(
+        Path(file.name), media_type, name[1] if name else "download", int(rows) if rows.isdecimal() else None
+    )

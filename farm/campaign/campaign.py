@@ -40,6 +40,8 @@ class Campaign:
     # None: everything is measured, and nothing is looked for.
     search: Search | None = None
     priority: int = 0
+    # The same with another number is another campaign: everything is measured once more.
+    repeat: int = 0
     description: str = ""
     # The file it was read from; None where it comes from a stored document.
     path: Path | None = field(default=None, compare=False)
@@ -81,6 +83,7 @@ class Campaign:
             **self._what(),
             "measure": self.rules.model_dump(mode="json"),
             **({} if self.search is None else {"search": self.search.to_document()}),
+            **({"repeat": self.repeat} if self.repeat else {}),
         }
 
     def _what(self) -> dict[str, Any]:

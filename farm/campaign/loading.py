@@ -206,6 +206,7 @@ def _built(fields: CampaignFields | ListFields, file: Located, path: Path | None
         "description": fields.description,
         "owner": fields.owner or owner or login_name(),
         "priority": fields.priority,
+        "repeat": fields.repeat,
         "targets": tuple(target for _, target in sorted(targets.items())),
         "rules": fields.measure,
         "path": path,

@@ -240,6 +240,7 @@ class CommonFields(FileModel):
     priority: int = Field(default=0, ge=-100, le=100, description="higher goes first")
     targets: OneOrMore[Annotated[Target, _parsed(_target_of)]] = [ANY]
     measure: MeasuringRules = MeasuringRules()
+    repeat: int = Field(default=0, ge=0, le=1_000_000, description="another number measures all of it once more")
 
 
 class CampaignFields(CommonFields):

@@ -22,6 +22,7 @@ from farm.cli import (
     compare,
     database,
     devices,
+    health,
     imports,
     jobs,
     kernels,
@@ -49,7 +50,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Measure matrix multiplications on every GPU you have, and learn to predict their time, power and energy.",
     epilog="Exit codes: 2 bad input, 3 a service cannot be used, 4 no such thing, 5 wrong database revision, "
-    "6 jobs ended dead or no model trained, 130 interrupted.",
+    "6 jobs ended dead or no model trained, 7 a device is unwell or a side slower than it may be, 130 interrupted.",
 )
 
 
@@ -91,6 +92,7 @@ app.add_typer(models.app, name="models", rich_help_panel=_LEARN)
 app.command(rich_help_panel=_LEARN)(models.predict)
 app.command(rich_help_panel=_LEARN)(recommend.recommend)
 app.add_typer(devices.app, name="devices", rich_help_panel=_OPERATE)
+app.command(rich_help_panel=_OPERATE)(health.health)
 app.add_typer(kernels.app, name="kernels", rich_help_panel=_OPERATE)
 app.command(rich_help_panel=_OPERATE)(serve.serve)
 app.add_typer(tokens.app, name="tokens", rich_help_panel=_OPERATE)

@@ -24,6 +24,14 @@ from farm.settings import settings
 from farm.texts import counts_text, seconds_text
 
 FileArgument = Annotated[Path, typer.Argument(help="A campaign file (YAML).", show_default=False)]
+AgainOption = Annotated[
+    bool,
+    typer.Option(
+        "--again",
+        help="Measure it once more, as after a driver changed; while its last repetition is not over, go on with that.",
+        show_default=False,
+    ),
+]
 CampaignArgument = Annotated[
     str, typer.Argument(help="A campaign's name, or the first six or more digits of its digest.", show_default=False)
 ]
@@ -49,6 +57,12 @@ def direct(opened: Session) -> Direct:
     return Direct(Access(opened.settings, who=login_name() or "the command line", opened=opened))
 
 
+def repeated(opened: Session, campaign: Campaign) -> Campaign:
+    """The campaign as its next repetition, or its last one while that is not over."""
+    with opened.engine.connect() as connection:
+        return stored_campaigns.again(connection, campaign)
+
+
 def store(opened: Session, campaign: Campaign, *, allow_missing: bool) -> stored_campaigns.Stored:
     """Plans and stores a campaign in one transaction."""
     made = planned(direct(opened).access, campaign, allow_missing=allow_missing)
@@ -64,10 +78,13 @@ def submit(
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing-targets", help="Accept targets that no device has yet.")
     ] = False,
+    again: AgainOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Submit a campaign. The same file twice is the same campaign: nothing is measured again."""
-    submission = Submission(text=text_of(file), name=str(file), owner=login_name(), allow_missing=allow_missing)
+    """Submit a campaign. The same file twice is the same campaign: nothing is measured again, but with --again."""
+    submission = Submission(
+        text=text_of(file), name=str(file), owner=login_name(), allow_missing=allow_missing, again=again
+    )
     with farm_of(settings()) as farm:
         if dry_run:
             _print_plan(farm.ask(campaigns.check, submission), as_json)
@@ -75,13 +92,16 @@ def submit(
         done = farm.ask(campaigns.submit, submission)
     if as_json:
         emit_json(
-            {"campaign": done.campaign, "digest": done.digest, "new": done.new, "new_jobs": done.new_jobs, **done.counts,
+            {"campaign": done.campaign, "repeat": done.repeat, "digest": done.digest, "new": done.new, "new_jobs": done.new_jobs, **done.counts,
              "kernels_awaited": done.kernels_awaited}
         )  # fmt: skip
         return
     waiting = open_jobs(done.counts)
     known = "is submitted" if done.new else "is known already"
-    console.print(f"{done.campaign} {known}: {sum(done.counts.values()):,} jobs, of which {counts_text(done.counts)}.")
+    times = f", repetition {done.repeat}," if done.repeat else ""
+    console.print(
+        f"{done.campaign}{times} {known}: {sum(done.counts.values()):,} jobs, of which {counts_text(done.counts)}."
+    )
     if done.kernels_awaited:
         console.print(f"{done.jobs_awaiting:,} of them wait for {done.kernels_awaited:,} kernels to be built.")
     if done.state is CampaignState.PAUSED:

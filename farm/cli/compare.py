@@ -11,6 +11,7 @@ from farm.api import Download, comparing, farm_of
 from farm.api.comparing import SMALLER_IS_A_TIE_PCT, ComparedAndFilled, Comparing
 from farm.cli.files import writable
 from farm.cli.output import JsonOption, emit_json, remarks
+from farm.errors import FarmError
 from farm.settings import settings
 
 
@@ -34,7 +35,9 @@ def compare(
             "the one with most rows is the baseline.",
         ),
     ] = None,
-    campaign: Annotated[str | None, typer.Option("--campaign", "-c", help="Only of this campaign.")] = None,
+    campaign: Annotated[
+        str | None, typer.Option("--campaign", "-c", help="Only of this campaign, all its repetitions.")
+    ] = None,
     device_type: Annotated[str | None, typer.Option("--type", "-t", help="Only on this device type.")] = None,
     family: Annotated[str | None, typer.Option("--family", "-f", help="Only of this kernel family.")] = None,
     dtype: Annotated[
@@ -86,6 +89,16 @@ def compare(
             show_default=False,
         ),
     ] = False,
+    check: Annotated[
+        float | None,
+        typer.Option(
+            "--check",
+            metavar="PCT",
+            min=0,
+            max=1000,
+            help="End with exit code 7 where a side is slower than the baseline by more than that, shown with 95% confidence.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write every pair to this CSV file.", show_default=False)
     ] = None,
@@ -108,6 +121,7 @@ def compare(
         price=price or [],
         carbon=carbon,
         predict=predict,
+        check=check,
     )
     filled: ComparedAndFilled | None = None
     written: Download | None = None
@@ -122,12 +136,21 @@ def compare(
     if as_json:
         told: dict[str, Any] = {"baseline": None, "sides": []} if found is None else found.model_dump()
         emit_json(told if filled is None else {**told, "fills": [one.model_dump() for one in filled.fills]})
-        return
-    if filled is not None:
-        compared.show_fills(filled.fills)
-        if filled.nothing_shared is not None:
-            remarks.print(filled.nothing_shared, markup=False)
-    if found is not None:
-        compared.show(found, filled=fill)
-    if written is not None:
-        remarks.print(f"{written.rows:,} pairs in {output}", markup=False)
+    else:
+        if filled is not None:
+            compared.show_fills(filled.fills)
+            if filled.nothing_shared is not None:
+                remarks.print(filled.nothing_shared, markup=False)
+        if found is not None:
+            compared.show(found, filled=fill)
+        if written is not None:
+            remarks.print(f"{written.rows:,} pairs in {output}", markup=False)
+    if found is not None and found.slower:
+        which = "; ".join(one.text for one in found.slower)
+        raise SideSlower(baseline=found.baseline.name, pct=f"{check:g}", which=which)
+
+
+class SideSlower(FarmError):
+    """Slower than {baseline} by more than {pct}%: {which}."""
+
+    exit_code = 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,10 +11,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from farm.api import Direct, farm_of, reports
+from farm.api.access import Access
 from farm.cli.campaigns import CampaignArgument
 from farm.cli.files import writable
 from farm.cli.output import JsonOption, console, emit_json, remarks
-from farm.cli.session import session
 from farm.errors import BadInput
 from farm.settings import settings
 
@@ -43,53 +43,63 @@ def report(
     of each problem, tiles and occupancy, devices beside each other, the accuracy of the model, and where all of it comes from. Of
     a campaign that goes on, what was measured so far.
     """
-    # These load numpy, which no other command needs to wait for.
-    from farm.report import drawn, page, reporting
-
-    page.need_web()
     if output is not None and output.is_dir():
         raise BadInput(
             detail=f"{output} is a folder; name the file that the page is to be written to, as in {output}/report.html"
         )
     if output is not None and not output.absolute().parent.is_dir():
         raise BadInput(detail=f"{output} cannot be written: there is no folder {output.parent}")
-    began = time.monotonic()
-    with _steps() as step, session() as opened:
-        found = reporting.report(
-            opened.engine,
-            campaign,
-            device_type=device_type,
-            tracking_uri=settings().tracking_uri,
-            made_by=_command(campaign, device_type),
-            progress=step,
-        )
-        text = page.html(found, progress=lambda done, all_: step(f"drawing {done + 1} of {all_}"))
-        file = output or Path(f"{found.campaign}.html")
-        with writable(file):
-            file.write_text(text, encoding="utf-8")
-        pictures = list[Path]()
-        if png is not None:
-            step(f"drawing {len(found.pictures)} PNGs")
-            with writable(png):
-                pictures = drawn.write_pngs(found.pictures, png)
-    if as_json:
-        emit_json({**found.to_json(), "file": str(file), "pngs": [str(path) for path in pictures]})
-    else:
-        for path in (file, *pictures):
-            console.print(str(path), markup=False, soft_wrap=True)
-        remarks.print(
-            f"{found.campaign}: {len(found.pictures)} charts, {len(text.encode()) / 1e6:.1f} MB, {time.monotonic() - began:.1f} s"
-        )
-        if not found.pictures:
-            remarks.print("Nothing of it was measured under its own rules yet, so that the page has no chart.")
-        for warning in found.warnings:
-            remarks.print(warning, markup=False)
+    with _steps() as step, farm_of(settings()) as farm:
+        if isinstance(farm, Direct):
+            file = _made_here(farm.access, campaign, device_type, output, png, as_json, step)
+        elif png is not None or as_json:
+            raise BadInput(detail="Through the API a report is its page alone: leave out --png and --json.")
+        else:
+            step("waiting for the page")
+            sent = farm.ask(reports.page, campaign, type=device_type)
+            file = output or Path(sent.name)
+            with writable(file):
+                sent.move_to(file)
+            console.print(str(file), markup=False, soft_wrap=True)
     if open_:
         typer.launch(str(file.resolve()))
 
 
-def _command(campaign: str, device_type: str | None) -> str:
-    return shlex.join(["farm", "report", campaign, *([] if device_type is None else ["--type", device_type])])
+def _made_here(
+    access: Access,
+    campaign: str,
+    device_type: str | None,
+    output: Path | None,
+    png: Path | None,
+    as_json: bool,
+    step: Callable[[str], None],
+) -> Path:
+    """Writes the page, and pictures where a folder for them is given, and says what was written. Returns the page's path."""
+    from farm.report import drawn  # it loads numpy, which no other command needs to wait for
+
+    began = time.monotonic()
+    found, text = reports.made(access, campaign, device_type=device_type, progress=step)
+    file = output or Path(f"{found.campaign}.html")
+    with writable(file):
+        file.write_text(text, encoding="utf-8")
+    pictures = list[Path]()
+    if png is not None:
+        step(f"drawing {len(found.pictures)} PNGs")
+        with writable(png):
+            pictures = drawn.write_pngs(found.pictures, png)
+    if as_json:
+        emit_json({**found.to_json(), "file": str(file), "pngs": [str(path) for path in pictures]})
+        return file
+    for path in (file, *pictures):
+        console.print(str(path), markup=False, soft_wrap=True)
+    remarks.print(
+        f"{found.campaign}: {len(found.pictures)} charts, {len(text.encode()) / 1e6:.1f} MB, {time.monotonic() - began:.1f} s"
+    )
+    if not found.pictures:
+        remarks.print("Nothing of it was measured under its own rules yet, so that the page has no chart.")
+    for warning in found.warnings:
+        remarks.print(warning, markup=False)
+    return file
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import typer
 
 from farm import registry
 from farm.campaign import load
-from farm.cli.campaigns import CampaignIncomplete, FileArgument, direct, store
+from farm.cli.campaigns import AgainOption, CampaignIncomplete, FileArgument, direct, repeated, store
 from farm.cli.models import print_outcomes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
 from farm.cli.progress import follow
@@ -46,6 +46,7 @@ def run(
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing-targets", help="Wait for targets that no device has yet.")
     ] = False,
+    again: AgainOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a campaign here, train, register, pull the champion back where there is one, and report.
@@ -61,6 +62,8 @@ def run(
         if NVIDIA_DRIVER.exists() and importlib.util.find_spec("cupy") is None:
             remarks.print("This machine has an NVIDIA driver, but not CuPy, so its CPU is measured: see farm doctor.")
         _wait_for_devices(opened, stack.check)
+        if again:
+            campaign = repeated(opened, campaign)
         stored = store(opened, campaign, allow_missing=allow_missing)
         if not stored.new:
             remarks.print(f"{campaign.name} is known: what is measured already is not measured again.")

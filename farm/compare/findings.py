@@ -27,7 +27,7 @@ from farm.compare.statistics import (
 from farm.gpus import Gpu
 
 if TYPE_CHECKING:
-    from farm.compare.reading import Words
+    from farm.db.columns import Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from farm.compare import comparable, reading
 from farm.compare.groups import Problems
-from farm.compare.reading import Asked, Rows, Words
+from farm.compare.reading import Asked, Rows
 from farm.compare.sides import (
     MOST_SIDES,
     Device,
@@ -28,6 +28,7 @@ from farm.compare.sides import (
 )
 from farm.compare.statistics import TIE, Bools, Reduced, medians_at
 from farm.db import campaigns
+from farm.db.columns import Words
 from farm.errors import BadInput, SideWithoutRows
 from farm.gemm import ElementTypes
 from farm.kernels.families import family_named
@@ -185,18 +186,24 @@ def _choose(engine: Engine, question: Question, predictable: Collection[str], fi
         sides = [settle(parse(name), devices, predictable) for name in question.sides]
         for side in sides:
             check_environment(side, environments.values())
-        names = {side.campaign for side in (filters, *sides)} - {None}
+        names = {side.campaign for side in sides} - {None}
+        only = None if question.campaign is None else set(campaigns.repetitions(connection, question.campaign))
         ids: dict[str, int] = {name: campaigns.find(connection, name)["id"] for name in names if name is not None}
         times = times_of(sides)
         asked = Asked(
-            campaigns=bool(ids) or filling,
+            campaigns=bool(ids) or only is not None or filling,
             times=tuple(times),
             days=question.by == "day",
             short_rounds=reading.has_short_rounds(connection),
         )
         there = reading.kinds(connection, devices, environments, asked)
     # The source is a matter of the sides.
-    there = [kind for kind in there if takes(filters, kind, campaigns=ids, any_source=True)]
+    of_every = replace(filters, campaign=None)
+    there = [
+        kind
+        for kind in there
+        if takes(of_every, kind, campaigns=ids, any_source=True) and (only is None or kind.campaign_id in only)
+    ]
     if question.by is not None:
         own = [kind for kind in there if takes(Side(name=""), kind, campaigns=ids, any_source=question.any_source)]
         if not own:

@@ -12,9 +12,9 @@ from sqlalchemy import Engine
 from farm import registry
 from farm.compare import reading
 from farm.compare.gathering import Gathered
-from farm.compare.reading import Words
 from farm.compare.sides import Side
 from farm.compare.statistics import Bools, Floats, Ints, Reduced
+from farm.db.columns import Words
 from farm.errors import NotPredictable
 from farm.measurement import Source
 from farm.registry import ModelInfo

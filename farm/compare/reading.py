@@ -19,9 +19,7 @@ from sqlalchemy import Connection, Engine, text
 from farm.compare.groups import Problems
 from farm.compare.sides import Device, Kind
 from farm.compare.statistics import Floats, Ints
-from farm.db.columns import numbers, read, storage
-
-Words = np.ndarray[Any, np.dtype[np.uint64]]
+from farm.db.columns import Words, coded, keys, numbers, read, storage, words
 
 _DEVICES = text("SELECT d.id, d.uuid, d.type, h.name FROM devices d JOIN hosts h ON h.id = d.host_id ORDER BY d.id")
 _SHORT_ROUNDS = text("SELECT EXISTS (SELECT FROM lanes WHERE rules IS NOT NULL)")
@@ -138,7 +136,7 @@ def rows(engine: Engine, wanted: Sequence[Kind], asked: Asked) -> Rows:
         f"SELECT {', '.join(selected)} FROM measurements r WHERE {' AND '.join([*among, *alike])}{asked.excluded}",
     )
     kind = _which_kind([(found[name], values[name]) for name in told], len(found))
-    codes, ids = _coded(_words(found["configuration_id"]))
+    codes, ids = coded(words(found["configuration_id"]))
     figures: dict[str, Floats] = {name: numbers(found[name]) for name in _FIGURES}
     all_rows = Rows(kind=kind, configuration=codes, ids=ids, **figures)
     return all_rows if (kind >= 0).all() else all_rows.taken(kind >= 0)
@@ -189,29 +187,6 @@ def _plain(value: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
-def _words(column: Any) -> Words:
-    """UUIDs as two words each: [rows, 2]."""
-    stored = storage(column)
-    data = np.frombuffer(stored.buffers()[1], dtype=np.uint64) if len(stored) else np.zeros(0, np.uint64)
-    begin = 2 * stored.offset
-    return data[begin : begin + 2 * len(stored)].reshape(-1, 2)
-
-
-def _coded(words: Words) -> tuple[Ints, Words]:
-    """A number for each id in order of the keys, and the ids by number."""
-    keys = _keys(words)
-    _, codes = np.unique(keys, return_inverse=True)
-    ids = np.zeros((int(codes.max(initial=-1)) + 1, 2), np.uint64)
-    ids[codes] = words
-    if (ids[codes] != words).any():  # two ids of one key: once in many millions of farms
-        ids, codes = np.unique(words, axis=0, return_inverse=True)
-    return codes.astype(np.int64, copy=False).reshape(-1), ids
-
-
-def _keys(words: Words) -> Words:
-    return words[:, 0] ^ (words[:, 1] * np.uint64(0x9E3779B97F4A7C15))
-
-
 _PROBLEM = "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.family"
 _WHOLE = """
 c.id::text AS configuration_id, c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.family,
@@ -259,15 +234,15 @@ def _of_ids(engine: Engine, ids: Words, columns: str) -> tuple[Any, Ints]:
             for start in range(0, len(ids), AT_ONCE)
         ]
         found = pa.concat_tables([read(engine, chunk) for chunk in chunks])
-    return found, _found_at(_words(found["id"]), ids)
+    return found, _found_at(words(found["id"]), ids)
 
 
 def _found_at(there: Words, wanted: Words) -> Ints:
     """Where each wanted id [n, 2] is in `there`, which has all of them."""
-    keys, asked = _keys(there), _keys(wanted)
-    order = np.argsort(keys)
+    held, asked = keys(there), keys(wanted)
+    order = np.argsort(held)
     # The wanted ones are in order of their keys, so the search walks on.
-    at = order[np.searchsorted(keys[order], asked)]
+    at = order[np.searchsorted(held[order], asked)]
     if (there[at] == wanted).all():
         return at
     place = {one.tobytes(): number for number, one in enumerate(there)}

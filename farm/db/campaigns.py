@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -118,6 +118,34 @@ def find(connection: Connection, name: str) -> dict[str, Any]:
         known = ", ".join(connection.execute(_NAMES).scalars()) or "none yet"
         raise NoSuchCampaign(name=name, known=known)
     return dict(row)
+
+
+_OF_NAME = text("SELECT id FROM campaigns WHERE name = :name ORDER BY id")
+
+
+def repetitions(connection: Connection, name: str) -> list[int]:
+    """The ids of every campaign of that name, which are those of one that was measured again; or of a digest, its own.
+
+    Raises `NoSuchCampaign`.
+    """
+    newest = find(connection, name)
+    return list(connection.execute(_OF_NAME, {"name": name}).scalars()) if newest["name"] == name else [newest["id"]]
+
+
+_LAST_REPEAT = text("""
+SELECT max(coalesce(CAST(document->>'repeat' AS bigint), 0)) FROM campaigns WHERE name = :name AND owner = :owner
+""")
+_OPEN = text("SELECT EXISTS (SELECT 1 FROM campaigns WHERE digest = :digest AND state IN ('active', 'paused'))")
+
+
+def again(connection: Connection, campaign: Campaign) -> Campaign:
+    """The campaign with the number of its next repetition; of the last one, while that is not over."""
+    last = connection.execute(_LAST_REPEAT, {"name": campaign.name, "owner": campaign.owner}).scalar_one()
+    if last is None:
+        return campaign
+    latest = replace(campaign, repeat=last)
+    still_open = connection.execute(_OPEN, {"digest": latest.digest}).scalar_one()
+    return latest if still_open else replace(campaign, repeat=last + 1)
 
 
 # Jobs by state from the counters of the lanes and the few batches that are not in them yet: the same at any size.

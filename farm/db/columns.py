@@ -10,6 +10,10 @@ from sqlalchemy import Connection, Engine, text
 _EXPORT = text("SELECT pg_export_snapshot()")
 
 
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+
 def snapshot_of(connection: Connection) -> str:
     """What `read` needs to see what this connection sees, which must be in a transaction of REPEATABLE READ."""
     name: str = connection.execute(_EXPORT).scalar_one()
@@ -39,10 +43,16 @@ def read(engine: Engine, statement: str, *, snapshot: str | None = None) -> Any:
         return pa.RecordBatchReader.from_stream(stream).read_all()
 
 
+_DTYPES = {"double": np.float64, "int64": np.int64, "int32": np.int32, "timestamp[us, tz=UTC]": np.int64}
+
+
 def numbers(column: Any) -> Any:
-    """An Arrow column or array of numbers as a numpy array, NaN for null. Arrow's own `to_numpy` loads pandas."""
+    """An Arrow column or array of numbers as a numpy array, NaN for null. Arrow's own `to_numpy` loads pandas.
+
+    Times are microseconds since 1970.
+    """
     whole = storage(column)
-    dtype = {"double": np.float64, "int64": np.int64, "int32": np.int32}[str(whole.type)]
+    dtype = _DTYPES[str(whole.type)]
     if not len(whole):
         return np.zeros(0, dtype)
     there, data = whole.buffers()
@@ -59,8 +69,30 @@ def storage(column: Any) -> Any:
     return whole.storage if hasattr(whole, "storage") else whole
 
 
-def codes(column: Any) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[Any]]:
+def codes(column: Any) -> tuple[Ints, list[Any]]:
     """A number for each value of a column without nulls, and the values by number."""
     encoded = storage(column).dictionary_encode()
-    found: np.ndarray[Any, np.dtype[np.int64]] = numbers(encoded.indices).astype(np.int64)
+    found: Ints = numbers(encoded.indices).astype(np.int64)
     return found, encoded.dictionary.to_pylist()
+
+
+def words(column: Any) -> Words:
+    """UUIDs as two words each: [rows, 2]."""
+    stored = storage(column)
+    data = np.frombuffer(stored.buffers()[1], dtype=np.uint64) if len(stored) else np.zeros(0, np.uint64)
+    begin = 2 * stored.offset
+    return data[begin : begin + 2 * len(stored)].reshape(-1, 2)
+
+
+def coded(ids_of_rows: Words) -> tuple[Ints, Words]:
+    """A number for each id in order of the keys, and the ids by number."""
+    _, codes = np.unique(keys(ids_of_rows), return_inverse=True)
+    ids = np.zeros((int(codes.max(initial=-1)) + 1, 2), np.uint64)
+    ids[codes] = ids_of_rows
+    if (ids[codes] != ids_of_rows).any():  # two ids of one key: once in many millions of farms
+        ids, codes = np.unique(ids_of_rows, axis=0, return_inverse=True)
+    return codes.astype(np.int64, copy=False).reshape(-1), ids
+
+
+def keys(ids: Words) -> Words:
+    return ids[:, 0] ^ (ids[:, 1] * np.uint64(0x9E3779B97F4A7C15))

@@ -26,6 +26,13 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
+OF_REPORTS = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data: blob:"
+)
+"""A report brings its scripts with it; in a sandbox it has no origin, and so nothing of this farm's."""
+
+
 def who(request: Request) -> Caller:
     """The caller of a request. Raises `SignInNeeded`."""
     policy: Policy = request.app.state.policy
@@ -86,10 +93,14 @@ def _sends_file(known: Operation) -> bool:
 def _file(made: Download) -> FileResponse:
     """The file, which is removed when it was sent."""
     headers = {} if made.rows is None else {"X-Farm-Rows": str(made.rows)}
+    is_page = made.media_type == "text/html"
+    if is_page:
+        headers["Content-Security-Policy"] = OF_REPORTS
     return FileResponse(
         made.path,
         media_type=made.media_type,
         filename=made.name,
+        content_disposition_type="inline" if is_page else "attachment",
         headers=headers,
         background=BackgroundTask(made.path.unlink, missing_ok=True),
     )

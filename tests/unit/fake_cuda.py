@@ -109,6 +109,12 @@ class FakePynvml(ModuleType):
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: dict[str, Any]) -> int:
         return 700_000
 
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: dict[str, Any]) -> int:
+        return 650_000
+
+    def nvmlDeviceGetTemperatureThreshold(self, handle: dict[str, Any], kind: int) -> int:
+        return {0: 95, 1: 92}[kind]
+
     def nvmlDeviceGetPowerUsage(self, handle: dict[str, Any]) -> int:
         return 82_000
 

@@ -129,10 +129,10 @@ def words(ids: Sequence[uuid.UUID]) -> np.ndarray:
 @pytest.mark.parametrize("alike", [False, True])
 def test_ids_are_numbered_and_found_again_even_where_their_keys_are_the_same(alike, monkeypatch):
     if alike:
-        monkeypatch.setattr(reading, "_keys", lambda given: given[:, 0] & np.uint64(1))
+        monkeypatch.setattr(columns, "keys", lambda given: given[:, 0] & np.uint64(1))
     some = [uuid.UUID(int=n * 2**70 + n % 3) for n in range(20)]
     rows = [some[n] for n in np.random.default_rng(0).integers(0, 20, 100)]
-    codes, ids = reading._coded(words(rows))
+    codes, ids = columns.coded(words(rows))
     assert [reading.as_uuids(ids)[code] for code in codes] == rows
     assert len(ids) == len(set(rows))
     at = reading._found_at(words(some), ids)

@@ -64,6 +64,8 @@ def test_a_card_is_known_without_opening_it(pynvml: FakePynvml, cupy: FakeCupy) 
         "driver": "580.159.04",
         "pci_bus_id": "0000:0b:00.0",
         "power_limit_w": 700.0,
+        "default_power_limit_w": 650.0,
+        "slowdown_c": 92.0,
         "mig_slice": False,
     }
     assert pynvml.sessions == 0

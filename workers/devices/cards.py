@@ -64,6 +64,8 @@ def identity_of(card: Card, driver: str) -> DeviceIdentity:
             "driver": driver,
             "pci_bus_id": card.pci_bus_id,
             "power_limit_w": card.power_limit_w,
+            "default_power_limit_w": card.default_power_limit_w,
+            "slowdown_c": card.slowdown_c,
             "mig_slice": card.is_slice,
         },
     )

@@ -249,6 +249,19 @@ class Card:
         return None if found is None else found / 1e3
 
     @property
+    def default_power_limit_w(self) -> float | None:
+        """The limit that it comes with, whatever is enforced now."""
+        found = self._ask("nvmlDeviceGetPowerManagementDefaultLimit")
+        return None if found is None else found / 1e3
+
+    @property
+    def slowdown_c(self) -> float | None:
+        """The temperature at which the driver begins to slow the card down."""
+        kind = getattr(self._nvml.library, "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN", 1)
+        found = self._ask("nvmlDeviceGetTemperatureThreshold", kind)
+        return float(found) if found else None
+
+    @property
     def resting_power_w(self) -> float | None:
         """What the card draws with nothing to compute. None while it computes, for whomever, and where it cannot tell."""
         used = None if self.is_slice else self._ask("nvmlDeviceGetUtilizationRates")

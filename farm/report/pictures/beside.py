@@ -36,10 +36,10 @@ def ratios(comparison: Comparison) -> Chart:
     """The time of each side over the baseline's, by size of the problem, with the interval over shapes."""
     short = short_sides(comparison)
     baseline = short[comparison.baseline.name]
-    sizes = [size for size in SIZES if any(size in side.by_size for side in comparison.sides)]
+    sizes = [size for size in SIZES if any(size in side.measured.by_size for side in comparison.sides)]
     series = list[Series]()
     for look, side in enumerate(comparison.sides):
-        found = [(at, side.by_size[size]) for at, size in enumerate(sizes) if size in side.by_size]
+        found = [(at, side.measured.by_size[size]) for at, size in enumerate(sizes) if size in side.measured.by_size]
         # Sides stand beside each other, not on each other.
         shift = (look - (len(comparison.sides) - 1) / 2) * min(0.12, 0.7 / len(comparison.sides))
         y = np.array([figures.time.ratio for _, figures in found])
@@ -57,7 +57,9 @@ def ratios(comparison: Comparison) -> Chart:
             )
         )
     said = "; ".join(
-        f"{short[side.held.name]} takes {side.overall.time.ratio:.3f} times the time" for side in comparison.sides
+        f"{short[side.held.name]} takes {side.measured.overall.time.ratio:.3f} times the time"
+        for side in comparison.sides
+        if side.measured.overall is not None
     )
     ends = np.array([-0.5, len(sizes) - 0.5])
     line = Series(name=baseline, x=ends, y=np.ones(2), points=False, line=Dashes.SOLID, reference=True)

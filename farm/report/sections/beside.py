@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from farm.compare.comparing import Beside, Comparison
+from farm.compare.comparing import Comparison
+from farm.compare.findings import Figures
 from farm.compare.statistics import Ratio
 from farm.registry import ERRORS
 from farm.report.accuracy import Accuracy
@@ -36,7 +37,11 @@ def comparison(comparisons: Sequence[Comparison], why: Sequence[str]) -> Section
             {
                 "baseline": one.baseline.name,
                 "notes": list(one.notes),
-                "sides": [{"name": side.held.name, "overall": asdict(side.overall)} for side in one.sides],
+                "sides": [
+                    {"name": side.held.name, "overall": asdict(side.measured.overall)}
+                    for side in one.sides
+                    if side.measured.overall is not None
+                ],
             }
             for one in comparisons
         ]
@@ -56,15 +61,18 @@ def _table(one: Comparison) -> Table:
     return Table(
         caption=f"Beside {short[one.baseline.name]}: ratios of medians over shapes (95% interval)",
         columns=columns,
-        rows=[_row(side, short) for side in one.sides],
+        rows=[
+            _row(side.held.name, side.measured.overall, short)
+            for side in one.sides
+            if side.measured.overall is not None
+        ],
         numbers=frozenset(columns[1:]),
     )
 
 
-def _row(side: Beside, short: Mapping[str, str]) -> Sequence[Any]:
-    of = side.overall
+def _row(name: str, of: Figures, short: Mapping[str, str]) -> Sequence[Any]:
     return (
-        Cell(short[side.held.name], title=side.held.name), of.configurations, _ratio(of.time), _ratio(of.tflops), _ratio(of.power), _ratio(of.energy),
+        Cell(short[name], title=name), of.configurations, _ratio(of.time), _ratio(of.tflops), _ratio(of.power), _ratio(of.energy),
         of.faster, of.ties, of.slower, of.unsure,
     )  # fmt: skip
 

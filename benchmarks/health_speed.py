@@ -1,0 +1,133 @@
+"""How long does `farm health` take at a million measurements?
+
+    python benchmarks/health_speed.py [--rows 10000 100000 1000000] [--repetitions 5]
+
+For each size a farm of its own gets that many rows: eight cards of a type, each with the same configurations (25 m x 25 n x as many
+k as it takes, in f32 and f64, with 16 tiles), measured once in the last days and once a month before. Times, power and temperatures
+are made up, with one card 5% slower and 2% of noise. Then `farm health --json` is run as a process of its own, and the check alone
+in this process, on a connection that has been used: seconds from start to end, and the processor time of this process. Postgres
+works beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from common import markdown, write
+from farms import farm_home
+from sqlalchemy import Engine, text
+
+from farm.compare.health import Question
+from farm.compare.health.asking import health
+from farm.db import devices
+from farm.devices import Backend, DeviceIdentity, traits_of_capability
+
+CARDS = 8
+SLOW = 3
+"""The card that is slower."""
+
+_CONFIGURATIONS = text("""
+INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
+SELECT gen_random_uuid(), 64 * (1 + shape % 25), 64 * (1 + shape / 25 % 25), 64 * (1 + shape / 625), t, t, t, 'nn', 1, 0,
+    'tiled', jsonb_build_object('tile', tile)
+FROM generate_series(0, :shapes - 1) shape, unnest(ARRAY['f32', 'f64']) t, generate_series(1, 16) tile
+""")
+_ENVIRONMENT = text("""
+INSERT INTO environments (id, content) VALUES (gen_random_uuid(), '{"driver": "made up"}') RETURNING id
+""")
+_ROWS = text("""
+INSERT INTO measurements (configuration_id, device_id, environment_id, measured_at, source, runtime_ms, runtime_q1_ms,
+    runtime_q3_ms, runtime_min_ms, runtime_rse, samples, stop_reason, l2, distribution, seed, clock_policy, power_w, power_limit_w,
+    sm_clock_mhz, temperature_c, throttle_reasons, cost_s, details)
+SELECT c.id, :device_id, :environment_id, clock_timestamp() - make_interval(days => :days), 'measured', t, t, t, t, 0.002, 10,
+    'converged', 'cold', 'uniform', 0, 'default', 300 + 10 * random(), 700, 1980, 50 + (10 * random())::int,
+    CASE WHEN random() < 0.5 THEN 'sw_power_cap' ELSE 'none' END, 0.1, '{}'
+FROM configurations c CROSS JOIN LATERAL (
+    SELECT c.m * c.n * c.k / 1e10 * :factor * (0.98 + 0.04 * random()) AS t
+) made
+""")
+
+
+def fill(engine: Engine, rows: int) -> None:
+    with engine.begin() as connection:
+        connection.execute(_CONFIGURATIONS, {"shapes": max(1, rows // CARDS // 2 // 32)})
+        environment_id = connection.execute(_ENVIRONMENT).scalar_one()
+        ids = []
+        for number in range(CARDS):
+            card = DeviceIdentity(
+                uuid=f"GPU-{number}",
+                type="nvidia-h200",
+                name="NVIDIA H200",
+                backend=Backend.CUDA,
+                traits=traits_of_capability((9, 0)),
+            )
+            ids.append(devices.register(connection, host=f"gpu{number // 4}", host_facts={}, device=card))
+        connection.execute(text("UPDATE devices SET last_seen_at = '-infinity'"))  # none has a worker
+        for days, slower in ((30, 1.0), (1, 1.05)):
+            for number, device_id in enumerate(ids):
+                parameters = {"device_id": device_id, "environment_id": environment_id, "days": days}
+                connection.execute(_ROWS, {**parameters, "factor": slower if number == SLOW else 1.0})
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("VACUUM ANALYZE"))
+
+
+def of_size(rows: int, repetitions: int) -> dict[str, Any]:
+    with farm_home() as (_, engine):
+        fill(engine, rows)
+        command = [sys.executable, "-m", "farm", "health", "--json"]
+        processes, alone, processor = list[float](), list[float](), list[float]()
+        for _ in range(repetitions):
+            began = time.perf_counter()
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            processes.append(time.perf_counter() - began)
+        assert done.returncode == 7, done.stderr
+        found = {one["uuid"]: one["verdict"] for one in json.loads(done.stdout)["devices"]}
+        assert found == {f"GPU-{n}": "slow" if n == SLOW else "well" for n in range(CARDS)}, found
+        for _ in range(repetitions):
+            began, used = time.perf_counter(), time.process_time()
+            checked = health(engine, Question())
+            alone.append(time.perf_counter() - began)
+            processor.append(time.process_time() - used)
+        slow = next(one for one in checked.devices if one.uuid == f"GPU-{SLOW}")
+        assert slow.time is not None
+        return {
+            "configurations": slow.time.rows,
+            "shapes": slow.time.shapes,
+            "time_ratio": slow.time.value,
+            "command_s": round(statistics.median(processes), 3),
+            "health_s": round(statistics.median(alone), 3),
+            "health_cpu_s": round(statistics.median(processor), 3),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="measurements")
+    parser.add_argument("--repetitions", type=int, default=5)
+    asked = parser.parse_args()
+    sizes = {rows: of_size(rows, asked.repetitions) for rows in asked.rows}
+    largest = sizes[max(sizes)]
+    table = markdown(
+        ["measurements", "configurations", "shapes", "`farm health` s", "checking s", "of its processor s"],
+        [
+            [n, f["configurations"], f["shapes"], f["command_s"], f["health_s"], f["health_cpu_s"]]
+            for n, f in sizes.items()
+        ],
+    )
+    headline = {key: largest[key] for key in ("command_s", "health_s", "health_cpu_s")}
+    write(
+        "health_speed",
+        {**headline, "sizes": {str(n): f for n, f in sizes.items()}},
+        table,
+        repetitions=asked.repetitions,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The report of a campaign."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from farm.api.access import Access
+from farm.api.campaigns import Name
+from farm.api.operation import Download, operation
+
+if TYPE_CHECKING:
+    from farm.report.document import Report
+
+
+def _quiet(_: str) -> None:
+    pass
+
+
+@operation("GET", "/campaigns/{campaign}/report")
+def page(
+    access: Access,
+    campaign: Name,
+    *,
+    type: Annotated[str | None, Field(description="only of this device type")] = None,  # noqa: A002
+) -> Download:
+    """The report of a campaign: one HTML file that works without a network, to be read, printed and sent."""
+    found, text = made(access, campaign, device_type=type)
+    with NamedTemporaryFile("w", encoding="utf-8", prefix="farm-report-", suffix=".html", delete=False) as file:
+        file.write(text)
+    return Download(path=Path(file.name), media_type="text/html", name=f"{found.campaign}.html")
+
+
+def made(
+    access: Access, campaign: str, *, device_type: str | None, progress: Callable[[str], None] = _quiet
+) -> tuple[Report, str]:
+    """The report, and its page. Raises `WebMissing`, `NoSuchCampaign`. `progress` is told what is done at the moment."""
+    from farm.report import page as pages
+    from farm.report import reporting
+
+    pages.need_web()
+    found = reporting.report(
+        access.session.engine,
+        campaign,
+        device_type=device_type,
+        tracking_uri=access.settings.tracking_uri,
+        made_by=shlex.join(["farm", "report", campaign, *([] if device_type is None else ["--type", device_type])]),
+        progress=progress,
+    )
+    return found, pages.html(found, progress=lambda done, all_: progress(f"drawing {done + 1} of {all_}"))

@@ -1,0 +1,119 @@
+"""How the health of a fleet is laid out: a line for each device, and below it what is wrong with those that are not well."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
+
+from farm.api.health import FleetHealth
+from farm.cli.output import console, remarks, table
+from farm.compare.health import DeviceHealth, Estimate, Finding, Since, Verdict
+from farm.compare.health.words import percent
+
+_STYLES = {Verdict.WELL: "green", Verdict.UNKNOWN: "dim"}
+
+
+def show(found: FleetHealth) -> None:
+    if not found.devices:
+        console.print("The farm knows no device yet. Imported and recorded ones count with --any-source.")
+        return
+    console.print(_devices(found))
+    for device in found.devices:
+        if device.verdict is not Verdict.WELL:
+            _explain(device)
+    of_notes = defaultdict[str, list[DeviceHealth]](list)
+    for device in found.devices:
+        for note in device.notes:
+            of_notes[note].append(device)
+    for note, alike in of_notes.items():
+        _note(f"{_named(alike, found)}: {note}")
+    for note in found.notes:
+        _note(note)
+    unknown = sum(device.verdict is Verdict.UNKNOWN for device in found.devices)
+    unwell = found.unwell
+    console.print(
+        f"{len(found.devices) - unwell - unknown} well, {unwell} not, {unknown} unknown. Now is since "
+        f"{found.since:%Y-%m-%d %H:%M} UTC; an alarm takes more than {100 * found.tolerance:g}% in time, and all alarms "
+        f"together are false in at most {percent(found.alpha)} of the times that nothing is wrong.",
+        highlight=False,
+    )
+
+
+def _devices(found: FleetHealth) -> object:
+    columns = ["device", "verdict", "time /\npeers", "time /\npast", "energy /\npeers", "°C beside\npeers", "rows"]
+    narrow = console.width < _WIDE
+    names = _beginnings([one.uuid for one in found.devices])
+    lines = [
+        (
+            f"{names[one.uuid]}\n{one.type}\non {one.host}" if narrow else f"{one.uuid}\n{one.type} on {one.host}",
+            Text(one.verdict, style=_STYLES.get(one.verdict, "bold red")),
+            _factor(one.time),
+            _factor(one.past),
+            _factor(one.energy),
+            None if one.temperature is None else f"{one.temperature.value:+.1f}",
+            one.rows,
+        )
+        for one in found.devices
+    ]
+    return table(None, columns, lines, right=columns[2:], whole=columns[1:])
+
+
+_WIDE = 120
+_SHORTEST = 12
+"""`GPU-f168d49b`: commands take the beginning of a UUID."""
+
+
+def _beginnings(uuids: Sequence[str]) -> dict[str, str]:
+    """Of each UUID a beginning that no other one has."""
+    length = _SHORTEST
+    while len({uuid[:length] for uuid in uuids}) < len(set(uuids)):
+        length += 1
+    return {uuid: uuid[:length] for uuid in uuids}
+
+
+def _factor(one: Estimate | None) -> str | None:
+    if one is None:
+        return None
+    between = "–" if one.low is None or one.high is None else f"{one.low:.3f}–{one.high:.3f}"
+    return f"{one.value:.4f}\n{between}"
+
+
+def _explain(device: DeviceHealth) -> None:
+    console.print(Text(f"{device.uuid} on {device.host}", style="bold"))
+    for finding in device.findings:
+        style = _STYLES.get(finding.verdict, "red")
+        console.print(
+            Padding(f"[{style}]{finding.verdict}[/]: {escape(_sentence(finding))}", (0, 0, 0, 2), expand=False)
+        )
+        if finding.advice:
+            console.print(Padding(escape(finding.advice), (0, 0, 0, 4), expand=False), style="dim")
+
+
+def _sentence(finding: Finding) -> str:
+    return finding.evidence + ("" if finding.since is None else f"; {since_text(finding.since)}") + "."
+
+
+def since_text(since: Since) -> str:
+    """`since 2026-11-20 02:14 UTC, and not yet on 2026-11-19 23:50 (99.8% that it changed then)`."""
+    text = f"since {since.at:%Y-%m-%d %H:%M} UTC"
+    if since.after is None and since.confidence is None:
+        return text + " at the latest"
+    if since.after is not None:
+        text += f", and not yet at {since.after:%Y-%m-%d %H:%M}"
+    if since.confidence is not None:
+        text += f" (that it changed: {percent(since.confidence)})"
+    return text
+
+
+def _named(devices: Sequence[DeviceHealth], found: FleetHealth) -> str:
+    if len(devices) == len(found.devices) > 1:
+        return "all"
+    return devices[0].uuid + (f" and {len(devices) - 1} more" if len(devices) > 1 else "")
+
+
+def _note(text: str) -> None:
+    remarks.print(f"[yellow]note:[/] {escape(text)}")

@@ -1,0 +1,169 @@
+"""The rows of a fleet out of the database, as columns: in one snapshot, fast enough for a million of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Engine, text
+
+from farm.compare import groups
+from farm.compare import reading as compared
+from farm.compare.health.document import WINDOW, Member, Question
+from farm.compare.health.rows import Fleet, Rows, bits_of
+from farm.compare.sides import Device, Side, settle
+from farm.compare.statistics import Ints
+from farm.db.columns import Words, coded, numbers, read, storage, words
+from farm.db.imports import UUID_PREFIX
+from farm.errors import BadInput
+from farm.measurement import Source
+
+_NOW = text("SELECT clock_timestamp()")
+_MEMBERS = text(f"""
+SELECT d.id, d.uuid, d.type, h.name AS host, d.state, d.state_reason, d.state_changed_at, d.vanished_at,
+    nullif(d.last_seen_at, '-infinity') AS last_seen_at,
+    NOT foreign_rows AND isfinite(d.last_seen_at)
+        AND d.last_seen_at < clock_timestamp() - make_interval(secs => :silent_after) AS silent,
+    foreign_rows AS "foreign",
+    (d.facts->>'slowdown_c')::float8 AS slowdown_c, (d.facts->>'default_power_limit_w')::float8 AS default_limit_w
+FROM devices d JOIN hosts h ON h.id = d.host_id
+CROSS JOIN LATERAL (SELECT starts_with(d.uuid, '{UUID_PREFIX}') OR d.backend = 'recorded' AS foreign_rows) f
+WHERE :any_source OR NOT foreign_rows
+ORDER BY d.type, h.name, d.uuid
+""")
+_DONE = text("""
+SELECT b.device_id, sum(b.done)::bigint AS done
+FROM lanes l JOIN batches b ON b.lane_id = l.id AND b.finished_at >= :since
+WHERE b.device_id IS NOT NULL GROUP BY b.device_id
+""")
+_REFUTED = text("""
+SELECT f.device_id, count(DISTINCT f.job_id) AS refuted, (array_agg(f.message ORDER BY f.id DESC))[1] AS message
+FROM failures f JOIN jobs j ON j.id = f.job_id AND j.state = 'done'
+JOIN measurements r ON r.job_id = j.id AND r.device_id <> f.device_id
+WHERE f.at >= :since AND f.kind IN ('failed', 'killed') AND f.device_id IS NOT NULL
+GROUP BY f.device_id
+""")
+
+
+def window(connection: Connection, question: Question) -> tuple[datetime, datetime]:
+    """From when to when the window reaches, by the database's clock. Raises `BadInput` for one that has not begun."""
+    until: datetime = connection.execute(_NOW).scalar_one().astimezone(UTC)
+    since = until - WINDOW if question.since is None else question.since
+    # A moment as `7d` is by this machine's clock, which may be a little ahead.
+    if since > until + timedelta(minutes=5):
+        raise BadInput(detail=f"--since {since:%Y-%m-%d %H:%M} UTC is later than now, and nothing was measured since.")
+    return since, until
+
+
+def members(connection: Connection, question: Question, *, since: datetime) -> tuple[list[Member], Question]:
+    """The fleet: what is asked for, and the peers of it; and the question with the device's whole UUID.
+
+    Raises `NothingOfThat`, `AmbiguousDevice` for what the farm does not know.
+    """
+    parameters = {"silent_after": question.silent_after_s, "any_source": question.any_source}
+    found = [Member(**row) for row in connection.execute(_MEMBERS, parameters).mappings()]
+    known = [Device(one.id, one.uuid, one.type, one.host) for one in found]
+    side = settle(Side(name="", type=question.device_type, host=question.host, device=question.device), known)
+    question = replace(question, device=side.device)
+    types = {
+        one.type
+        for one in found
+        if side.type in (None, one.type) and side.host in (None, one.host) and side.device in (None, one.uuid)
+    }
+    done = {row.device_id: row.done for row in connection.execute(_DONE, {"since": since})}
+    refuted = {row.device_id: row for row in connection.execute(_REFUTED, {"since": since})}
+    counted = [
+        replace(
+            one,
+            done=done.get(one.id, 0),
+            refuted=refuted[one.id].refuted if one.id in refuted else 0,
+            last_failure=refuted[one.id].message if one.id in refuted else None,
+        )
+        for one in found
+        if one.type in types
+    ]
+    return counted, question
+
+
+_TOLD = ("device_id", "environment_id", "source", "distribution", "clock_policy", "l2")
+_FIGURES = ("runtime_ms", "power_w", "runtime_sustained_ms", "temperature_c", "power_limit_w")
+
+
+def fleet(engine: Engine, fleet_members: Sequence[Member], question: Question, *, since: datetime) -> Fleet:
+    """Every row of these devices, but for short rounds of searches."""
+    with engine.connect() as connection:
+        excluded = compared.Asked(short_rounds=compared.has_short_rounds(connection)).excluded
+    listed = ",".join(str(one.id) for one in fleet_members)
+    sources = "" if question.any_source else f" AND r.source IN ('{Source.MEASURED}', '{Source.SENTINEL}')"
+    columns = ", ".join(
+        f"r.{name}" for name in (*_TOLD, "configuration_id", "measured_at", "throttle_reasons", *_FIGURES)
+    )
+    found = read(
+        engine, f"SELECT {columns} FROM measurements r WHERE r.device_id = ANY('{{{listed}}}'){sources}{excluded}"
+    )
+    # After the rows, so that every environment of theirs is there.
+    with engine.connect() as connection:
+        contents = compared.environments(connection)
+    told = {name: _coded(found[name]) for name in (*_TOLD[1:], "throttle_reasons")}
+    known = np.array([one.id for one in fleet_members])
+    order = known.argsort()
+    configuration, ids = coded(words(found["configuration_id"]))
+    condition, conditions = _combined([told[name] for name in ("source", "distribution", "clock_policy", "l2")])
+    origins, policies, reasons = (told[name] for name in ("source", "clock_policy", "throttle_reasons"))
+    bits = np.array([bits_of(words) for words in reasons.known] or [-1])
+    rows = Rows(
+        device=order[np.searchsorted(known[order], numbers(found["device_id"]))],
+        cell=configuration * conditions + condition,
+        clocks=policies.number,
+        environment=told["environment_id"].number,
+        when=numbers(found["measured_at"]) / 1e6,
+        reasons=bits[reasons.number],
+        **{name: numbers(found[name]).astype(np.float64, copy=False) for name in _FIGURES},
+    )
+    sentinel = np.array([source == Source.SENTINEL for source in origins.known] or [False])[origins.number]
+    results = rows.taken(~sentinel) if sentinel.any() else rows
+    return Fleet(
+        rows=results,
+        sentinels=rows.taken(sentinel),
+        shapes=_shapes(
+            engine, ids, np.unique(results.cell[results.when >= since.timestamp()] // conditions), conditions
+        ),
+        configurations=np.repeat(np.arange(len(ids)), conditions),
+        environments=[contents[uuid.UUID(bytes=bytes(one))] for one in told["environment_id"].known],
+        clocks=policies.known,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Coded:
+    """A column as numbers of the values that it has."""
+
+    number: Ints
+    known: list[Any]
+
+
+def _coded(column: Any) -> _Coded:
+    encoded = storage(column).dictionary_encode(null_encoding="encode")
+    return _Coded(numbers(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist())
+
+
+def _combined(columns: Sequence[_Coded]) -> tuple[Ints, int]:
+    """A number for each combination of values that occurs, and how many there are."""
+    code, size = np.zeros(len(columns[0].number), np.int64), 1
+    for column in columns:
+        code = code * len(column.known) + column.number
+        size *= max(1, len(column.known))
+    there = np.bincount(code, minlength=size) > 0
+    return (np.cumsum(there) - 1)[code], max(1, int(there.sum()))
+
+
+def _shapes(engine: Engine, ids: Words, wanted: Ints, conditions: int) -> Ints:
+    """The shape of each cell of the wanted configurations, 0 of all others."""
+    shapes = np.zeros(len(ids), np.int64)
+    if len(wanted):
+        shapes[wanted] = groups.shapes_of(compared.problems(engine, ids[wanted]))
+    return np.repeat(shapes, conditions)
