@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from psycopg.errors import IdleInTransactionSessionTimeout
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from farm.errors import BadServiceUrl, DatabaseUnreachable, first_line
@@ -32,6 +32,18 @@ HASTY = {"synchronous_commit": "off", "idle_in_transaction_session_timeout": f"{
 DISPATCHING = {**HASTY, "enable_bitmapscan": "off"}
 """For the coordinator: it reads the front of long indexes, where a bitmap would read all of it, and where only a plain
 index scan remembers which entries are dead."""
+
+
+ASKING_SECONDS = 30
+"""How long a statement may take where people ask over HTTP: one that nobody waits for any more must not go on for ever."""
+
+ASKING = {"statement_timeout": f"{ASKING_SECONDS}s", "idle_in_transaction_session_timeout": "60s"}
+"""For requests over HTTP."""
+
+
+def take_time(connection: Connection) -> None:
+    """A change that may rightly take minutes: no statement of this transaction is ended for how long it takes."""
+    connection.execute(text("SET LOCAL statement_timeout = 0"))
 
 
 def make_engine(
