@@ -168,11 +168,11 @@ class Served:
 def told(answer: httpx.Response) -> dict[str, Any]:
     """The error of an answer, which must be one in the form that all have."""
     assert answer.headers["content-type"] == "application/json"
-    found: dict[str, Any] = json.loads(answer.text, parse_constant=_no_constant)["error"]
+    found: dict[str, Any] = json.loads(answer.text, parse_constant=no_constant)["error"]
     assert {"kind", "message", "exit_code"} <= set(found)
     assert "Traceback" not in found["message"]
     return found
 
 
-def _no_constant(name: str) -> None:
+def no_constant(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")

@@ -5,32 +5,30 @@ from __future__ import annotations
 from datetime import timedelta
 
 import httpx
-import pytest
 from api_farm import Asking, Served, told
 from sqlalchemy import text
 
-from farm.api import OPERATIONS, PREFIX, Operation
+from farm.api import OPERATIONS, PREFIX
 from farm.db import tokens
 from farm.db.tables import Role
 
 DEVICES = f"{PREFIX}/devices"
 
 
-@pytest.mark.parametrize("known", OPERATIONS.values(), ids=lambda known: known.name)
-def test_each_role_is_let_do_what_it_may_and_nobody_else_is_let_in(known: Operation, api_with_tokens: Served) -> None:
-    for headers in ({}, {"Authorization": "Bearer gfarm_no"}, {"Cookie": "farm_token=gfarm_no"}):
-        refused(api_with_tokens.asking().ask(known, headers=headers))
-    for role in Role:
-        answer = api_with_tokens.asking(role.value).ask(known)
-        if role.may(known.role):
-            # There is no model here, and a campaign that is cancelled is not resumed: the farm's own answers.
-            assert answer.status_code in (200, 400, 404), answer.text
-        else:
-            assert answer.status_code == 403
-            error = told(answer)
-            assert error["kind"] == "RoleTooSmall"
-            assert f"may {role}" in error["message"]
-            assert known.role in error["message"]
+def test_each_role_is_let_do_what_it_may_and_nobody_else_is_let_in(api_with_tokens: Served) -> None:
+    for known in OPERATIONS.values():
+        for headers in ({}, {"Authorization": "Bearer gfarm_no"}, {"Cookie": "farm_token=gfarm_no"}):
+            refused(api_with_tokens.asking().ask(known, headers=headers))
+        for role in Role:
+            answer = api_with_tokens.asking(role.value).ask(known)
+            if role.may(known.role):
+                # There is no model here, and a campaign that is cancelled is not resumed: the farm's own answers.
+                assert answer.status_code in (200, 400, 404), (known.name, answer.text)
+            else:
+                assert answer.status_code == 403, known.name
+                error = told(answer)
+                assert error["kind"] == "RoleTooSmall"
+                assert error["message"] == f"The token of {role} may {role}; this needs one that may {known.role}."
 
 
 def refused(answer: httpx.Response) -> None:
@@ -39,48 +37,42 @@ def refused(answer: httpx.Response) -> None:
     assert told(answer)["kind"] == "SignInNeeded"
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+def test_what_is_no_token_lets_nobody_in(api_with_tokens: Served) -> None:
+    token = api_with_tokens.tokens["operate"]
+    for headers in (
         {"Authorization": "Bearer "},
         {"Authorization": "Bearer"},
-        {"Authorization": "Basic {token}"},
-        {"Authorization": "Bearer {token} {token}"},
-        {"Authorization": "Bearer {token}x"},
+        {"Authorization": f"Basic {token}"},
+        {"Authorization": f"Bearer {token} {token}"},
+        {"Authorization": f"Bearer {token}x"},
+        {"Authorization": f"Bearer {token[:-1]}"},
         {"Authorization": "Bearer " + "x" * 10_000},
         {"Authorization": "Bearer \xff"},
-        {"Authorization": "{token}"},
+        {"Authorization": token},
         {"Cookie": "farm_token"},
         {"Cookie": "farm_token="},
-        {"Cookie": "a/b,c=d; expires=x; $Path=/; farm_tokens={token}"},
+        {"Cookie": f"a/b,c=d; expires=x; $Path=/; farm_tokens={token}"},
         {"Cookie": 'farm_token="'},
-        {"X-Farm-User": "operate", "X-Token": "{token}"},
-    ],
-)
-def test_what_is_no_token_lets_nobody_in(api_with_tokens: Served, headers: dict[str, str]) -> None:
-    written = {k: v.format(token=api_with_tokens.tokens["operate"]).encode("latin-1") for k, v in headers.items()}
-    refused(api_with_tokens.asking().client.request("GET", DEVICES, headers=written))
+        {"X-Farm-User": "operate", "X-Token": token},
+    ):
+        written = {name: value.encode("latin-1") for name, value in headers.items()}
+        refused(api_with_tokens.asking().client.request("GET", DEVICES, headers=written))
 
 
-@pytest.mark.parametrize(
-    "path", [f"{DEVICES}?token={{t}}", f"{DEVICES}?access_token={{t}}", f"{DEVICES}?farm_token={{t}}"]
-)
-def test_a_token_in_an_address_lets_nobody_in_as_addresses_are_logged(api_with_tokens: Served, path: str) -> None:
-    refused(api_with_tokens.asking().get(path.format(t=api_with_tokens.tokens["operate"])))
+def test_a_token_in_an_address_lets_nobody_in_as_addresses_are_logged(api_with_tokens: Served) -> None:
+    for name in ("token", "access_token", "farm_token", "authorization"):
+        refused(api_with_tokens.asking().get(DEVICES, params={name: api_with_tokens.tokens["operate"]}))
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Authorization": "Bearer {token}"},
-        {"Authorization": "bearer   {token}"},
-        {"Cookie": "farm_token={token}"},
-        {"Cookie": "a/b,c=d; farm_token={token}; x"},
-    ],
-)
-def test_a_token_is_sent_as_bearer_or_in_the_cookie(api_with_tokens: Served, headers: dict[str, str]) -> None:
-    written = {name: value.format(token=api_with_tokens.tokens["read"]) for name, value in headers.items()}
-    assert api_with_tokens.asking().get(DEVICES, headers=written).status_code == 200
+def test_a_token_is_sent_as_bearer_or_in_the_cookie(api_with_tokens: Served) -> None:
+    token = api_with_tokens.tokens["read"]
+    for headers in (
+        {"Authorization": f"Bearer {token}"},
+        {"Authorization": f"bearer   {token}"},
+        {"Cookie": f"farm_token={token}"},
+        {"Cookie": f"a/b,c=d; farm_token={token}; x"},
+    ):
+        assert api_with_tokens.asking().get(DEVICES, headers=headers).status_code == 200
 
 
 def test_a_wrong_token_is_not_mended_by_a_cookie(api_with_tokens: Served) -> None:
