@@ -32,10 +32,18 @@ LONGEST_FILE = 4 * 2**20
 """Characters of a campaign file: reading these takes half a minute of a processor."""
 
 
+EXAMPLE = """\
+name: example
+targets: any
+problems: {m: [256, 512], n: 512, k: 512, types: f32}
+kernels: [{family: tiled, tile: [16, 32]}]
+"""
+
+
 class Submission(Document):
     """A campaign file."""
 
-    text: str = Field(description="the YAML", max_length=LONGEST_FILE)
+    text: str = Field(description="the YAML", max_length=LONGEST_FILE, examples=[EXAMPLE])
     name: str = Field("campaign.yaml", max_length=200, description="what errors call the file")
     owner: str | None = Field(
         None, max_length=200, description="whose it is, where the file does not say; the token's name if none"

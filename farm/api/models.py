@@ -54,7 +54,10 @@ class Configurations(Document):
     """What to predict."""
 
     configurations: list[str] = Field(
-        min_length=1, max_length=100_000, description="as the farm writes them: tiled(tile=16) 512x512x512 f32"
+        min_length=1,
+        max_length=100_000,
+        description="as the farm writes them",
+        examples=[["tiled(tile=16) 512x512x512 f32"]],
     )
     device_type: TypeAsked = None
     version: VersionAsked = registry.CHAMPION
@@ -140,7 +143,7 @@ def predict(access: Access, asked: Configurations) -> Predicted:
     return Predicted(model=info.name, version=info.version, predictions=registry.predict(model, configurations))
 
 
-Dimensions = Annotated[str, Field(description="m x n x k, as in 4096x4096x1024")]
+Dimensions = Annotated[str, Field(description="m x n x k", examples=["4096x4096x1024"])]
 Types = Annotated[str, Field(description="element types: f16, or f16:f32:f32")]
 Layouts = Annotated[str, Field(description="nn, nt, tn or tt")]
 Families = Annotated[list[str] | None, Field(description="kernel families; every one that was measured if none")]

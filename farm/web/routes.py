@@ -126,5 +126,6 @@ def _annotated(known: Operation, parameter: inspect.Parameter) -> Any:
         return Annotated[kind, Body()]
     field = next((note for note in notes if isinstance(note, FieldInfo)), None)
     place = Path if known.in_path(parameter) else Query
-    constraints = () if field is None else tuple(field.metadata)
-    return Annotated[kind, *constraints, place(description=None if field is None else field.description)]
+    if field is None:
+        return Annotated[kind, place()]
+    return Annotated[kind, *field.metadata, place(description=field.description, examples=field.examples)]

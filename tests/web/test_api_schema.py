@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from serving_process import serving
 from sqlalchemy import Engine
 
@@ -15,7 +14,7 @@ from farm.api.access import Access
 from farm.db import tokens
 from farm.db.tables import Role
 
-EXAMPLES = 15
+EXAMPLES = 10
 """Requests of each operation that are drawn, beside those that go through its description line by line."""
 
 CHECKS = (
@@ -26,30 +25,38 @@ CHECKS = (
 """All but `positive_data_acceptance`: that words are words does not make a shape of them, or the name of a campaign."""
 
 
-def check(address: str, folder: Path, *options: str) -> None:
+THERE = """
+[parameters]
+"path.campaign" = "small"
+"path.name" = "nvidia-h200"
+"""
+"""What the farm has, so that more is tried than what is said of things that it has not."""
+
+
+def check(address: str, folder: Path, token: str) -> None:
+    """Whether the farm answers as it says; the other half of the requests is made to be refused."""
+    (folder / "schemathesis.toml").write_text(THERE)
     done = subprocess.run(
         [
-            sys.executable, "-m", "schemathesis.cli", "run", f"{address}{PREFIX}/openapi.json", "--phases", "coverage,fuzzing",
+            sys.executable, "-m", "schemathesis.cli", "run", f"{address}{PREFIX}/openapi.json", "--phases", "examples,coverage,fuzzing",
             "--max-examples", str(EXAMPLES), "--generation-deterministic", "--no-shrink",
-            "--checks", ",".join(CHECKS), "--workers", "2", "--continue-on-failure", "--no-color", *options,
+            "--checks", ",".join(CHECKS), "--workers", "2", "--continue-on-failure", "--no-color",
+            "--header", f"Authorization: Bearer {token}",
         ],
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
+    print(done.stdout)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
 
 
-@pytest.mark.parametrize("with_tokens", [False, True])
 def test_every_operation_answers_as_it_is_described(
-    api_access_with_model: Access, engine: Engine, database_url: str, tmp_path: Path, with_tokens: bool
+    api_access_with_model: Access, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
-    made, options, asking = None, list[str](), list[str]()
-    if with_tokens:
-        with engine.begin() as connection:
-            made = tokens.create(connection, "ann", Role.OPERATE, by="test")
-        options, asking = ["--tokens"], ["--header", f"Authorization: Bearer {made}"]
+    with engine.begin() as connection:
+        made = tokens.create(connection, "ann", Role.OPERATE, by="test")
     variables = {"MLFLOW_TRACKING_URI": api_access_with_model.settings.tracking_uri}
-    with serving(tmp_path, database_url, *options, **variables) as served:
-        check(served.address, tmp_path, *asking)
+    with serving(tmp_path, database_url, "--tokens", **variables) as served:
+        check(served.address, tmp_path, made)
         assert served.stop() == 0
     assert "Traceback" not in served.said
-    assert made is None or made not in served.said
+    assert made not in served.said
