@@ -200,7 +200,7 @@ def ask(client: httpx.Client, path: str, repetitions: int, statements: Statement
 
 def fill(engine: Engine, rows: int, campaigns: int) -> None:
     each = rows // campaigns
-    problems = 100
+    problems = 1000
     numbers = {
         "rows": rows, "campaigns": campaigns, "each": each, "problems": problems, "configurations": 32 * problems, "open": OPEN,
         "document": DOCUMENT,
@@ -232,12 +232,13 @@ def main() -> None:
         ["question", "median", "95th percentile", "slowest statement", "KB"],
         [[name, *(of[k] for k in ("median_ms", "p95_ms", "slowest_statement_ms", "kb"))] for name, of in found.items()],
     )
+    over = [name for name, of in found.items() if of["median_ms"] > TARGET_MS]
     slowest = max(found, key=lambda name: found[name]["median_ms"])
     write(
         "pages_speed",
         {
             "rows": asked.rows, "campaigns": asked.campaigns, "target_ms": TARGET_MS, "slowest": slowest,
-            "over_target": [name for name, of in found.items() if of["median_ms"] > TARGET_MS], "questions": found,
+            "over_target": over, "questions": found,
         },
         table, repetitions=asked.repetitions,
     )  # fmt: skip

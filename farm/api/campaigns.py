@@ -48,7 +48,7 @@ class Submission(Document):
     owner: str | None = Field(
         None, max_length=200, description="whose it is, where the file does not say; the token's name if none"
     )
-    allow_missing: bool = Field(False, description="accept targets that no device has yet")
+    allow_missing: bool = Field(False, strict=True, description="accept targets that no device has yet")
 
 
 class Submitted(Document):

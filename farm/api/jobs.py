@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, Strict
 from sqlalchemy import Connection
 
 from farm.api.access import Access
@@ -75,7 +75,7 @@ class Choice(Document):
 
     states: list[Ended] = Field([], description="dead, where nothing else says otherwise")
     kinds: list[FailureKind] = Field([], description="only those whose last error is of this class")
-    job_ids: list[Id] = Field([], max_length=100_000)
+    job_ids: list[Annotated[Id, Strict()]] = Field([], max_length=100_000)
 
 
 class Retried(Document):

@@ -14,7 +14,7 @@ from farm.api.access import Access
 from farm.db import tokens
 from farm.db.tables import Role
 
-EXAMPLES = 10
+EXAMPLES = 5
 """Requests of each operation that are drawn, beside those that go through its description line by line."""
 
 CHECKS = (
@@ -45,7 +45,6 @@ def check(address: str, folder: Path, token: str) -> None:
         ],
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    print(done.stdout)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
 
 
