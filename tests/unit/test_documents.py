@@ -92,7 +92,9 @@ def tables_in(path: Path) -> list[str]:
     return [block for block in re.split(r"\n{2,}", path.read_text().strip()) if block.startswith("| ")]
 
 
-@pytest.mark.parametrize(("document", "figures"), [("README.md", 2), ("docs/scale.md", 5), ("docs/measuring.md", 5)])
+@pytest.mark.parametrize(
+    ("document", "figures"), [("README.md", 2), ("docs/scale.md", 5), ("docs/measuring.md", 5), ("docs/serving.md", 1)]
+)
 def test_documents_show_the_figures_of_the_committed_benchmarks(document: str, figures: int) -> None:
     results = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
     measured = {table for path in results for table in tables_in(path)}
