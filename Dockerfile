@@ -1,5 +1,5 @@
 # Images of the farm. Targets: core (coordinator, migrations, CPU worker), gpu (CUDA worker), build (builder of CUTLASS
-# kernels), trainer (also MLflow).
+# kernels), trainer (also MLflow), web (pages and API).
 FROM python:3.12-slim AS base
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN useradd --create-home --uid 10001 farm && mkdir /data && chown farm /data
@@ -41,3 +41,11 @@ COPY --from=core /opt/gemm-farm ./
 RUN uv pip install --system --no-deps --no-build-isolation --editable .
 USER farm
 ENV FARM_HOME=/data
+
+FROM base AS web
+RUN uv pip install --system --require-hashes --compile-bytecode -r requirements/web.txt
+COPY --from=core /opt/gemm-farm ./
+RUN uv pip install --system --no-deps --no-build-isolation --editable .
+USER farm
+ENV FARM_HOME=/data
+EXPOSE 8000

@@ -70,6 +70,7 @@ lock: $(STAMP)
 	printf 'uv\nsetuptools>=77\n' | $$compile - -c requirements/all.txt -o requirements/tools.txt
 	$$compile pyproject.toml -c requirements/all.txt -o requirements/worker.txt
 	$$compile pyproject.toml --extra trainer -c requirements/all.txt -o requirements/trainer.txt
+	$$compile pyproject.toml --extra trainer --extra web -c requirements/all.txt -o requirements/web.txt
 	for extra in cuda12 cuda13 build; do
 	  $$compile pyproject.toml $$all --extra $$extra -c requirements/all.txt -o requirements/$$extra.txt
 	  $$compile pyproject.toml --extra $$extra -c requirements/all.txt -o requirements/worker-$$extra.txt

@@ -10,13 +10,14 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from farm.api.access import Access
-from farm.api.operation import Document, operation
+from farm.api.operation import LARGEST_ID, Document, operation
 from farm.api.sentinels import SentinelNow, sentinel_now
 from farm.builds import versions_of
 from farm.campaign import Campaign, KnownDevice, Plan, PlanSummary, loads, plan
 from farm.coordinator.outlook import Outlook, Stuck, look, outlooks
 from farm.db import batches, campaigns, devices, duty, jobs, kernels, sentinels
 from farm.db import progress as now
+from farm.db.engine import take_time
 from farm.db.kernels import Awaited
 from farm.db.tables import CampaignState, JobState, Role
 from farm.errors import CampaignCancelled
@@ -27,16 +28,28 @@ Counts = dict[str, int]
 Name = Annotated[str, Field(description="a campaign's name, or the first six or more digits of its digest")]
 
 
+LONGEST_FILE = 4 * 2**20
+"""Characters of a campaign file: reading these takes half a minute of a processor."""
+
+
+EXAMPLE = """\
+name: example
+targets: any
+problems: {m: [256, 512], n: 512, k: 512, types: f32}
+kernels: [{family: tiled, tile: [16, 32]}]
+"""
+
+
 class Submission(Document):
     """A campaign file."""
 
-    text: str = Field(description="the YAML")
+    text: str = Field(description="the YAML", max_length=LONGEST_FILE, examples=[EXAMPLE])
     name: str = Field(default="campaign.yaml", max_length=4096, description="what errors call the file")
     owner: str | None = Field(
-        default=None, description="whose it is, where the file does not say; the token's name if none"
+        default=None, max_length=200, description="whose it is, where the file does not say; the token's name if none"
     )
-    allow_missing: bool = Field(default=False, description="accept targets that no device has yet")
-    again: bool = Field(default=False, description="measure it once more, as after a driver changed")
+    allow_missing: bool = Field(default=False, strict=True, description="accept targets that no device has yet")
+    again: bool = Field(default=False, strict=True, description="measure it once more, as after a driver changed")
 
 
 class Submitted(Document):
@@ -198,6 +211,7 @@ def submit(access: Access, submission: Submission) -> Submitted:
     campaign = _read(access, submission)
     made = planned(access, campaign, allow_missing=submission.allow_missing)
     with access.begin() as connection:
+        take_time(connection)
         stored = campaigns.store(connection, campaign, made.jobs(), versions=versions_of(access.settings))
     with access.connect() as connection:
         awaited = kernels.awaited(connection, stored.campaign_id)
@@ -252,7 +266,9 @@ def list_(
     state: Annotated[list[CampaignState] | None, Field(description="only in one of these states")] = None,
     owner: Annotated[str | None, Field(description="only of this owner")] = None,
     search: Annotated[str | None, Field(description="only with this in the name")] = None,
-    before: Annotated[int | None, Field(description="only with an id before this one: the next page", ge=0)] = None,
+    before: Annotated[
+        int | None, Field(description="only with an id before this one: the next page", ge=0, le=LARGEST_ID)
+    ] = None,
     limit: Annotated[int, Field(ge=1, le=500)] = 50,
 ) -> list[CampaignLine]:
     """Campaigns, the newest first, and how far they are."""

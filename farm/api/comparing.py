@@ -213,7 +213,7 @@ def compare(access: Access, asked: Comparing) -> Compared:
     return Compared.model_validate(told)
 
 
-@operation("GET", "/compare/pairs")
+@operation("GET", "/compare/pairs", sends="text/csv")
 def pairs(access: Access, asked: Comparing) -> Download:
     """Every pair of a comparison, as CSV."""
     from farm.compare.comparing import compare as answer

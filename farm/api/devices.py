@@ -60,7 +60,7 @@ class DeviceLine(Document):
 class Which(Document):
     """Devices: UUIDs, beginnings of them that no other has, or host:NAME."""
 
-    which: list[str] = Field(min_length=1, max_length=1000)
+    which: list[str] = Field(min_length=1, max_length=1000, examples=[["host:here"]])
     reason: str | None = Field(default=None, max_length=500)
 
 

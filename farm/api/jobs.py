@@ -8,13 +8,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, Strict
 from sqlalchemy import Connection
 
 from farm.api.access import Access
 from farm.api.campaigns import Counts, Name
-from farm.api.operation import Document, operation
+from farm.api.operation import LARGEST_ID, Document, operation
 from farm.db import batches, campaigns, jobs, progress
+from farm.db.engine import take_time
 from farm.db.progress import DeviceNow, LaneNow, Presence
 from farm.db.tables import CampaignState, FailureKind, JobState, Role
 from farm.errors import CampaignCancelled, NoSuchJob
@@ -23,8 +24,10 @@ from farm.measurement import MeasuringRules
 from farm.repro import repro_command
 from farm.texts import some_of
 
-MOST_JOBS = 1_000_000
-"""Jobs in one answer."""
+Id = Annotated[int, Field(ge=0, le=LARGEST_ID)]
+
+MOST_JOBS = 100_000
+"""Jobs of one answer."""
 
 
 class Ended(StrEnum):
@@ -72,7 +75,7 @@ class Choice(Document):
 
     states: list[Ended] = Field(default=[], description="dead, where nothing else says otherwise")
     kinds: list[FailureKind] = Field(default=[], description="only those whose last error is of this class")
-    job_ids: list[int] = Field(default=[], max_length=100_000)
+    job_ids: list[Annotated[Id, Strict()]] = Field(default=[], max_length=100_000)
 
 
 class Retried(Document):
@@ -93,7 +96,7 @@ def list_(
     *,
     state: Annotated[list[JobState] | None, Field(description="only in one of these states")] = None,
     kind: Annotated[list[FailureKind] | None, Field(description="only with a last error of this class")] = None,
-    job: Annotated[list[int] | None, Field(description="only these, by their ids")] = None,
+    job: Annotated[list[Id] | None, Field(description="only these, by their ids")] = None,
     limit: Annotated[int, Field(ge=1, le=MOST_JOBS)] = 50,
 ) -> list[Job]:
     """Jobs of a campaign: state, attempts, last error, and a command that measures each alone, where it failed."""
@@ -139,6 +142,7 @@ def retry(access: Access, campaign: Name, choice: Choice) -> Retried:
     """Open jobs again that ended without a result, with all their attempts before them."""
     states = _states(choice)
     with access.begin() as connection:
+        take_time(connection)
         found = campaigns.find(connection, campaign)
         named = jobs.listed(connection, found["id"], job_ids=choice.job_ids) if choice.job_ids else []
         _check_known(connection, found, choice.job_ids, named)

@@ -60,7 +60,10 @@ class Asked(Document):
     """What to predict: configurations, or rows of a table of them."""
 
     configurations: list[str] = Field(
-        default=[], max_length=MOST_ASKED, description="as the farm writes them: tiled(tile=16) 512x512x512 f32"
+        default=[],
+        max_length=MOST_ASKED,
+        description="as the farm writes them",
+        examples=[["tiled(tile=16) 512x512x512 f32"]],
     )
     rows: list[dict[str, Any]] = Field(
         default=[],
@@ -205,7 +208,7 @@ def predict(access: Access, asked: Asked) -> Predicted:
     )
 
 
-Dimensions = Annotated[str, Field(description="m x n x k, as in 4096x4096x1024")]
+Dimensions = Annotated[str, Field(description="m x n x k", examples=["4096x4096x1024"])]
 Types = Annotated[str, Field(description="element types: f16, or f16:f32:f32")]
 Layouts = Annotated[str, Field(description="nn, nt, tn or tt")]
 Families = Annotated[list[str] | None, Field(description="kernel families; every one that was measured if none")]

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 PREFIX = "/api/v1"
 """Where the API begins. A change that breaks its users begins another."""
 
+LARGEST_ID = 2**63 - 1
+"""Ids are 64-bit integers."""
+
 Method = Literal["GET", "POST"]
 
 P = ParamSpec("P")
@@ -69,6 +72,8 @@ class Operation:
     path: str
     role: Role
     tag: str
+    # The media type of the file that it sends; None where it answers with a document.
+    sends: str | None = None
 
     @property
     def name(self) -> str:
@@ -100,13 +105,13 @@ OPERATIONS: dict[Callable[..., Any], Operation] = {}
 
 
 def operation(
-    method: Method, path: str, *, role: Role = Role.READ
+    method: Method, path: str, *, role: Role = Role.READ, sends: str | None = None
 ) -> Callable[[Callable[Concatenate[Access, P], R]], Callable[Concatenate[Access, P], R]]:
-    """Makes an operation of a function, which stays as it is."""
+    """Makes an operation of a function, which stays as it is. One that answers a `Download` says what it `sends`."""
 
     def add(function: Callable[Concatenate[Access, P], R]) -> Callable[Concatenate[Access, P], R]:
         tag = function.__module__.rpartition(".")[2]
-        OPERATIONS[function] = Operation(function, method, path, role, tag)
+        OPERATIONS[function] = Operation(function, method, path, role, tag, sends)
         return function
 
     return add

@@ -85,7 +85,7 @@ class Remote:
             else:
                 query += _query({parameter.name: value})
         response = self._request(known.method, PREFIX + path, query, body)
-        if known.hints["return"] is Download:
+        if known.sends is not None:
             return cast(R, _downloaded(response))
         try:
             answer: R = TypeAdapter(known.hints["return"]).validate_json(response.content)

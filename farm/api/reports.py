@@ -22,7 +22,7 @@ def _quiet(_: str) -> None:
     pass
 
 
-@operation("GET", "/campaigns/{campaign}/report")
+@operation("GET", "/campaigns/{campaign}/report", sends="text/html")
 def page(
     access: Access,
     campaign: Name,

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from farm.api.access import Access
 from farm.api.campaigns import Name
 from farm.api.devices import HOST, select
-from farm.api.operation import Document, operation
+from farm.api.operation import LARGEST_ID, Document, operation
 from farm.campaign import Campaign
 from farm.db import campaigns, devices, filters, measurements, progress
 from farm.db import rules as measuring
@@ -123,7 +123,8 @@ def rows(
     short_rounds: Annotated[bool, Field(description="the short rounds of searches too")] = False,
     commands: Annotated[bool, Field(description="with a line for each row that measures it again")] = False,
     after: Annotated[
-        int | None, Field(description="only rows with an id after this: the next page, in their order", ge=0)
+        int | None,
+        Field(description="only rows with an id after this: the next page, in their order", ge=0, le=LARGEST_ID),
     ] = None,
     limit: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 1000,
 ) -> Results:

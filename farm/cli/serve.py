@@ -13,6 +13,7 @@ import typer
 from farm.api.access import Access
 from farm.cli.output import remarks
 from farm.db import tokens as known_tokens
+from farm.db.engine import ASKING
 from farm.errors import ServingRefused, WebMissing
 from farm.logs import set_up_logging
 from farm.services.session import session
@@ -51,16 +52,21 @@ def serve(
     if not all(importlib.util.find_spec(name) for name in NEEDED):
         raise WebMissing
     from farm.web import serving
+    from farm.web.app import AT_A_TIME
 
     if (certificate is None) is not (key is None):
         raise ServingRefused(detail="--certificate and --key go together.")
     serving.require_safe(host, tokens=tokens)
-    with serving.listening(host, port) as listener, session() as opened:
+    with (
+        serving.listening(host, port) as listener,
+        session(statements=ASKING, connections=AT_A_TIME) as opened,
+    ):
         if tokens:
             with opened.engine.connect() as connection:
                 if not any(token.valid for token in known_tokens.known(connection)):
                     remarks.print("No token is valid yet, so nobody is let in: farm tokens create NAME --role operate")
         shown, taken = listener.getsockname()[:2]
+        serving.require_safe(shown, tokens=tokens)  # whatever the name was resolved to
         scheme = "http" if certificate is None else "https"
         address = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{taken}"
         set_up_logging(opened.settings, "serve")

@@ -21,7 +21,10 @@ def snapshot_of(connection: Connection) -> str:
 
 
 def read(engine: Engine, statement: str, *, snapshot: str | None = None) -> Any:
-    """What a query finds, as an Arrow table, over a connection of its own; in a snapshot of `snapshot_of`, where one is given."""
+    """What a query finds, as an Arrow table, over a connection of its own; in a snapshot of `snapshot_of`, where one is given.
+
+    The connection has the settings of the engine's own, as how long a statement may take.
+    """
     # Not through their dbapi modules, which load pandas: as long as reading half a million rows takes.
     import pyarrow as pa
     from adbc_driver_manager import AdbcConnection, AdbcStatement
@@ -33,6 +36,9 @@ def read(engine: Engine, statement: str, *, snapshot: str | None = None) -> Any:
         AdbcConnection(database) as connection,
         AdbcStatement(connection) as query,
     ):
+        for name, value in engine.get_execution_options().get("session", {}).items():
+            query.set_sql_query(f"SET {name} = '{value}'")
+            query.execute_update()
         if snapshot is not None:
             connection.set_autocommit(False)
             for begin in ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", f"SET TRANSACTION SNAPSHOT '{snapshot}'"):

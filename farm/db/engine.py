@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from psycopg.errors import IdleInTransactionSessionTimeout
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from farm.errors import BadServiceUrl, DatabaseUnreachable, first_line
@@ -34,6 +34,18 @@ DISPATCHING = {**HASTY, "enable_bitmapscan": "off"}
 index scan remembers which entries are dead."""
 
 
+ASKING_SECONDS = 30
+"""How long a statement may take where people ask over HTTP: one that nobody waits for any more must not go on for ever."""
+
+ASKING = {"statement_timeout": f"{ASKING_SECONDS}s", "idle_in_transaction_session_timeout": "60s"}
+"""For requests over HTTP."""
+
+
+def take_time(connection: Connection) -> None:
+    """A change that may rightly take minutes: no statement of this transaction is ended for how long it takes."""
+    connection.execute(text("SET LOCAL statement_timeout = 0"))
+
+
 def make_engine(
     url: str, *, application: str, pool_size: int = 5, session: Mapping[str, str] = DURABLE, pre_ping: bool = True
 ) -> Engine:
@@ -48,6 +60,8 @@ def make_engine(
         pool_size=pool_size,
         max_overflow=5,
         pool_pre_ping=pre_ping,
+        # For connections that are made past this engine: see `farm.db.columns.read`.
+        execution_options={"session": dict(session)},
         connect_args={"application_name": application, "connect_timeout": 10, "options": options, **_NOTICE_SILENCE},
     )
 

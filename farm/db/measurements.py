@@ -125,6 +125,8 @@ def read(
     if column not in RESULT_COLUMNS:
         raise ValueError(f"no column {column}")
     direction = "DESC" if order_by.startswith("-") else "ASC"
+    # Every row has an id; with NULLS LAST its index would not be read from its end.
+    nulls = "" if column == "measurement_id" else "NULLS LAST"
     statement = text(f"""
         SELECT {", ".join(RESULT_COLUMNS)} FROM {_EVERY_ROUND if short_rounds else "v_measurements"}
         WHERE (CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id)
@@ -132,7 +134,7 @@ def read(
           AND (CAST(:family AS text) IS NULL OR family = :family)
           AND (CAST(:after AS bigint) IS NULL OR measurement_id > :after)
           AND {only.sql}
-        ORDER BY {column} {direction} NULLS LAST LIMIT :limit
+        ORDER BY {column} {direction} {nulls} LIMIT :limit
     """)
     parameters = {
         "campaign_id": campaign_id,

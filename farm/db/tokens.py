@@ -58,6 +58,12 @@ class TokenNow:
     valid: bool
 
 
+class BadLifetime(BadInput):
+    """A token can be valid for {days:,} days at the most, and for more than no time."""
+
+
+LONGEST_DAYS = 36_500
+
 _CREATE = text("""
 INSERT INTO tokens (name, role, sha256, created_by, expires_at)
 VALUES (:name, :role, :sha256, :by, clock_timestamp() + :lifetime) RETURNING id
@@ -65,9 +71,11 @@ VALUES (:name, :role, :sha256, :by, clock_timestamp() + :lifetime) RETURNING id
 
 
 def create(connection: Connection, name: str, role: Role, *, by: str, lifetime: timedelta | None = None) -> str:
-    """Makes a token and returns it, this once. Raises `BadTokenName`, `TokenExists`."""
+    """Makes a token and returns it, this once. Raises `BadTokenName`, `BadLifetime`, `TokenExists`."""
     if not _NAME.fullmatch(name):
         raise BadTokenName(name=name)
+    if lifetime is not None and not timedelta() < lifetime <= timedelta(days=LONGEST_DAYS):
+        raise BadLifetime(days=LONGEST_DAYS)
     made = PREFIX + secrets.token_urlsafe(32)
     parameters = {"name": name, "role": role.value, "sha256": _digest(made), "by": by, "lifetime": lifetime}
     try:

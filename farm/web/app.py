@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio.to_thread
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
 
 import farm
 from farm.api import PREFIX
@@ -24,21 +31,44 @@ Where tokens are asked for, send one as `Authorization: Bearer TOKEN`. Errors ar
 """
 
 
+AT_A_TIME = 20
+"""Requests that are worked on at once, each in a thread and with one connection to the database; others wait."""
+
+
+class App(FastAPI):
+    """The application within its guard: answers to defects, which Starlette makes outside of all else, pass it too."""
+
+    def __init__(self, *, policy: Policy, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._policy = policy
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return Guard(super().build_middleware_stack(), policy=self._policy)
+
+
+@asynccontextmanager
+async def _with_threads(_: FastAPI) -> AsyncIterator[None]:
+    anyio.to_thread.current_default_thread_limiter().total_tokens = AT_A_TIME
+    yield
+
+
 def make_app(access: Access, *, policy: Policy) -> FastAPI:
     """The web application of a farm. The access is shared by all requests, and stays the caller's to close."""
-    app = FastAPI(
+    app = App(
+        policy=policy,
         title="GEMM Farm",
         version=farm.__version__,
         description=DESCRIPTION,
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_with_threads,
     )
     app.state.access = access
     app.state.policy = policy
     _add_errors(app)
-    add_operations(app)
-    app.add_middleware(Guard, policy=policy)
+    add_operations(app, policy)
     return app
 
 
@@ -55,9 +85,13 @@ def _add_errors(app: FastAPI) -> None:
     async def _http(_: Request, error: HTTPException) -> JSONResponse:
         return errors.of_http(error)
 
-    @app.exception_handler(OperationalError)
-    async def _database(_: Request, error: OperationalError) -> JSONResponse:
-        return errors.of_database(error)
+    @app.exception_handler(DBAPIError)
+    async def _database(request: Request, error: DBAPIError) -> JSONResponse:
+        return errors.of_database(request, error)
+
+    @app.exception_handler(NoConnectionLeft)
+    async def _busy(_: Request, __: NoConnectionLeft) -> JSONResponse:
+        return errors.of_absence()
 
     @app.exception_handler(Exception)
     async def _defect(request: Request, error: Exception) -> JSONResponse:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import OperationalError
+from psycopg.errors import QueryCanceled
+from pydantic import BaseModel
+from sqlalchemy.exc import DataError, DBAPIError
 from starlette.exceptions import HTTPException
 
+from farm.db.engine import ASKING_SECONDS, unanswered
 from farm.errors import (
     BadInput,
     FarmError,
@@ -39,6 +43,28 @@ def status_of(error: FarmError) -> int:
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 
+class Mistake(BaseModel):
+    """One thing that is wrong with a request."""
+
+    where: str
+    what: str
+
+
+class Error(BaseModel):
+    """What went wrong: `kind` for programs, `message` for people, and what the command line ends with."""
+
+    kind: str
+    message: str
+    exit_code: int
+    mistakes: list[Mistake] = []
+
+
+class Told(BaseModel):
+    """An error, as every answer that is none has it."""
+
+    error: Error
+
+
 def told(kind: str, message: str, exit_code: int, **more: Any) -> dict[str, Any]:
     """The document of an error."""
     return {"error": {"kind": kind, "message": message, "exit_code": exit_code, **more}}
@@ -64,12 +90,28 @@ def of_http(error: HTTPException) -> JSONResponse:
     return JSONResponse(told("HttpError", f"{error.detail}.", exit_code), error.status_code, headers=error.headers)
 
 
-def of_database(error: OperationalError) -> JSONResponse:
+def of_database(request: Request, error: DBAPIError) -> JSONResponse:
+    """What the database says: that it took too long, cannot take a value, or is away. All else is a defect."""
+    if isinstance(error.orig, QueryCanceled):
+        message = (
+            f"The database took more than {ASKING_SECONDS} s for this, and was stopped. Ask for less: a campaign, a type, "
+            "since a time, a smaller limit."
+        )
+        return JSONResponse(told("TookTooLong", message, 3), 503)
+    if isinstance(error, DataError):
+        return JSONResponse(told("BadRequest", f"The database cannot take a value: {first_line(error.orig)}.", 2), 400)
+    if not unanswered(error):
+        return of_defect(request, error)
     log.warning("the database stopped answering: %s", first_line(error.orig))
+    return of_absence()
+
+
+def of_absence() -> JSONResponse:
+    """The database is away, or has no connection left."""
     return JSONResponse(told("DatabaseUnreachable", "The database does not answer. Try again.", 3), 503)
 
 
 def of_defect(request: Request, error: Exception) -> JSONResponse:
     """A defect is told without its words, which may hold what is nobody's business; the log has them."""
-    log.error("a defect at %s %s", request.method, request.url.path, exc_info=error)
+    log.error("a defect at %s %s", request.method, quote(request.url.path), exc_info=error)
     return JSONResponse(told("Defect", "This is a defect of the farm; the server's log has more.", 1), 500)

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, get_args, get_origin
+from urllib.parse import quote
 
-from fastapi import APIRouter, Body, Depends, FastAPI, Path, Query, Request
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi import APIRouter, Body, Depends, FastAPI, Path, Query, Request, Response, Security
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse
+from fastapi.routing import APIRoute
+from fastapi.security import APIKeyCookie, HTTPBearer
 from pydantic.fields import FieldInfo
 from starlette.background import BackgroundTask
 
 from farm.api import OPERATIONS, PREFIX, Download, Operation
 from farm.api.access import Access
-from farm.web.security import Caller, Policy, caller
+from farm.db.tables import Role
+from farm.web.errors import Told
+from farm.web.security import COOKIE, Caller, Policy, caller
 
+log = logging.getLogger(__name__)
+
+_ERRORS = {
+    400: "What was asked for is not right; the message says what, where and what to do.",
+    401: "A token is needed, and none that is valid was sent.",
+    403: "The token's role does not allow it, or a page of another site asked.",
+    404: "There is no such thing.",
+    408: "The body did not come in time.",
+    413: "The body is too large.",
+    421: "No token is asked for, and the request does not come from this machine: see farm serve --tokens.",
+    422: "The request does not have the form that it must have.",
+    500: "A defect of the farm; the server's log has more.",
+    503: "The database or the registry does not answer, or not in time.",
+}
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "What was asked for is not right; the message says what, where and what to do."},
-    401: {"description": "A token is needed."},
-    403: {"description": "The token's role does not allow it, or a page of another site asked."},
-    404: {"description": "There is no such thing."},
-    413: {"description": "The body is too large."},
-    422: {"description": "The request does not have the form that it must have."},
-    503: {"description": "The database or the registry does not answer."},
+    status: {"description": about, "model": Told} for status, about in _ERRORS.items()
 }
 
 
@@ -46,9 +61,25 @@ def access_of(request: Request, asking: Annotated[Caller, Depends(who)]) -> Acce
     return shared.on_behalf_of(asking.name)
 
 
-def add_operations(app: FastAPI) -> None:
+class _Guarded(APIRoute):
+    """A route that asks who is there, and whether that will do, before it reads the body or says what is wrong with it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        needed: Role = vars(self.endpoint)["role"]
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            asking = await run_in_threadpool(who, request)
+            asking.need(needed)
+            request.state.caller = asking
+            return await handle(request)
+
+        return guarded
+
+
+def add_operations(app: FastAPI, policy: Policy) -> None:
     """Every operation, under `PREFIX`."""
-    router = APIRouter(prefix=PREFIX, responses=ERRORS)
+    router = APIRouter(prefix=PREFIX, responses=ERRORS, route_class=_Guarded, dependencies=_schemes(policy))
     for known in OPERATIONS.values():
         router.add_api_route(
             known.path,
@@ -59,24 +90,33 @@ def add_operations(app: FastAPI) -> None:
             tags=[known.tag],
             summary=(known.function.__doc__ or "").partition("\n")[0],
             description=f"{inspect.cleandoc(known.function.__doc__ or '')}\n\nNeeds the role {known.role}.",
-            response_model=None if _sends_file(known) else known.hints["return"],
-            response_class=FileResponse if _sends_file(known) else JSONResponse,
+            **_answers(known),
         )
     app.include_router(router)
 
 
+def _schemes(policy: Policy) -> list[Any]:
+    """How a token is sent, for the API's description; `_Guarded` reads it."""
+    if not policy.tokens:
+        return []
+    bearer = HTTPBearer(auto_error=False, description="made with farm tokens create NAME --role read|submit|operate")
+    return [Security(bearer), Security(APIKeyCookie(name=COOKIE, auto_error=False, description="set by signing in"))]
+
+
 def _endpoint(known: Operation) -> Callable[..., Any]:
-    def endpoint(**given: Any) -> Any:
-        access, asking = given.pop("access"), given.pop("asking")
-        asking.need(known.role)
-        answer = known.function(access, **given)
+    def endpoint(request: Request, **given: Any) -> Any:
+        asking: Caller = request.state.caller
+        shared: Access = request.app.state.access
+        if known.role is not Role.READ:
+            log.info("%s: %s %s", asking.name, known.name, " ".join(map(quote, request.path_params.values())))
+        answer = known.function(shared.on_behalf_of(asking.name), **given)
         return _file(answer) if isinstance(answer, Download) else answer
 
     keyword = inspect.Parameter.KEYWORD_ONLY
+    endpoint.role = known.role  # type: ignore[attr-defined]
     endpoint.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
-            inspect.Parameter("access", keyword, annotation=Annotated[Access, Depends(access_of)]),
-            inspect.Parameter("asking", keyword, annotation=Annotated[Caller, Depends(who)]),
+            inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request),
             *(
                 parameter.replace(kind=keyword, annotation=_annotated(known, parameter))
                 for parameter in known.parameters
@@ -86,8 +126,11 @@ def _endpoint(known: Operation) -> Callable[..., Any]:
     return endpoint
 
 
-def _sends_file(known: Operation) -> bool:
-    return known.hints["return"] is Download
+def _answers(known: Operation) -> dict[str, Any]:
+    if known.sends is None:
+        return {"response_model": known.hints["return"]}
+    file = {"description": "The file.", "content": {known.sends: {"schema": {"type": "string"}}}}
+    return {"response_model": None, "response_class": FileResponse, "responses": {200: file}}
 
 
 def _file(made: Download) -> FileResponse:
@@ -116,5 +159,6 @@ def _annotated(known: Operation, parameter: inspect.Parameter) -> Any:
         return Annotated[kind, Query() if known.method == "GET" else Body()]
     field = next((note for note in notes if isinstance(note, FieldInfo)), None)
     place = Path if known.in_path(parameter) else Query
-    constraints = () if field is None else tuple(field.metadata)
-    return Annotated[kind, *constraints, place(description=None if field is None else field.description)]
+    if field is None:
+        return Annotated[kind, place()]
+    return Annotated[kind, *field.metadata, place(description=field.description, examples=field.examples)]

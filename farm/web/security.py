@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
-from http.cookies import SimpleCookie
 from urllib.parse import urlsplit
 
+import anyio
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from sqlalchemy import Engine
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.db import tokens
@@ -20,8 +22,15 @@ from farm.web.errors import told
 
 COOKIE = "farm_token"
 LARGEST_BODY_BYTES = 20 * 2**20
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+BODY_SECONDS = 30.0
+"""How long a body may stand still on its way here."""
+
+MOST_AT_A_TIME = 200
+"""Requests in hand: the next one is told to come again, instead of waiting behind all of them."""
+
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_OF_PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 HEADERS = {
     # Plotly and htmx style their elements by themselves.
@@ -45,7 +54,8 @@ class Policy:
 
 
 class Guard:
-    """Around the whole application: refuses requests of other sites' pages, and bodies beyond all measure.
+    """Around the whole application, its answers to defects too: refuses requests of other sites' pages, those that come
+    through a proxy where nobody is asked for a token, and bodies beyond all measure.
 
     A page of another site can make a browser send requests here, with its cookies. Browsers say where a request comes
     from, in Sec-Fetch-Site or Origin, and programs that are no browsers send neither (as net/http.CrossOriginProtection
@@ -55,31 +65,57 @@ class Guard:
     def __init__(self, app: ASGIApp, *, policy: Policy) -> None:
         self._app = app
         self._policy = policy
+        self._in_hand = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
         sender = _with_headers(send)
-        if (refused := self._refusal(scope["method"], headers)) is not None:
+        if (refused := self._refusal(scope["method"], Headers(scope=scope))) is not None:
             await refused(scope, receive, sender)
             return
-        await self._app(scope, _limited(receive), sender)
+        self._in_hand += 1
+        try:
+            await self._app(scope, _limited(receive), sender)
+        finally:
+            self._in_hand -= 1
 
     def _refusal(self, method: str, headers: Headers) -> JSONResponse | None:
         host = headers.get("host", "")
-        if not self._policy.tokens and _name_of(host) not in LOOPBACK:
-            message = (
-                f"This farm answers to localhost alone, and was asked as {host!r}: farm serve --tokens lets others in."
-            )
-            return JSONResponse(told("WrongHost", message, 2), 421)
-        if method not in _SAFE_METHODS and not _same_origin(headers, host):
-            return JSONResponse(told("CrossOrigin", "This request comes from a page of another site.", 2), 403)
+        if not self._policy.tokens:
+            if not is_loopback(_name_of(host) or ""):
+                return _refused(421, "WrongHost", f"This farm answers to localhost alone, and was asked as {host!r}.")
+            if any(name in headers for name in _OF_PROXIES):
+                return _refused(
+                    421, "ThroughProxy", "This farm answers to programs of this machine, and not to a proxy."
+                )
+        if _from_another_site(method, headers, host):
+            return _refused(403, "CrossOrigin", "This request comes from a page of another site.")
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > LARGEST_BODY_BYTES:
-            return JSONResponse(told("TooLarge", f"A body may have {LARGEST_BODY_BYTES:,} bytes.", 2), 413)
+        if not (length.isascii() and length.isdecimal()) or int(length) > LARGEST_BODY_BYTES:
+            return _refused(413, "TooLarge", TOO_LARGE)
+        if self._in_hand >= MOST_AT_A_TIME:
+            busy = _refused(503, "Busy", f"The farm has {MOST_AT_A_TIME} requests in hand. Try again.")
+            busy.headers["Retry-After"] = "5"
+            return busy
         return None
+
+
+TOO_LARGE = f"A body may have {LARGEST_BODY_BYTES:,} bytes."
+_WITH_TOKENS = " farm serve --tokens lets others in."
+
+
+def _refused(status: int, kind: str, message: str) -> JSONResponse:
+    return JSONResponse(told(kind, message + (_WITH_TOKENS if status == 421 else ""), 2), status)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address of that name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _name_of(host: str) -> str | None:
@@ -89,25 +125,44 @@ def _name_of(host: str) -> str | None:
         return None
 
 
-def _same_origin(headers: Headers, host: str) -> bool:
+def _from_another_site(method: str, headers: Headers, host: str) -> bool:
+    """Whether a page of another site made a browser ask. It may link here, and nothing else: no picture, no script."""
     if (site := headers.get("sec-fetch-site")) is not None:
-        return site in ("same-origin", "none")
-    if (origin := headers.get("origin")) is not None:
-        return urlsplit(origin).netloc == host
-    return True
+        linked = method in _SAFE_METHODS and headers.get("sec-fetch-mode") == "navigate"
+        return site not in ("same-origin", "none") and not linked
+    if method in _SAFE_METHODS or (origin := headers.get("origin")) is None:
+        return False
+    return not _same_place(origin, host)
+
+
+def _same_place(origin: str, host: str) -> bool:
+    """Whether an origin has that host and port; of its scheme a server behind a proxy knows nothing."""
+    try:
+        there, here = urlsplit(origin), urlsplit(f"//{host}")
+        usual = _DEFAULT_PORTS.get(there.scheme)
+        same_port = (there.port or usual) == (here.port or usual)
+    except ValueError:
+        return False
+    return usual is not None and there.hostname is not None and there.hostname == here.hostname and same_port
 
 
 def _limited(receive: Receive) -> Receive:
-    """Bodies without a length are cut off where they get too long: the request ends there."""
-    read = 0
+    """Ends a request whose body gets too long, whatever length it named, or stands still on its way."""
+    read, more = 0, True
 
     async def limited() -> Message:
-        nonlocal read
-        message = await receive()
-        if message["type"] == "http.request":
-            read += len(message.get("body", b""))
-            if read > LARGEST_BODY_BYTES:
-                return {"type": "http.disconnect"}
+        nonlocal read, more
+        if not more:
+            return await receive()
+        try:
+            with anyio.fail_after(BODY_SECONDS):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, "The body of this request did not come in time") from None
+        read += len(message.get("body", b""))
+        more = message["type"] == "http.request" and message.get("more_body", False)
+        if read > LARGEST_BODY_BYTES:
+            raise HTTPException(413, TOO_LARGE.removesuffix("."))
         return message
 
     return limited
@@ -159,5 +214,4 @@ def _given(request: Request) -> str | None:
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and credentials.strip():
         return credentials.strip()
-    cookies = SimpleCookie(request.headers.get("cookie", ""))
-    return cookies[COOKIE].value if COOKIE in cookies else None
+    return request.cookies.get(COOKIE) or None

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import ipaddress
-import logging
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import uvicorn
 
 from farm.api.access import Access
-from farm.errors import AddressUnusable, ServingRefused
+from farm.errors import AddressUnusable, ServingRefused, first_line
 from farm.web.app import make_app
-from farm.web.security import Policy
+from farm.web.security import Policy, is_loopback
 
-log = logging.getLogger(__name__)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address of that name."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+MOST_CONNECTIONS = 1000
+"""Connections at a time; the next one is answered 503. A page keeps up to six open."""
 
 
 def require_safe(host: str, *, tokens: bool) -> None:
@@ -42,8 +33,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise AddressUnusable(address=f"{host}:{port}", why=error.strerror or error) from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no DNS can have
+        raise AddressUnusable(address=f"{host}:{port}", why=getattr(error, "strerror", None) or error) from None
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -63,14 +54,25 @@ def serve(
     key: Path | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serves until SIGINT or SIGTERM. `ready` is called once before the first request is taken."""
+    """Serves until SIGINT or SIGTERM: what is in hand is answered, for five seconds. `ready` is called once before that.
+
+    Raises `ServingRefused` where certificate and key are of no use.
+    """
     config = uvicorn.Config(
         make_app(access, policy=Policy(tokens=tokens)),
         log_config=None,
+        http="h11",  # which bounds the size of headers
+        access_log=False,
+        limit_concurrency=MOST_CONNECTIONS,
         server_header=False,
         timeout_graceful_shutdown=5,
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        raise ServingRefused(detail=f"{certificate} and {key} cannot be used for HTTPS: {first_line(error)}.") from None
     ready()
-    uvicorn.Server(config).run([listener])
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again that ended it
+        uvicorn.Server(config).run([listener])

@@ -559,3 +559,15 @@ def test_the_command_makes_a_reader_with_the_password_that_it_is_given_or_makes(
     embedded = command(name, role="reader-role", FARM_DATABASE_URL="")
     assert embedded.returncode == 2
     assert "Set FARM_DATABASE_URL to a Postgres that readers reach" in " ".join(embedded.stderr.split())
+
+
+@pytest.mark.parametrize("set_up", [set_up_worker_role, set_up_reader_role])
+def test_neither_workers_nor_readers_reach_tokens(engine: Engine, name: str, set_up: Callable[..., None]) -> None:
+    asked = "SELECT has_any_column_privilege(:name, 'tokens', :what)"
+    with engine.begin() as connection:
+        set_up(connection, name, password=None)
+        for what in ("SELECT", "INSERT", "UPDATE", "REFERENCES"):
+            assert not connection.execute(text(asked), {"name": name, "what": what}).scalar_one()
+        for what in ("DELETE", "TRUNCATE", "TRIGGER"):
+            of_all = asked.replace("has_any_column_privilege", "has_table_privilege")
+            assert not connection.execute(text(of_all), {"name": name, "what": what}).scalar_one()

@@ -94,7 +94,13 @@ def tables_in(path: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("document", "figures"),
-    [("README.md", 2), ("docs/scale.md", 5), ("docs/measuring.md", 5), ("docs/reporting.md", 1)],
+    [
+        ("README.md", 2),
+        ("docs/scale.md", 5),
+        ("docs/measuring.md", 5),
+        ("docs/reporting.md", 1),
+        ("docs/serving.md", 1),
+    ],
 )
 def test_documents_show_the_figures_of_the_committed_benchmarks(document: str, figures: int) -> None:
     results = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
@@ -110,7 +116,7 @@ def test_documents_show_the_figures_of_the_committed_benchmarks(document: str, f
 
 def test_compose_runs_programs_that_exist() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    for name in ("migrate", "coordinator", "trainer", "worker-cpu", "worker-gpu"):
+    for name in ("migrate", "coordinator", "trainer", "web", "worker-cpu", "worker-gpu"):
         words = COMPOSE["services"][name]["command"]
         lines = [line.split() for line in words[2].split("&&")] if words[:2] == ["sh", "-c"] else [words]
         for line in lines:
@@ -145,8 +151,13 @@ def test_compose_has_no_default_password_and_its_example_names_every_variable() 
 
 def test_compose_sets_variables_that_the_settings_read() -> None:
     known = {f"FARM_{name.upper()}" for name in Settings.model_fields} | {"MLFLOW_TRACKING_URI"}
-    for name in ("migrate", "coordinator", "trainer", "worker-cpu", "worker-gpu"):
-        assert set(COMPOSE["services"][name]["environment"]) <= known
+    for name in ("migrate", "coordinator", "trainer", "web", "worker-cpu", "worker-gpu"):
+        assert set(COMPOSE["services"][name]["environment"]) <= known | {"FORWARDED_ALLOW_IPS"}  # uvicorn's
+
+
+def test_compose_serves_the_page_to_who_has_a_token() -> None:
+    assert COMPOSE["services"]["web"]["command"] == ["farm", "serve", "--host", "0.0.0.0", "--tokens"]
+    assert COMPOSE["services"]["web"]["ports"] == ["${BIND_ADDRESS:-127.0.0.1}:8000:8000"]
 
 
 def test_compose_gives_workers_the_role_that_it_makes_for_them_and_no_other() -> None:

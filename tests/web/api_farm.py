@@ -1,0 +1,178 @@
+"""What the tests of the API share: a farm to ask, somebody who asks, and a request for each operation."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from samples import card, cpu, document, landed, row
+from sqlalchemy import Engine, text
+
+from farm.api import OPERATIONS, PREFIX, Operation
+from farm.api.access import Access
+from farm.campaign import Campaign, KnownDevice, plan
+from farm.db import batches, campaigns, devices, tokens
+from farm.db.batches import Failure
+from farm.db.tables import FailureKind, Role
+from farm.measurement import Source
+from farm.web.app import make_app
+from farm.web.security import Policy
+
+HERE = "http://localhost:8000"
+
+CAMPAIGN = """\
+name: asked
+owner: ann
+targets: any
+problems: {m: 64, n: [64, 128], k: 64, types: f32}
+kernels: [{family: blas, threads: 1}]
+"""
+
+EXAMPLES: dict[str, Any] = {
+    "submission": {"text": CAMPAIGN},
+    "chosen": {"which": ["CPU-1"]},
+    "choice": {},
+    "asked": {"configurations": ["tiled(tile=16) 512x512x512 f32"]},
+    "campaign": "small",
+    "name": "nvidia-h200",
+    "shape": "512x512x512",
+}
+"""What an operation must be given, by the parameter's name."""
+
+
+def fill(engine: Engine) -> None:
+    """Two devices, a campaign with results, a failure and jobs that wait, another that is done, and a sentinel."""
+    with engine.begin() as connection:
+        device_id = devices.register(connection, host="here", host_facts={}, device=cpu())
+        card_id = devices.register(connection, host="there", host_facts={}, device=card())
+    for number, name in enumerate(("done", "small")):
+        with engine.begin() as connection:
+            known = [KnownDevice(*found) for found in campaigns.known_devices(connection)]
+            campaign = Campaign.from_document(
+                document(name=name, problems={"m": 64 + number, "n": 64, "k": [32, 64], "types": ["f32"]})
+            )
+            stored = campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
+    with engine.begin() as connection:
+        lane = next(one for one in batches.candidates(connection) if one.campaign_id == stored.campaign_id)
+        assert batches.lock(connection, lane.lane_id)
+        batch_id = batches.form(connection, lane, queue="gpu.cpu-test", jobs=3)
+        assert batch_id
+        lease = batches.claim(connection, batch_id, device_id=device_id, lease_seconds=60)
+        assert lease is not None
+        first, *rest = lease.jobs
+        failure = Failure(FailureKind.FAILED, "out of memory")
+        batches.land(connection, lease, [(job, row()) for job in rest], {first.id: failure})
+        batches.fold(connection)
+    of_card = "tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"
+    landed(engine, card_id, [(of_card, row(power_w=300.0)), (of_card, row(source=Source.SENTINEL))], campaign_id=1)
+
+
+class Client:
+    """Requests to an application in this process, which works in a thread of its own."""
+
+    def __init__(self, app: Any, portal: BlockingPortal) -> None:
+        self._portal = portal
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self._client = httpx.AsyncClient(transport=transport, base_url=HERE)
+
+    def request(self, method: str, path: str, **more: Any) -> httpx.Response:
+        return self._portal.call(partial(self._client.request, method, path, **more))
+
+    def close(self) -> None:
+        self._portal.call(self._client.aclose)
+
+
+@dataclass
+class Asking:
+    """Somebody with or without a token."""
+
+    client: Client
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return self.request("GET", path, **more)
+
+    def post(self, path: str, document: object = None, **more: Any) -> httpx.Response:
+        return self.request("POST", path, **({"json": document} if document is not None else {}), **more)
+
+    def request(self, method: str, path: str, *, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
+        return self.client.request(method, path, headers={**self.headers, **(headers or {})}, **more)
+
+    def ask(self, known: Operation, given: dict[str, Any] | None = None, **more: Any) -> httpx.Response:
+        """What an operation answers to the parameters that it must have, and those given."""
+        return self.request(known.method, **request_of(known, given or {}), **more)
+
+
+def request_of(known: Operation, given: dict[str, Any]) -> dict[str, Any]:
+    path, query, body = PREFIX + known.path, dict[str, Any](), None
+    for parameter in known.parameters:
+        needed = parameter.default is parameter.empty
+        if parameter.name not in given and not needed:
+            continue
+        value = given.get(parameter.name, EXAMPLES.get(parameter.name))
+        assert value is not None, f"EXAMPLES has nothing for {parameter.name} of {known.name}"
+        if known.in_path(parameter):
+            path = path.replace(f"{{{parameter.name}}}", quote(str(value), safe=""))
+        elif known.is_body(parameter):
+            body = value
+        else:
+            query[parameter.name] = value
+    return {"path": path, "params": query, **({} if body is None else {"json": body})}
+
+
+def operation_called(name: str) -> Operation:
+    return next(known for known in OPERATIONS.values() if known.name == name)
+
+
+class Served:
+    """A farm's application in this process."""
+
+    def __init__(self, access: Access, *, tokens: bool) -> None:
+        self.app = make_app(access, policy=Policy(tokens=tokens))
+        self.engine = access.session.engine
+        self.tokens: dict[str, str] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        portal = self._stack.enter_context(start_blocking_portal())
+        self._stack.enter_context(portal.wrap_async_context_manager(self.app.router.lifespan_context(self.app)))
+        self._client = Client(self.app, portal)
+        self._stack.callback(self._client.close)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def make(self, name: str, role: Role, lifetime: timedelta | None = None) -> str:
+        with self.engine.begin() as connection:
+            self.tokens[name] = tokens.create(connection, name, role, by="test", lifetime=lifetime)
+        return self.tokens[name]
+
+    def asking(self, token: str | None = None) -> Asking:
+        """Somebody with the token of that name, or with none."""
+        return Asking(self._client, {} if token is None else {"Authorization": f"Bearer {self.tokens[token]}"})
+
+    def execute(self, statement: str) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(text(statement))
+
+
+def told(answer: httpx.Response) -> dict[str, Any]:
+    """The error of an answer, which must be one in the form that all have."""
+    assert answer.headers["content-type"] == "application/json"
+    found: dict[str, Any] = json.loads(answer.text, parse_constant=no_constant)["error"]
+    assert {"kind", "message", "exit_code"} <= set(found)
+    assert "Traceback" not in found["message"]
+    return found
+
+
+def no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")

@@ -1,0 +1,61 @@
+"""The API against its own description: schemathesis asks a real server what it makes of that, the same each time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from serving_process import serving
+from sqlalchemy import Engine
+
+from farm.api import PREFIX
+from farm.api.access import Access
+from farm.db import tokens
+from farm.db.tables import Role
+
+EXAMPLES = 5
+"""Requests of each operation that are drawn, beside those that go through its description line by line."""
+
+CHECKS = (
+    "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
+    "response_schema_conformance", "negative_data_rejection", "missing_required_header", "unsupported_method", "ignored_auth",
+    "use_after_free", "ensure_resource_availability",
+)  # fmt: skip
+"""All but `positive_data_acceptance`: that words are words does not make a shape of them, or the name of a campaign."""
+
+
+THERE = """
+[parameters]
+"path.campaign" = "small"
+"path.name" = "nvidia-h200"
+"""
+"""What the farm has, so that more is tried than what is said of things that it has not."""
+
+
+def check(address: str, folder: Path, token: str) -> None:
+    """Whether the farm answers as it says; the other half of the requests is made to be refused."""
+    (folder / "schemathesis.toml").write_text(THERE)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "schemathesis.cli", "run", f"{address}{PREFIX}/openapi.json", "--phases", "examples,coverage,fuzzing",
+            "--max-examples", str(EXAMPLES), "--generation-deterministic", "--no-shrink",
+            "--checks", ",".join(CHECKS), "--workers", "2", "--continue-on-failure", "--no-color",
+            "--header", f"Authorization: Bearer {token}",
+        ],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
+
+
+def test_every_operation_answers_as_it_is_described(
+    api_access_with_model: Access, engine: Engine, database_url: str, tmp_path: Path
+) -> None:
+    with engine.begin() as connection:
+        made = tokens.create(connection, "ann", Role.OPERATE, by="test")
+    variables = {"MLFLOW_TRACKING_URI": api_access_with_model.settings.tracking_uri}
+    with serving(tmp_path, database_url, "--tokens", **variables) as served:
+        check(served.address, tmp_path, made)
+        assert served.stop() == 0
+    assert "Traceback" not in served.said
+    assert made not in served.said

@@ -1,0 +1,139 @@
+"""`farm serve` as a process: whom it lets in, what it says, how it ends, and HTTPS."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+from commands import farm_in, refused
+from serving_process import serving
+from sqlalchemy import Engine, make_url
+
+from farm.api import PREFIX
+from farm.db import tokens
+from farm.db.tables import Role
+from farm.errors import AddressUnusable, ServingRefused
+from farm.web.serving import listening, require_safe
+
+DEVICES = f"{PREFIX}/devices"
+
+
+def made(folder: Path, name: str = "localhost") -> tuple[Path, Path]:
+    """A certificate that signs itself, and its key."""
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+            "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name},IP:127.0.0.1", "-keyout", key, "-out", certificate,
+        ],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return certificate, key
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_this_machine_until_it_is_stopped(
+    engine: Engine, database_url: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    with serving(tmp_path, database_url) as served:
+        assert served.address.startswith("http://127.0.0.1:")
+        assert httpx.get(served.address + DEVICES).json() == []
+        assert httpx.get(served.address + DEVICES, headers={"Host": "evil.example"}).status_code == 421
+        assert "server" not in httpx.get(served.address + "/nowhere").headers
+        assert served.stop(number) == 0
+    assert "everybody on this machine, and nobody else" in served.said
+    assert "Traceback" not in served.said
+
+
+def test_with_tokens_it_serves_who_has_one_over_https_and_says_no_secret(
+    engine: Engine, database_url: str, tmp_path: Path
+) -> None:
+    certificate, key = made(tmp_path)
+    options = ("--host", "0.0.0.0", "--tokens", "--certificate", str(certificate), "--key", str(key))
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    with serving(
+        tmp_path, database_url, *options, FARM_LOG_LEVEL="DEBUG", FARM_API_TOKEN="gfarm_of-the-environment"
+    ) as served:
+        assert served.address.startswith("https://0.0.0.0:")
+        url = served.address.replace("0.0.0.0", "127.0.0.1") + DEVICES
+        assert httpx.get(url, verify=trusting).status_code == 401
+        with engine.begin() as connection:
+            token = tokens.create(connection, "ann", Role.READ, by="test")
+        headers = {"Authorization": f"Bearer {token}"}
+        assert httpx.get(url, verify=trusting, headers=headers).status_code == 200
+        with engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE devices RENAME TO gone")
+        assert httpx.get(f"{url}?x={token}", verify=trusting, headers=headers).status_code == 500
+        with socket.create_connection(("127.0.0.1", int(served.address.rpartition(":")[2]))) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\nAuthorization: Bearer " + token.encode() + b"\r\n\r\n")
+            plain.recv(1000)
+        assert served.stop() == 0
+    assert "No token is valid yet, so nobody is let in" in served.said
+    assert "a defect at GET" in served.said
+    for secret in (token, str(make_url(database_url).password), "gfarm_of-the-environment"):
+        assert secret not in served.said
+
+
+def test_a_request_in_hand_is_answered_before_it_ends(engine: Engine, database_url: str, tmp_path: Path) -> None:
+    with serving(tmp_path, database_url) as served:
+        host, _, port = served.address.removeprefix("http://").partition(":")
+        body = b'{"which": ["CPU-1"]}'
+        with socket.create_connection((host, int(port)), timeout=30) as slow:
+            slow.sendall(
+                f"POST {DEVICES}/drain HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n".encode()
+            )
+            assert httpx.get(served.address + DEVICES).status_code == 200
+            served._process.send_signal(signal.SIGTERM)
+            slow.sendall(body)
+            assert slow.recv(10_000).startswith(b"HTTP/1.1 404 ")  # there is no such device, says the farm
+        assert served._process.wait(60) == 0
+
+
+def test_what_would_let_others_in_without_a_token_is_refused(database_url: str, tmp_path: Path) -> None:
+    farm = farm_in(tmp_path, database_url)
+    for host in ("0.0.0.0", "::", "192.168.0.1"):
+        refused(farm("serve", "--host", host), 2, f"--host {host} lets other machines in, so it needs --tokens")
+
+
+def test_an_address_that_cannot_be_had_is_said(engine: Engine, database_url: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = farm_in(tmp_path, database_url)("serve", "--port", str(port))
+    refused(done, 3, f"Nothing can be served at 127.0.0.1:{port}", "Name another with --host and --port")
+
+
+@pytest.mark.parametrize("host", ["203.0.113.1", "no such host", "a" * 70 + ".example", ""])
+def test_a_name_that_is_none_of_this_machine_is_said(host: str) -> None:
+    with pytest.raises(AddressUnusable, match="Name another"), listening(host, 0):
+        pass
+
+
+@pytest.mark.parametrize(("host", "safe"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("127.9.9.9", True),
+    ("0.0.0.0", False), ("::", False), ("", False), ("10.0.0.1", False), ("localhost.evil.example", False)])  # fmt: skip
+def test_only_loopback_is_safe_without_tokens(host: str, safe: bool) -> None:
+    require_safe(host, tokens=True)
+    if safe:
+        require_safe(host, tokens=False)
+    else:
+        with pytest.raises(ServingRefused, match="--tokens"):
+            require_safe(host, tokens=False)
+
+
+def test_a_certificate_that_is_none_is_said(engine: Engine, database_url: str, tmp_path: Path) -> None:
+    certificate, key = made(tmp_path)
+    _, other_key = made(tmp_path, "other")
+    nothing = tmp_path / "nothing.pem"
+    nothing.write_text("nothing")
+    farm = farm_in(tmp_path, database_url)
+    refused(farm("serve", "--port", "0", "--certificate", str(certificate)), 2, "--certificate and --key go together")
+    for chain, private in ((certificate, other_key), (nothing, key), (certificate, nothing)):
+        done = farm("serve", "--port", "0", "--certificate", str(chain), "--key", str(private))
+        refused(done, 2, "cannot be used for HTTPS")
