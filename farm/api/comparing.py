@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from farm.api.access import Access
 from farm.api.operation import Document, Download, operation
@@ -42,6 +42,12 @@ class Comparing(Document):
         default=None, ge=0, le=1000, description="which sides are slower than the baseline by more than that, in %"
     )
     predict: bool = Field(default=False, description="the champions' predictions where rows are missing, told apart")
+
+
+class Filling(Comparing):
+    """The same as a body, which has types where a query has words."""
+
+    model_config = ConfigDict(strict=True)
 
 
 class Ratio(Document):
@@ -230,7 +236,7 @@ def pairs(access: Access, asked: Comparing) -> Download:
 
 
 @operation("POST", "/compare/fill", role=Role.SUBMIT)
-def fill(access: Access, asked: Comparing) -> ComparedAndFilled:
+def fill(access: Access, asked: Filling) -> ComparedAndFilled:
     """Submit what a side lacks and another has, as a campaign for each side; the same again adds nothing."""
     from farm.compare import filling
     from farm.compare.comparing import compared

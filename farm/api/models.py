@@ -80,7 +80,9 @@ class Promotion(Document):
 
     version: str
     reason: str | None = Field(default=None, description="kept in the model's history")
-    force: bool = Field(default=False, description="also a version that leaked, or that is no better than a baseline")
+    force: bool = Field(
+        default=False, strict=True, description="also a version that leaked, or that is no better than a baseline"
+    )
 
 
 class Rollback(Document):
@@ -193,16 +195,16 @@ def rollback(access: Access, name: Name, wish: Rollback) -> Promoted:
 
 
 @operation("POST", "/predict")
-def predict(access: Access, asked: Asked) -> Predicted:
+def predict(access: Access, question: Asked) -> Predicted:
     """Predict time, power, energy and TFLOP/s with the registered model of a device type."""
-    configurations = [Configuration.parse(text) for text in asked.configurations]
-    info, model = access.models.pull(asked.device_type, asked.version)
+    configurations = [Configuration.parse(text) for text in question.configurations]
+    info, model = access.models.pull(question.device_type, question.version)
     rows = []
-    if asked.rows:
+    if question.rows:
         import pandas as pd
 
-        table = pd.DataFrame.from_records(asked.rows)
-        rows = registry.records(registry.predict_table(model, table, path=asked.rows_from or "the rows"))
+        table = pd.DataFrame.from_records(question.rows)
+        rows = registry.records(registry.predict_table(model, table, path=question.rows_from or "the rows"))
     return Predicted(
         model=info.name, version=info.version, predictions=registry.predict(model, configurations), rows=rows
     )

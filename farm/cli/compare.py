@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from farm.api import Download, comparing, farm_of
-from farm.api.comparing import SMALLER_IS_A_TIE_PCT, ComparedAndFilled, Comparing
+from farm.api.comparing import SMALLER_IS_A_TIE_PCT, ComparedAndFilled, Comparing, Filling
 from farm.cli.files import writable
 from farm.cli.output import JsonOption, emit_json, remarks
 from farm.errors import FarmError
@@ -127,7 +127,7 @@ def compare(
     written: Download | None = None
     with farm_of(settings()) as farm:
         if fill:
-            filled = farm.ask(comparing.fill, asked)
+            filled = farm.ask(comparing.fill, Filling(**asked.model_dump()))
         found = farm.ask(comparing.compare, asked) if filled is None else filled.compared
         if output is not None and found is not None:
             written = farm.ask(comparing.pairs, asked)

@@ -40,7 +40,10 @@ EXAMPLES: dict[str, Any] = {
     "submission": {"text": CAMPAIGN},
     "chosen": {"which": ["CPU-1"]},
     "choice": {},
-    "asked": {"configurations": ["tiled(tile=16) 512x512x512 f32"]},
+    "question": {"configurations": ["tiled(tile=16) 512x512x512 f32"]},
+    "asked": {"side": ["GPU-1", "GPU-2"]},
+    "promotion": {"version": "1", "force": True},
+    "wish": {},
     "campaign": "small",
     "name": "nvidia-h200",
     "shape": "512x512x512",
@@ -52,7 +55,9 @@ def fill(engine: Engine) -> None:
     """Two devices, a campaign with results, a failure and jobs that wait, another that is done, and a sentinel."""
     with engine.begin() as connection:
         device_id = devices.register(connection, host="here", host_facts={}, device=cpu())
-        card_id = devices.register(connection, host="there", host_facts={}, device=card())
+        card_id, other_id = (
+            devices.register(connection, host="there", host_facts={}, device=card(number)) for number in (1, 2)
+        )
     for number, name in enumerate(("done", "small")):
         with engine.begin() as connection:
             known = [KnownDevice(*found) for found in campaigns.known_devices(connection)]
@@ -73,6 +78,7 @@ def fill(engine: Engine) -> None:
         batches.fold(connection)
     of_card = "tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"
     landed(engine, card_id, [(of_card, row(power_w=300.0)), (of_card, row(source=Source.SENTINEL))], campaign_id=1)
+    landed(engine, other_id, [(of_card, row(2.0, power_w=300.0))], campaign_id=1)
 
 
 class Client:
@@ -121,7 +127,9 @@ def request_of(known: Operation, given: dict[str, Any]) -> dict[str, Any]:
         assert value is not None, f"EXAMPLES has nothing for {parameter.name} of {known.name}"
         if known.in_path(parameter):
             path = path.replace(f"{{{parameter.name}}}", quote(str(value), safe=""))
-        elif known.is_body(parameter):
+        elif known.is_model(parameter) and known.method == "GET":
+            query |= value
+        elif known.is_model(parameter):
             body = value
         else:
             query[parameter.name] = value

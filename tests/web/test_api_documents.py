@@ -22,8 +22,15 @@ def test_every_operation_answers_its_document(api_access_with_model: Access) -> 
         # A campaign that is cancelled is neither resumed nor tried again: that comes last.
         for known in sorted(OPERATIONS.values(), key=lambda known: known.name == "campaigns_cancel"):
             answer = served.asking().ask(known)
+            if known.name == "models_rollback":  # there was no champion before this one
+                assert told(answer)["kind"] == "NoChampionBefore"
+                continue
             assert answer.status_code == 200, (known.name, answer.text)
-            TypeAdapter(known.hints["return"]).validate_json(answer.content)
+            if known.sends is None:
+                TypeAdapter(known.hints["return"]).validate_json(answer.content)
+            else:
+                assert answer.headers["content-type"].startswith(known.sends)
+                assert answer.content
 
 
 def test_the_description_has_every_operation_with_its_role_its_errors_and_its_tokens(api_with_tokens: Served) -> None:

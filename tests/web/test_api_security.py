@@ -253,7 +253,7 @@ def strings_of(known: Operation) -> list[tuple[str, bool]]:
     """Each parameter of an operation that takes words, and each such field of its body; whether it takes several."""
     found = list[tuple[str, bool]]()
     for parameter in known.parameters:
-        if known.is_body(parameter):
+        if known.is_model(parameter):
             for name, field in parameter.annotation.model_fields.items():
                 if "str" in str(field.annotation):
                     found.append((f"{parameter.name}.{name}", "list" in str(field.annotation)))
@@ -284,10 +284,10 @@ def test_what_is_written_anywhere_stays_words(api: Asking, engine: Engine) -> No
                     told(answer)
                 assert "set-cookie" not in answer.headers
     with engine.connect() as connection:
-        assert connection.execute(text("SELECT count(*) FROM measurements")).scalar_one() == 4
+        assert connection.execute(text("SELECT count(*) FROM measurements")).scalar_one() == 5
         known = {campaign["name"] for campaign in campaigns.overview(connection, limit=500)}
         assert known == {"done", "small", "asked"}
-        assert len(devices.overview(connection, silent_after=20)) == 2
+        assert len(devices.overview(connection, silent_after=20)) == 3
 
 
 PATHS = (
