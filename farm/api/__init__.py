@@ -4,7 +4,7 @@
 ...     farm.ask(campaigns.list_, limit=10)
 """
 
-from farm.api import campaigns, devices, jobs, models, results, sentinels
+from farm.api import campaigns, comparing, devices, jobs, models, results, sentinels
 from farm.api.connecting import Direct, Farm, farm_of
 from farm.api.operation import OPERATIONS, PREFIX, Document, Operation, operation
 from farm.api.remote import Remote
@@ -18,6 +18,7 @@ __all__ = [
     "Operation",
     "Remote",
     "campaigns",
+    "comparing",
     "devices",
     "farm_of",
     "jobs",

@@ -1,0 +1,66 @@
+"""The registered models: their versions, errors, champions and cards."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Annotated
+from urllib.parse import urlsplit, urlunsplit
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from farm.api import models
+from farm.errors import NoSuchModel
+from farm.registry import ERRORS
+from farm.web.pages.rendering import Visiting, segment
+
+router = APIRouter()
+
+
+@router.get("/models", name="models")
+def list_(visit: Visiting) -> Response:
+    found = visit.ask(models.list_)
+    by_name = {name: list(versions) for name, versions in groupby(found, key=lambda model: model.name)}
+    return visit.show("models.html", models=by_name, mlflow=_of_mlflow(visit.access.settings.tracking_uri))
+
+
+@router.get("/models/{name}", name="model")
+def show(visit: Visiting, name: str, version: Annotated[str | None, Query()] = None) -> Response:
+    try:
+        found = visit.ask(models.show, name, version=version or None, card=True)
+    except NoSuchModel:
+        found = visit.ask(models.show, name, version=version or None)
+    versions = [one for one in visit.ask(models.list_) if one.name == found.name]
+    mlflow = _of_mlflow(visit.access.settings.tracking_uri)
+    return visit.show(
+        "model.html",
+        model=found,
+        versions=versions,
+        errors=ERRORS,
+        card=None if found.card is None else written(found.card),
+        mlflow=None if mlflow is None else f"{mlflow}/#/models/{segment(found.name)}/versions/{found.version}",
+    )
+
+
+def _of_mlflow(uri: str) -> str | None:
+    """Where people see the registry; None where it is no server. Without a password that may be in the address."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or parts.hostname is None:
+        return None
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+
+
+_markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+
+
+def written(text: str) -> Markup:
+    """Markdown as HTML: HTML in it stays text, and its headings go below those of the page."""
+    tokens = _markdown.parse(text)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(int(token.tag[1]) + 2, 6)}"
+        if token.type == "table_open":
+            token.attrSet("class", "plain")
+    return Markup(_markdown.renderer.render(tokens, _markdown.options, {}))  # noqa: S704
