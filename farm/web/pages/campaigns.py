@@ -133,5 +133,5 @@ def _chosen(kind: Any, value: str) -> list[Any] | None:
 
 @router.post("/campaigns/{campaign}/retry")
 def retry(visit: Visiting, campaign: str, job: Annotated[list[int] | None, Form()] = None) -> Response:
-    done = visit.ask(jobs.retry, campaign, Choice(job_ids=job or []))
+    done = visit.ask(jobs.retry, campaign, Choice(states=[], kinds=[], job_ids=job or []))
     return visit.go(f"/campaigns/{segment(campaign)}", "retried", done.reopened)

@@ -26,7 +26,9 @@ def ratios(found: Mapping[str, Any], letters: str) -> Chart | None:
     if not any(trace["x"] for trace in traces):
         return None
     ends = [value for trace in traces for value in trace["reach"]]
-    apart = max(1.02, *(max(value, 1 / value) for value in ends)) ** 1.15
+    low, high = min(0.995, *ends), max(1.005, *ends)
+    room = (high / low) ** 0.04
+    low, high = low / room, high * room
     for trace in traces:
         del trace["reach"]
     return {
@@ -35,8 +37,8 @@ def ratios(found: Mapping[str, Any], letters: str) -> Chart | None:
             "xaxis": {
                 "type": "log",
                 "title": {"text": f"time / time of {letters[0]} (baseline)"},
-                "range": [-math.log10(apart), math.log10(apart)],
-                **_ticks(apart),
+                "range": [math.log10(low), math.log10(high)],
+                **_ticks(low, high),
             },
             "yaxis": {"tickvals": list(range(len(places))), "ticktext": places, "autorange": "reversed"},
             "shapes": [{"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": {"width": 1.5}}],
@@ -48,8 +50,7 @@ def ratios(found: Mapping[str, Any], letters: str) -> Chart | None:
 
 def _groups(side: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for name in _GROUPS:
-        for label, figures in side[name].items():
-            yield label, figures
+        yield from side[name].items()
 
 
 def _dots(side: Mapping[str, Any], letter: str, number: int, places: Sequence[str]) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def _dots(side: Mapping[str, Any], letter: str, number: int, places: Sequence[st
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": f"{letter}: {side['name']}",
+        "name": letter,
         "x": [time["ratio"] for _, time in shown],
         "y": [place + offset for place, _ in shown],
         "error_x": {
@@ -76,13 +77,15 @@ def _dots(side: Mapping[str, Any], letter: str, number: int, places: Sequence[st
     }
 
 
-def _ticks(apart: float) -> dict[str, Any]:
-    """Ticks at factors that people read, as 0.8 and 1.25."""
-    steps = [1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000]
-    fit = [step for step in steps if step <= apart]
-    above = fit[-3:] if apart < 1.6 else fit[-5:]
-    values = [*(1 / step for step in reversed(above)), 1, *above]
-    return {"tickvals": values, "ticktext": [f"{value:.3g}" for value in values]}
+_STEPS = (1.001, 1.002, 1.005, 1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000)
+
+
+def _ticks(low: float, high: float) -> dict[str, Any]:
+    """Ticks at factors that people read, as 0.8 and 1.25, and not so many that they touch."""
+    apart = max(high, 1 / low)
+    steps = [step for step in _STEPS if step <= apart][-3:]
+    values = [value for value in (*(1 / step for step in reversed(steps)), 1, *steps) if low <= value <= high]
+    return {"tickvals": values, "ticktext": [f"{value:.4g}" for value in values], "tickangle": 0}
 
 
 _UNITS = {Objective.TIME: "predicted time (ms)", Objective.ENERGY: "predicted energy (mJ)"}

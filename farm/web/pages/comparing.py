@@ -38,6 +38,7 @@ def compare(
     any_source: Annotated[bool, Query()] = False,
     mixed: Annotated[bool, Query()] = False,
     carbon: Annotated[str, Query()] = "",
+    price: Annotated[str, Query()] = "",
 ) -> Response:
     sides = [one.strip() for one in side or () if one.strip()]
     asked = {
@@ -50,6 +51,7 @@ def compare(
         "any_source": any_source,
         "mixed": mixed,
         "carbon": carbon,
+        "price": price,
     }
     found, wrong = None, None
     if sides or by:
@@ -66,6 +68,7 @@ def compare(
                 mixed=mixed,
                 top=TOP,
                 carbon=_number(carbon),
+                price=price.split() or None,
             )
         except FarmError as error:
             if status_of(error) >= 500:
@@ -84,7 +87,7 @@ def compare(
         wrong=wrong,
         letters=LETTERS,
         chart=None if found is None else charts.ratios(found.model_dump(), LETTERS),
-        again=linked("/api/v1/compare", {**asked, "top": TOP}),
+        again=linked("/api/v1/compare", {**asked, "price": price.split(), "top": TOP}),
         labelled=None if found is not None and any_source else linked("/compare", {**asked, "any_source": "true"}),
         groups=_groups(found),
         status=200 if wrong is None else status_of(wrong),
@@ -102,9 +105,8 @@ def _number(text: str) -> float | None:
 
 def _names(visit: Visit) -> tuple[list[str], list[str]]:
     """What sides may be named by, and the types among them."""
-    known = visit.ask(devices.list_)
-    types = sorted({device.type for device in known})
-    return [*types, *sorted({device.host for device in known}), *(device.uuid for device in known)], types
+    known = visit.ask(devices.names)
+    return [*known.types, *known.hosts, *known.uuids], known.types
 
 
 def _groups(found: Compared | None) -> list[str]:

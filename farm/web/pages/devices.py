@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from farm.api import devices
 from farm.api.devices import Which
+from farm.db.progress import Presence
 from farm.errors import BadInput
 from farm.web.pages.rendering import Visiting, linked
 
@@ -25,7 +26,9 @@ _ACTIONS = {
 @router.get("/devices", name="devices")
 def list_(visit: Visiting, host: Annotated[str, Query()] = "", type: Annotated[str, Query()] = "") -> Response:  # noqa: A002
     found = visit.ask(devices.list_, host=host or None, type=type or None)
-    by_host = {name: list(those) for name, those in groupby(sorted(found, key=lambda d: d.host), key=lambda d: d.host)}
+    # What was measured elsewhere has no worker to look after.
+    found.sort(key=lambda device: (device.presence is Presence.IMPORTED, device.host))
+    by_host = {name: list(those) for name, those in groupby(found, key=lambda device: device.host)}
     return visit.show(
         "devices.html",
         hosts=by_host,

@@ -13,10 +13,14 @@ from markupsafe import Markup
 
 from farm.api import models
 from farm.errors import NoSuchModel
-from farm.registry import ERRORS
+from farm.registry import Metrics
 from farm.web.pages.rendering import Visiting, segment
 
 router = APIRouter()
+
+TARGETS = {"runtime_ms": "Runtime", "power_w": "Power", "energy_mj": "Energy", "tflops": "TFLOP/s"}
+FIRST_FOLD = "unseen_shapes"
+"""The errors to quote."""
 
 
 @router.get("/models", name="models")
@@ -38,10 +42,17 @@ def show(visit: Visiting, name: str, version: Annotated[str | None, Query()] = N
         "model.html",
         model=found,
         versions=versions,
-        errors=ERRORS,
+        targets=TARGETS,
+        folds=_folds(found.metrics),
         card=None if found.card is None else written(found.card),
         mlflow=None if mlflow is None else f"{mlflow}/#/models/{segment(found.name)}/versions/{found.version}",
     )
+
+
+def _folds(metrics: Metrics) -> Metrics:
+    """Those that say something of a target, the ones to quote first."""
+    known = {fold: of for fold, of in sorted(metrics.items()) if of.keys() & TARGETS.keys()}
+    return dict(sorted(known.items(), key=lambda item: item[0] != FIRST_FOLD))
 
 
 def _of_mlflow(uri: str) -> str | None:
@@ -63,4 +74,4 @@ def written(text: str) -> Markup:
             token.tag = f"h{min(int(token.tag[1]) + 2, 6)}"
         if token.type == "table_open":
             token.attrSet("class", "plain")
-    return Markup(_markdown.renderer.render(tokens, _markdown.options, {}))  # noqa: S704
+    return Markup(_markdown.renderer.render(tokens, _markdown.options, {}))

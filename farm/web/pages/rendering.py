@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from math import isnan
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -15,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 import farm
 from farm.api import OPERATIONS
 from farm.api.access import Access
+from farm.db.imports import UUID_PREFIX
 from farm.db.tables import Role
 from farm.texts import configuration_text, kernel_text, rate_text, seconds_text, share_text, types_text
 from farm.web.pages import said
@@ -41,7 +43,7 @@ NAVIGATION = (
 
 def figure(value: float | None, digits: int = 4) -> str:
     """`1,240`, `0.01235`, or `–`: as tables on the command line have it."""
-    if value is None or value != value:
+    if value is None or isnan(value):
         return "–"
     if isinstance(value, int) or abs(value) >= 10_000:
         return f"{value:,.0f}"
@@ -77,8 +79,10 @@ def linked(path: str, query: Mapping[str, Any]) -> str:
 
 
 def shortened(uuid: str) -> str:
-    """`GPU-f168d49b…`: what people know a device by, as the beginning of a UUID names it."""
-    return uuid if len(uuid) <= 20 else f"{uuid[:16]}…"
+    """`GPU-f168d49b…`, and `IMP-10e2…GPU-f168d49b…` of a device whose rows were imported: what tells devices apart."""
+    if uuid.startswith(UUID_PREFIX):
+        return f"{uuid[:8]}…{shortened(uuid.removeprefix(UUID_PREFIX).partition('-')[2])}"
+    return uuid if len(uuid) <= 20 else f"{uuid[:12]}…"
 
 
 def short_types(text: str) -> str:

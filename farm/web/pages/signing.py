@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
@@ -64,7 +64,13 @@ def sign_out() -> Response:
 
 
 def _form(request: Request, after: str, *, refused: bool = False) -> Response:
-    context = {"after": after, "refused": refused, "request": request, "caller": None, "said": said.heard(request)}
+    context: dict[str, Any] = {
+        "after": after,
+        "refused": refused,
+        "request": request,
+        "caller": None,
+        "said": said.heard(request),
+    }
     answer = Response(rendered("login.html", **context), 401 if refused else 200, media_type=HTML)
     said.forget(answer)
     return answer

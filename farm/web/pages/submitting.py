@@ -66,7 +66,7 @@ def submit(
     try:
         if file is not None and file.filename:
             name, text = _shortened(file.filename), _read(file)
-        submission = Submission(text=text, name=name, allow_missing=allow_missing)
+        submission = Submission(text=text, name=name, owner=None, allow_missing=allow_missing)
         if to == "submit":
             done = visit.ask(campaigns.submit, submission)
             message = "submitted" if done.new else "more" if done.new_jobs else "known"

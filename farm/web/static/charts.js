@@ -27,7 +27,7 @@
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: ink },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: 8, r: 16, t: 8, b: 44 },
+      margin: { l: 8, r: 20, t: 8, b: 52 },
       xaxis: { ...axis, ...layout.xaxis, ...(narrow ? { nticks: 4 } : {}) },
       yaxis: { ...axis, automargin: true, ...layout.yaxis, showgrid: false, zeroline: false },
       legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0 },
