@@ -45,7 +45,9 @@ def add_pages(app: FastAPI) -> None:
 
 def readable(request: Request, answer: JSONResponse) -> Response:
     """An error as a page where a person asked for one, and as it is where a program did."""
-    if request.url.path.startswith("/api/") or (HTML not in request.headers.get("accept", "") and not is_update(request)):
+    if request.url.path.startswith("/api/") or (
+        HTML not in request.headers.get("accept", "") and not is_update(request)
+    ):
         return answer
     if answer.status_code == 401:
         return _to_sign_in(request)

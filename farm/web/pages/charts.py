@@ -77,14 +77,15 @@ def _dots(side: Mapping[str, Any], letter: str, number: int, places: Sequence[st
     }
 
 
-_STEPS = (1.001, 1.002, 1.005, 1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000)
+_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 9, 19, 49, 99, 999)
+"""By how much more than 1."""
 
 
 def _ticks(low: float, high: float) -> dict[str, Any]:
-    """Ticks at factors that people read, as 0.8 and 1.25, and not so many that they touch."""
-    apart = max(high, 1 / low)
-    steps = [step for step in _STEPS if step <= apart][-3:]
-    values = [value for value in (*(1 / step for step in reversed(steps)), 1, *steps) if low <= value <= high]
+    """Ticks at factors that people read, as 0.99, 0.8 and 1.25, and not so many that they touch."""
+    steps = [step for step in _STEPS if 1 + step <= max(high, 1 / low)][-3:]
+    below = [1 - step if step < 0.2 else 1 / (1 + step) for step in reversed(steps)]
+    values = [value for value in (*below, 1, *(1 + step for step in steps)) if low <= value <= high]
     return {"tickvals": values, "ticktext": [f"{value:.4g}" for value in values], "tickangle": 0}
 
 

@@ -9,6 +9,9 @@ from urllib.parse import urlsplit, urlunsplit
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
 
 from farm.api import models
@@ -66,12 +69,20 @@ def _of_mlflow(uri: str) -> str | None:
 _markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 
 
+def _focusable(renderer: RendererHTML, tokens: list[Token], which: int, options: OptionsDict, env: EnvType) -> str:
+    """What may be wider than the page is scrolled by keyboard too."""
+    return renderer.fence(tokens, which, options, env).replace("<pre>", '<pre tabindex="0">', 1)
+
+
+_markdown.add_render_rule("fence", _focusable)
+_BEFORE_TABLE = '<div class="scroll" role="region" aria-label="Table" tabindex="0">'
+
+
 def written(text: str) -> Markup:
     """Markdown as HTML: HTML in it stays text, and its headings go below those of the page."""
     tokens = _markdown.parse(text)
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1]) + 2, 6)}"
-        if token.type == "table_open":
-            token.attrSet("class", "plain")
-    return Markup(_markdown.renderer.render(tokens, _markdown.options, {}))
+    made: str = _markdown.renderer.render(tokens, _markdown.options, {})
+    return Markup(made.replace("<table>", f"{_BEFORE_TABLE}<table>").replace("</table>", "</table></div>"))

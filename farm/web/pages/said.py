@@ -8,20 +8,33 @@ from fastapi.responses import Response
 COOKIE = "farm_said"
 SECONDS = 60
 
-WORDS = {
-    "submitted": "Submitted: {count} jobs.",
-    "known": "This campaign was known already, with all its jobs: nothing is measured again.",
-    "more": "This campaign was known already, and {count} jobs were added to it.",
-    "paused": "Paused: what is in hand still lands, and no further job starts until it is resumed.",
-    "resumed": "It goes on.",
-    "cancelled": "Cancelled: nothing more of it is measured. Its results stay.",
-    "unchanged": "It was so already; nothing changed.",
-    "retried": "{count} jobs are open again, with all their attempts before them.",
-    "drained": "{count} devices get no more work; what they hold they finish.",
-    "quarantined": "{count} devices finish the job in hand and are used no more.",
-    "taken-back": "{count} devices take work again.",
-    "signed-out": "Signed out.",
+WORDS: dict[str, tuple[str, str]] = {
+    "submitted": ("Submitted: {count} job.", "Submitted: {count} jobs."),
+    "known": ("This campaign was known already, with all its jobs: nothing is measured again.",) * 2,
+    "more": (
+        "This campaign was known already, and {count} job was added to it.",
+        "This campaign was known already, and {count} jobs were added to it.",
+    ),
+    "paused": ("Paused: what is in hand still lands, and no further job starts until it is resumed.",) * 2,
+    "resumed": ("It goes on.",) * 2,
+    "cancelled": ("Cancelled: nothing more of it is measured. Its results stay.",) * 2,
+    "unchanged": ("It was so already; nothing changed.",) * 2,
+    "retried": (
+        "{count} job is open again, with all its attempts before it.",
+        "{count} jobs are open again, with all their attempts before them.",
+    ),
+    "drained": (
+        "{count} device gets no more work; what it holds it finishes.",
+        "{count} devices get no more work; what they hold they finish.",
+    ),
+    "quarantined": (
+        "{count} device finishes the job in hand and is used no more.",
+        "{count} devices finish the job in hand and are used no more.",
+    ),
+    "taken-back": ("{count} device takes work again.", "{count} devices take work again."),
+    "signed-out": ("Signed out.",) * 2,
 }
+"""Of one, and of several or none."""
 
 
 def say(answer: Response, message: str, count: int) -> None:
@@ -35,8 +48,8 @@ def heard(request: Request) -> str | None:
     message, _, count = request.cookies.get(COOKIE, "").partition(".")
     if message not in WORDS or not count.isdecimal() or len(count) > 12:
         return None
-    text = WORDS[message].format(count=f"{int(count):,}")
-    return text.replace("1 jobs are", "1 job is").replace("1 devices", "1 device") if int(count) == 1 else text
+    one, several = WORDS[message]
+    return (one if int(count) == 1 else several).format(count=f"{int(count):,}")
 
 
 def forget(answer: Response) -> None:

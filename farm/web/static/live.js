@@ -14,9 +14,7 @@
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) document.querySelectorAll("[data-live]").forEach((live) => htmx.trigger(live, "refresh"));
   });
-  for (const failed of ["htmx:sendError", "htmx:responseError", "htmx:timeout"])
-    document.addEventListener(failed, () => (lost().hidden = false));
-  document.addEventListener("htmx:afterOnLoad", () => (lost().hidden = true));
+  document.addEventListener("htmx:afterRequest", (event) => (lost().hidden = event.detail.successful === true));
 
   const dark = () => {
     const chosen = document.documentElement.dataset.theme;
