@@ -68,7 +68,6 @@ def test_only_the_campaigns_that_are_asked_for_are_looked_at() -> None:
     assert len(what_is_stuck(stands)) == 2
 
 
-
 def test_what_waits_for_a_live_device_is_not_stuck() -> None:
     assert LANE.open == LANE.waiting == 77
     assert what_is_stuck(farm(LANE)) == []
