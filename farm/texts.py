@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from farm.kernels import Kernel
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
@@ -39,3 +42,25 @@ def seconds_text(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def kernel_text(row: Mapping[str, Any]) -> str:
+    """`tiled(tile=16)` from the columns family and parameters."""
+    return str(Kernel(row["family"], tuple(sorted(row["parameters"].items()))))
+
+
+def types_text(row: Mapping[str, Any]) -> str:
+    """`f32`, or `f16:f16:f32` where input, output and accumulator differ."""
+    return types_of_text(f"{row['ab']}:{row['cd']}:{row['acc']}")
+
+
+def types_of_text(types: str) -> str:
+    """`f32` for `f32:f32:f32`; others as they are."""
+    kinds = types.split(":")
+    return kinds[0] if len(set(kinds)) == 1 else types
+
+
+def configuration_text(row: Mapping[str, Any]) -> str:
+    """`tiled(tile=16) 512x512x512 f32 nn` from the columns of a configuration; alpha and beta where they are not 1 and 0."""
+    scalars = "" if (row["alpha"], row["beta"]) == (1, 0) else f" alpha={row['alpha']:g} beta={row['beta']:g}"
+    return f"{kernel_text(row)} {row['m']}x{row['n']}x{row['k']} {types_text(row)} {row['layout']}{scalars}"

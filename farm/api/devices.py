@@ -57,6 +57,26 @@ class DeviceLine(Document):
     measured_at: datetime | None = Field(default=None, description="when its newest row landed")
 
 
+class Counted(Document):
+    """Devices by what is heard of them. Those that take work are busy or idle."""
+
+    announced: int = Field(description="all that were ever announced by a worker")
+    live: int
+    busy: int
+    idle: int
+    silent: int
+    drained: int
+    quarantined: int
+
+
+class Names(Document):
+    """By what devices can be named, of all that were ever announced or imported."""
+
+    types: list[str]
+    hosts: list[str]
+    uuids: list[str]
+
+
 class Which(Document):
     """Devices: UUIDs, beginnings of them that no other has, or host:NAME."""
 
@@ -106,6 +126,37 @@ def list_(
         for d in sorted(known, key=lambda d: d.presence is not Presence.SILENT)
         if host in (None, d.host) and type in (None, d.type)
     ]
+
+
+@operation("GET", "/devices/counts")
+def counts(access: Access) -> Counted:
+    """How many devices there are, and how many of them work, idle, are silent, or are kept from work."""
+    with access.connect() as connection:
+        known = progress.devices(connection, silent_after=access.silent_after)
+    # What was measured elsewhere has no worker.
+    known = [device for device in known if device.presence is not Presence.IMPORTED]
+    able = [device for device in known if device.takes_work]
+    return Counted(
+        announced=len(known),
+        live=sum(device.presence is Presence.LIVE for device in known),
+        busy=sum(device.batch_id is not None for device in able),
+        idle=sum(device.batch_id is None for device in able),
+        silent=sum(device.presence is Presence.SILENT for device in known),
+        drained=sum(device.state is DeviceState.DRAINED for device in known),
+        quarantined=sum(device.state is DeviceState.QUARANTINED for device in known),
+    )
+
+
+@operation("GET", "/devices/names")
+def names(access: Access) -> Names:
+    """What devices are named by: their types, their hosts and their UUIDs."""
+    with access.connect() as connection:
+        known = progress.devices(connection, silent_after=access.silent_after)
+    return Names(
+        types=sorted({device.type for device in known}),
+        hosts=sorted({device.host for device in known}),
+        uuids=[device.uuid for device in known],
+    )
 
 
 @operation("POST", "/devices/drain", role=Role.OPERATE)

@@ -10,9 +10,9 @@ import typer
 from farm.api import farm_of, results
 from farm.api.results import BestOf
 from farm.cli.campaigns import CampaignArgument
-from farm.cli.output import JsonOption, console, emit_json, remarks, table, types_of_text
+from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.settings import settings
-from farm.texts import seconds_text
+from farm.texts import seconds_text, types_of_text
 
 MOST_ROWS = 30
 """Problems on the terminal, unless --limit says otherwise."""

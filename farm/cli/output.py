@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -17,7 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from farm.kernels import Kernel
+from farm.texts import configuration_text, kernel_text, types_text
+
+__all__ = ["JsonOption", "configuration_text", "console", "emit_json", "kernel_text", "remarks", "table", "types_text"]
 
 # Piped into a file or a program, tables are as wide as they need: nothing is folded to a terminal that is not there.
 console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
@@ -73,25 +75,3 @@ def _cell(value: Any) -> str | Text:
     if isinstance(value, int):
         return f"{value:,}"
     return escape(str(value))
-
-
-def kernel_text(row: Mapping[str, Any]) -> str:
-    """`tiled(tile=16)` from the columns family and parameters."""
-    return str(Kernel(row["family"], tuple(sorted(row["parameters"].items()))))
-
-
-def types_text(row: Mapping[str, Any]) -> str:
-    """`f32`, or `f16:f16:f32` where input, output and accumulator differ."""
-    return types_of_text(f"{row['ab']}:{row['cd']}:{row['acc']}")
-
-
-def types_of_text(types: str) -> str:
-    """`f32` for `f32:f32:f32`; others as they are."""
-    kinds = types.split(":")
-    return kinds[0] if len(set(kinds)) == 1 else types
-
-
-def configuration_text(row: Mapping[str, Any]) -> str:
-    """`tiled(tile=16) 512x512x512 f32 nn` from the columns of a configuration; alpha and beta where they are not 1 and 0."""
-    scalars = "" if (row["alpha"], row["beta"]) == (1, 0) else f" alpha={row['alpha']:g} beta={row['beta']:g}"
-    return f"{kernel_text(row)} {row['m']}x{row['n']}x{row['k']} {types_text(row)} {row['layout']}{scalars}"

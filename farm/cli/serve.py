@@ -19,7 +19,7 @@ from farm.logs import set_up_logging
 from farm.services.session import session
 from farm.settings import settings
 
-NEEDED = ("fastapi", "jinja2", "plotly", "python_multipart", "uvicorn")
+NEEDED = ("fastapi", "jinja2", "markdown_it", "plotly", "python_multipart", "uvicorn")
 """What the extra `web` brings."""
 
 

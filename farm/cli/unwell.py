@@ -11,8 +11,8 @@ from rich.text import Text
 
 from farm.api.health import FleetHealth
 from farm.cli.output import console, remarks, table
-from farm.compare.health import DeviceHealth, Estimate, Finding, Since, Verdict
-from farm.compare.health.words import percent
+from farm.compare.health import DeviceHealth, Estimate, Finding, Verdict
+from farm.compare.health.words import percent, since_text
 
 _STYLES = {Verdict.WELL: "green", Verdict.UNKNOWN: "dim"}
 
@@ -95,18 +95,6 @@ def _explain(device: DeviceHealth) -> None:
 
 def _sentence(finding: Finding) -> str:
     return finding.evidence + ("" if finding.since is None else f"; {since_text(finding.since)}") + "."
-
-
-def since_text(since: Since) -> str:
-    """`since 2026-11-20 02:14 UTC, and not yet on 2026-11-19 23:50 (99.8% that it changed then)`."""
-    text = f"since {since.at:%Y-%m-%d %H:%M} UTC"
-    if since.after is None and since.confidence is None:
-        return text + " at the latest"
-    if since.after is not None:
-        text += f", and not yet at {since.after:%Y-%m-%d %H:%M}"
-    if since.confidence is not None:
-        text += f" (that it changed: {percent(since.confidence)})"
-    return text
 
 
 def _named(devices: Sequence[DeviceHealth], found: FleetHealth) -> str:

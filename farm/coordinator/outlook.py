@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -87,9 +87,10 @@ def look(connection: Connection, settings: Settings, *, also: int | None = None)
 
 def outlooks(connection: Connection, farm: Farm, campaign_ids: Iterable[int]) -> dict[int, Outlook]:
     """What lies ahead of each of the campaigns, by id."""
-    stuck = what_is_stuck(farm)
+    paces = progress.paces(connection, campaign_ids)
+    stuck = what_is_stuck(farm, of=paces.keys())
     found: dict[int, Outlook] = {}
-    for campaign_id, pace in progress.paces(connection, campaign_ids).items():
+    for campaign_id, pace in paces.items():
         mine = tuple(s for s in stuck if s.campaign_id == campaign_id)
         active = [lane for lane in farm.lanes if lane.campaign_id == campaign_id and lane.state is CampaignState.ACTIVE]
         left = sum(lane.open + lane.later for lane in active) - sum(s.jobs for s in mine)
@@ -105,12 +106,15 @@ def outlook(connection: Connection, settings: Settings, campaign_id: int) -> Out
 # --- what is stuck -----------------------------------------------------------------------------------
 
 
-def what_is_stuck(farm: Farm) -> list[Stuck]:
-    """Jobs of active and paused campaigns that wait without a prospect, campaign by campaign."""
+def what_is_stuck(farm: Farm, *, of: Collection[int] | None = None) -> list[Stuck]:
+    """Jobs of active and paused campaigns that wait without a prospect, campaign by campaign; only `of` these, if given.
+
+    Each is held against all that may be before it, so that a list of some campaigns does well to name them.
+    """
     found: list[Stuck] = []
     by_campaign: dict[int, list[LaneNow]] = {}
     for lane in farm.lanes:
-        if lane.waiting + lane.queued + lane.later:
+        if (of is None or lane.campaign_id in of) and lane.waiting + lane.queued + lane.later:
             by_campaign.setdefault(lane.campaign_id, []).append(lane)
     for campaign_id, lanes in by_campaign.items():
         waiting = sum(lane.waiting + lane.queued + lane.later for lane in lanes)

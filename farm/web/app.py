@@ -9,7 +9,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from starlette.exceptions import HTTPException
@@ -20,6 +20,7 @@ from farm.api import PREFIX
 from farm.api.access import Access
 from farm.errors import FarmError
 from farm.web import errors
+from farm.web.pages import add_pages, readable
 from farm.web.routes import add_operations
 from farm.web.security import Guard, Policy
 
@@ -69,30 +70,31 @@ def make_app(access: Access, *, policy: Policy) -> FastAPI:
     app.state.policy = policy
     _add_errors(app)
     add_operations(app, policy)
+    add_pages(app)
     return app
 
 
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(FarmError)
-    async def _farm(_: Request, error: FarmError) -> JSONResponse:
-        return errors.of_farm(error)
+    async def _farm(request: Request, error: FarmError) -> Response:
+        return readable(request, errors.of_farm(error))
 
     @app.exception_handler(RequestValidationError)
-    async def _request(_: Request, error: RequestValidationError) -> JSONResponse:
-        return errors.of_request(error)
+    async def _request(request: Request, error: RequestValidationError) -> Response:
+        return readable(request, errors.of_request(error))
 
     @app.exception_handler(HTTPException)
-    async def _http(_: Request, error: HTTPException) -> JSONResponse:
-        return errors.of_http(error)
+    async def _http(request: Request, error: HTTPException) -> Response:
+        return readable(request, errors.of_http(error))
 
     @app.exception_handler(DBAPIError)
-    async def _database(request: Request, error: DBAPIError) -> JSONResponse:
-        return errors.of_database(request, error)
+    async def _database(request: Request, error: DBAPIError) -> Response:
+        return readable(request, errors.of_database(request, error))
 
     @app.exception_handler(NoConnectionLeft)
-    async def _busy(_: Request, __: NoConnectionLeft) -> JSONResponse:
-        return errors.of_absence()
+    async def _busy(request: Request, __: NoConnectionLeft) -> Response:
+        return readable(request, errors.of_absence())
 
     @app.exception_handler(Exception)
-    async def _defect(request: Request, error: Exception) -> JSONResponse:
-        return errors.of_defect(request, error)
+    async def _defect(request: Request, error: Exception) -> Response:
+        return readable(request, errors.of_defect(request, error))

@@ -64,6 +64,12 @@ def only(stands: Farm) -> Stuck:
     return stuck
 
 
+def test_only_the_campaigns_that_are_asked_for_are_looked_at() -> None:
+    stands = farm(LANE, replace(LANE, campaign_id=LANE.campaign_id + 1), devices=())
+    assert [one.campaign_id for one in what_is_stuck(stands, of=[LANE.campaign_id])] == [LANE.campaign_id]
+    assert len(what_is_stuck(stands)) == 2
+
+
 def test_what_waits_for_a_live_device_is_not_stuck() -> None:
     assert LANE.open == LANE.waiting == 77
     assert what_is_stuck(farm(LANE)) == []

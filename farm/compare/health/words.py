@@ -258,3 +258,15 @@ def left_out(configurations: int) -> str:
         f"{configurations:,} configurations that its peers have at other clocks, of other operands, with another L2 or "
         "from another source alone are left out"
     )
+
+
+def since_text(since: Since) -> str:
+    """`since 2026-11-20 02:14 UTC, and not yet on 2026-11-19 23:50 (99.8% that it changed then)`."""
+    text = f"since {since.at:%Y-%m-%d %H:%M} UTC"
+    if since.after is None and since.confidence is None:
+        return text + " at the latest"
+    if since.after is not None:
+        text += f", and not yet at {since.after:%Y-%m-%d %H:%M}"
+    if since.confidence is not None:
+        text += f" (that it changed: {percent(since.confidence)})"
+    return text

@@ -1,0 +1,67 @@
+"""The pages put into the application, and errors as pages where a browser asked."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+
+from farm.web.pages import (
+    assets,
+    campaigns,
+    comparing,
+    costs,
+    description,
+    devices,
+    health,
+    models,
+    results,
+    signing,
+    submitting,
+)
+from farm.web.pages.rendering import HTML, is_update, rendered
+
+PAGES = (campaigns, submitting, results, devices, health, comparing, costs, models, description, signing, assets)
+
+_TITLES = {
+    400: "That cannot be done",
+    401: "Sign in",
+    403: "Not allowed",
+    404: "Not found",
+    422: "That cannot be read",
+    500: "A defect",
+    503: "Out of reach",
+}
+
+
+def add_pages(app: FastAPI) -> None:
+    """Every page. They are no part of the API's description."""
+    router = APIRouter(include_in_schema=False)
+    for page in PAGES:
+        router.include_router(page.router)
+    app.include_router(router)
+
+
+def readable(request: Request, answer: JSONResponse) -> Response:
+    """An error as a page where a person asked for one, and as it is where a program did."""
+    if request.url.path.startswith("/api/") or (
+        HTML not in request.headers.get("accept", "") and not is_update(request)
+    ):
+        return answer
+    if answer.status_code == 401:
+        return _to_sign_in(request)
+    error = json.loads(bytes(answer.body))["error"]
+    title = _TITLES.get(answer.status_code, "Something went wrong")
+    page = rendered("error.html", title=title, error=error, status=answer.status_code, request=request, caller=None)
+    return Response(page, answer.status_code, media_type=HTML)
+
+
+def _to_sign_in(request: Request) -> Response:
+    """A page that keeps itself fresh is sent there as a whole."""
+    if is_update(request):
+        return Response(status_code=401, headers={"HX-Redirect": "/login"})
+    where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    after = f"?next={quote(where)}" if request.method == "GET" and where != "/" else ""
+    return RedirectResponse(f"/login{after}", 303)

@@ -1,0 +1,137 @@
+"""Campaigns: the list, and one of them while it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import yaml
+from fastapi import APIRouter, Form, Query
+from fastapi.responses import Response
+
+from farm.api import campaigns, devices, jobs
+from farm.api.campaigns import CampaignNow
+from farm.api.jobs import Choice
+from farm.db.tables import CampaignState, FailureKind, JobState
+from farm.errors import BadInput
+from farm.web.pages.rendering import Visit, Visiting, linked, segment
+
+router = APIRouter()
+
+PAGE = 50
+UNFINISHED = "unfinished"
+_STATES = {"": None, UNFINISHED: [CampaignState.ACTIVE, CampaignState.PAUSED], **{s.value: [s] for s in CampaignState}}
+
+
+@router.get("/", name="campaigns")
+def list_(
+    visit: Visiting,
+    state: Annotated[str, Query()] = "",
+    owner: Annotated[str, Query()] = "",
+    search: Annotated[str, Query()] = "",
+    before: Annotated[int | None, Query(ge=0)] = None,
+) -> Response:
+    if state not in _STATES:
+        raise BadInput(detail=f"There is no state {state!r}. States: {', '.join(filter(None, _STATES))}.")
+    found = visit.ask(
+        campaigns.list_, state=_STATES[state], owner=owner or None, search=search or None, before=before, limit=PAGE + 1
+    )
+    shown = found[:PAGE]
+    asked = {"state": state, "owner": owner, "search": search}
+    return visit.show(
+        "campaigns.html",
+        campaigns=shown,
+        asked=asked,
+        states=[name for name in _STATES if name],
+        first=linked("/", asked) if before is not None else None,
+        following=linked("/", {**asked, "before": shown[-1].id}) if len(found) > PAGE else None,
+        here=linked("/", {**asked, "before": before}),
+        counted=visit.ask(devices.counts),
+    )
+
+
+@router.get("/campaigns/{campaign}", name="campaign")
+def show(visit: Visiting, campaign: str) -> Response:
+    found = visit.ask(campaigns.show, campaign)
+    return visit.show(
+        "campaign.html",
+        campaign=found,
+        here=path_of(found.digest),
+        total=sum(found.counts.values()),
+        commands=_commands(visit, found),
+        text=yaml.safe_dump(found.document, sort_keys=False, allow_unicode=True, width=100),
+        over=found.state in (CampaignState.DONE, CampaignState.CANCELLED) and not found.running,
+    )
+
+
+def path_of(digest: str) -> str:
+    """A campaign's page: by its digest, as names may come again."""
+    return f"/campaigns/{segment(digest[:12])}"
+
+
+def _commands(visit: Visit, campaign: CampaignNow) -> dict[int, str]:
+    """How each job that failed is reproduced."""
+    if not campaign.problems:
+        return {}
+    ids = [problem.job_id for problem in campaign.problems]
+    return {job.job_id: job.command for job in visit.ask(jobs.list_, campaign.digest, job=ids, limit=len(ids))}
+
+
+_STEERING = {
+    "pause": (campaigns.pause, "paused"),
+    "resume": (campaigns.resume, "resumed"),
+    "cancel": (campaigns.cancel, "cancelled"),
+}
+
+
+@router.post("/campaigns/{campaign}/steer")
+def steer(visit: Visiting, campaign: str, to: Annotated[str, Form()]) -> Response:
+    if to not in _STEERING:
+        raise BadInput(detail=f"There is no {to!r} for a campaign: pause, resume or cancel it.")
+    operation, message = _STEERING[to]
+    done = visit.ask(operation, campaign)
+    return visit.go(f"/campaigns/{segment(campaign)}", message if done.changed else "unchanged")
+
+
+@router.get("/campaigns/{campaign}/jobs", name="jobs")
+def list_jobs(
+    visit: Visiting,
+    campaign: str,
+    state: Annotated[str, Query()] = "",
+    kind: Annotated[str, Query()] = "",
+    limit: Annotated[int, Query(ge=1, le=5000)] = 100,
+) -> Response:
+    head = visit.ask(campaigns.progress, campaign)
+    found = visit.ask(
+        jobs.list_,
+        campaign,
+        state=_chosen(JobState, state),
+        kind=_chosen(FailureKind, kind),
+        limit=limit + 1,
+    )
+    return visit.show(
+        "jobs.html",
+        campaign=head,
+        here=path_of(head.digest),
+        jobs=found[:limit],
+        asked={"state": state, "kind": kind},
+        states=list(JobState),
+        kinds=list(FailureKind),
+        more=linked(f"{path_of(head.digest)}/jobs", {"state": state, "kind": kind, "limit": min(10 * limit, 5000)})
+        if len(found) > limit < 5000
+        else None,
+    )
+
+
+def _chosen(kind: Any, value: str) -> list[Any] | None:
+    """What a form's choice means. Raises `BadInput`."""
+    if not value:
+        return None
+    if value not in list(kind):
+        raise BadInput(detail=f"{value!r} is none of {', '.join(kind)}.")
+    return [kind(value)]
+
+
+@router.post("/campaigns/{campaign}/retry")
+def retry(visit: Visiting, campaign: str, job: Annotated[list[int] | None, Form()] = None) -> Response:
+    done = visit.ask(jobs.retry, campaign, Choice(states=[], kinds=[], job_ids=job or []))
+    return visit.go(f"/campaigns/{segment(campaign)}", "retried", done.reopened)

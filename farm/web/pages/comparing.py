@@ -1,0 +1,174 @@
+"""Comparing interactively: a form whose address is the comparison, what came of it, and a chart of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Form, Query
+from fastapi.responses import Response
+from pydantic import ValidationError
+
+from farm.api import comparing, devices
+from farm.api.comparing import Compared, Comparing, Filling
+from farm.errors import BadInput, FarmError
+from farm.kernels.families import FAMILIES
+from farm.web.errors import status_of
+from farm.web.pages import charts
+from farm.web.pages.rendering import Visit, Visiting, linked
+
+router = APIRouter()
+
+KEYS = ("type", "host", "device", "day", "driver")
+"""Of those that a comparison can be made by, the ones that a form offers."""
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+TOP = 10
+FIELDS = 3
+"""Empty fields for sides at first."""
+
+
+@router.get("/compare", name="compare")
+def compare(
+    visit: Visiting,
+    side: Annotated[list[str] | None, Query()] = None,
+    by: Annotated[str, Query()] = "",
+    campaign: Annotated[str, Query()] = "",
+    type: Annotated[str, Query()] = "",  # noqa: A002
+    family: Annotated[str, Query()] = "",
+    dtype: Annotated[str, Query()] = "",
+    any_source: Annotated[bool, Query()] = False,
+    mixed: Annotated[bool, Query()] = False,
+    carbon: Annotated[str, Query()] = "",
+    price: Annotated[str, Query()] = "",
+    predict: Annotated[bool, Query()] = False,
+) -> Response:
+    sides = [one.strip() for one in side or () if one.strip()]
+    asked = {
+        "side": sides,
+        "by": by,
+        "campaign": campaign,
+        "type": type,
+        "family": family,
+        "dtype": dtype,
+        "any_source": any_source,
+        "mixed": mixed,
+        "carbon": carbon,
+        "price": price,
+        "predict": predict,
+    }
+    found, wrong = None, None
+    if sides or by:
+        try:
+            found = visit.ask(
+                comparing.compare,
+                _question(
+                    Comparing,
+                    side=sides,
+                    by=by or None,
+                    campaign=campaign or None,
+                    type=type or None,
+                    family=family or None,
+                    dtype=dtype or None,
+                    any_source=any_source,
+                    mixed=mixed,
+                    top=TOP,
+                    carbon=_number(carbon),
+                    price=price.split(),
+                    predict=predict,
+                ),
+            )
+        except FarmError as error:
+            if status_of(error) >= 500:
+                raise
+            wrong = error
+    named, types = _names(visit)
+    return visit.show(
+        "compare.html",
+        asked=asked,
+        fields=[*sides, *[""] * max(FIELDS - len(sides), 1)],
+        keys=KEYS,
+        families=sorted(FAMILIES),
+        known=named,
+        types=types,
+        found=found,
+        wrong=wrong,
+        letters=LETTERS,
+        chart=None if found is None else charts.ratios(found.model_dump(), LETTERS),
+        again=linked("/api/v1/compare", {**asked, "price": price.split(), "top": TOP}),
+        labelled=None if found is not None and any_source else linked("/compare", {**asked, "any_source": "true"}),
+        groups=_groups(found),
+        **_by_letter(found),
+        status=200 if wrong is None else status_of(wrong),
+    )
+
+
+@router.post("/compare")
+def fill(
+    visit: Visiting,
+    side: Annotated[list[str] | None, Form()] = None,
+    by: Annotated[str, Form()] = "",
+    campaign: Annotated[str, Form()] = "",
+    type: Annotated[str, Form()] = "",  # noqa: A002
+    family: Annotated[str, Form()] = "",
+    dtype: Annotated[str, Form()] = "",
+    any_source: Annotated[bool, Form()] = False,
+) -> Response:
+    """Submits what a side lacks and another has."""
+    done = visit.ask(
+        comparing.fill,
+        _question(
+            Filling,
+            side=side or [],
+            by=by or None,
+            campaign=campaign or None,
+            type=type or None,
+            family=family or None,
+            dtype=dtype or None,
+            any_source=any_source,
+        ),
+    )
+    return visit.show("filled.html", fills=done.fills)
+
+
+Asked = TypeVar("Asked", bound=Comparing)
+
+
+def _question(kind: type[Asked], **asked: Any) -> Asked:
+    """Raises `BadInput` where a field is too long, or a number out of its bounds."""
+    try:
+        return kind(**asked)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(detail=f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _number(text: str) -> float | None:
+    """What a field for a number holds; None where nothing that is one, which the browser says already."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if 0 <= found < float("inf") else None
+
+
+def _names(visit: Visit) -> tuple[list[str], list[str]]:
+    """What sides may be named by, and the types among them."""
+    known = visit.ask(devices.names)
+    return [*known.types, *known.hosts, *known.uuids], known.types
+
+
+def _by_letter(found: Compared | None) -> dict[str, Any]:
+    """What was measured, and what a model said, each with the letter of its side."""
+    sides = [] if found is None else list(zip(LETTERS[1:], found.sides, strict=False))
+    told = [(letter, side.predicted) for letter, side in sides if side.predicted is not None]
+    return {
+        "measured": [(letter, side.overall) for letter, side in sides if side.overall is not None],
+        "predicted": [(letter, one.overall) for letter, one in told],
+        "foretold": told,
+    }
+
+
+def _groups(found: Compared | None) -> list[str]:
+    """Which groupings there are anything to show of."""
+    names = ("by_type", "by_size", "by_bound")
+    return [] if found is None else [name for name in names if any(getattr(side, name) for side in found.sides)]

@@ -1,0 +1,181 @@
+"""Templates, how pages write figures, and a visit: one request for a page, and on whose behalf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from math import isnan
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import quote, urlencode
+
+from fastapi import Depends, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+import farm
+from farm.api import OPERATIONS
+from farm.api.access import Access
+from farm.db.imports import UUID_PREFIX
+from farm.db.tables import Role
+from farm.texts import configuration_text, kernel_text, rate_text, seconds_text, share_text, types_text
+from farm.web.pages import said
+from farm.web.pages.assets import address_of
+from farm.web.routes import access_of, who
+from farm.web.security import Caller
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+HTML = "text/html"
+STOP_ASKING = 286
+"""The status by which htmx is told that a fragment will not change any more."""
+
+NAVIGATION = (
+    ("/", "Campaigns"),
+    ("/devices", "Devices"),
+    ("/health", "Health"),
+    ("/compare", "Compare"),
+    ("/cost", "Cost of a GEMM"),
+    ("/models", "Models"),
+    ("/submit", "Submit"),
+)
+
+
+def figure(value: float | None, digits: int = 4) -> str:
+    """`1,240`, `0.01235`, or `–`: as tables on the command line have it."""
+    if value is None or isnan(value):
+        return "–"
+    if isinstance(value, int) or abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def factor(value: float | None) -> str:
+    """Four digits, as differences of a tenth of a percent are seen."""
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if value < 10 else f"{value:.4g}"
+
+
+def moment(value: datetime | None) -> str:
+    """`2026-11-22 08:30 UTC`; times of the farm are in UTC."""
+    return "–" if value is None else f"{value:%Y-%m-%d %H:%M} UTC"
+
+
+def floored(percent: float) -> str:
+    """`41.6%`; rounded down, so that 100% means all."""
+    return f"{int(percent * 10) / 10:g}%"
+
+
+def segment(text: object) -> str:
+    """A text as one part of a path."""
+    return quote(str(text), safe="")
+
+
+def linked(path: str, query: Mapping[str, Any]) -> str:
+    """A link with the parts of the query that say something."""
+    kept = {name: value for name, value in query.items() if value not in (None, "", [], False)}
+    return f"{path}?{urlencode(kept, doseq=True)}" if kept else path
+
+
+def shortened(uuid: str) -> str:
+    """`GPU-f168d49b…`, and `IMP-10e2…GPU-f168d49b…` of a device whose rows were imported: what tells devices apart."""
+    if uuid.startswith(UUID_PREFIX):
+        return f"{uuid[:8]}…{shortened(uuid.removeprefix(UUID_PREFIX).partition('-')[2])}"
+    return uuid if len(uuid) <= 20 else f"{uuid[:12]}…"
+
+
+def short_types(text: str) -> str:
+    """`f32` of `f32:f32:f32`."""
+    kinds = text.split(":")
+    return kinds[0] if len(set(kinds)) == 1 else text
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("farm.web", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        configuration=configuration_text,
+        configuration_of=lambda document: configuration_text(document.model_dump()),
+        factor=factor,
+        figure=figure,
+        floored=floored,
+        kernel=kernel_text,
+        kernel_of=lambda configuration: configuration.partition(" ")[0],
+        moment=moment,
+        rate=rate_text,
+        seconds=seconds_text,
+        segment=segment,
+        share=share_text,
+        short_types=short_types,
+        shortened=shortened,
+        types=types_text,
+    )
+    made.globals.update(asset=address_of, linked=linked, navigation=NAVIGATION, Role=Role, version=farm.__version__)
+    # As a global, since a block that is rendered alone does not see what its template imports.
+    made.globals["parts"] = made.get_template("parts.html").module
+    return made
+
+
+_templates = _environment()
+
+
+def rendered(template: str, *, block: str | None = None, **context: Any) -> str:
+    """A template as text, or one block of it."""
+    found = _templates.get_template(template)
+    if block is None:
+        return found.render(**{"said": None, **context})
+    return "".join(found.blocks[block](found.new_context(context)))
+
+
+def is_update(request: Request) -> bool:
+    """Whether a page asks for the part of it that changes, and not a person for the page."""
+    return "hx-request" in request.headers
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One request for a page."""
+
+    request: Request
+    access: Access
+    caller: Caller
+
+    def ask(self, operation: Callable[Concatenate[Access, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What an operation answers. Raises what it raises, and `RoleTooSmall`."""
+        self.caller.need(OPERATIONS[operation].role)
+        return operation(self.access, *args, **kwargs)
+
+    def show(self, template: str, *, status: int = 200, over: bool = False, **context: Any) -> HTMLResponse:
+        """The page; its block `live` alone where that asks for itself, for the last time where it is `over`."""
+        context |= {"request": self.request, "caller": self.caller, "over": over}
+        if is_update(self.request):
+            fragment = rendered(template, block="live", **context)
+            return HTMLResponse(fragment, STOP_ASKING if over else status)
+        heard = said.heard(self.request)
+        page = HTMLResponse(_templates.get_template(template).render(said=heard, **context), status)
+        if heard is not None:
+            said.forget(page)
+        return page
+
+    def go(self, path: str, message: str | None = None, count: int = 0) -> RedirectResponse:
+        """To a page after something was done, which it says once there: see `said`."""
+        answer = RedirectResponse(path, 303)
+        if message is not None:
+            said.say(answer, message, count)
+        return answer
+
+
+def _visit(
+    request: Request, access: Annotated[Access, Depends(access_of)], caller: Annotated[Caller, Depends(who)]
+) -> Visit:
+    return Visit(request, access, caller)
+
+
+Visiting = Annotated[Visit, Depends(_visit)]

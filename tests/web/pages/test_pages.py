@@ -1,0 +1,462 @@
+"""What pages say and do, without a browser: on a real database, through the whole application."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from browsing import visitor
+from commands import NOWHERE, farm_here
+from sqlalchemy import Engine, event
+from tests.integration.samples import cpu, document, landed, row
+
+import farm
+from farm.api.access import Access
+from farm.campaign import Campaign, KnownDevice, plan
+from farm.db import batches, campaigns, devices, tokens
+from farm.db.batches import Failure
+from farm.db.engine import make_engine
+from farm.db.tables import FailureKind, Role
+from farm.services import ServiceUrls
+from farm.services.session import Session
+from farm.web.app import make_app
+from farm.web.pages import models, results
+from farm.web.security import COOKIE, Policy
+
+NASTY = "<script>alert('x')</script>"
+
+PAGES = (
+    "/", "/campaigns/small", "/campaigns/small/jobs", "/campaigns/small/results", "/campaigns/small/best", "/devices",
+    "/compare", "/cost", "/cost?m=512&n=512&k=512&types=f32", "/models", "/models/nvidia-h200", "/submit", "/api",
+    "/campaigns/nosuch",
+)  # fmt: skip
+
+
+@pytest.fixture
+def filled(engine: Engine) -> int:
+    """A device and a campaign of twelve jobs, of which some were measured and one failed for good; the device's id."""
+    with engine.begin() as connection:
+        device_id = devices.register(connection, host="here", host_facts={}, device=cpu())
+    stored = submitted(engine, description=NASTY, owner=NASTY)
+    failed: int | None = None
+    for _ in range(3):
+        with engine.begin() as connection:
+            lane = next(one for one in batches.candidates(connection) if one.campaign_id == stored.campaign_id)
+            assert batches.lock(connection, lane.lane_id)
+            batch_id = batches.form(connection, lane, queue="gpu.cpu-test", jobs=3)
+            assert batch_id
+            lease = batches.claim(connection, batch_id, device_id=device_id, lease_seconds=60)
+            assert lease is not None
+            failed = failed or lease.jobs[0].id
+            rest = [(job, row()) for job in lease.jobs if job.id != failed]
+            batches.land(connection, lease, rest, {failed: Failure(FailureKind.FAILED, f"out of {NASTY}")})
+            batches.fold(connection)
+    return device_id
+
+
+def submitted(engine: Engine, **changes: object) -> campaigns.Stored:
+    with engine.begin() as connection:
+        known = [KnownDevice(*found) for found in campaigns.known_devices(connection)]
+        campaign = Campaign.from_document(document(**changes))
+        return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
+
+
+def words(page: str) -> str:
+    """What a page says, without its markup."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<(script|style).*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)))
+
+
+# --- what every page holds to ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_say_what_they_are_and_run_no_script_that_stands_in_them(
+    browser_like: httpx.Client, filled: int, path: str
+) -> None:
+    answer = browser_like.get(path)
+    assert answer.status_code == (404 if "nosuch" in path else 200), answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    page = answer.text
+    assert re.search(r"<title>[^<]+ · GEMM Farm</title>", page)
+    assert len(re.findall(r"<h1[ >]", page)) == 1
+    assert NASTY not in page
+    for tag in re.findall(r"<script[^>]*>", page):
+        assert 'src="/static/' in tag or 'type="application/json"' in tag
+    assert not re.search(r"<[^>]+\son\w+=", page)
+    assert "script-src 'self';" in answer.headers["content-security-policy"]
+
+
+def test_what_people_wrote_is_text_on_every_page(browser_like: httpx.Client, filled: int) -> None:
+    assert NASTY in words(browser_like.get("/campaigns/small").text)
+    assert NASTY in words(browser_like.get("/campaigns/small/jobs").text)
+    assert NASTY in words(browser_like.get("/").text)
+    searched = browser_like.get("/", params={"search": f'"{NASTY}'}).text
+    assert NASTY not in searched
+    assert 'value="&#34;&lt;script&gt;' in searched
+
+
+def test_a_part_that_changes_comes_alone_and_for_the_last_time_where_the_campaign_is_over(
+    browser_like: httpx.Client, filled: int
+) -> None:
+    update = {"HX-Request": "true"}
+    for path in ("/", "/devices", "/campaigns/small"):
+        whole, part = browser_like.get(path).text, browser_like.get(path, headers=update)
+        assert part.status_code == 200
+        assert part.text.strip().startswith('<div id="live" data-live')
+        assert "<html" in whole
+        assert "<html" not in part.text
+    browser_like.post("/campaigns/small/steer", data={"to": "cancel"})
+    over = browser_like.get("/campaigns/small", headers=update)
+    assert over.status_code == 286
+    assert "hx-get" not in over.text
+
+
+@pytest.mark.parametrize("more", [1, 20])
+def test_lists_ask_the_database_as_often_whatever_they_list(
+    engine: Engine, browser_like: httpx.Client, filled: int, more: int
+) -> None:
+    for number in range(more):
+        submitted(engine, name=f"more-{number}", problems={"m": 64 + number, "n": 64, "k": 64, "types": ["f32"]})
+        with engine.begin() as connection:
+            devices.register(connection, host=f"h{number}", host_facts={}, device=cpu(number + 2))
+    for path, most in (("/", 14), ("/devices", 8)):
+        with counted(engine) as statements:
+            assert browser_like.get(path).status_code == 200
+        assert len(statements) <= most, statements
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[list[str]]:
+    found = list[str]()
+
+    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+        found.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+def test_errors_are_pages_for_people_and_json_for_programs(browser_like: httpx.Client) -> None:
+    page = browser_like.get("/campaigns/nosuch")
+    assert "There is no campaign 'nosuch'" in words(page.text)
+    assert browser_like.get("/nowhere").headers["content-type"].startswith("text/html")
+    told = browser_like.get("/campaigns/nosuch", headers={"Accept": "application/json"}).json()
+    assert told["error"]["kind"] == "NoSuchCampaign"
+    assert browser_like.get("/api/v1/campaigns/nosuch").json()["error"]["exit_code"] == 4
+
+
+def test_a_database_that_does_not_answer_is_a_page_that_says_so(access: Access) -> None:
+    engine = make_engine(NOWHERE, application="test")
+    session = Session(access.settings, ServiceUrls(NOWHERE, None, ""), engine)
+    app = make_app(Access(access.settings, who="test", opened=session), policy=Policy(tokens=False))
+    with visitor(app) as client:
+        answer = client.get("/")
+    engine.dispose()
+    assert answer.status_code == 503
+    assert "does not answer" in words(answer.text)
+
+
+def test_scripts_and_styles_are_kept_for_ever_at_addresses_of_their_content(browser_like: httpx.Client) -> None:
+    page = browser_like.get("/submit").text
+    addresses = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
+    assert {address.partition("?")[0].rpartition("/")[2] for address in addresses} >= {"pages.css", "htmx.min.js"}
+    for address in addresses:
+        answer = browser_like.get(address)
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert answer.headers["content-encoding"] == "gzip"
+        old = browser_like.get(f"{address}0")
+        assert old.headers["cache-control"] == "no-cache"
+        same = browser_like.get(f"{address}0", headers={"If-None-Match": old.headers["etag"]})
+        assert (same.status_code, same.content) == (304, b"")
+    assert browser_like.get("/static/..%2Fapp.py").status_code == 404
+
+
+# --- submitting and steering ------------------------------------------------------------------------------
+
+
+WRONG = """\
+name: x y
+targets: any
+problms:
+  - shapes: 64x64x64
+kernels: [{family: blas, threads: 0}]
+"""
+RIGHT = """\
+name: right
+owner: ann
+targets: any
+problems: {m: 64, n: [64, 128], k: 64, types: f32}
+kernels: [{family: blas, threads: 1}]
+"""
+
+
+def test_mistakes_are_those_of_the_command_line_with_the_lines_they_are_about(
+    browser_like: httpx.Client, filled: int, tmp_path: Path, database_url: str
+) -> None:
+    (tmp_path / "campaign.yaml").write_text(WRONG)
+    told = farm_here(tmp_path, database_url)("submit", "campaign.yaml").stderr.removeprefix("error: ").splitlines()
+    answer = browser_like.post("/submit", data={"text": WRONG.replace("\n", "\r\n"), "to": "submit"})
+    assert answer.status_code == 400
+    shown = words(answer.text)
+    assert len(told) == 4
+    for line in told:
+        assert re.sub(r"\s+", " ", line) in shown
+    assert '<span class="n">3</span> problms:</pre>' in answer.text
+    assert WRONG in unescape(answer.text)
+
+
+def test_a_check_counts_and_submits_nothing_and_submitting_leads_to_the_campaign(
+    browser_like: httpx.Client, filled: int
+) -> None:
+    checked = browser_like.post("/submit", data={"text": RIGHT, "to": "check"})
+    assert "right: 2 jobs; nothing was submitted" in words(checked.text)
+    assert browser_like.get("/campaigns/right").status_code == 404
+    done = browser_like.post("/submit", data={"text": RIGHT, "to": "submit"}, follow_redirects=False)
+    assert done.status_code == 303
+    assert "Submitted: 2 jobs." in words(browser_like.get(done.headers["location"]).text)
+    assert "Submitted" not in words(browser_like.get(done.headers["location"]).text)
+    again = browser_like.post("/submit", data={"text": RIGHT, "to": "submit"})
+    assert "was known already" in words(again.text)
+
+
+def test_a_file_goes_before_the_text_and_its_name_is_in_its_mistakes(browser_like: httpx.Client, filled: int) -> None:
+    def sent(name: str, content: bytes) -> str:
+        return words(browser_like.post("/submit", data={"text": WRONG}, files={"file": (name, content)}).text)
+
+    assert "right: 2 jobs" in sent("mine.yaml", RIGHT.encode())
+    assert "folder/mine.yaml" not in sent("folder/mine.yaml", b"name: [")
+    assert "mine.yaml:1" in sent("folder/mine.yaml", b"name: x y\n")
+    assert "bad.yaml:2: byte 8 is not UTF-8" in sent("bad.yaml", b"name: x\n\xff\n")
+
+
+def test_a_campaign_is_paused_resumed_retried_and_cancelled(browser_like: httpx.Client, filled: int) -> None:
+    def done(path: str, **form: str) -> str:
+        return words(browser_like.post(f"/campaigns/small/{path}", data=form).text)
+
+    assert "Paused:" in done("steer", to="pause")
+    assert "so already" in done("steer", to="pause")
+    assert "It goes on." in done("steer", to="resume")
+    assert "1 job is open again" in done("retry")
+    assert "Cancelled:" in done("steer", to="cancel")
+    assert "small is cancelled, and nothing of it waits" in done("steer", to="resume")
+    assert "pause, resume or cancel" in done("steer", to="melt")
+
+
+def test_devices_are_taken_out_of_work_with_a_reason_and_back(browser_like: httpx.Client, filled: int) -> None:
+    def done(to: str, reason: str = "") -> str:
+        return words(browser_like.post("/devices", data={"which": "CPU-1", "to": to, "reason": reason}).text)
+
+    assert "Say why" in done("quarantine", "  ")
+    assert "too hot (by the web page)" in done("quarantine", "too hot")
+    assert "1 device takes work again" in done("resume")
+    assert "drained by the web page" in done("drain")
+    assert "so already" in done("drain")
+
+
+def test_a_page_of_another_site_changes_nothing(browser_like: httpx.Client, filled: int) -> None:
+    answer = browser_like.post(
+        "/campaigns/small/steer", data={"to": "cancel"}, headers={"Sec-Fetch-Site": "cross-site"}
+    )
+    assert answer.status_code == 403
+    assert browser_like.get("/api/v1/campaigns/small").json()["state"] == "active"
+
+
+def test_only_words_of_the_list_are_said(browser_like: httpx.Client) -> None:
+    for cookie in (f"{NASTY}.1", "submitted.x", "submitted", "submitted.99999999999999"):
+        browser_like.cookies.set("farm_said", cookie)
+        assert 'class="said"' not in browser_like.get("/").text
+
+
+# --- tokens -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def token(engine: Engine) -> Callable[[Role], str]:
+    def made(role: Role) -> str:
+        with engine.begin() as connection:
+            return tokens.create(connection, f"some-{role}", role, by="test")
+
+    return made
+
+
+def test_signing_in_leads_back_and_signing_out_ends_it(
+    browser_with_tokens: httpx.Client, filled: int, token: Callable[[Role], str]
+) -> None:
+    client = browser_with_tokens
+    refused = client.get("/compare?by=type", follow_redirects=False)
+    assert (refused.status_code, refused.headers["location"]) == (303, "/login?next=/compare%3Fby%3Dtype")
+    assert client.get("/", headers={"HX-Request": "true"}).headers["hx-redirect"] == "/login"
+    assert client.get("/api/v1/campaigns").status_code == 401
+    wrong = client.post("/login", data={"token": "gfarm_no"})
+    assert (wrong.status_code, COOKIE in client.cookies) == (401, False)
+    done = client.post(
+        "/login", data={"token": f" {token(Role.READ)} ", "next": "/compare?by=type"}, follow_redirects=False
+    )
+    assert (done.status_code, done.headers["location"]) == (303, "/compare?by=type")
+    cookie = done.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    assert "Secure" not in cookie
+    assert "some-read may read" in words(client.get("/").text)
+    assert "Signed out." in words(client.post("/logout").text)
+    assert client.get("/", follow_redirects=False).status_code == 303
+
+
+def test_over_https_the_cookie_stays_there(access: Access, token: Callable[[Role], str]) -> None:
+    app = make_app(access, policy=Policy(tokens=True))
+    with visitor(app, "https://farm.example") as client:
+        done = client.post("/login", data={"token": token(Role.READ)}, follow_redirects=False)
+    assert "Secure" in done.headers["set-cookie"]
+
+
+@pytest.mark.parametrize("after", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\nb"])
+def test_nobody_is_led_elsewhere_after_signing_in(
+    browser_with_tokens: httpx.Client, token: Callable[[Role], str], after: str
+) -> None:
+    done = browser_with_tokens.post("/login", data={"token": token(Role.READ), "next": after}, follow_redirects=False)
+    assert done.headers["location"] == "/"
+
+
+def test_a_role_sees_and_does_no_more_than_it_may(
+    browser_with_tokens: httpx.Client, filled: int, token: Callable[[Role], str]
+) -> None:
+    client = browser_with_tokens
+    seen = {}
+    for role in Role:
+        client.cookies.set(COOKIE, token(role))
+        pages = {path: client.get(path).text for path in ("/campaigns/small", "/devices", "/submit")}
+        seen[role] = (
+            'value="pause"' in pages["/campaigns/small"],
+            'value="drain"' in pages["/devices"],
+            'value="submit"' in pages["/submit"],
+        )
+        if role is Role.READ:
+            for path, form in (
+                ("/campaigns/small/steer", {"to": "pause"}),
+                ("/campaigns/small/retry", {}),
+                ("/devices", {"which": "CPU-1", "to": "drain"}),
+                ("/submit", {"text": RIGHT, "to": "submit"}),
+            ):
+                assert client.post(path, data=form).status_code == 403, path
+            assert client.post("/submit", data={"text": RIGHT, "to": "check"}).status_code == 200
+    assert seen == {
+        Role.READ: (False, False, False),
+        Role.SUBMIT: (True, False, True),
+        Role.OPERATE: (True, True, True),
+    }
+
+
+# --- results, comparing, costs, models ----------------------------------------------------------------------
+
+
+def test_results_come_page_by_page_and_as_a_whole_file(
+    browser_like: httpx.Client, engine: Engine, filled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = [f"blas(threads=1) {m}x64x64 f32:f32:f32 nn alpha=1 beta=0" for m in range(1, 8)]
+    landed(engine, filled, [(one, row(m)) for m, one in enumerate(written, start=1)], campaign_id=1)
+    monkeypatch.setattr(results, "PAGE", 4)
+    monkeypatch.setattr(results, "AT_ONCE", 2)
+    first = browser_like.get("/campaigns/small/results").text
+    (following,) = re.findall(r'href="([^"]+)" rel="next"', first)
+    second = browser_like.get(unescape(following)).text
+    (last,) = re.findall(r'href="([^"]+)" rel="next"', second)
+    third = browser_like.get(unescape(last)).text
+    assert [page.count("<tr>") - 1 for page in (first, second, third)] == [4, 4, 1]
+    assert "Next page" not in third
+    file = browser_like.get("/campaigns/small/results.csv")
+    assert len(file.text.splitlines()) == 10
+    assert "attachment" in file.headers["content-disposition"]
+    chosen = browser_like.get("/campaigns/small/results.csv", params={"where": "m <= 3"})
+    assert len(chosen.text.splitlines()) == 4
+    wrong = browser_like.get("/campaigns/small/results", params={"where": "nosuch > 1"})
+    assert wrong.status_code == 400
+    assert "nosuch" in words(wrong.text)
+    assert 'value="nosuch &gt; 1"' in wrong.text
+
+
+def test_a_comparison_is_a_link_and_says_what_the_command_line_says(
+    browser_like: httpx.Client, engine: Engine, filled: int
+) -> None:
+    with engine.begin() as connection:
+        other = devices.register(connection, host="there", host_facts={}, device=cpu(2))
+    written = [f"blas(threads=1) {m}x64x64 f32:f32:f32 nn alpha=1 beta=0" for m in range(1, 9)]
+    landed(engine, filled, [(one, row(2.0)) for one in written])
+    landed(engine, other, [(one, row(3.0)) for one in written])
+    answer = browser_like.get("/compare", params={"side": ["here", "there", ""]})
+    shown = words(answer.text)
+    assert "1.5000 1.5000–1.5000" in shown
+    assert "8 slower" in shown
+    (chart,) = re.findall(r'<script type="application/json">(.*?)</script>', answer.text, flags=re.DOTALL)
+    assert '"ratio"' not in chart
+    assert "1.5" in chart
+    told = browser_like.get("/api/v1/compare", params={"side": ["here", "there"], "top": 2}).json()
+    assert told["sides"][0]["overall"]["time"]["ratio"] == pytest.approx(1.5)
+    assert len(told["sides"][0]["top"]) == 2
+    one = browser_like.get("/compare", params={"side": "here"})
+    assert one.status_code == 400
+    assert "Name two or more sides" in words(one.text)
+    assert 'value="here"' in one.text
+
+
+def test_what_a_gemm_costs_is_the_champions_prediction(browser_like: httpx.Client) -> None:
+    told = browser_like.get("/api/v1/costs", params={"shape": "512x512x512", "types": "f32", "top": 5}).json()
+    best = told[0]["found"]["ranking"][0]
+    shown = words(browser_like.get("/cost?m=512&n=512&k=512&types=f32").text)
+    assert f"nvidia-h200 {best['runtime_ms']:.4g} " in shown
+    assert best["configuration"].partition(" ")[0] in shown
+    wrong = browser_like.get("/cost?m=512&n=-1&k=512&types=f32")
+    assert wrong.status_code == 400
+    assert "'512x-1x512' is not a shape" in words(wrong.text)
+    assert "the model has not seen" in words(browser_like.get("/cost?m=512&n=512&k=512&types=i8").text) or (
+        "f32" in words(browser_like.get("/cost?m=512&n=512&k=512&types=i8").text)
+    )
+
+
+def test_a_model_shows_its_errors_champions_and_card(browser_like: httpx.Client) -> None:
+    shown = words(browser_like.get("/models/nvidia-h200").text)
+    for said in ("unseen shapes", "Version 1 since", "Predicts runtime"):
+        assert said in shown
+
+
+def test_a_model_card_is_markdown_and_no_markup() -> None:
+    made = models.written(f"# Head\n\n{NASTY} [a](javascript:alert(1)) ![b](http://c/d.png)\n\n|x|\n|-|\n|1|")
+    assert "<h3>Head</h3>" in made
+    assert "<table" in made
+    for refused in ("<script", 'href="javascript', "<img", "<h1"):
+        assert refused not in made
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("sqlite:///x/mlflow.db", None),
+        ("http://flow:5000/", "http://flow:5000"),
+        ("https://ann:secret@flow/ml", "https://flow/ml"),
+    ],
+)
+def test_links_to_mlflow_hold_no_password(uri: str, shown: str | None) -> None:
+    assert models._of_mlflow(uri) == shown
+
+
+def test_every_operation_is_described_with_an_example(browser_like: httpx.Client) -> None:
+    page = browser_like.get("/api").text
+    for path in browser_like.get("/api/v1/openapi.json").json()["paths"]:
+        assert f"<code>{path}</code>" in page
+    assert "curl http" in page
+    assert "/campaigns" not in browser_like.get("/api/v1/openapi.json").json()["paths"]
+
+
+def test_what_pages_need_is_in_the_package() -> None:
+    root = Path(farm.__file__).parent / "web"
+    assert (root / "static" / "htmx.min.js").is_file()
+    named = set(re.findall(r"`([\w.-]+\.js)`", (root / "static" / "README.md").read_text()))
+    assert named == {path.name for path in (root / "static").glob("*.min.js")}

@@ -1,0 +1,205 @@
+"""Pages in a real browser, of a real farm: submitted, watched, compared and asked, by hand and by keyboard alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from browsing import CAMPAIGN, BrowsedFarm, chromium, chromium_path
+
+axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+playwright = pytest.importorskip("playwright.sync_api")
+
+WITHIN_MS = 60_000
+playwright.expect.set_options(timeout=WITHIN_MS)
+NARROW, WIDE = 400, 1400
+RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
+
+COMPARISON = "/compare?side=recorded-card-a&side=recorded-card-b&any_source=true&carbon=300"
+PAGES = (
+    "/", "/campaigns/seen-in-a-browser", "/campaigns/seen-in-a-browser/jobs", "/campaigns/seen-in-a-browser/results",
+    "/campaigns/seen-in-a-browser/best", "/devices", "/compare", COMPARISON, "/cost?m=512&n=512&k=512&types=f32",
+    "/models", "/models/nvidia-h200", "/submit", "/api", "/campaigns/nosuch",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium_path()
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def tab(browser: Any, browsed_farm: BrowsedFarm) -> Iterator[Callable[..., Any]]:
+    """Opens a tab in a window of its own. What the browser complains of fails the test."""
+    complaints, contexts = list[str](), list[Any]()
+
+    def opened(width: int = WIDE, **options: Any) -> Any:
+        context = browser.new_context(base_url=browsed_farm.url, viewport={"width": width, "height": 900}, **options)
+        context.set_default_timeout(WITHIN_MS)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    refusals = ("the server responded with a status of", "Response Status Error Code")
+    assert [one for one in complaints if not any(words in one for words in refusals)] == []
+
+
+def test_a_campaign_is_submitted_after_its_mistakes_and_watched_to_its_end(tab: Callable[..., Any]) -> None:
+    page = tab()
+    page.goto("/submit")
+    page.get_by_label("Campaign file (YAML)").fill(CAMPAIGN.replace("problems:", "problms:"))
+    page.get_by_role("button", name="Submit", exact=True).click()
+    alert = page.get_by_role("alert")
+    playwright.expect(alert).to_contain_text("there is no such field here; did you mean problems?")
+    playwright.expect(alert.locator("pre").last).to_contain_text("problms: {m:")
+    assert "problms: {m:" in page.get_by_label("Campaign file (YAML)").input_value()
+    page.get_by_label("Campaign file (YAML)").fill(CAMPAIGN)
+    page.get_by_role("button", name="Check").click()
+    playwright.expect(page.get_by_role("status")).to_contain_text("64 jobs; nothing was submitted")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    playwright.expect(page.get_by_text("Submitted: 64 jobs.")).to_be_visible()
+
+    page.get_by_role("heading", name="The campaign file").click()
+    page.evaluate("window.notReloaded = true")
+    bar = page.get_by_role("progressbar")
+    seen = set[int]()
+    while (now := int(bar.get_attribute("aria-valuenow"))) < 100:
+        seen.add(now)
+        page.wait_for_timeout(50)
+    assert seen, "it was looked at before its end"
+    playwright.expect(page.locator(".head .badge")).to_have_text("done")
+    assert page.evaluate("window.notReloaded"), "it was never loaded as a whole"
+    playwright.expect(page.get_by_text("name: seen-in-a-browser")).to_be_visible()
+    playwright.expect(page.locator("[data-live]")).to_have_count(0)
+
+    page.get_by_role("link", name="Best kernels").click()
+    playwright.expect(page.get_by_role("table")).to_contain_text("blas(threads=")
+    page.get_by_role("link", name="Results").click()
+    playwright.expect(page.get_by_role("row")).to_have_count(65)
+    page.get_by_label("Where").fill("m >= 512")
+    page.keyboard.press("Enter")
+    playwright.expect(page.get_by_role("row")).to_have_count(9)
+
+
+def test_two_cards_are_compared_and_drawn(tab: Callable[..., Any]) -> None:
+    _measured(tab)
+    page = tab()
+    page.goto("/compare")
+    page.get_by_label("A, the baseline").fill("recorded-card-a")
+    page.get_by_label("B", exact=True).fill("recorded-card-b")
+    page.get_by_role("button", name="Compare").click()
+    playwright.expect(page.get_by_role("alert")).to_contain_text("recorded")
+    page.get_by_role("link", name="With recorded and imported rows too").click()
+    playwright.expect(page.get_by_role("table", name="Ratios and verdicts")).to_contain_text("1.5000")
+    playwright.expect(page.locator(".plot .scatterlayer .point").first).to_be_visible()
+    before = page.locator(".plot .xtick text").first.evaluate("e => getComputedStyle(e).fill")
+    page.get_by_role("button", name="Switch to dark colours").click()
+    playwright.expect(page.get_by_role("button", name="Switch to light colours")).to_be_visible()
+    assert page.locator(".plot .xtick text").first.evaluate("e => getComputedStyle(e).fill") != before
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_what_a_gemm_costs_is_asked_by_keyboard_alone(tab: Callable[..., Any]) -> None:
+    page = tab()
+    page.goto("/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    _tab_to(page, "document.activeElement.textContent.trim() === 'Cost of a GEMM'")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/cost")
+    _tab_to(page, "document.activeElement.name === 'm'")
+    for size in ("512", "512", "256"):
+        page.keyboard.type(size)
+        page.keyboard.press("Tab")
+    page.keyboard.type("f32")
+    page.keyboard.press("Enter")
+    playwright.expect(page.get_by_role("table", name="What it takes on each card")).to_contain_text("nvidia-h200")
+    playwright.expect(page.get_by_role("table", name="Kernels for it on nvidia-h200")).to_contain_text("tiled(tile=")
+    playwright.expect(page.locator(".plot .barlayer .point").first).to_be_visible()
+
+
+def test_a_device_is_quarantined_by_keyboard_while_the_page_keeps_itself_fresh(tab: Callable[..., Any]) -> None:
+    _measured(tab)
+    page = tab()
+    page.goto("/devices")
+    _tab_to(page, "document.activeElement.matches('summary[aria-label^=\"Change REC\"]')")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type("too ")
+    with page.expect_response("**/devices") as fresh:
+        pass
+    assert fresh.value.status == 200
+    page.wait_for_timeout(200)
+    page.keyboard.type("hot")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    playwright.expect(page.get_by_text("too hot (by the web page)")).to_be_visible()
+    page.get_by_role("button", name="Resume").press("Enter")
+    playwright.expect(page.get_by_text("takes work again")).to_be_visible()
+
+
+def test_all_of_it_works_without_scripts(tab: Callable[..., Any]) -> None:
+    _measured(tab)
+    page = tab(java_script_enabled=False)
+    page.goto("/campaigns/seen-in-a-browser")
+    playwright.expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "100")
+    page.goto("/submit")
+    page.get_by_label("Campaign file (YAML)").fill("name: [")
+    page.get_by_role("button", name="Check").click()
+    playwright.expect(page.get_by_role("alert")).to_contain_text("campaign.yaml:1")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible_in_both_schemes_and_fit_narrow_and_wide_windows(
+    tab: Callable[..., Any], scheme: str
+) -> None:
+    _measured(tab)
+    page = tab(color_scheme=scheme)
+    checker = axe.Axe()
+    for path in PAGES:
+        page.goto(path)
+        if "?" in path:
+            page.locator(".plot svg").first.wait_for()
+        page.evaluate("document.querySelectorAll('main details').forEach((one, n) => (one.open = one.open || n < 3))")
+        for width in (WIDE, NARROW):
+            page.set_viewport_size({"width": width, "height": 900})
+            wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wider <= 0, f"{path} is {wider} px wider than a window of {width}"
+        found = checker.run(page, options=RULES)
+        assert found.violations_count == 0, f"{path}\n{found.generate_report()}"
+
+
+def test_a_farm_that_stops_answering_is_told_on_the_page(tab: Callable[..., Any]) -> None:
+    page = tab()
+    page.goto("/devices")
+    page.route("**/devices", lambda route: route.fulfill(status=503, body="no"))
+    playwright.expect(page.locator("#lost")).to_be_visible()
+    page.unroute("**/devices")
+    playwright.expect(page.locator("#lost")).to_be_hidden()
+
+
+def _measured(tab: Callable[..., Any]) -> None:
+    """The campaign, to its end; the same file again is the same campaign."""
+    page = tab()
+    page.goto("/submit")
+    page.get_by_label("Campaign file (YAML)").fill(CAMPAIGN)
+    page.get_by_role("button", name="Submit", exact=True).click()
+    playwright.expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "100", timeout=WITHIN_MS)
+
+
+def _tab_to(page: Any, condition: str) -> None:
+    for _ in range(80):
+        if page.evaluate(condition):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"the Tab key never led to where {condition}")
