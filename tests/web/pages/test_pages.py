@@ -13,8 +13,8 @@ import httpx
 import pytest
 from browsing import visitor
 from commands import NOWHERE, farm_here
+from samples import cpu, document, landed, row
 from sqlalchemy import Engine, event
-from tests.integration.samples import cpu, document, landed, row
 
 import farm
 from farm.api.access import Access
