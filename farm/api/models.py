@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from farm import registry
 from farm.api.access import Access
-from farm.api.operation import Document, operation
+from farm.api.operation import Document, Download, operation
 from farm.db.tables import Role
 from farm.errors import NoSuchModel, NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
@@ -172,6 +174,18 @@ def _champion_or_newest(uri: str, name: str) -> str:
     of_name = [model for model in registry.list_models(uri) if model.name == registry.model_name(name)]
     crowned = any(registry.CHAMPION in model.aliases for model in of_name)
     return registry.CHAMPION if crowned or not of_name else of_name[0].version
+
+
+@operation("GET", "/models/{name}/files", sends="application/zip")
+def files(access: Access, name: Name, *, version: VersionAsked = registry.CHAMPION) -> Download:
+    """The files of a version, as a ZIP file: unpacked, mlflow.pyfunc.load_model loads them where the farm is not installed."""
+    model = registry.model_info(access.settings.tracking_uri, name, version)
+    with TemporaryDirectory(prefix="farm-model-") as folder:
+        made = registry.packed(access.settings.tracking_uri, model, Path(folder))
+        with NamedTemporaryFile(prefix="farm-model-", suffix=".zip", delete=False) as file:
+            pass
+        made.replace(file.name)
+    return Download(path=Path(file.name), media_type="application/zip", name=f"{model.name}-v{model.version}.zip")
 
 
 @operation("POST", "/models/{name}/promote", role=Role.OPERATE)

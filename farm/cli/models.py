@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from farm import registry
-from farm.api import farm_of
+from farm.api import Direct, farm_of
 from farm.api import models as operations
 from farm.api.models import Asked, Promotion, Rollback
 from farm.cli.asking import TypeOption, VersionOption
@@ -129,12 +129,19 @@ def pull(
     as_json: JsonOption = False,
 ) -> None:
     """Download a model: mlflow.pyfunc.load_model(FOLDER) loads it where the farm is not installed."""
-    model = registry.model_info(settings().tracking_uri, name, version)
-    folder = registry.download(
-        settings().tracking_uri, model.name, model.version, to=to if to.name else Path(model.name)
-    )
+    with farm_of(settings()) as farm:
+        model = farm.ask(operations.show, name, version=version)
+        folder = to if to.name else Path(model.name)
+        if isinstance(farm, Direct):
+            registry.download(settings().tracking_uri, model.name, model.version, to=folder)
+        else:
+            sent = farm.ask(operations.files, model.name, version=model.version)
+            try:
+                registry.unpack(sent.path, folder)
+            finally:
+                sent.path.unlink()
     if as_json:
-        emit_json({**model.to_json(), "folder": str(folder)})
+        emit_json({**model.model_dump(exclude={"metrics", "champions", "card"}), "folder": str(folder)})
     else:
         console.print(f"{model.name} version {model.version} is in {folder}")
 

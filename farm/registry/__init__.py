@@ -14,7 +14,9 @@ from farm.registry.models import (
     list_models,
     model_info,
     model_name,
+    packed,
     pull,
+    unpack,
 )
 from farm.registry.predictions import (
     ANSWERS,
@@ -52,6 +54,7 @@ __all__ = [
     "model_card",
     "model_info",
     "model_name",
+    "packed",
     "predict",
     "predict_table",
     "promote",
@@ -61,4 +64,5 @@ __all__ = [
     "records",
     "registry_client",
     "rollback",
+    "unpack",
 ]

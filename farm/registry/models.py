@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from shutil import make_archive
 from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZipFile
 
 from farm.errors import BadInput, NoSuchModel
 from farm.registry.client import first_line, has_been_used, load_pyfunc, mlflow_warnings_ignored, registry_client
@@ -94,18 +97,41 @@ def download(uri: str, name: str, alias_or_version: str | int = CHAMPION, *, to:
     Raises `NoSuchModel`, and `BadInput` where the folder has something in it.
     """
     model = model_info(uri, name, alias_or_version)
+    with _new_folder(to) as staging:
+        with registry_client(uri) as client:
+            complete = _fetch(client, uri, model, staging)
+        # MLflow makes a folder of its own inside; moved at once, so that a broken download leaves nothing.
+        Path(complete).replace(to)
+    return to
+
+
+def packed(uri: str, model: ModelInfo, to: Path) -> Path:
+    """The files of a version as a ZIP file in that folder."""
+    with TemporaryDirectory(prefix="model-", dir=to) as folder:
+        files = download(uri, model.name, model.version, to=Path(folder) / model.name)
+        return Path(make_archive(str(to / model.name), "zip", files))
+
+
+def unpack(archive: Path, to: Path) -> Path:
+    """Puts what `packed` made into the folder `to`, and returns it. Raises `BadInput` as `download`."""
+    with _new_folder(to) as staging:
+        with ZipFile(archive) as packed_files:
+            packed_files.extractall(staging / "files")
+        (staging / "files").replace(to)
+    return to
+
+
+@contextmanager
+def _new_folder(to: Path) -> Iterator[Path]:
+    """A folder beside `to` to make it in. Raises `BadInput` where `to` has something in it, or nothing can be written."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise BadInput(detail=f"{to} exists and is not an empty folder. Name another, or remove it.")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".download-", dir=to.parent) as staging:
-            with registry_client(uri) as client:
-                complete = _fetch(client, uri, model, Path(staging))
-            # MLflow makes a folder of its own inside; moved at once, so that a broken download leaves nothing.
-            Path(complete).replace(to)
+            yield Path(staging)
     except OSError as error:
         raise BadInput(detail=f"{to} cannot be written: {first_line(error)}") from None
-    return to
 
 
 def _models(client: Any) -> dict[str, dict[str, list[str]]]:

@@ -20,6 +20,7 @@ from farm.cli.results import _all_of
 from farm.db import batches, campaigns, tokens
 from farm.db.tables import Role
 from farm.devices import DeviceIdentity
+from farm.registry import load_pyfunc
 from tests.cheap_training import cheap_trainings
 from tests.training_tables import tiled_table
 from trainer.forest import ForestSettings
@@ -220,6 +221,16 @@ def test_a_model_is_asked_through_the_api(
         assert (here.returncode, here.stderr) == (there.returncode, there.stderr) == (0, "")
         assert steady(json.loads(here.stdout)) == steady(json.loads(there.stdout))
         assert direct(*line).stdout == remote(*line).stdout
+    for command, folder in ((direct, tmp_path / "here"), (remote, tmp_path / "there")):
+        pulled = json.loads(command("models", "pull", "nvidia-h200", "--to", str(folder), "--json").stdout)
+        assert pulled["folder"] == str(folder)
+    kept = [
+        {file.relative_to(f): file.read_bytes() for file in f.rglob("*") if file.is_file()}
+        for f in (tmp_path / "here", tmp_path / "there")
+    ]
+    assert kept[0] == kept[1]
+    assert load_pyfunc().load_model(str(tmp_path / "there"))
+    refused(remote("models", "pull", "nvidia-h200", "--to", str(tmp_path / "there")), 2, "is not an empty folder")
     assert json.loads(remote("models", "promote", "nvidia-h200", "1", "--force", "--json").stdout)["version"] == "1"
     refused(remote("models", "rollback", "nvidia-h200"), 4, "has had no champion before")
 
