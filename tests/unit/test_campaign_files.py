@@ -197,7 +197,7 @@ measure:
     ("line", "problem"),
     [
         ("colour: red", "8: colour: there is no such field here; the fields are name, description, owner, priority, "
-         "targets, measure, problems, kernels, constraints, search, configurations"),
+         "targets, measure, repeat, problems, kernels, constraints, search, configurations"),
         ("configuration: x", "8: configuration: there is no such field here; did you mean configurations?"),
         ("owner: ben", "8: owner: it stands here a second time (first on line 2); keep one of them"),
         ("priority: high", "8: priority: 'high' does not fit here; write a whole number from -100 up to 100 (higher goes first)"),
@@ -388,5 +388,5 @@ def test_what_is_wrong_in_a_list_of_configurations_has_its_line(problems_of):
     (found,) = problems_of(LISTED + "colour: red\n")
     assert found == (
         "7: colour: there is no such field here; the fields are name, description, owner, priority, targets, measure, "
-        "configurations"
+        "repeat, configurations"
     )

@@ -52,6 +52,8 @@ class Driver:
                 multiprocessors=None,
                 pci_bus_id=None,
                 power_limit_w=700.0,
+                default_power_limit_w=700.0,
+                slowdown_c=89.0,
                 is_slice=False,
             )
             for uuid in self.uuids

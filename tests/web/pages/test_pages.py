@@ -13,7 +13,7 @@ import httpx
 import pytest
 from browsing import visitor
 from commands import NOWHERE, farm_here
-from samples import cpu, document, landed, row
+from samples import card, cpu, document, landed, row
 from sqlalchemy import Engine, event
 
 import farm
@@ -32,8 +32,8 @@ from farm.web.security import COOKIE, Policy
 NASTY = "<script>alert('x')</script>"
 
 PAGES = (
-    "/", "/campaigns/small", "/campaigns/small/jobs", "/campaigns/small/results", "/campaigns/small/best", "/devices",
-    "/compare", "/cost", "/cost?m=512&n=512&k=512&types=f32", "/models", "/models/nvidia-h200", "/submit", "/api",
+    "/", "/campaigns/small", "/campaigns/small/jobs", "/campaigns/small/results", "/campaigns/small/best", "/devices", "/health",
+    "/health?any_source=true&type=cpu-test", "/compare", "/cost", "/cost?m=512&n=512&k=512&types=f32", "/models", "/models/nvidia-h200", "/submit", "/api",
     "/campaigns/nosuch",
 )  # fmt: skip
 
@@ -405,6 +405,65 @@ def test_a_comparison_is_a_link_and_says_what_the_command_line_says(
     assert one.status_code == 400
     assert "Name two or more sides" in words(one.text)
     assert 'value="here"' in one.text
+
+
+def test_what_a_side_lacks_is_submitted_with_a_button_or_predicted_apart(
+    browser_like: httpx.Client, engine: Engine, filled: int
+) -> None:
+    with engine.begin() as connection:
+        others = [
+            devices.register(connection, host=f"host{n}", host_facts={}, device=card(n, kind="nvidia-h200"))
+            for n in (1, 2)
+        ]
+    written = [f"tiled(tile=16) {n}x{n}x{n} f32:f32:f32 nn alpha=1 beta=0" for n in (256, 320, 512, 640, 768, 1024)]
+    landed(engine, others[0], [(one, row(2.0)) for one in written])
+    landed(engine, others[1], [(one, row(2.0)) for one in written[:2]])
+    sides = {"side": ["GPU-1", "GPU-2"]}
+    shown = browser_like.get("/compare", params=sides).text
+    assert "Measure what is missing" in words(shown)
+    assert "With predictions" not in words(shown)
+    foretold = words(browser_like.get("/compare", params={**sides, "predict": "true"}).text)
+    assert "With predictions" in foretold
+    assert "4 of GPU-2 by gemm-forest-nvidia-h200 v1" in foretold
+    done = browser_like.post("/compare", data=sides)
+    assert done.status_code == 200
+    assert "GPU-2 4 configurations are missing. 4 jobs in fill-" in words(done.text)
+    with engine.connect() as connection:
+        (fill,) = [c for c in campaigns.overview(connection) if c["name"].startswith("fill-")]
+    assert sum(fill["counts"].values()) == 4
+
+
+def test_health_names_the_slow_device_with_its_evidence(browser_like: httpx.Client, engine: Engine) -> None:
+    written = [f"tiled(tile=16) {n}x64x64 f32:f32:f32 nn alpha=1 beta=0" for n in range(64, 94)]
+    for number in range(1, 5):
+        with engine.begin() as connection:
+            device = devices.register(connection, host="there", host_facts={}, device=card(number))
+        slow = 1.2 if number == 3 else 1.0
+        landed(engine, device, [(one, row(slow * (1 + n / 10))) for n, one in enumerate(written)])
+    shown = words(browser_like.get("/health").text)
+    assert "1 of 4 devices need a look" in shown.replace("device needs", "devices need")
+    assert "slow takes 1.2000" in shown
+    assert "drain GPU-3" in shown
+    unknown = browser_like.get("/health", params={"type": "nosuch"})
+    assert unknown.status_code in (200, 404)
+    wrong = browser_like.get("/health", params={"since": "soon"})
+    assert wrong.status_code == 400
+    assert "'soon' is not a time" in words(wrong.text)
+
+
+def test_a_report_opens_in_the_browser_with_its_scripts_and_without_the_farms_origin(
+    browser_like: httpx.Client, filled: int
+) -> None:
+    page = browser_like.get("/campaigns/small").text
+    (path,) = re.findall(r'href="([^"]+/report)"', page)
+    report = browser_like.get(path)
+    assert report.status_code == 200
+    assert report.headers["content-type"].startswith("text/html")
+    assert report.headers["content-disposition"].startswith("inline")
+    assert report.headers["content-security-policy"].startswith("sandbox allow-scripts")
+    assert "allow-same-origin" not in report.headers["content-security-policy"]
+    assert NASTY not in report.text
+    assert "small" in report.text
 
 
 def test_what_a_gemm_costs_is_the_champions_prediction(browser_like: httpx.Client) -> None:

@@ -19,7 +19,7 @@ RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "
 COMPARISON = "/compare?side=recorded-card-a&side=recorded-card-b&any_source=true&carbon=300"
 PAGES = (
     "/", "/campaigns/seen-in-a-browser", "/campaigns/seen-in-a-browser/jobs", "/campaigns/seen-in-a-browser/results",
-    "/campaigns/seen-in-a-browser/best", "/devices", "/compare", COMPARISON, "/cost?m=512&n=512&k=512&types=f32",
+    "/campaigns/seen-in-a-browser/best", "/devices", "/health?any_source=true", "/compare", COMPARISON, "/cost?m=512&n=512&k=512&types=f32",
     "/models", "/models/nvidia-h200", "/submit", "/api", "/campaigns/nosuch",
 )  # fmt: skip
 
@@ -108,6 +108,18 @@ def test_two_cards_are_compared_and_drawn(tab: Callable[..., Any]) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
+def test_a_report_draws_its_charts_in_its_sandbox(tab: Callable[..., Any]) -> None:
+    _measured(tab)
+    page = tab()
+    page.goto("/campaigns/seen-in-a-browser")
+    page.get_by_role("link", name="Report").click()
+    playwright.expect(page.get_by_role("heading", level=1)).to_contain_text("seen-in-a-browser")
+    figure = page.locator("figure").first
+    figure.scroll_into_view_if_needed()
+    playwright.expect(figure.locator("svg.main-svg").first).to_be_visible()
+    assert page.evaluate("window.origin") == "null"
+
+
 def test_what_a_gemm_costs_is_asked_by_keyboard_alone(tab: Callable[..., Any]) -> None:
     page = tab()
     page.goto("/")
@@ -168,7 +180,7 @@ def test_pages_are_accessible_in_both_schemes_and_fit_narrow_and_wide_windows(
     checker = axe.Axe()
     for path in PAGES:
         page.goto(path)
-        if "?" in path:
+        if path.startswith(("/compare?", "/cost?")):
             page.locator(".plot svg").first.wait_for()
         page.evaluate("document.querySelectorAll('main details').forEach((one, n) => (one.open = one.open || n < 3))")
         for width in (WIDE, NARROW):
