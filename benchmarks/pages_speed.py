@@ -110,8 +110,12 @@ FILL = (
 DOCUMENT = """{"name": "made-up", "owner": "owner", "targets": "any", "problems": {"m": 64, "n": 64, "k": 64, "types": ["f16:f16:f32"]},
 "kernels": [{"family": "tiled", "tile": [1, 2]}]}"""
 
-PATHS = {known.name: known.path for known in OPERATIONS.values() if known.method == "GET" and known.tag != "models"}
-"""Models are asked of MLflow and loaded once: what they take is in predict_speed."""
+PATHS = {
+    known.name: known.path
+    for known in OPERATIONS.values()
+    if known.method == "GET" and known.tag not in ("models", "comparing", "reports")
+}
+"""Models are asked of MLflow and loaded once: what they take is in predict_speed, and that of a report in report_speed."""
 
 
 def questions(campaign: str, rows: int) -> dict[str, str]:
@@ -129,12 +133,16 @@ def questions(campaign: str, rows: int) -> dict[str, str]:
         "results_rows, the newest 50": f"{results}?sort=-measurement_id&limit=50",
         "results_rows, the fastest 50 of a type": f"{results}?type=nvidia-h200&sort=-tflops&limit=50",
         "results_rows, of a problem": f"{results}?where=m == 64 and n == 64 and k == 64&sort=-tflops&limit=50",
+        "comparing_compare, two cards on all that they share": f"{PREFIX}/compare?side=GPU-1&side=GPU-2",
         "results_rows, of a device in the last week": f"{results}?device=GPU-1&since=7d&sort=-measured_at&limit=50",
     }
 
 
-PAGES: dict[str, str] = {}
-"""Pages of the browser, by the same rule."""
+def pages(campaign: str) -> dict[str, str]:
+    """Pages of the browser, as a person opens them."""
+    of = f"/campaigns/{campaign}"
+    places = ("/", of, f"{of}/jobs", f"{of}/results", f"{of}/best", "/devices", "/compare", "/models", "/submit")
+    return {f"page {place.replace(of, '/campaigns/NAME')}": place for place in places}
 
 
 @contextmanager
@@ -225,7 +233,8 @@ def main() -> None:
         fill(engine, asked.rows, asked.campaigns)
         engine.dispose()
         statements = Statements(urls.database_url)
-        everything = {**questions(f"made-up-{asked.campaigns}", asked.rows), **PAGES}
+        newest = f"made-up-{asked.campaigns}"
+        everything = {**questions(newest, asked.rows), **pages(newest)}
         with served() as address, httpx.Client(base_url=address, timeout=120) as client:
             found = {name: ask(client, path, asked.repetitions, statements) for name, path in everything.items()}
     table = f"{asked.rows:,} rows of {asked.campaigns:,} campaigns; milliseconds:\n\n" + markdown(

@@ -14,7 +14,7 @@ from farm.api.access import Access
 from farm.db import tokens
 from farm.db.tables import Role
 
-EXAMPLES = 5
+EXAMPLES = 3
 """Requests of each operation that are drawn, beside those that go through its description line by line."""
 
 CHECKS = (
