@@ -133,7 +133,6 @@ def questions(campaign: str, rows: int) -> dict[str, str]:
         "results_rows, the newest 50": f"{results}?sort=-measurement_id&limit=50",
         "results_rows, the fastest 50 of a type": f"{results}?type=nvidia-h200&sort=-tflops&limit=50",
         "results_rows, of a problem": f"{results}?where=m == 64 and n == 64 and k == 64&sort=-tflops&limit=50",
-        "comparing_compare, two cards on all that they share": f"{PREFIX}/compare?side=GPU-1&side=GPU-2",
         "results_rows, of a device in the last week": f"{results}?device=GPU-1&since=7d&sort=-measured_at&limit=50",
     }
 

@@ -44,8 +44,11 @@ class Remote:
 
     def __init__(self, url: str, *, token: str | None, client: httpx.Client | None = None) -> None:
         """Raises `BadServiceUrl`. A `client` is for tests."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts, valid = urlsplit(url), bool(httpx.URL(url).host)
+        except (ValueError, httpx.InvalidURL):
+            valid = False
+        if not valid or parts.scheme not in ("http", "https"):
             raise BadServiceUrl(variable="FARM_API_URL", url=url, why="write http://host:8000 or https://host")
         if parts.username or parts.password:
             raise BadServiceUrl(

@@ -275,6 +275,8 @@ def test_a_token_says_who_may_do_what(engine: Engine, small: campaigns.Stored, t
     [
         ("http://127.0.0.1:1", 3, "does not answer"),
         ("127.0.0.1:8000", 2, "FARM_API_URL is '127.0.0.1:8000'"),
+        ("http://[half", 2, "FARM_API_URL is 'http://[half'"),
+        ("http://host:port", 2, "FARM_API_URL is 'http://host:port'"),
         ("http://ann:secret@host:1", 2, "the token belongs into FARM_API_TOKEN"),
     ],
 )
