@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,20 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
     lines = [columns, ["---"] * len(columns), *([cell(v) for v in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def at_sizes(about: str, name: str, of_size: Callable[[int, int], dict[str, Any]], columns: Mapping[str, str]) -> None:
+    """A benchmark at several numbers of measurements: `of_size` takes one and how often to repeat. Columns name its figures.
+
+    The figures in seconds of the largest size are the headline.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="measurements")
+    parser.add_argument("--repetitions", type=int, default=5)
+    asked = parser.parse_args()
+    sizes = {rows: of_size(rows, asked.repetitions) for rows in asked.rows}
+    table = markdown(
+        ["measurements", *columns], [[rows, *(of[key] for key in columns.values())] for rows, of in sizes.items()]
+    )
+    headline = {key: value for key, value in sizes[max(sizes)].items() if key.endswith("_s")}
+    write(name, {**headline, "sizes": {str(n): of for n, of in sizes.items()}}, table, repetitions=asked.repetitions)

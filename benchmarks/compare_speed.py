@@ -10,7 +10,6 @@ that has been used: seconds from start to end, and the processor time of this pr
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -18,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from common import markdown, write
+from common import at_sizes
 from farms import farm_home
 from sqlalchemy import Engine, text
 
@@ -96,25 +95,17 @@ def of_size(rows: int, repetitions: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="measurements")
-    parser.add_argument("--repetitions", type=int, default=5)
-    asked = parser.parse_args()
-    sizes = {rows: of_size(rows, asked.repetitions) for rows in asked.rows}
-    largest = sizes[max(sizes)]
-    table = markdown(
-        ["measurements", "configurations", "shapes", "`farm compare` s", "comparing s", "of its processor s"],
-        [
-            [n, f["configurations"], f["shapes"], f["command_s"], f["compare_s"], f["compare_cpu_s"]]
-            for n, f in sizes.items()
-        ],
-    )
-    headline = {key: largest[key] for key in ("command_s", "compare_s", "compare_cpu_s")}
-    write(
+    at_sizes(
+        __doc__ or "",
         "compare_speed",
-        {**headline, "sizes": {str(n): f for n, f in sizes.items()}},
-        table,
-        repetitions=asked.repetitions,
+        of_size,
+        {
+            "configurations": "configurations",
+            "shapes": "shapes",
+            "`farm compare` s": "command_s",
+            "comparing s": "compare_s",
+            "of its processor s": "compare_cpu_s",
+        },
     )
 
 

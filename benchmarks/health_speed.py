@@ -11,7 +11,6 @@ works beside it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -19,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-from common import markdown, write
+from common import at_sizes
 from farms import farm_home
 from sqlalchemy import Engine, text
 
@@ -107,25 +106,17 @@ def of_size(rows: int, repetitions: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="measurements")
-    parser.add_argument("--repetitions", type=int, default=5)
-    asked = parser.parse_args()
-    sizes = {rows: of_size(rows, asked.repetitions) for rows in asked.rows}
-    largest = sizes[max(sizes)]
-    table = markdown(
-        ["measurements", "configurations", "shapes", "`farm health` s", "checking s", "of its processor s"],
-        [
-            [n, f["configurations"], f["shapes"], f["command_s"], f["health_s"], f["health_cpu_s"]]
-            for n, f in sizes.items()
-        ],
-    )
-    headline = {key: largest[key] for key in ("command_s", "health_s", "health_cpu_s")}
-    write(
+    at_sizes(
+        __doc__ or "",
         "health_speed",
-        {**headline, "sizes": {str(n): f for n, f in sizes.items()}},
-        table,
-        repetitions=asked.repetitions,
+        of_size,
+        {
+            "configurations": "configurations",
+            "shapes": "shapes",
+            "`farm health` s": "command_s",
+            "checking s": "health_s",
+            "of its processor s": "health_cpu_s",
+        },
     )
 
 

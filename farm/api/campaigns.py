@@ -148,17 +148,9 @@ class DutyOf(Document):
     share: float
 
 
-class Problem(Document):
-    """A job without a result that failed lately or cannot run."""
+class OfConfiguration(Document):
+    """What is about a configuration, with its columns."""
 
-    job_id: int
-    state: str
-    attempts: int
-    pool: str
-    error_class: str
-    error: str
-    failed_at: datetime
-    failed_on: str | None
     m: int
     n: int
     k: int
@@ -170,6 +162,19 @@ class Problem(Document):
     beta: float
     family: str
     parameters: dict[str, Any]
+
+
+class Problem(OfConfiguration):
+    """A job without a result that failed lately or cannot run."""
+
+    job_id: int
+    state: str
+    attempts: int
+    pool: str
+    error_class: str
+    error: str
+    failed_at: datetime
+    failed_on: str | None
 
 
 class CampaignNow(Ahead):

@@ -12,7 +12,7 @@ from pydantic import Field, Strict
 from sqlalchemy import Connection
 
 from farm.api.access import Access
-from farm.api.campaigns import Counts, Name
+from farm.api.campaigns import Counts, Name, OfConfiguration
 from farm.api.operation import LARGEST_ID, Document, operation
 from farm.db import batches, campaigns, jobs, progress
 from farm.db.engine import take_time
@@ -37,7 +37,7 @@ class Ended(StrEnum):
     INVALID = "invalid"
 
 
-class Job(Document):
+class Job(OfConfiguration):
     """A job with its configuration as text and the command that measures it alone."""
 
     job_id: int
@@ -48,17 +48,6 @@ class Job(Document):
     round: int
     configuration: str
     configuration_id: Any
-    m: int
-    n: int
-    k: int
-    ab: str
-    cd: str
-    acc: str
-    layout: str
-    alpha: float
-    beta: float
-    family: str
-    parameters: dict[str, Any]
     batch_id: int | None
     measuring: bool | None
     device_uuid: str | None
