@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRA ?= $(shell cat $(VENV)/.extra 2>/dev/null)
 STAMP := $(VENV)/.ready$(if $(EXTRA),-$(EXTRA))
-TESTERS ?= 4
+TESTERS ?= 3
 CAMPAIGN ?= examples/campaigns/quickstart.yaml
 
 run: $(STAMP)
@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(if $(EXTR
 	echo '$(EXTRA)' > $(VENV)/.extra
 	touch $@
 
-# Most tests wait for processes of the farm: four at a time keep two cores busy. TESTERS=0 for one. Files keep their order, as
+# Most tests wait for processes of the farm: three at a time keep two cores busy. TESTERS=0 for one. Files keep their order, as
 # those of whole farms come first: otherwise files of few and long tests come last, and one core is idle meanwhile.
 test: $(STAMP)
 	@$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
