@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from farm.campaign.search import Search, Strategy
 from farm.devices import DeviceKind
@@ -92,9 +92,6 @@ class PlanSummary:
     estimated_seconds: dict[str, float]
     # Of a search; the other figures are of its first round, but for the estimates, which are of all.
     rounds: tuple[RoundCount, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def summarise(plan: Plan) -> PlanSummary:

@@ -98,11 +98,6 @@ def outlooks(connection: Connection, farm: Farm, campaign_ids: Iterable[int]) ->
     return found
 
 
-def outlook(connection: Connection, settings: Settings, campaign_id: int) -> Outlook:
-    """What lies ahead of one campaign."""
-    return outlooks(connection, look(connection, settings), [campaign_id])[campaign_id]
-
-
 # --- what is stuck -----------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 from typing import Any
@@ -58,9 +58,6 @@ class Recommendation:
     # None where the model has no bounds.
     safe: Prediction | None
     safe_costs_pct: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def recommend(

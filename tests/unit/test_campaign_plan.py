@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -271,4 +272,4 @@ def test_invalid_jobs_take_no_time():
 
 def test_a_summary_becomes_json():
     summary = plan(campaign_of(), [H200], allow_missing=False).summary()
-    assert summary.to_json()["counts"] == ({"family": "tiled", "pool": "type:nvidia-h200", "jobs": 1, "invalid": 0},)
+    assert asdict(summary)["counts"] == ({"family": "tiled", "pool": "type:nvidia-h200", "jobs": 1, "invalid": 0},)
