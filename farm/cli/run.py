@@ -222,6 +222,8 @@ def _print_next_steps(report: dict[str, Any]) -> None:
         (f"results --campaign {name} -o {name}.csv", "all columns, for a spreadsheet or pandas"),
         *((f'predict "{p["configuration"].split(" nn ")[0]}"', "ask the model") for p in report["predictions"][:1]),
         ("models", "the registry"),
+        (f"report {name}", "one page with charts, to read and to send"),
+        ("serve", "all of it in a browser"),
         ("up", "keep the farm running in the background; then farm submit FILE"),
     ]
     width = max(len(command) for command, _ in steps)
