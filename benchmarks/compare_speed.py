@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from common import at_sizes
-from farms import farm_home
+from farms import MADE_UP_CONFIGURATIONS, MADE_UP_ENVIRONMENT, farm_home
 from sqlalchemy import Engine, text
 
 from farm.compare.comparing import compare
@@ -29,15 +29,6 @@ from farm.devices import Backend, DeviceIdentity, traits_of_capability
 TYPES = {"nvidia-h200": 1.0, "nvidia-a100-sxm4-80gb": 1.25}
 """The cards, and how their times compare."""
 
-_CONFIGURATIONS = text("""
-INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
-SELECT gen_random_uuid(), 64 * (1 + shape % 25), 64 * (1 + shape / 25 % 25), 64 * (1 + shape / 625), t, t, t, 'nn', 1, 0,
-    'tiled', jsonb_build_object('tile', tile)
-FROM generate_series(0, :shapes - 1) shape, unnest(ARRAY['f32', 'f64']) t, generate_series(1, 16) tile
-""")
-_ENVIRONMENT = text("""
-INSERT INTO environments (id, content) VALUES (gen_random_uuid(), '{"driver": "made up"}') RETURNING id
-""")
 _ROWS = text("""
 INSERT INTO measurements (configuration_id, device_id, environment_id, source, runtime_ms, runtime_q1_ms, runtime_q3_ms,
     runtime_min_ms, runtime_rse, samples, stop_reason, l2, distribution, seed, clock_policy, power_w, cost_s, details)
@@ -51,8 +42,8 @@ FROM configurations c CROSS JOIN LATERAL (
 
 def fill(engine: Engine, rows: int) -> None:
     with engine.begin() as connection:
-        connection.execute(_CONFIGURATIONS, {"shapes": rows // 2 // 32})
-        environment_id = connection.execute(_ENVIRONMENT).scalar_one()
+        connection.execute(MADE_UP_CONFIGURATIONS, {"shapes": rows // 2 // 32})
+        environment_id = connection.execute(MADE_UP_ENVIRONMENT).scalar_one()
         for number, (device_type, factor) in enumerate(TYPES.items()):
             card = DeviceIdentity(
                 uuid=f"GPU-{number}",

@@ -296,3 +296,16 @@ def run_submit(file: Path) -> dict[str, float]:
     began = time.perf_counter()
     peak_kib = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return {"submit_s": time.perf_counter() - began, "peak_rss_mb": peak_kib / 1024}
+
+
+MADE_UP_CONFIGURATIONS = text("""
+INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
+SELECT gen_random_uuid(), 64 * (1 + shape % 25), 64 * (1 + shape / 25 % 25), 64 * (1 + shape / 625), t, t, t, 'nn', 1, 0,
+    'tiled', jsonb_build_object('tile', tile)
+FROM generate_series(0, :shapes - 1) shape, unnest(ARRAY['f32', 'f64']) t, generate_series(1, 16) tile
+""")
+"""`shapes` shapes in two types, with sixteen kernels each."""
+
+MADE_UP_ENVIRONMENT = text("""
+INSERT INTO environments (id, content) VALUES (gen_random_uuid(), '{"driver": "made up"}') RETURNING id
+""")

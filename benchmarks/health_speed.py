@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from common import at_sizes
-from farms import farm_home
+from farms import MADE_UP_CONFIGURATIONS, MADE_UP_ENVIRONMENT, farm_home
 from sqlalchemy import Engine, text
 
 from farm.compare.health import Question
@@ -31,15 +31,6 @@ CARDS = 8
 SLOW = 3
 """The card that is slower."""
 
-_CONFIGURATIONS = text("""
-INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
-SELECT gen_random_uuid(), 64 * (1 + shape % 25), 64 * (1 + shape / 25 % 25), 64 * (1 + shape / 625), t, t, t, 'nn', 1, 0,
-    'tiled', jsonb_build_object('tile', tile)
-FROM generate_series(0, :shapes - 1) shape, unnest(ARRAY['f32', 'f64']) t, generate_series(1, 16) tile
-""")
-_ENVIRONMENT = text("""
-INSERT INTO environments (id, content) VALUES (gen_random_uuid(), '{"driver": "made up"}') RETURNING id
-""")
 _ROWS = text("""
 INSERT INTO measurements (configuration_id, device_id, environment_id, measured_at, source, runtime_ms, runtime_q1_ms,
     runtime_q3_ms, runtime_min_ms, runtime_rse, samples, stop_reason, l2, distribution, seed, clock_policy, power_w, power_limit_w,
@@ -55,8 +46,8 @@ FROM configurations c CROSS JOIN LATERAL (
 
 def fill(engine: Engine, rows: int) -> None:
     with engine.begin() as connection:
-        connection.execute(_CONFIGURATIONS, {"shapes": max(1, rows // CARDS // 2 // 32)})
-        environment_id = connection.execute(_ENVIRONMENT).scalar_one()
+        connection.execute(MADE_UP_CONFIGURATIONS, {"shapes": max(1, rows // CARDS // 2 // 32)})
+        environment_id = connection.execute(MADE_UP_ENVIRONMENT).scalar_one()
         ids = []
         for number in range(CARDS):
             card = DeviceIdentity(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -54,11 +53,3 @@ class Access:
 
     def close(self) -> None:
         self._stack.close()
-
-
-def login_name() -> str | None:
-    """Who is logged in; None in a container without a login name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return None

@@ -85,10 +85,9 @@ class Ahead(Document):
     stuck_jobs: int
 
 
-class CampaignLine(Ahead):
-    """A campaign in a list."""
+class CampaignHead(Ahead):
+    """A campaign: whose it is, since when, and how far."""
 
-    id: int
     name: str
     digest: str
     owner: str
@@ -96,6 +95,12 @@ class CampaignLine(Ahead):
     state: CampaignState
     submitted_at: datetime
     finished_at: datetime | None
+
+
+class CampaignLine(CampaignHead):
+    """A campaign in a list."""
+
+    id: int
 
 
 class Progress(Ahead):
@@ -177,16 +182,9 @@ class Problem(OfConfiguration):
     failed_on: str | None
 
 
-class CampaignNow(Ahead):
+class CampaignNow(CampaignHead):
     """One campaign in detail."""
 
-    name: str
-    digest: str
-    owner: str
-    priority: int
-    state: CampaignState
-    submitted_at: datetime
-    finished_at: datetime | None
     document: dict[str, Any] = Field(description="the campaign file in normal form")
     jobs_per_minute_overall: float | None
     began_s: float | None

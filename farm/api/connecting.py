@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from farm.api.access import Access, login_name
+from farm.api.access import Access
 from farm.api.remote import Remote
+from farm.logins import login_name
 from farm.settings import Settings
 
 P = ParamSpec("P")

@@ -14,10 +14,11 @@ import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import farm
-from farm.api.access import Access, login_name
+from farm.api.access import Access
 from farm.api.operation import OPERATIONS, PREFIX, Download
 from farm.api.results import MOST_ROWS
 from farm.errors import ApiRefused, ApiUnreachable, BadServiceUrl, FarmError, OtherApi, first_line
+from farm.logins import login_name
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import math
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from farm.campaign.search import FIELDS_OF, Search, Strategy
 from farm.campaign.targets import Target
 from farm.errors import CampaignTooLarge
 from farm.kernels import FAMILIES
+from farm.logins import login_name
 from farm.measurement import TimingRules
 
 
@@ -204,7 +204,7 @@ def _built(fields: CampaignFields | ListFields, file: Located, path: Path | None
     common: dict[str, Any] = {
         "name": fields.name,
         "description": fields.description,
-        "owner": fields.owner or owner or login_name(),
+        "owner": fields.owner or owner or login_name() or "unknown",
         "priority": fields.priority,
         "repeat": fields.repeat,
         "targets": tuple(target for _, target in sorted(targets.items())),
@@ -250,11 +250,3 @@ def _problem_block(block: ProblemFields) -> ProblemBlock:
 
 def _kernel_block(block: KernelFields) -> KernelBlock:
     return KernelBlock(block.family, tuple((name, Axis.of(parts)) for name, parts in _axes(block)))
-
-
-def login_name() -> str:
-    """Who owns what a person submits without saying whose it is."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a login name: no variable, no entry in /etc/passwd
-        return "unknown"

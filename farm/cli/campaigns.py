@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from farm.api import Direct, campaigns, farm_of
-from farm.api.access import Access, login_name
+from farm.api.access import Access
 from farm.api.campaigns import Planned, Steered, Submission, planned
 from farm.builds import versions_of
 from farm.campaign import Campaign
@@ -19,6 +19,7 @@ from farm.db import campaigns as stored_campaigns
 from farm.db.campaigns import open_jobs
 from farm.db.tables import CampaignState
 from farm.errors import FarmError
+from farm.logins import login_name
 from farm.services.session import Session
 from farm.settings import settings
 from farm.texts import counts_text, seconds_text

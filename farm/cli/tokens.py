@@ -9,10 +9,10 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from farm.api.access import login_name
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.db import tokens
 from farm.db.tables import Role
+from farm.logins import login_name
 from farm.moments import duration
 from farm.services.session import session
 

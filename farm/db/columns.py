@@ -76,8 +76,8 @@ def storage(column: Any) -> Any:
 
 
 def codes(column: Any) -> tuple[Ints, list[Any]]:
-    """A number for each value of a column without nulls, and the values by number."""
-    encoded = storage(column).dictionary_encode()
+    """A number for each value of a column, and the values by number; null is one of them."""
+    encoded = storage(column).dictionary_encode(null_encoding="encode")
     found: Ints = numbers(encoded.indices).astype(np.int64)
     return found, encoded.dictionary.to_pylist()
 

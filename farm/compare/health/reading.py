@@ -17,7 +17,7 @@ from farm.compare.health.document import WINDOW, Member, Question
 from farm.compare.health.rows import Fleet, Rows, bits_of
 from farm.compare.sides import Device, Side, settle
 from farm.compare.statistics import Ints
-from farm.db.columns import Words, coded, numbers, read, storage, words
+from farm.db.columns import Words, coded, codes, numbers, read, words
 from farm.db.imports import UUID_PREFIX
 from farm.errors import BadInput
 from farm.measurement import Source
@@ -147,8 +147,7 @@ class _Coded:
 
 
 def _coded(column: Any) -> _Coded:
-    encoded = storage(column).dictionary_encode(null_encoding="encode")
-    return _Coded(numbers(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist())
+    return _Coded(*codes(column))
 
 
 def _combined(columns: Sequence[_Coded]) -> tuple[Ints, int]:

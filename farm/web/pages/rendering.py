@@ -18,7 +18,7 @@ from farm.api import OPERATIONS
 from farm.api.access import Access
 from farm.db.imports import UUID_PREFIX
 from farm.db.tables import Role
-from farm.texts import configuration_text, kernel_text, rate_text, seconds_text, share_text, types_text
+from farm.texts import configuration_text, kernel_text, rate_text, seconds_text, share_text, types_of_text, types_text
 from farm.web.pages import said
 from farm.web.pages.assets import address_of
 from farm.web.routes import access_of, who
@@ -86,12 +86,6 @@ def shortened(uuid: str) -> str:
     return uuid if len(uuid) <= 20 else f"{uuid[:12]}…"
 
 
-def short_types(text: str) -> str:
-    """`f32` of `f32:f32:f32`."""
-    kinds = text.split(":")
-    return kinds[0] if len(set(kinds)) == 1 else text
-
-
 def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("farm.web", "templates"),
@@ -113,7 +107,7 @@ def _environment() -> Environment:
         seconds=seconds_text,
         segment=segment,
         share=share_text,
-        short_types=short_types,
+        short_types=types_of_text,
         shortened=shortened,
         types=types_text,
     )
