@@ -1,7 +1,7 @@
 # Images of the farm. Targets: core (coordinator, migrations, CPU worker), gpu (CUDA worker), build (builder of CUTLASS
 # kernels), trainer (also MLflow), web (pages and API).
 FROM python:3.12-slim AS base
-ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 UV_SYSTEM_CERTS=1
 RUN useradd --create-home --uid 10001 farm && mkdir /data && chown farm /data
 WORKDIR /opt/gemm-farm
 COPY requirements requirements

@@ -19,13 +19,16 @@ EXTRA ?= $(shell cat $(VENV)/.extra 2>/dev/null)
 STAMP := $(VENV)/.ready$(if $(EXTRA),-$(EXTRA))
 TESTERS ?= 3
 CAMPAIGN ?= examples/campaigns/quickstart.yaml
+# uv brings certificates of its own, which a proxy that inspects TLS is not among.
+export UV_SYSTEM_CERTS ?= 1
 
 run: $(STAMP)
 	@$(BIN)/farm run $(CAMPAIGN)
 
 setup: $(STAMP)
 
-# The locked versions, by hash; then the farm itself, editable. uv does it in seconds and comes by hash as well.
+# The locked versions, by hash; then the farm itself, editable. uv does it in seconds and comes by hash as well. Where pip
+# is configured with a file of certificates (PIP_CERT, or `cert` in pip.conf), uv uses it too.
 $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(if $(EXTRA),requirements/$(EXTRA).txt)
 	@python=$$(PYTHON="$(PYTHON)" ./requirements/find-python)
 	if [ ! -x $(BIN)/python ] || ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'; then
@@ -34,6 +37,10 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(if $(EXTR
 	  $$python -m venv $(VENV)
 	fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.txt
+	certs=$$($(BIN)/python -m pip config list | sed -n "s/^[^=]*\.cert='\(.*\)'$$/\1/p")
+	if [ -n "$$certs" ] && [ -z "$${SSL_CERT_FILE:-}" ]; then
+	  export SSL_CERT_FILE="$${certs%%$$'\n'*}"
+	fi
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements/tools.txt requirements/$(or $(EXTRA),all).txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	rm -f $(VENV)/.ready*
