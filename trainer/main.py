@@ -12,7 +12,7 @@ from farm.broker import TRAIN_QUEUE, consume, make_app
 from farm.db.engine import make_engine
 from farm.db.migrate import require_head
 from farm.errors import FarmError
-from farm.logs import set_up_logging
+from farm.logs import set_up_logging, warn_of_unknown_variables
 from farm.services import services
 from farm.settings import settings
 
@@ -33,8 +33,9 @@ def main() -> None:
         helped = sys.argv[1] in ("-h", "--help")
         (sys.stdout if helped else sys.stderr).write(USAGE)
         sys.exit(0 if helped else 2)
-    set_up_logging(settings(), "trainer")
     try:
+        set_up_logging(settings(), "trainer")
+        warn_of_unknown_variables()
         with services(settings(), broker=True) as urls:
             assert urls.broker_url is not None
             engine = make_engine(urls.database_url, application="farm trainer", pool_size=1)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from farm.errors import BadInput, FarmError
-from farm.logs import set_up_logging
+from farm.logs import set_up_logging, warn_of_unknown_variables
 from farm.services.waiting import when_they_answer
 from farm.settings import environment_for_children, settings
 from workers import metrics
@@ -57,12 +57,13 @@ def _command(
     list_only: Annotated[bool, typer.Option("--list", help="Say which devices would be served, and end.")] = False,
 ) -> None:
     """Measure for a farm on the devices of this host, or build its kernels. FARM_DATABASE_URL and FARM_BROKER_URL say where the farm is."""
-    selection = devices_to_serve or settings().devices
-    set_up_logging(settings(), "farm-worker")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
+        selection = devices_to_serve or settings().devices
+        set_up_logging(settings(), "farm-worker")
+        warn_of_unknown_variables()
         if list_only:
             for identity in discover(selection):
                 typer.echo(f"{identity.uuid}  {identity.type}  {identity.name}")

@@ -20,14 +20,14 @@ from pathlib import Path
 from farm.devices import DeviceIdentity
 from farm.metrics import Count, Duration, Metrics, PrometheusMetrics, serving
 from farm.services.home import Home
-from farm.settings import Settings
+from farm.settings import WORKER_METRICS_DEVICE, WORKER_METRICS_DEVICE_TYPE, Settings
 
 log = logging.getLogger(__name__)
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable by which prometheus_client learns where the files are. `farm-worker` sets it."""
 
-DEVICE_UUID, DEVICE_TYPE = "FARM_WORKER_METRICS_DEVICE", "FARM_WORKER_METRICS_DEVICE_TYPE"
+DEVICE_UUID, DEVICE_TYPE = WORKER_METRICS_DEVICE, WORKER_METRICS_DEVICE_TYPE
 """The environment variables by which `farm-worker` tells a device's processes their labels; unset: metrics are off."""
 
 PARENT, CHILD = "parent", "child"

@@ -33,7 +33,7 @@ from farm.db.tables import DeviceState
 from farm.errors import CanaryFailed, DevicePoisoned, FarmError, first_line
 from farm.logs import set_up_logging
 from farm.metrics import Metrics
-from farm.settings import settings
+from farm.settings import WORKER_DEVICE_ID, settings
 from workers.canary import prove
 from workers.devices import open_device
 from workers.kernels.sources import FarmKernels
@@ -43,7 +43,7 @@ from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
-DEVICE_ID = "FARM_WORKER_DEVICE_ID"
+DEVICE_ID = WORKER_DEVICE_ID
 """The environment variable by which `farm-worker` tells a device's processes which device is theirs."""
 
 EXIT_POISONED = 87

@@ -40,7 +40,7 @@ from farm.cli import (
 )
 from farm.cli.output import remarks
 from farm.errors import FarmError, first_line
-from farm.settings import settings
+from farm.settings import settings, unknown_variables
 
 app = typer.Typer(
     name="farm",
@@ -62,11 +62,14 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    if not context.resilient_parsing:
+        for warning in unknown_variables():
+            remarks.print(f"[yellow]warning:[/] {escape(warning)}")
 
 
 _MEASURE, _FOLLOW, _LEARN, _OPERATE = "Measure", "Follow and steer", "Learn", "Operate"
@@ -130,11 +133,18 @@ def carry_out(arguments: Sequence[str]) -> NoReturn:
         sys.stderr.close()
         sys.exit(0)
     except Exception as error:
-        if settings().log_level.upper() == "DEBUG":
+        if _debugging():
             traceback.print_exc()
         _say(f"This is a defect of the farm: {type(error).__name__}: {error}. FARM_LOG_LEVEL=DEBUG shows where.")
         sys.exit(1)
     sys.exit(0)
+
+
+def _debugging() -> bool:
+    try:
+        return settings().log_level == "DEBUG"
+    except FarmError:  # the settings themselves are wrong
+        return False
 
 
 def _interrupt(*_: object) -> None:

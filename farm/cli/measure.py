@@ -106,7 +106,8 @@ def measure(
     """
     asked = Configuration.parse(configuration)
     under = rules_of(rules, power=power, job_seconds=job_seconds, warm_l2=warm_l2, distribution=distribution, seed=seed)
-    selection = settings().devices if device is None else device
+    configured = settings().devices  # read in any case: the measuring process reads the settings too
+    selection = configured if device is None else device
 
     def say_which(opened: Answer) -> None:
         if opened["of"] > 1:

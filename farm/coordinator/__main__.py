@@ -11,7 +11,7 @@ from farm.coordinator.loop import run
 from farm.coordinator.metrics import watching
 from farm.db.engine import DISPATCHING
 from farm.errors import FarmError
-from farm.logs import set_up_logging
+from farm.logs import set_up_logging, warn_of_unknown_variables
 from farm.services.waiting import when_they_answer
 from farm.settings import settings
 
@@ -20,8 +20,9 @@ def main() -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    set_up_logging(settings(), "coordinator")
     try:
+        set_up_logging(settings(), "coordinator")
+        warn_of_unknown_variables()
         with when_they_answer(stop, application="farm coordinator", session=DISPATCHING) as reached:
             if reached is None:
                 return 0

@@ -136,8 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-trainer", action="store_true")
     parser.add_argument("--no-builder", action="store_true")
     options = parser.parse_args(arguments)
-    set_up_logging(settings(), "supervisor")
     try:
+        set_up_logging(settings(), "supervisor")
         chosen = programs(
             workers=not options.no_workers, trainer=not options.no_trainer, builder=not options.no_builder
         )

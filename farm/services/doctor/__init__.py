@@ -16,6 +16,7 @@ from farm.services.doctor.machine import (
     check_libraries,
     check_limits,
     check_python,
+    check_settings,
 )
 from farm.services.doctor.servers import (
     check_broker,
@@ -34,6 +35,7 @@ def examine(settings: Settings) -> list[Check]:
     """Every check, in the order in which they are best mended."""
     checks: list[Callable[[Settings], Check]] = [
         check_python,
+        check_settings,
         check_home,
         check_disk,
         check_database,

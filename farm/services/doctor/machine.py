@@ -16,7 +16,7 @@ from farm.services.binaries import output_of
 from farm.services.cluster import find_cluster
 from farm.services.doctor.check import Check, State
 from farm.services.home import Home
-from farm.settings import Settings
+from farm.settings import Settings, unknown_variables
 
 DISK_NEEDED_BYTES, DISK_WARNING_BYTES = 512 * 2**20, 5 * 2**30
 """A new cluster with its tables takes 46 MB, and its log of changes grows to 1 GB (max_wal_size) before it is used again."""
@@ -31,6 +31,14 @@ def check_python(_: Settings) -> Check:
     if (3, 11) <= sys.version_info[:2] < (3, 13) and sys.platform == "linux":
         return Check("python", State.OK, what)
     return Check("python", State.MISSING, what, "use Python 3.11 or 3.12 on Linux")
+
+
+def check_settings(settings: Settings) -> Check:
+    """Which variables are set; those that are no settings. Wrong values end every command before this."""
+    what = ", ".join(f"{name}={value}" for name, value in settings.in_force.items()) or "all at their defaults"
+    if unknown := unknown_variables():
+        return Check("settings", State.WARNING, what, " ".join(unknown))
+    return Check("settings", State.OK, what)
 
 
 def check_home(settings: Settings) -> Check:
