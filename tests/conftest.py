@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import environment  # noqa: F401 - first: others read the environment when they are imported
 import hypothesis
 import pytest
 from homes import embedded_settings, need_embedded_services
@@ -23,10 +23,6 @@ from farm.registry import registry_client
 from farm.services import ServiceUrls, services
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
-
-# A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start would inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine is no error
 hypothesis.settings.load_profile("patient")

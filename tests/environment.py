@@ -1,0 +1,51 @@
+"""One environment for all tests, whatever shell, folder and account they are started from.
+
+`conftest` imports this before anything else: some modules of the farm and of rich read the environment when they are imported.
+What the tests start inherits it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+FIXED = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
+
+_PREFIXES = ("FARM_", "MLFLOW_", "LC_", "PG", "PROMETHEUS_", "CELERY_")
+_NAMES = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLORTERM", "TTY_COMPATIBLE",
+          "TTY_INTERACTIVE", "LANGUAGE", "TZ", "PYTHONWARNINGS", "PYTHONIOENCODING", "PYTHONUTF8", "CUDA_VISIBLE_DEVICES",
+          "CUDA_DEVICE_ORDER")  # fmt: skip
+_KEPT = "FARM_TEST_"
+
+
+def settle() -> None:
+    """Sets and clears what programs read from their environment."""
+    for name in list(os.environ):
+        if name in _NAMES or (name.startswith(_PREFIXES) and not name.startswith(_KEPT)):
+            del os.environ[name]
+    os.environ.update(FIXED)
+    os.umask(0o022)
+    home = os.environ.get("HOME", "")
+    if not os.path.isdir(home) or not os.access(home, os.W_OK | os.X_OK):  # noqa: PTH112 - "" is no folder
+        _make_home()
+    # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _make_home() -> None:
+    folder, process = Path(tempfile.mkdtemp(prefix="farm-tests-home-")), os.getpid()
+    os.environ["HOME"] = str(folder)
+
+    def remove() -> None:
+        if os.getpid() == process:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+
+
+settle()
