@@ -46,5 +46,8 @@ def provenance_in(path: Path, metadata: bytes) -> Provenance:
     """The provenance that stands in a file's metadata as JSON. Raises `BadRecording`."""
     try:
         return Provenance.from_json(json.loads(metadata))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadRecording(path=path, why=f"its provenance cannot be read: {error!r}") from None
+    except KeyError as error:
+        raise BadRecording(path=path, why=f"its provenance cannot be read: it has no {error.args[0]}") from None
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        why = "its provenance cannot be read: it is not the JSON that farm results writes"
+        raise BadRecording(path=path, why=why) from None

@@ -64,3 +64,8 @@ def configuration_text(row: Mapping[str, Any]) -> str:
     """`tiled(tile=16) 512x512x512 f32 nn` from the columns of a configuration; alpha and beta where they are not 1 and 0."""
     scalars = "" if (row["alpha"], row["beta"]) == (1, 0) else f" alpha={row['alpha']:g} beta={row['beta']:g}"
     return f"{kernel_text(row)} {row['m']}x{row['n']}x{row['k']} {types_text(row)} {row['layout']}{scalars}"
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """The first `most` characters of a text, with `…` where there are more."""
+    return text if len(text) <= most else f"{text[:most]}…"

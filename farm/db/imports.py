@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import uuid
 from array import array
@@ -19,11 +20,12 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import Connection, text
+from sqlalchemy import CheckConstraint, Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from farm.db.measurements import cursor_of
 from farm.db.tables import DeviceState
+from farm.db.tables import Measurement as MeasurementTable
 from farm.devices import DeviceIdentity
 from farm.errors import ImportNotAllowed, RowNotImported, first_line
 from farm.kernels import Configuration
@@ -107,6 +109,8 @@ def stage(connection: Connection, rows: Iterable[ImportedRow], *, path: Path) ->
             with cursor.copy(_COPY) as copy:
                 for row in rows:
                     numbers.append(row.number)
+                    if (why := why_not_storable(row.measurement)) is not None:
+                        raise RowNotImported(path=path, row=row.number, why=why)
                     content = json.dumps(row.measurement.environment, sort_keys=True)
                     digest = hashlib.sha256(content.encode()).digest()[:16]
                     environment = None if digest in known else content
@@ -115,6 +119,45 @@ def stage(connection: Connection, rows: Iterable[ImportedRow], *, path: Path) ->
                     copy.write_row((*keys, row.measured_at or moment, *_values_of(row)))
     except psycopg.Error as error:
         raise _translated(connection, error, path, numbers) from error
+
+
+_POSITIVE = frozenset(
+    found[1]
+    for constraint in MeasurementTable.metadata.tables["measurements"].constraints
+    if isinstance(constraint, CheckConstraint) and (found := re.fullmatch(r"(\w+) > 0", str(constraint.sqltext)))
+)
+"""Columns that must be above 0, from the constraints of the table."""
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+"""Characters that Postgres stores neither in text nor in JSON: the zero character, and halves of surrogate pairs."""
+
+
+def why_not_storable(measurement: Measurement) -> str | None:
+    """Why the database would refuse a measurement: the column, its value and the reason. None where it takes it."""
+    for name in (*MEASUREMENT_COLUMNS, "environment"):
+        value = getattr(measurement, name)
+        if value is None:
+            continue
+        if name in _POSITIVE and not value > 0:
+            return f"{name} is {value!r}, and must be above 0"
+        if isinstance(value, (str, dict)) and (found := unstorable(value)) is not None:
+            return f"{name} holds {found}"
+    return None
+
+
+def unstorable(value: object) -> str | None:
+    """What a text or a JSON value holds that Postgres cannot store."""
+    if isinstance(value, str):
+        found = _UNSTORABLE.search(value)
+        return None if found is None else f"the character {found[0]!a}, which cannot be stored"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"the number {value}, which JSON does not have"
+    inside: Iterable[object] = ()
+    if isinstance(value, dict):
+        inside = (*value.keys(), *value.values())
+    elif isinstance(value, (list, tuple)):
+        inside = value
+    return next((why for one in inside if (why := unstorable(one)) is not None), None)
 
 
 def _values_of(row: ImportedRow) -> Iterable[Any]:
@@ -131,9 +174,12 @@ def _translated(connection: Connection, error: psycopg.Error, path: Path, number
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return ImportNotAllowed(why=first_line(error))
     if isinstance(error, (psycopg.DataError, psycopg.IntegrityError)):
-        line = re.search(r"^COPY imported_rows, line (\d+)", error.diag.context or "", flags=re.MULTILINE)
-        why = error.diag.message_primary or first_line(error)
-        return RowNotImported(path=path, row=numbers[int(line[1]) - 1 if line else -1], why=why)
+        where = r"^COPY imported_rows, line (\d+)(?:, column (\w+)(?:: \"(.{0,60}))?)?"
+        found = re.search(where, error.diag.context or "", flags=re.MULTILINE)
+        row = numbers[int(found[1]) - 1 if found else -1]
+        column, value = (found[2], found[3]) if found else (None, None)
+        what = "a value" if column is None else column if value is None else f"{column} ({value.strip(chr(34))})"
+        return RowNotImported(path=path, row=row, why=f"the database cannot store {what}")
     driver = connection.connection.driver_connection
     lost = driver is None or bool(driver.closed)
     return DBAPIError.instance("COPY imported_rows", None, error, psycopg.Error, connection_invalidated=lost)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -16,12 +17,15 @@ from farm.db import imports
 from farm.db.imports import ImportedDevice, ImportedRow
 from farm.devices import Backend, DeviceIdentity, DeviceKind
 from farm.errors import BadRecording
+from farm.gemm import ElementType, Layout
 from farm.importers import files
 from farm.importers.landing import Reader, Row, Table, check_name, measurement_of, sha256_of
 from farm.kernels import Configuration
+from farm.kernels.families import family_named
 from farm.measurement import Measurement
 from farm.provenance import METADATA_KEY, Provenance
 from farm.recording import CONFIGURATION_COLUMNS, NEEDED_COLUMNS, check_columns, provenance_in
+from farm.texts import shortened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,12 @@ def look(path: Path) -> Dataset:
             path=path, why="its metadata has no key gemm-farm, so it does not say what device was measured"
         )
     provenance = provenance_in(path, metadata)
+    if (found := imports.unstorable(provenance.to_json())) is not None:
+        raise BadRecording(path=path, why=f"its provenance holds {found}")
+    try:
+        check_name(provenance.device_type, "a device type")
+    except ValueError as error:
+        raise BadRecording(path=path, why=f"its provenance cannot be read: {error}") from None
     return Dataset(path=path, content=content, rows=rows, provenance=provenance)
 
 
@@ -99,11 +109,11 @@ class DatasetReader(Reader[Dataset]):
         given = {name: row[name] for name in _RESULTS if row.get(name) is not None}
         endless = [name for name, value in given.items() if isinstance(value, float) and math.isinf(value)]
         if endless:
-            raise ValueError(f"{', '.join(endless)} is infinite")
+            raise ValueError(f"{', '.join(endless)} is infinite ({given[endless[0]]})")
         measurement = measurement_of(
             **{**_AS_RECORDED, **given}, environment=_object(row, "environment"), details=_object(row, "details")
         )
-        configuration = Configuration.from_columns({**row, "parameters": _object(row, "parameters")})
+        configuration = _configuration(row)
         return ImportedRow(
             number=number,
             device=self._device(row),
@@ -153,13 +163,33 @@ class DatasetReader(Reader[Dataset]):
         return ImportedDevice(key=key, identity=identity, host=f"imported:{seen.host or 'unknown'}", rows=seen.rows)
 
 
+def _configuration(row: Mapping[str, Any]) -> Configuration:
+    """The configuration of a row whose columns have the right types. Raises `ValueError` or `FarmError`."""
+    for name in ("ab", "cd", "acc"):
+        _one_of(row, name, ElementType, "an element type")
+    _one_of(row, "layout", Layout, "a layout")
+    parameters = _object(row, "parameters")
+    space = family_named(row["family"])
+    for name, value in parameters.items():
+        if (why := space.parameter(name).why_bad(value)) is not None:
+            raise ValueError(f"parameters has {name}={shortened(repr(value))}: {why}")
+    return Configuration.from_columns({**row, "parameters": parameters})
+
+
+def _one_of(row: Mapping[str, Any], name: str, known: type[StrEnum], what: str) -> None:
+    if row[name] not in set(known):
+        raise ValueError(f"{name} is {shortened(repr(row[name]))}, and not {what}: use one of {', '.join(known)}")
+
+
 def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A column of JSON objects; without a value, an empty one."""
     text = row.get(name)
     try:
         found = {} if text is None else json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{name} is nested too deeply: {shortened(text)}") from None
     except ValueError as error:
-        raise ValueError(f"{name} is no JSON: {error}") from None
+        raise ValueError(f"{name} is {shortened(repr(text))}, and no JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{name} is no JSON object")  # noqa: TRY004
+        raise ValueError(f"{name} is {shortened(repr(text))}, and no JSON object")  # noqa: TRY004
     return found

@@ -13,8 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.errors import BadRecording, first_line
+from farm.errors import BadRecording, RowNotImported
 from farm.recording import readable
+from farm.texts import shortened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,7 @@ def parquet_head(path: Path) -> tuple[pa.Schema, int]:
 def parquet_batches(path: Path, kinds: Mapping[str, type]) -> Iterator[list[dict[str, Any]]]:
     """The rows of a Parquet file with those of these columns that it has, as values of these types; NaN is no value.
 
-    Raises `BadRecording`.
+    Raises `BadRecording`, `RowNotImported`.
     """
     import pyarrow.parquet as pq
 
@@ -48,25 +49,54 @@ def parquet_batches(path: Path, kinds: Mapping[str, type]) -> Iterator[list[dict
             before += batch.num_rows
 
 
+_KINDS: Mapping[type, str] = {
+    **{int: "a whole number", float: "a number", str: "text", bool: "true or false", datetime: "a time"},
+}
+
+
 def _plain(path: Path, batch: pa.RecordBatch, kinds: Mapping[str, type], before: int) -> list[dict[str, Any]]:
+    names = batch.schema.names
+    columns = []
+    for name, column in zip(names, batch.columns, strict=True):
+        try:
+            columns.append(_converted(column, kinds[name]))
+        except _NOT_CONVERTED:
+            number, value = _first_bad(column, kinds[name])
+            why = f"{name} is {value}, and not {_KINDS[kinds[name]]}"
+            raise RowNotImported(path=path, row=before + number, why=why) from None
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+_NOT_CONVERTED = (ValueError, TypeError, OverflowError, NotImplementedError)
+"""What Arrow raises, its own errors included, for a value that it cannot convert or that Python cannot hold."""
+
+
+def _converted(column: pa.Array, kind: type) -> list[Any]:
+    """The values of a column as that type; NaN is no value."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     moment = pa.timestamp("us", "UTC")
-    arrow = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_(), datetime: moment}
-    columns = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        kind = arrow[kinds[name]]
-        try:
-            numbers = pa.types.is_floating(column.type)
-            values = pc.if_else(pc.is_nan(column), None, column) if numbers else column
-            columns[name] = pc.cast(values, kind, safe=kind != moment)
-        except pa.ArrowException as error:
-            among = f"rows {before + 1:,} to {before + batch.num_rows:,}"
-            why = f"its column {name} holds what is no {kind}, among {among}: {first_line(error)}"
-            raise BadRecording(path=path, why=why) from None
-    found: list[dict[str, Any]] = pa.RecordBatch.from_pydict(columns).to_pylist()
+    arrow = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_(), datetime: moment}[kind]
+    if pa.types.is_float16(column.type):
+        column = pc.cast(column, pa.float32())
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), None, column)
+    found: list[Any] = pc.cast(column, arrow, safe=arrow != moment).to_pylist()
     return found
+
+
+def _first_bad(column: pa.Array, kind: type) -> tuple[int, str]:
+    """The number of the first row, from 1, whose value cannot be converted, and the value as messages show it."""
+    for i in range(len(column)):
+        try:
+            _converted(column.slice(i, 1), kind)
+        except _NOT_CONVERTED:
+            try:
+                return i + 1, shortened(repr(column[i].as_py()))
+            except _NOT_CONVERTED:
+                return i + 1, "damaged"
+    return 1, "damaged"
 
 
 _GZIP = b"\x1f\x8b"

@@ -21,6 +21,7 @@ from farm.importers.landing import Row, measurement_of, positive, sha256_of
 from farm.importers.profiler import kernel_named
 from farm.kernels import Configuration, Kernel
 from farm.recording import check_columns
+from farm.texts import shortened
 
 RTX_4070 = "NVIDIA GeForce RTX 4070"
 """The card of the published tables. Those of the tiled kernel do not name it."""
@@ -92,7 +93,7 @@ class CutlassReader(CardReader[CutlassTable]):
         configuration = kernel.configuration(m, n, k, _number(row, "alpha"), _number(row, "beta"))
         if row.get("power_w"):
             self._leave_out("power_w", "it was read after the kernel had ended", whole=False)
-        limit = _number(row, "power_limit_w") if row.get("power_limit_w") else None
+        limit = positive("power_limit_w", _number(row, "power_limit_w")) if row.get("power_limit_w") else None
         measurement = measurement_of(
             _time(row, "runtime_ms"),
             power_limit_w=limit,
@@ -143,7 +144,7 @@ def _whole(row: Row, name: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{name} is {text!r}, and no whole number") from None
+        raise ValueError(f"{name} is {shortened(repr(text))}, and no whole number") from None
 
 
 def _number(row: Row, name: str) -> float:
@@ -153,7 +154,7 @@ def _number(row: Row, name: str) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise ValueError(f"{name} is {text!r}, and no number")
+        raise ValueError(f"{name} is {shortened(repr(text))}, and no number")
     return found
 
 
@@ -167,5 +168,6 @@ def _moment(row: Row) -> datetime | None:
         return None
     try:
         return datetime.fromtimestamp(_whole(row, "timestamp"), UTC)
-    except (OverflowError, OSError):
-        raise ValueError(f"timestamp is {row['timestamp']}, and no seconds since 1970") from None
+    except (OverflowError, OSError, ValueError):
+        given = shortened(repr(row["timestamp"]))
+        raise ValueError(f"timestamp is {given}, and no seconds since 1970") from None

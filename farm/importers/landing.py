@@ -23,6 +23,7 @@ from farm.db.imports import ImportedDevice, ImportedRow
 from farm.errors import BadRecording, FarmError, RowNotImported, first_line
 from farm.measurement import Measurement, Source
 from farm.recording import readable
+from farm.texts import shortened
 
 Progress = Callable[[int], None]
 """Told how many rows have been read."""
@@ -73,8 +74,9 @@ class Reader(ABC, Generic[_T]):
                 number += 1
                 try:
                     found = self._row(number, row)
-                except (FarmError, TypeError, ValueError) as error:
-                    raise RowNotImported(path=self._table.path, row=number, why=first_line(error)) from None
+                except (FarmError, ValueError) as error:
+                    why = shortened(first_line(error), LONGEST_REASON)
+                    raise RowNotImported(path=self._table.path, row=number, why=why) from None
                 if found is not None:
                     yield found
             progress(number)
@@ -121,6 +123,10 @@ def positive(name: str, value: float) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"{name} is {value:g}, and must be above 0 and finite")
     return value
+
+
+LONGEST_REASON = 400
+"""Characters of a message about a row, which repeats values of the file."""
 
 
 LONGEST_NAME = 200

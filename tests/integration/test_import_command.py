@@ -186,13 +186,15 @@ def test_an_export_of_imported_rows_is_a_recording_too(command: Command, engine:
 @pytest.mark.parametrize(
     ("column", "value", "why"),
     [
-        ("samples", 0, 'violates check constraint "ck_measurements_samples_positive"'),
-        ("power_w", -1.0, 'violates check constraint "ck_measurements_power_positive"'),
-        ("runtime_sustained_ms", 0.0, 'violates check constraint "ck_measurements_runtime_sustained_positive"'),
-        ("runtime_ms", 0.0, 'violates check constraint "ck_measurements_runtime_positive"'),
-        ("kernel_hash", "zero\0byte", "NUL"),
-        ("details", '{"text": "zero\\u0000byte"}', "unsupported Unicode escape sequence"),
-        ("details", '{"waves": NaN}', "invalid input syntax for type json"),
+        ("samples", 0, "samples is 0, and must be above 0"),
+        ("power_w", -1.0, "power_w is -1.0, and must be above 0"),
+        ("runtime_sustained_ms", 0.0, "runtime_sustained_ms is 0.0, and must be above 0"),
+        ("runtime_ms", 0.0, "runtime_ms is 0.0, and must be above 0"),
+        ("kernel_hash", "zero\0byte", "kernel_hash holds the character '\\x00', which cannot be stored"),
+        ("details", '{"text": "zero\\u0000byte"}', "details holds the character '\\x00', which cannot be stored"),
+        ("details", '{"half": ["\\ud800"]}', "details holds the character '\\ud800', which cannot be stored"),
+        ("details", '{"waves": NaN}', "details holds the number nan, which JSON does not have"),
+        ("environment", '{"cuda": 1e999}', "environment holds the number inf, which JSON does not have"),
         ("family", "magic", "no kernel family 'magic'"),
     ],
 )
