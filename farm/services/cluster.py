@@ -131,7 +131,10 @@ def _store(home: Home) -> Path:
     """The first of the stores that can be written. In a folder open to all, only one that is root's own is used."""
     for store in STORES:
         try:
-            store.mkdir(mode=0o755, exist_ok=True)
+            store.mkdir()
+            store.chmod(0o755)  # whatever the umask: Postgres's account must enter it
+        except FileExistsError:
+            pass
         except OSError:
             continue
         if not store.is_symlink() and store.stat().st_uid == os.getuid() and os.access(store, os.W_OK):

