@@ -22,7 +22,7 @@ NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 """Where no database answers."""
 
 
-def farm_in(folder: Path, database_url: str, *, timeout_s: float = 60) -> Command:
+def farm_in(folder: Path, database_url: str, *, timeout_s: float = 240) -> Command:
     """Runs `farm` with the given arguments, and environment variables as keyword arguments, in a process of its own."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import pytest
@@ -121,9 +122,13 @@ def ask(url: str, sql: str) -> Row[tuple[object, ...]] | None:
         engine.dispose()
 
 
-def eventually(condition: Callable[[], object], seconds: float = 15.0) -> None:
-    """Waits until the condition holds; fails with its name where it does not in time."""
+_T = TypeVar("_T")
+
+
+def eventually(condition: Callable[[], _T], seconds: float = 120.0) -> _T:
+    """Waits until the condition holds and returns its value; fails where it does not in time."""
     end = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < end, "it did not come to hold in time"
         time.sleep(0.02)
+    return found

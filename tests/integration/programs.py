@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -11,16 +12,41 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from homes import environment
+from homes import environment, eventually
+from sqlalchemy import Engine, text
 
 COORDINATOR = (sys.executable, "-m", "farm.coordinator")
 FARM_WORKER = (sys.executable, "-m", "workers.main")
 
-JUST_BEGUN = """
+_JUST_BEGUN = text("""
 SELECT count(*) FROM batches
 WHERE jobs > 40 AND current_job_id IS NOT NULL AND claimed_at > clock_timestamp() - interval '2 s'
-"""
+""")
 """Batches of some four seconds in their first half."""
+
+
+def kill_in_a_batch(engine: Engine, measuring: Callable[[], Sequence[psutil.Process]]) -> None:
+    """Kills the one process that measures, in the first half of a batch of some four seconds.
+
+    It is stopped before the batch is looked at a second time: on a busy machine the batch may otherwise end in between.
+    """
+
+    def just_begun() -> bool:
+        with engine.connect() as connection:
+            return bool(connection.execute(_JUST_BEGUN).scalar_one())
+
+    def killed() -> bool:
+        if not just_begun():
+            return False
+        (process,) = measuring()
+        process.suspend()
+        if just_begun():
+            process.kill()
+            return True
+        process.resume()
+        return False
+
+    eventually(killed)
 
 
 class Program:
@@ -51,8 +77,17 @@ class Program:
 
     def children_that_measure(self) -> list[psutil.Process]:
         """The child processes of Celery that this farm-worker's devices have."""
-        family = psutil.Process(self._process.pid).children(recursive=True)
-        return [process for process in family if "spawn_main(" in " ".join(process.cmdline())]
+        return measuring(self._process.pid)
+
+
+def measuring(pid: int) -> list[psutil.Process]:
+    """The processes below this one in which devices measure: the child processes of Celery."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "spawn_main(" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 Start = Callable[..., Program]
@@ -75,8 +110,17 @@ def programs(folder: Path, **variables: str) -> Iterator[Start]:
             program.kill()
 
 
+_RESERVED: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A port of loopback on which nothing listens now."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+    """A port of loopback that stays free until a program of the tests listens on it.
+
+    The socket stays bound and never listens. So the kernel gives the port to nobody, but a server that sets SO_REUSEADDR, as
+    all of ours do, can listen on it.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _RESERVED.append(held)
+    return int(held.getsockname()[1])

@@ -216,6 +216,6 @@ def test_a_coordinator_waits_for_services_that_are_away_when_it_starts(
     urls = {"FARM_DATABASE_URL": database_url, "FARM_BROKER_URL": str(farm_services.broker_url), variable: url}
     with programs(tmp_path, **urls) as start:
         coordinator = start(COORDINATOR)
-        eventually(lambda: coordinator.log().count(told) >= 2, 60)
+        eventually(lambda: coordinator.log().count(told) >= 2)
         assert coordinator.stop() == 0
         assert "geheim" not in coordinator.log()

@@ -68,21 +68,21 @@ def test_a_drained_device_takes_no_message_and_a_resumed_one_does_again(
     }
     with programs(tmp_path, **variables) as start:
         worker = start(FARM_WORKER, "--devices", two_devices, name="worker")
-        eventually(lambda: len(live()) == 2, 60)
+        eventually(lambda: len(live()) == 2)
         drained, other = live()
         set_state(drained, DeviceState.DRAINED)
-        eventually(lambda: "leaves its queues to others" in worker.log(), 60)
+        eventually(lambda: "leaves its queues to others" in worker.log())
         coordinator = start(COORDINATOR, name="coordinator")
         first = load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000)
         first_id = submit(engine, first)
-        eventually(lambda: done(first_id), 90)
+        eventually(lambda: done(first_id))
         assert (measured_by(drained), measured_by(other)) == (0, 270)
         set_state(other, DeviceState.DRAINED)
         set_state(drained, DeviceState.ACTIVE)
-        eventually(lambda: worker.log().count("leaves its queues to others") == 2, 60)
-        eventually(lambda: "asks its queues again" in worker.log(), 60)
+        eventually(lambda: worker.log().count("leaves its queues to others") == 2)
+        eventually(lambda: "asks its queues again" in worker.log())
         second_id = submit(engine, Campaign.from_document({**first.document, "name": "again"}))
-        eventually(lambda: done(second_id), 90)
+        eventually(lambda: done(second_id))
         assert measured_by(drained) > 0
         assert coordinator.stop() == 0
         assert worker.stop() == 0

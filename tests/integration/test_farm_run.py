@@ -59,7 +59,7 @@ class Farm:
     folder: Path
     devices: str = "cpu"
 
-    def __call__(self, *arguments: str, code: int = 0, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str, code: int = 0, timeout: float = 280) -> subprocess.CompletedProcess[str]:
         """What starts programs is a process of its own. What asks is not: one more second each time, of imports."""
         if arguments[0] in ("run", "train"):
             done = subprocess.run(
@@ -293,12 +293,12 @@ def _interrupted(farm: Farm, number: signal.Signals, *, before: int) -> int:
         stderr=subprocess.PIPE,
         text=True,
     )
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while _landed(farm) <= before:
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.2)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "Traceback" not in said
     assert farm.processes() == []

@@ -46,8 +46,8 @@ def test_a_worker_takes_the_number_of_a_batch_and_nothing_else(
 ) -> None:  # fmt: skip
     with programs(tmp_path, FARM_DATABASE_URL=database_url, FARM_BROKER_URL=str(farm_services.broker_url)) as start:
         worker = start(FARM_WORKER, "--devices", f"recorded:{RECORDING}")
-        eventually(lambda: asked(engine, "SELECT uuid FROM devices WHERE last_seen_at > first_seen_at"), 120)
-        (before,) = worker.children_that_measure()
+        eventually(lambda: asked(engine, "SELECT uuid FROM devices WHERE last_seen_at > first_seen_at"))
+        (before,) = eventually(worker.children_that_measure)
         submit(load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000))
         batch_id = form(engine, 10, kind=str(asked(engine, "SELECT type FROM devices")))
         queue = queue_of_device(str(asked(engine, "SELECT uuid FROM devices")))
@@ -61,7 +61,7 @@ def test_a_worker_takes_the_number_of_a_batch_and_nothing_else(
         evil = Evil(tmp_path / "evil")
         for arguments in ([batch_id], [evil]):
             app.send_task(MEASURE_BATCH, args=arguments, queue=queue, serializer="pickle")
-        eventually(lambda: worker.log().count("ContentDisallowed") == 2, 120)
+        eventually(lambda: worker.log().count("ContentDisallowed") == 2)
         with app.connection_for_read() as connection:
             waiting = connection.default_channel.client
             eventually(lambda: waiting.llen(queue) == 0)
@@ -70,7 +70,7 @@ def test_a_worker_takes_the_number_of_a_batch_and_nothing_else(
         assert asked(engine, "SELECT count(*) FROM failures") == 0
 
         app.send_task(MEASURE_BATCH, args=[batch_id], queue=queue)
-        eventually(lambda: asked(engine, "SELECT state FROM batches") == "done", 120)
+        eventually(lambda: asked(engine, "SELECT state FROM batches") == "done")
         assert asked(engine, "SELECT count(*) FROM measurements") == 10
         assert asked(engine, "SELECT state FROM devices") == "active"
         assert [p.pid for p in worker.children_that_measure()] == [before.pid]

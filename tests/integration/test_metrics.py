@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from homes import environment, eventually
-from programs import COORDINATOR, FARM_WORKER, JUST_BEGUN, Start, free_port, programs
+from programs import COORDINATOR, FARM_WORKER, Start, free_port, kill_in_a_batch, programs
 from prometheus_client.parser import text_string_to_metric_families
 from samples import ahead, card, cpu, document, row
 from sqlalchemy import Engine, text
@@ -109,13 +109,11 @@ def test_what_is_scraped_agrees_with_the_database_though_a_child_dies(
     start(COORDINATOR, FARM_COORDINATOR_METRICS=f"127.0.0.1:{coordinator_port}")
     selection = f"recorded:{RECORDING}?scale=0.04"
     worker = start(FARM_WORKER, "--devices", selection, FARM_WORKER_METRICS=str(worker_port))
-    eventually(lambda: number(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"), 120)
+    eventually(lambda: number(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
     submit(load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000))
-    eventually(lambda: number(engine, JUST_BEGUN), 120)
-    (child,) = worker.children_that_measure()
-    child.kill()
-    eventually(lambda: number(engine, HANDED_BACK), 120)
-    eventually(lambda: number(engine, "SELECT count(*) FROM campaigns WHERE state = 'done'"), 120)
+    kill_in_a_batch(engine, worker.children_that_measure)
+    eventually(lambda: number(engine, HANDED_BACK))
+    eventually(lambda: number(engine, "SELECT count(*) FROM campaigns WHERE state = 'done'"))
 
     found, own = Scrape(worker_port), labels(engine)
     rows = number(engine, "SELECT count(*) FROM measurements")
@@ -170,10 +168,11 @@ def test_what_is_scraped_agrees_with_the_database_though_a_child_dies(
 def test_the_farm_is_shown_by_the_coordinator_that_leads(engine: Engine, announce: Announce, start: Start) -> None:
     announce(cpu())
     first_port, second_port = free_port(), free_port()
-    first = start(COORDINATOR, FARM_COORDINATOR_METRICS=str(first_port))
-    eventually(lambda: answers(first_port) and Scrape(first_port)("coordinator_leading") == 1, 120)
-    start(COORDINATOR, FARM_COORDINATOR_METRICS=str(second_port))
-    eventually(lambda: answers(second_port), 120)
+    patient = {"FARM_SILENT_AFTER_SECONDS": "600"}  # nobody speaks for the device
+    first = start(COORDINATOR, FARM_COORDINATOR_METRICS=str(first_port), **patient)
+    eventually(lambda: answers(first_port) and Scrape(first_port)("coordinator_leading") == 1)
+    start(COORDINATOR, FARM_COORDINATOR_METRICS=str(second_port), **patient)
+    eventually(lambda: answers(second_port))
     assert Scrape(first_port).has("devices")
     assert Scrape(second_port)("coordinator_leading") == 0
     assert not Scrape(second_port).has("devices")
@@ -191,7 +190,7 @@ def test_an_address_that_cannot_be_used_ends_the_program_and_names_the_setting(
     port = free_port()
     arguments = ("--devices", "cpu") if command is FARM_WORKER else ()
     first = start(command, *arguments, **{variable: str(port)})
-    eventually(lambda: answers(port), 120)
+    eventually(lambda: answers(port))
     second = start(command, *arguments, **{variable: f"127.0.0.1:{port}"})
     assert second.wait() == 3
     assert (
@@ -212,10 +211,10 @@ def test_a_farm_worker_that_was_killed_leaves_no_files_behind_for_long(
         return sorted(run.glob("metrics-*"))
 
     killed, other = (start(FARM_WORKER, "--devices", "cpu", FARM_WORKER_METRICS=str(free_port())) for _ in range(2))
-    eventually(lambda: len(folders()) == 2, 120)
+    eventually(lambda: len(folders()) == 2)
     killed.kill()
     third = start(FARM_WORKER, "--devices", "cpu", FARM_WORKER_METRICS=str(free_port()))
-    eventually(lambda: "metrics are served" in third.log(), 120)
+    eventually(lambda: "metrics are served" in third.log())
     assert len(folders()) == 2
     assert other.stop() == third.stop() == 0
     assert folders() == []
@@ -226,9 +225,9 @@ def test_without_metrics_there_is_no_folder_and_nothing_of_prometheus_is_loaded(
 ) -> None:
     start(COORDINATOR)
     start(FARM_WORKER, "--devices", f"recorded:{RECORDING}", PROMETHEUS_MULTIPROC_DIR=str(tmp_path / "elsewhere"))
-    eventually(lambda: number(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"), 120)
+    eventually(lambda: number(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
     submit(load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000))
-    eventually(lambda: number(engine, "SELECT count(*) FROM measurements"), 120)
+    eventually(lambda: number(engine, "SELECT count(*) FROM measurements"))
     assert list((tmp_path / ".farm").glob("run/metrics-*")) == []
     assert not (tmp_path / "elsewhere").exists()
     programs = "farm.coordinator.__main__, workers.process, workers.main"

@@ -297,7 +297,7 @@ def test_a_model_answers_through_mlflows_own_server(trained: SimpleNamespace, mo
 def _asked(url: str, question: object, server: subprocess.Popen[bytes]) -> Any:
     """What a server that is just starting answers."""
     request = Request(url, json.dumps(question).encode(), {"Content-Type": "application/json"})
-    until = time.monotonic() + 90
+    until = time.monotonic() + 120
     while True:
         try:
             with urlopen(request, timeout=30) as answer:

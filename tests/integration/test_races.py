@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import pytest
 from audit import faults, unfinished
+from homes import eventually
 from samples import ahead, card, cpu, document, row
 from sqlalchemy import Connection, Engine, text
 from test_batches import claim, counts, expire, form, leased, rows
@@ -232,8 +232,8 @@ def test_messages_are_noted_in_the_order_of_ids_however_the_batches_lie_on_the_d
         with engine.begin() as connection:
             connection.execute(lock, {"id": first})
             locked.set()
-            while not connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one():
-                time.sleep(0.01)
+            waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            eventually(lambda: connection.execute(waiting).scalar_one())
             connection.execute(lock, {"id": second})
 
     assert at_once(somebody_else, note) == [None, 1]
@@ -473,7 +473,7 @@ def test_a_process_that_stands_still_in_a_transaction_holds_up_nobody(
         lease = real(*arguments, **named)
         times.append(None)
         if len(times) == 1:
-            assert awake.wait(30)
+            assert awake.wait(120)
         return lease
 
     monkeypatch.setattr(batches, "claim", standing_still_at_first)
@@ -485,8 +485,7 @@ def test_a_process_that_stands_still_in_a_transaction_holds_up_nobody(
     thread = threading.Thread(target=lambda: landed.append(working.run_batch(batch_id)))
     thread.start()
     try:
-        while not times:
-            time.sleep(0.01)
+        eventually(lambda: times)
         with engine.begin() as connection:
             assert batches.mark_sent(connection, [batch_id]) == 0  # waits for the row that the frozen one has
         with engine.begin() as connection:
@@ -494,7 +493,7 @@ def test_a_process_that_stands_still_in_a_transaction_holds_up_nobody(
             batches.resume(connection, stored.campaign_id)
     finally:
         awake.set()
-        thread.join(30)
+        thread.join(120)
         frozen.dispose()
     assert landed == [0]  # the pause took the batch back before the worker woke up and asked again
     assert len(times) == 2

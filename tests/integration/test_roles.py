@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from homes import embedded_settings, environment, eventually, need_embedded_services
-from programs import COORDINATOR, FARM_WORKER, JUST_BEGUN, programs
+from programs import COORDINATOR, FARM_WORKER, kill_in_a_batch, programs
 from psycopg import errors
 from samples import ahead, card, cpu, document
 from sqlalchemy import Engine, make_url, text
@@ -120,17 +120,15 @@ def test_under_the_role_a_campaign_is_measured_to_its_end_though_a_child_dies_an
         start(COORDINATOR, FARM_DATABASE_URL=database_url, FARM_RESEND_AFTER_SECONDS="1")
         worker = start(FARM_WORKER, "--devices", devices, FARM_DATABASE_URL=url)
         beating = "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"
-        eventually(lambda: number(engine, beating) == 2, 120)
+        eventually(lambda: number(engine, beating) == 2)
         connected = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename"
         assert number(engine, f"{connected} = '{name}'") >= 2
         submit(load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000))
         quarantined = "SELECT count(*) FROM devices WHERE state = 'quarantined' AND state_reason LIKE '%canary%runtime_q1_ms is inf'"
-        eventually(lambda: number(engine, quarantined) == 1, 120)
-        eventually(lambda: number(engine, JUST_BEGUN), 120)
-        (victim,) = [p for p in worker.children_that_measure() if p.environ()[DEVICE_ID] == "1"]
-        victim.kill()
-        eventually(lambda: number(engine, "SELECT count(*) FROM failures WHERE kind = 'killed'"), 120)
-        eventually(lambda: number(engine, "SELECT count(*) FROM campaigns WHERE state = 'done'"), 120)
+        eventually(lambda: number(engine, quarantined) == 1)
+        kill_in_a_batch(engine, lambda: [p for p in worker.children_that_measure() if p.environ()[DEVICE_ID] == "1"])
+        eventually(lambda: number(engine, "SELECT count(*) FROM failures WHERE kind = 'killed'"))
+        eventually(lambda: number(engine, "SELECT count(*) FROM campaigns WHERE state = 'done'"))
         assert number(engine, "SELECT count(*) FROM measurements") == 270
         assert number(engine, "SELECT count(*) FROM batches WHERE end_reason LIKE '%SIGKILL%'") == 1
         assert worker.stop() == 0

@@ -178,14 +178,14 @@ def test_what_outlives_its_time_ends_the_process_with_its_own_status(status: int
         assert not ended.wait(0.1)
     assert not ended.wait(0.1)
     with deadline.of(0.02, "a job", status=status, job_id=1):
-        assert ended.wait(5)
+        assert ended.wait(120)
     assert statuses == [status]
 
 
 # --- the next job ----------------------------------------------------------------------------------------
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 120) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.001)

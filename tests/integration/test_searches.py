@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -394,8 +393,8 @@ def test_what_is_being_cancelled_is_not_decided_any_more(engine: Engine, device:
         with engine.begin() as connection:
             batches.cancel(connection, stored.campaign_id)
             cancelled.set()
-            while not connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one():
-                time.sleep(0.01)
+            waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            eventually(lambda: connection.execute(waiting).scalar_one())
 
     def decide() -> None:
         cancelled.wait(30)
@@ -652,13 +651,13 @@ def test_a_coordinator_is_killed_between_two_rounds_and_another_goes_on(
 
     with programs(tmp_path, **variables) as start:
         worker = start(FARM_WORKER)
-        eventually(lambda: bool(asked(engine, "SELECT 1 FROM devices")), 60)
+        eventually(lambda: bool(asked(engine, "SELECT 1 FROM devices")))
         first = start(COORDINATOR)
         stored = submit(load(replayed, limit=1000))
-        eventually(lambda: done(0), 60)
+        eventually(lambda: done(0))
         first.kill()
         start(COORDINATOR)
-        eventually(lambda: asked(engine, "SELECT state FROM campaigns") == [("done",)], 90)
+        eventually(lambda: asked(engine, "SELECT state FROM campaigns") == [("done",)])
         assert worker.stop() == 0
     assert [(number, short, size) for number, short, size, _ in lanes(engine)] == [
         (0, True, 270), (1, True, 81), (2, False, 81),

@@ -111,7 +111,7 @@ def test_what_does_not_end_in_its_grace_time_is_killed_with_all_it_started(
         began = time.monotonic()
         stack.stop()
         assert [is_alive(pid) for pid in pids] == [False, False, False]
-        assert 0.3 < time.monotonic() - began < 12
+        assert time.monotonic() - began > 0.3
 
 
 def test_what_a_program_that_died_left_behind_is_ended(home: Path, tmp_path: Path, program: Make) -> None:

@@ -392,7 +392,7 @@ def test_a_training_whose_trainer_is_killed_in_the_middle_is_carried_out_by_anot
     training_id = asked(measured)
     Coordinator(measured, app, Settings()).turn()
     first = trainer(slow=True)
-    eventually(first.has_learned, 120)
+    eventually(first.has_learned)
     silent(measured)
     eventually(lambda: heard_of_after_s(measured, training_id) > SILENT_SECONDS)  # it speaks, so the silence ends
     assert taken_back(measured) == {}
@@ -401,7 +401,7 @@ def test_a_training_whose_trainer_is_killed_in_the_middle_is_carried_out_by_anot
     Coordinator(measured, app, Settings()).turn()
     assert stored(measured, training_id)["state"] == "requested"
     trainer()
-    eventually(lambda: is_done(measured, training_id), 120)
+    eventually(lambda: is_done(measured, training_id))
     assert stored(measured, training_id)["starts"] == 2
     assert [model.version for model in registry.list_models(tracking_uri)] == ["1"]
 
@@ -412,16 +412,16 @@ def test_a_trainer_that_was_paused_and_comes_back_registers_and_writes_nothing(
     training_id = asked(measured)
     Coordinator(measured, app, Settings()).turn()
     first = trainer(slow=True)
-    eventually(first.has_learned, 120)
+    eventually(first.has_learned)
     first.send(signal.SIGSTOP)
     silent(measured)
     Coordinator(measured, app, Settings()).turn()
     trainer()
-    eventually(lambda: is_done(measured, training_id), 120)
+    eventually(lambda: is_done(measured, training_id))
     before = stored(measured, training_id)
     first.go_on()
     first.send(signal.SIGCONT)
-    eventually(lambda: first.log().count("is no longer held here") >= 2, 120)  # its heartbeat's, and the training's own
+    eventually(lambda: first.log().count("is no longer held here") >= 2)  # its heartbeat's, and the training's own
     assert stored(measured, training_id) == before
     assert [(model.version, model.aliases) for model in registry.list_models(tracking_uri)] == [("1", ("challenger",))]
 
@@ -454,6 +454,6 @@ def test_messages_that_name_no_training_are_refused_and_harm_nothing(
     app.send_task(TRAIN, args=[1], queue=TRAIN_QUEUE, serializer="pickle")
     training_id = asked(measured)
     app.send_task(TRAIN, args=[training_id], queue=TRAIN_QUEUE)
-    eventually(lambda: is_done(measured, training_id), 120)
+    eventually(lambda: is_done(measured, training_id))
     assert stored(measured, training_id)["starts"] == 1
     assert "ContentDisallowed" in one.log()

@@ -192,7 +192,7 @@ def test_up_without_workers_and_trainer_runs_a_coordinator(home: Path) -> None:
             env=environment(home),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from pathlib import Path
 
 import pytest
@@ -282,12 +281,10 @@ def test_no_message_is_in_the_words_of_a_library(problems_of):
 @pytest.mark.parametrize("axes", ["m: 1..10000, n: 1..10000, k: 1..10000", "m: 1..2147483647, n: [1..1000], k: 1"])
 def test_an_axis_product_of_a_million_millions_is_refused_at_once(write, axes):
     path = write(f"name: x\nproblems: {{{axes}, types: f32}}\nkernels: {{family: tiled}}\n")
-    began = time.perf_counter()
     with pytest.raises(
         CampaignTooLarge, match=r"The largest factors: problems\[0\]\.m [\d,]+, problems\[0\]\.n [\d,]+"
     ):
-        load(path, limit=20_000_000)
-    assert time.perf_counter() - began < 1
+        load(path, limit=20_000_000)  # going through them would take days
 
 
 def test_the_limit_itself_is_allowed(write):

@@ -209,6 +209,6 @@ def test_processes_that_write_read_and_prune_at_once_do_not_disturb_each_other(t
     for process in busy:
         process.start()
     for process in busy:
-        process.join(60)
+        process.join(240)
     assert [process.exitcode for process in busy] == [0, 0, 0, 0]
     assert all(path.name[0] != "." for path in tmp_path.iterdir())

@@ -76,7 +76,7 @@ def program(tmp_path: Path) -> Command:
             env=nowhere(tmp_path, **more),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
 
@@ -343,7 +343,7 @@ def measuring(folder: Path) -> Iterator[tuple[subprocess.Popen[str], psutil.Proc
 def test_a_killed_process_is_told_by_its_signal(tmp_path: Path) -> None:
     with measuring(tmp_path) as (process, child):
         child.kill()
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=240)
     assert process.returncode == 6
     assert json.loads(stdout) == {"failure": {"kind": "killed", "message": "its process was killed by SIGKILL"}}
     assert "could not be measured (killed): its process was killed by SIGKILL" in stderr
@@ -354,7 +354,7 @@ def test_a_killed_process_is_told_by_its_signal(tmp_path: Path) -> None:
 def test_an_interrupted_command_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     with measuring(tmp_path) as (process, _):
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=240)
         assert (process.returncode, stdout) == (130, "")
         assert "Traceback" not in stderr
         assert processes_under(tmp_path) == []

@@ -142,7 +142,7 @@ def test_every_program_refuses_wrong_settings_in_one_message(tmp_path: Path, mod
         env={**os.environ, "FARM_HOME": str(tmp_path), "FARM_LEASE_SECONDS": "abc"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")

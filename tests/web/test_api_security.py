@@ -392,7 +392,7 @@ def test_who_changed_something_is_in_the_log(api_with_tokens: Served, caplog: py
 
 
 def test_a_question_that_takes_too_long_is_stopped_and_says_what_to_do(api_access: Access, database_url: str) -> None:
-    engine = make_engine(database_url, application="test", session={"statement_timeout": "150ms"})
+    engine = make_engine(database_url, application="test", session={"statement_timeout": "1s"})
     with Served(replaced(api_access, engine), tokens=False) as served:
         served.execute("ALTER TABLE hosts RENAME TO slow_hosts")
         served.execute("CREATE VIEW hosts AS SELECT h.* FROM slow_hosts h, pg_sleep(2)")
