@@ -95,7 +95,7 @@ def let_go(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.close()
     process.stdin = None
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
 
 
 def processes_under(*folders: Path) -> list[str]:

@@ -64,7 +64,7 @@ class Program:
         return self._process.poll() is None
 
     def wait(self) -> int:
-        return self._process.wait(60)
+        return self._process.wait(120)
 
     def stop(self) -> int:
         self._process.send_signal(signal.SIGTERM)

@@ -24,6 +24,7 @@ from farm.db import devices
 from farm.db.engine import make_engine
 from farm.devices import Backend, DeviceIdentity, host_name
 from farm.services import ServiceUrls
+from farm.services.processes import is_alive
 from workers.devices import discover
 from workers.hosting import Host
 from workers.lookout import Look, Lookout
@@ -91,7 +92,7 @@ class FarmWorker:
 
     def stop(self) -> int:
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(40)
+        return self._process.wait(120)
 
 
 @pytest.fixture
@@ -150,7 +151,7 @@ def test_a_device_that_vanishes_is_marked_and_stopped_and_served_again_when_it_i
     assert "again in 1 s" in worker.log()
     family = psutil.Process(worker.pid).children(recursive=True)
     assert worker.stop() == 0
-    assert [process for process in family if process.is_running()] == []
+    eventually(lambda: not any(is_alive(process.pid) for process in family))
 
 
 def test_farm_worker_waits_for_a_database_that_does_not_answer(

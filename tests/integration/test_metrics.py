@@ -449,7 +449,7 @@ def test_who_asks_while_another_reads_gets_the_last_answer_at_once(
 
     def slow(*arguments: object, **named: object) -> FarmGauges:
         reading.set()
-        assert answer.wait(60)
+        assert answer.wait(120)
         return real(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(metrics.gauges, "read", slow)
@@ -457,10 +457,10 @@ def test_who_asks_while_another_reads_gets_the_last_answer_at_once(
     found: list[set[str]] = []
     first = threading.Thread(target=lambda: found.append(collected(collector)))
     first.start()
-    assert reading.wait(60)
+    assert reading.wait(120)
     assert collected(collector) == OWN  # nothing was ever read, and it does not wait
     answer.set()
-    first.join(60)
+    first.join(120)
     assert found == [ALL]
 
 

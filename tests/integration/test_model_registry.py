@@ -286,7 +286,7 @@ def test_a_model_answers_through_mlflows_own_server(trained: SimpleNamespace, mo
         refused = _asked(url, {"dataframe_records": [{**rows[0], "family": "blas"}]}, served)
     finally:
         os.killpg(served.pid, signal.SIGTERM)
-        served.wait(30)
+        served.wait(120)
     here = [p.to_json() for p in registry.predict(model, CONFIGURATIONS)]
     for elsewhere, same in zip(answer["predictions"], here, strict=True):
         assert elsewhere.pop(OUTSIDE) == same[OUTSIDE]

@@ -223,7 +223,7 @@ def test_messages_are_noted_in_the_order_of_ids_however_the_batches_lie_on_the_d
     lock = text("SELECT id FROM batches WHERE id = :id FOR NO KEY UPDATE")
 
     def note() -> int:
-        assert locked.wait(30)
+        assert locked.wait(120)
         with engine.begin() as connection:
             connection.execute(text("SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off"))
             return batches.mark_sent(connection, [first, second])

@@ -231,7 +231,7 @@ def test_nobody_waits_for_a_preparation_and_it_ends_with_its_runner(
         return [thread for thread in threading.enumerate() if thread.name == "preparation" and thread not in before]
 
     done = threading.Event()
-    device = Scripted(lambda n, _: row(), prepare=lambda _: done.wait(60) or None)
+    device = Scripted(lambda n, _: row(), prepare=lambda _: done.wait(120) or None)
     assert run(device) == 12
     (thread,) = preparing()
     assert thread.daemon

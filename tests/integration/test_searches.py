@@ -397,7 +397,7 @@ def test_what_is_being_cancelled_is_not_decided_any_more(engine: Engine, device:
             eventually(lambda: connection.execute(waiting).scalar_one())
 
     def decide() -> None:
-        cancelled.wait(30)
+        cancelled.wait(120)
         Rounds(engine).tend()
 
     at_once(cancel, decide)

@@ -179,7 +179,7 @@ def test_a_sentinel_that_hangs_is_ended_and_no_job_is_the_suspect(
         ended.set()
 
     def hanging(n: int, _: Configuration) -> Measurement:
-        assert ended.wait(30)
+        assert ended.wait(120)
         return row()
 
     monkeypatch.setattr(runner, "SENTINEL_RULES", SENTINEL_RULES.model_copy(update={"job_seconds": 0.05}))
@@ -214,7 +214,7 @@ def test_two_workers_may_store_the_first_sentinel_of_a_type_at_once(
 
     def measure(device_id: int) -> None:
         def together(n: int, _: Configuration) -> Measurement:
-            both.wait(30)
+            both.wait(120)
             return row()
 
         scripted = Scripted(lambda n, _: row(), sentinels=together)
@@ -227,7 +227,7 @@ def test_two_workers_may_store_the_first_sentinel_of_a_type_at_once(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert sorted(found["device_uuid"] for found in asked(engine, ALL)) == ["CPU-1", "CPU-2"]
 
 

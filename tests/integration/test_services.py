@@ -221,7 +221,7 @@ def test_ctrl_c_does_not_reach_them(home: Path) -> None:
         assert os.getpgid(other.pid) not in groups
         assert os.getpgrp() not in groups
         os.killpg(other.pid, signal.SIGINT)
-        other.wait(30)
+        other.wait(120)
         assert (postmaster(home), redis_process(home)) == before
 
 
@@ -229,7 +229,7 @@ def test_ctrl_c_stops_the_servers_of_a_command_alone(home: Path) -> None:
     with holder(home) as only:
         urls_of(only)
         os.killpg(only.pid, signal.SIGINT)
-        only.wait(30)
+        only.wait(120)
     assert processes_under(home) == []
 
 
@@ -653,4 +653,4 @@ def test_celery_publishes_and_consumes_through_the_embedded_redis(folder: Path) 
             eventually(lambda: (folder / "answer").exists() and (folder / "answer").read_text() == "carried")
         finally:
             worker.terminate()
-            worker.wait(30)
+            worker.wait(120)

@@ -200,7 +200,7 @@ def test_one_trainer_at_a_time_decides_on_a_model_and_others_on_other_models(eng
             came.append("of another model")
         connection.execute(text("SELECT 1"))
         assert waiting.is_alive()
-    waiting.join(20)
+    waiting.join(120)
     assert came == ["of another model", "another trainer"]
 
 
@@ -232,7 +232,7 @@ def test_of_two_trainings_that_decide_at_the_same_time_the_later_is_judged_again
 
     @contextmanager
     def deciding() -> Iterator[Callable[[], None]]:
-        both.wait(60)
+        both.wait(120)
         with trainings.deciding(engine, "gemm-forest-test-device"):
             yield lambda: None
 
@@ -439,7 +439,7 @@ def test_farm_train_gets_its_model_without_a_coordinator_though_the_message_is_l
     asking.start()
     eventually(lambda: broker.delete(TRAIN_QUEUE))
     trainer()
-    asking.join(100)
+    asking.join(120)
     assert came["cpu-test"]["state"] == "done", came
     assert came["cpu-test"]["outcome"]["rows"] == 12
 

@@ -15,18 +15,18 @@ def test_a_thing_is_made_once_and_who_wants_it_meanwhile_waits() -> None:
 
     def slowly() -> object:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(120)
         return object()
 
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(once.get, "a", slowly)
-        assert begun.wait(10)
+        assert begun.wait(120)
         second = threads.submit(once.get, "a", lambda: pytest.fail("made twice"))
         assert once.get("b", lambda: 1) == 1  # another one does not wait
         assert not first.done()
         assert not second.done()
         go_on.set()
-        assert first.result(10) is second.result(10) is once.get("a", lambda: pytest.fail("made again"))
+        assert first.result(120) is second.result(120) is once.get("a", lambda: pytest.fail("made again"))
 
 
 def test_what_could_not_be_made_is_tried_again() -> None:

@@ -25,7 +25,7 @@ class Serving:
         self._listener.start()
         self.address = process.stdout.readline().strip()
         if not self.address:
-            process.wait(60)
+            process.wait(120)
             self._listener.join()
             raise AssertionError(self.said)
 
@@ -40,7 +40,7 @@ class Serving:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Its exit code after that signal."""
         self._process.send_signal(number)
-        code = self._process.wait(60)
+        code = self._process.wait(120)
         self._listener.join()
         return code
 

@@ -109,7 +109,7 @@ def browsed_farm(registry_with_a_model: Path) -> Iterator[BrowsedFarm]:
                 yield BrowsedFarm(server.stdout.readline().strip())
             finally:
                 server.terminate()
-                server.wait(20)
+                server.wait(120)
     finally:
         stop_in_background(embedded_settings(home))
         remove_cluster(Home(home))
