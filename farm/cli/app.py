@@ -11,39 +11,14 @@ from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
-from rich.markup import escape
-from sqlalchemy.exc import OperationalError
 
 import farm
-from farm.cli import (
-    analyze,
-    best,
-    campaigns,
-    compare,
-    database,
-    devices,
-    health,
-    imports,
-    jobs,
-    kernels,
-    measure,
-    models,
-    recommend,
-    report,
-    results,
-    run,
-    sentinels,
-    serve,
-    services,
-    status,
-    tokens,
-)
-from farm.cli.output import remarks
+from farm.cli.commands import LazyGroup
 from farm.errors import FarmError, first_line
-from farm.settings import settings, unknown_variables
 
 app = typer.Typer(
     name="farm",
+    cls=LazyGroup,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -67,42 +42,12 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    if not context.resilient_parsing:
-        for warning in unknown_variables():
-            remarks.print(f"[yellow]warning:[/] {escape(warning)}")
+    if context.resilient_parsing:
+        return
+    from farm.settings import unknown_variables
 
-
-_MEASURE, _FOLLOW, _LEARN, _OPERATE = "Measure", "Follow and steer", "Learn", "Operate"
-app.command(rich_help_panel=_MEASURE)(run.run)
-app.command(rich_help_panel=_MEASURE)(campaigns.submit)
-app.command(rich_help_panel=_MEASURE)(measure.measure)
-app.command(rich_help_panel=_MEASURE)(results.results)
-app.command("best", rich_help_panel=_MEASURE)(best.show)
-app.command(rich_help_panel=_MEASURE)(compare.compare)
-app.command(rich_help_panel=_MEASURE)(report.report)
-app.add_typer(analyze.app, name="analyze", rich_help_panel=_MEASURE)
-app.add_typer(imports.app, name="import", rich_help_panel=_MEASURE)
-app.command(rich_help_panel=_FOLLOW)(status.status)
-app.command(rich_help_panel=_FOLLOW)(campaigns.watch)
-app.command(rich_help_panel=_FOLLOW)(sentinels.sentinels)
-app.command(rich_help_panel=_FOLLOW)(jobs.jobs)
-app.command(rich_help_panel=_FOLLOW)(jobs.retry)
-app.command(rich_help_panel=_FOLLOW)(campaigns.pause)
-app.command(rich_help_panel=_FOLLOW)(campaigns.resume)
-app.command(rich_help_panel=_FOLLOW)(campaigns.cancel)
-app.command(rich_help_panel=_LEARN)(models.train)
-app.add_typer(models.app, name="models", rich_help_panel=_LEARN)
-app.command(rich_help_panel=_LEARN)(models.predict)
-app.command(rich_help_panel=_LEARN)(recommend.recommend)
-app.add_typer(devices.app, name="devices", rich_help_panel=_OPERATE)
-app.command(rich_help_panel=_OPERATE)(health.health)
-app.add_typer(kernels.app, name="kernels", rich_help_panel=_OPERATE)
-app.command(rich_help_panel=_OPERATE)(serve.serve)
-app.add_typer(tokens.app, name="tokens", rich_help_panel=_OPERATE)
-app.command(rich_help_panel=_OPERATE)(services.up)
-app.command(rich_help_panel=_OPERATE)(services.down)
-app.command(rich_help_panel=_OPERATE)(services.doctor)
-app.add_typer(database.app, name="db", rich_help_panel=_OPERATE)
+    for warning in unknown_variables():
+        _print("[yellow]warning:[/]", warning)
 
 
 def main() -> None:
@@ -123,9 +68,6 @@ def carry_out(arguments: Sequence[str]) -> NoReturn:
     except FarmError as error:
         _say(str(error))
         sys.exit(error.exit_code)
-    except OperationalError as error:
-        _say(f"The database stopped answering: {first_line(error.orig)}")
-        sys.exit(3)
     except KeyboardInterrupt:
         _say("Interrupted. What was submitted is kept and goes on with the next farm run or farm up.")
         sys.exit(130)
@@ -133,6 +75,12 @@ def carry_out(arguments: Sequence[str]) -> NoReturn:
         sys.stderr.close()
         sys.exit(0)
     except Exception as error:
+        # Imported here, because most commands that end well do not need it.
+        from sqlalchemy.exc import OperationalError
+
+        if isinstance(error, OperationalError):
+            _say(f"The database stopped answering: {first_line(error.orig)}")
+            sys.exit(3)
         if _debugging():
             traceback.print_exc()
         _say(f"This is a defect of the farm: {type(error).__name__}: {error}. FARM_LOG_LEVEL=DEBUG shows where.")
@@ -141,6 +89,8 @@ def carry_out(arguments: Sequence[str]) -> NoReturn:
 
 
 def _debugging() -> bool:
+    from farm.settings import settings
+
     try:
         return settings().log_level == "DEBUG"
     except FarmError:  # the settings themselves are wrong
@@ -153,4 +103,13 @@ def _interrupt(*_: object) -> None:
 
 
 def _say(message: str) -> None:
-    remarks.print(f"[bold red]error:[/] {escape(message)}")
+    _print("[bold red]error:[/]", message)
+
+
+def _print(label: str, message: str) -> None:
+    """Prints a line on stderr. Imports rich only where there is one to print."""
+    from rich.markup import escape
+
+    from farm.cli.output import remarks
+
+    remarks.print(f"{label} {escape(message)}")

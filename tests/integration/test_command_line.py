@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import NOWHERE, Command, farm_here, farm_in, refused
 from sqlalchemy import Engine, text
-from typer.models import CommandInfo
 
-from farm.cli.app import app
+from farm.cli.commands import every_command
 from farm.db import migrate
 
 GOOD = {
@@ -144,12 +140,6 @@ def test_a_mistyped_command_says_what_would_be_right(
     refused(command(*arguments), code, says)
 
 
-def test_commands_start_without_what_few_of_them_need() -> None:
-    heavy = "{'alembic', 'mlflow', 'sklearn', 'scipy', 'pandas', 'pyarrow', 'matplotlib', 'cupy'}"
-    loaded = f"import sys, farm.cli.app; print(sorted({heavy} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
 def test_an_empty_farm_says_what_to_do_next(command: Command, program: Command, engine: Engine) -> None:
     assert "farm submit" in program("status").stdout
     assert "farm-worker" in command("devices").stdout
@@ -158,19 +148,7 @@ def test_an_empty_farm_says_what_to_do_next(command: Command, program: Command, 
     assert json.loads(command("status", "--json").stdout) == []
 
 
-def _name(command: CommandInfo) -> str:
-    assert command.callback is not None
-    return command.name or command.callback.__name__.replace("_", "-")
-
-
-def _commands() -> list[tuple[str, ...]]:
-    groups: dict[str, Any] = {g.name: g.typer_instance for g in app.registered_groups if g.name}
-    single = [(_name(c),) for c in app.registered_commands]
-    nested = [(n, _name(c)) for n, g in groups.items() for c in g.registered_commands]
-    return [*single, *((n,) for n in groups), *nested]
-
-
-@pytest.mark.parametrize("words", _commands(), ids=" ".join)
+@pytest.mark.parametrize("words", [words for words, _ in every_command()], ids=" ".join)
 def test_every_command_explains_itself(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = farm_here(tmp_path, NOWHERE)(*words, "--help")
     assert done.returncode == 0

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
+from command_tree import imported, top_level
 
 import farm
 from farm.campaign import load
-from farm.cli.app import app
+from farm.cli.commands import COMMANDS
 from farm.db.roles import WORKER_ROLE
 from farm.settings import Settings
 
@@ -47,21 +47,20 @@ def every_command() -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize(("document", "words"), every_command(), ids=lambda v: v if isinstance(v, str) else " ".join(v))
 def test_a_command_in_a_document_exists_with_its_options(document: str, words: list[str]) -> None:
-    command: Any = typer.main.get_command(app)
+    command: Any = top_level()
     rest = words[1:]
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         name = rest.pop(0).rstrip(",.:;")
         assert name in command.commands, f"{document}: no command {name}"
-        command = command.commands[name]
+        command = imported(command.commands[name])
     known = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
     given = {word.split("=")[0] for word in rest if word.startswith("--") or re.fullmatch(r"-[a-zA-Z]", word)}
     assert given <= known | {"--help"}, f"{document}: {words[:2]} has no {given - known}"
 
 
 def test_every_command_is_in_the_readme() -> None:
-    command: Any = typer.main.get_command(app)
     text = (ROOT / "README.md").read_text()
-    missing = [name for name in command.commands if f"farm {name}" not in text]
+    missing = [entry.name for entry in COMMANDS if f"farm {entry.name}" not in text]
     assert missing == []
 
 
@@ -125,8 +124,7 @@ def test_compose_runs_programs_that_exist() -> None:
             else:
                 assert line[0] in scripts
             if line[:2] == ["farm", "db"]:
-                command: Any = typer.main.get_command(app)
-                assert line[2] in command.commands["db"].commands
+                assert line[2] in imported(top_level().commands["db"]).commands
 
 
 def test_compose_builds_targets_that_the_dockerfile_has_from_locks_that_exist() -> None:

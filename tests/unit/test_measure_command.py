@@ -19,7 +19,7 @@ from typing import Any, get_args
 import psutil
 import pyarrow.parquet as pq
 import pytest
-import typer
+from command_tree import top_level
 from commands import called
 from homes import environment, eventually, processes_under
 from hypothesis import given
@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 
 import farm
 from farm.cli import measure
-from farm.cli.app import app
 from farm.devices import Backend
 from farm.errors import BadInput, CudaUnavailable, DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
@@ -572,8 +571,7 @@ def read_back(line: str) -> dict[str, Any]:
     """What the command line makes of a line that was typed into a shell."""
     program, name, *rest = shlex.split(line)
     assert (program, name) == ("farm", "measure")
-    command: Any = typer.main.get_command(app)
-    found: dict[str, Any] = command.commands[name].make_context(name, rest).params
+    found: dict[str, Any] = top_level().commands[name].make_context(name, rest).params
     return found
 
 

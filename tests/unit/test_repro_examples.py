@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
+from command_tree import top_level
 
 import farm
 from farm.campaign import Campaign, KnownDevice, load, plan
-from farm.cli.app import app
 from farm.cli.measure import rules_of
 from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
 from farm.kernels import FAMILIES, Configuration
@@ -44,17 +43,11 @@ def campaign_of(path: Path) -> Campaign:
     return load(path, limit=1_000_000)
 
 
-@cache
-def measure_command() -> Any:
-    command: Any = typer.main.get_command(app)
-    return command.commands["measure"]
-
-
 def typed(line: str) -> dict[str, Any]:
     """The parameters that `farm measure` gets of a line that is typed into a shell."""
     program, name, *words = shlex.split(line)
     assert (program, name) == ("farm", "measure")
-    found: dict[str, Any] = measure_command().make_context(name, words).params
+    found: dict[str, Any] = top_level().commands["measure"].make_context(name, words).params
     return found
 
 

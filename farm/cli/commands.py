@@ -1,0 +1,155 @@
+"""Every command of `farm`: one line each. A command's module is imported when the command runs, and not before.
+
+To add a command, write a function whose docstring is its help, with an `Examples:` section, and add a line to
+`COMMANDS`. The summary is the first paragraph of the docstring: it stands here too, so that `farm --help` and shell
+completion import no command. Tests compare the two, and run the examples through the command's parser.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+MEASURE, FOLLOW, LEARN, OPERATE = "Measure", "Follow and steer", "Learn", "Operate"
+"""The panels of `farm --help`."""
+
+EXAMPLES = "Examples:"
+"""Begins the last section of a command's docstring. Each line below it is a command line."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command, or a group of commands, of the top level."""
+
+    name: str
+    target: str  # module:attribute in farm.cli; a function, or the Typer app of a group
+    panel: str
+    summary: str
+
+
+COMMANDS = (
+    Entry("run", "run:run", MEASURE, "Measure a campaign here, train, register, pull the champion back where there is one, and report."),
+    Entry("submit", "campaigns:submit", MEASURE, "Submit a campaign. The same file twice is the same campaign: nothing is measured again, but with --again."),
+    Entry("measure", "measure:measure", MEASURE, "Measure one configuration on one device of this host, alone. It needs no services and stores nothing."),
+    Entry("results", "results:results", MEASURE, "Measurements. On a terminal the first 30, or as many as --limit says; exports hold every column and row."),
+    Entry("best", "best:show", MEASURE, "The best kernel of each problem that a campaign found: its time, cuBLASLt's beside it, and what finding it cost."),
+    Entry("compare", "compare:compare", MEASURE, "Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost."),
+    Entry("report", "report:report", MEASURE, "The report of a campaign: one HTML file that works without a network, to be read, printed and sent."),
+    Entry("analyze", "analyze:app", MEASURE, "Studies of what was measured."),
+    Entry("import", "imports:app", MEASURE, "Rows that were measured elsewhere, to compare with and to learn from."),
+    Entry("status", "status:status", FOLLOW, "Campaigns and how far they are; with a name, what of it runs where, how fast, and what is stuck and why."),
+    Entry("watch", "campaigns:watch", FOLLOW, "Follow a campaign to its end. Ctrl-C stops the watching, not the campaign."),
+    Entry("sentinels", "sentinels:sentinels", FOLLOW, "Do devices drift? Each measures a fixed GEMM, its sentinel, now and then while it works for a campaign."),
+    Entry("jobs", "jobs:jobs", FOLLOW, "Jobs of a campaign: state, attempts, last error, and a command that measures each alone, where it failed."),
+    Entry("retry", "jobs:retry", FOLLOW, "Open jobs again that ended without a result, with all their attempts before them: all that are dead, or those chosen."),
+    Entry("pause", "campaigns:pause", FOLLOW, "Pause a campaign: no further job of it starts until farm resume. What is in hand still lands."),
+    Entry("resume", "campaigns:resume", FOLLOW, "Go on with a campaign that was paused."),
+    Entry("cancel", "campaigns:cancel", FOLLOW, "Cancel a campaign: nothing more of it is measured. Its results stay; submitting it again goes on with it."),
+    Entry("train", "models:train", LEARN, "Train a model per device type, evaluate it on shapes held out, and register it; the better one is champion."),
+    Entry("predict", "models:predict", LEARN, "Predict time, power, energy and TFLOP/s with the registered model of a device type."),
+    Entry("recommend", "recommend:recommend", LEARN, "Rank the kernels that were measured and that a card can run for a problem, with the model of its type: the best first."),
+    Entry("models", "models:app", LEARN, "The registered models."),
+    Entry("health", "health:health", OPERATE, "Are the devices well? Each beside its peers and beside its own past; ends with exit code 7 where one is not."),
+    Entry("serve", "serve:serve", OPERATE, "Serve the web page and the API, until Ctrl-C."),
+    Entry("up", "services:up", OPERATE, "Start the farm in the background: services, coordinator, workers and trainer. They run until farm down."),
+    Entry("down", "services:down", OPERATE, "Stop what farm up started, and services that a killed command left running. Data stay."),
+    Entry("doctor", "services:doctor", OPERATE, "Check everything that the farm depends on, and name the fix of what is wrong. Changes nothing."),
+    Entry("devices", "devices:app", OPERATE, "Devices and hosts: what each does now, errors of the last hour, when it was last heard of."),
+    Entry("kernels", "kernels:app", OPERATE, "Kernels that are built ahead of time."),
+    Entry("tokens", "tokens:app", OPERATE, "Tokens of the web page and the API: who may read, submit or operate."),
+    Entry("db", "database:app", OPERATE, "The database's revision, and the roles of its workers and readers."),
+)  # fmt: skip
+
+
+class LazyCommand(TyperCommand):
+    """Stands for a command in the help of the top level, and becomes the command itself when it is run or completed."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry.name, help=entry.summary, rich_help_panel=entry.panel)
+        self.entry = entry
+
+    def load(self) -> Any:
+        """Imports the command's module. Returns the command that Typer makes of it."""
+        return loaded(self.entry)
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return self.load().make_context(info_name, args, parent=parent, **extra)
+
+
+class LazyGroup(TyperGroup):
+    """The top level: all of `COMMANDS`, none of them imported."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.epilog, self.help = _with_examples(self)
+        for entry in COMMANDS:
+            self.add_command(LazyCommand(entry))
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        # Typer gives --help and its completion options the default None, and imports pydantic to check it: half the
+        # time of a completion.
+        options = super().get_params(ctx)
+        for option in options:
+            if option.default is None and getattr(option, "is_flag", False):
+                option.default = False
+        return list(options)
+
+
+@cache
+def loaded(entry: Entry) -> Any:
+    """The command or group of an entry, with the examples of each help at its end."""
+    module, _, attribute = entry.target.partition(":")
+    target = getattr(import_module(f"farm.cli.{module}"), attribute)
+    holder = typer.Typer(add_completion=False, rich_markup_mode="rich", callback=lambda: None)
+    if isinstance(target, typer.Typer):
+        holder.add_typer(target, name=entry.name)
+    else:
+        holder.command(entry.name)(target)
+    group: Any = typer.main.get_command(holder)
+    command = group.commands[entry.name]
+    for _, each in walk(command, (entry.name,)):
+        each.epilog, each.help = _with_examples(each)
+    return command
+
+
+def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """A command and, where it is a group, those in it, each with the words that call it."""
+    yield words, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from walk(each, (*words, name))
+
+
+def every_command() -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All commands and groups below `farm`, imported, each with the words that call it."""
+    for entry in COMMANDS:
+        yield from walk(loaded(entry), (entry.name,))
+
+
+def examples_of(text: str | None) -> list[str]:
+    """The command lines in the `Examples:` section of a docstring."""
+    _, _, section = inspect.cleandoc(text or "").partition(f"\n{EXAMPLES}\n")
+    return [line.strip() for line in section.splitlines() if line.strip()]
+
+
+def _with_examples(command: Any) -> tuple[str | None, str | None]:
+    """The epilog and the help of a command, after its examples were moved from the help to the epilog."""
+    text = inspect.cleandoc(command.help or "")
+    examples = examples_of(text)
+    if not examples:
+        return command.epilog, command.help
+    lines = "\n".join(f"  {_escaped(example)}" for example in examples)
+    epilog = f"[bold]Examples[/]\n{lines}" + (f"\n\n{command.epilog}" if command.epilog else "")
+    return epilog, text.partition(f"\n{EXAMPLES}\n")[0].rstrip()
+
+
+def _escaped(text: str) -> str:
+    """Text in which rich sees no markup. Rich's own `escape` would import rich."""
+    return re.sub(r"(\\*)(\[[a-z#/@][^\[]*?])", r"\1\1\\\2", text)

@@ -1,0 +1,55 @@
+"""The commands of `farm` are declared in one place, and imported when they run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from command_tree import top_level
+from commands import NOWHERE, farm_here
+from imports import farm_alone
+
+from farm.cli.commands import COMMANDS, Entry, loaded
+
+SLOW_TO_IMPORT = frozenset(
+    {"alembic", "celery", "fastapi", "httpx", "kombu", "matplotlib", "mlflow", "numpy", "pandas", "psycopg", "pyarrow",
+     "pydantic", "redis", "scipy", "sklearn", "sqlalchemy", "yaml"}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_the_summary_of_a_command_is_the_first_paragraph_of_its_help(entry: Entry) -> None:
+    assert " ".join(loaded(entry).help.split("\n\n")[0].split()) == entry.summary
+
+
+def test_a_command_is_declared_once_and_the_commands_of_a_panel_stand_together() -> None:
+    assert [name for name, count in Counter(entry.name for entry in COMMANDS).items() if count > 1] == []
+    panels = [entry.panel for entry in COMMANDS]
+    assert [*dict.fromkeys(panels)] == [panel for i, panel in enumerate(panels) if i == 0 or panels[i - 1] != panel]
+
+
+def test_the_help_of_the_top_level_has_every_command_in_its_panel(tmp_path: Path) -> None:
+    shown = farm_here(tmp_path, NOWHERE)("--help", COLUMNS="200").stdout
+    panel, seen = "", {}
+    for line in shown.splitlines():
+        if title := re.match(r"╭─ (.+?) ─", line):
+            panel = title[1]
+        elif command := re.match(r"│ ([a-z]+) +(\S.*?) *│$", line):
+            seen[command[1]] = (panel, command[2])
+    assert seen == {entry.name: (entry.panel, entry.summary) for entry in COMMANDS}
+
+
+def test_the_stand_in_of_a_command_parses_as_the_command() -> None:
+    context = top_level().commands["results"].make_context("results", ["--limit", "7"])
+    assert context.params["limit"] == 7
+    assert context.command.name == "results"
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("no-such-command",)], ids=" ".join)
+def test_the_top_level_imports_no_command_and_nothing_that_is_slow_to_import(arguments: tuple[str, ...]) -> None:
+    ran = farm_alone(*arguments)
+    assert ran.packages & SLOW_TO_IMPORT == set()
+    modules = {f"farm.cli.{entry.target.partition(':')[0]}" for entry in COMMANDS}
+    assert ran.modules & modules == set()
