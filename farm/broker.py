@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery import Celery
+if TYPE_CHECKING:
+    from celery import Celery
 
 MEASURE_BATCH = "workers.measure_batch"
 """Task: measure the batch of that id. Argument: batch_id (int)."""
@@ -44,6 +45,8 @@ def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
 
     Acknowledged early and never prefetched: Postgres decides who measures a batch, so Redis need not redeliver.
     """
+    from celery import Celery
+
     app = Celery("gemm-farm", broker=broker_url, include=list(include))
     app.conf.update(
         accept_content=["json"],

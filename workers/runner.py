@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from farm.db import batches, measurements, sentinels
 from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.engine import unanswered
-from farm.db.tables import FailureKind
+from farm.db.states import FailureKind
 from farm.errors import DevicePoisoned, FarmError, InvalidOnDevice, KernelMissing, LeaseLost
 from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary, Versions

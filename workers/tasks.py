@@ -29,7 +29,7 @@ from farm.builds.stores import store_of
 from farm.db import batches, devices
 from farm.db.batches import Held
 from farm.db.engine import HASTY, make_engine
-from farm.db.tables import DeviceState
+from farm.db.states import DeviceState
 from farm.errors import CanaryFailed, DevicePoisoned, FarmError, first_line
 from farm.logs import set_up_logging
 from farm.metrics import Metrics

@@ -2,12 +2,22 @@
 
 >>> with farm_of(settings()) as farm:  # doctest: +SKIP
 ...     farm.ask(campaigns.list_, limit=10)
+
+A module of operations is imported when it is used. Who asks for `OPERATIONS` here imports them all.
 """
 
-from farm.api import about, campaigns, comparing, devices, health, jobs, models, reports, results, sentinels
-from farm.api.connecting import Direct, Farm, farm_of
-from farm.api.operation import OPERATIONS, PREFIX, Document, Download, Operation, operation
-from farm.api.remote import Remote
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from farm.lazy import names_of
+
+if TYPE_CHECKING:
+    from farm.api.connecting import Direct, Farm, farm_of
+    from farm.api.operation import OPERATIONS, PREFIX, Document, Download, Operation, operation
+    from farm.api.remote import Remote
 
 __all__ = [
     "OPERATIONS",
@@ -18,16 +28,22 @@ __all__ = [
     "Farm",
     "Operation",
     "Remote",
-    "about",
-    "campaigns",
-    "comparing",
-    "devices",
     "farm_of",
-    "health",
-    "jobs",
-    "models",
     "operation",
-    "reports",
-    "results",
-    "sentinels",
 ]
+
+_name = names_of(
+    __name__,
+    {
+        "connecting": ("Direct", "Farm", "farm_of"),
+        "operation": ("OPERATIONS", "PREFIX", "Document", "Download", "Operation", "operation"),
+        "remote": ("Remote",),
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OPERATIONS":
+        for module in pkgutil.iter_modules(__path__):
+            import_module(f"{__name__}.{module.name}")
+    return _name(name)

@@ -7,7 +7,7 @@ from farm.api.access import Access
 from farm.api.operation import Document, operation
 from farm.db import campaigns, progress
 from farm.db.progress import Presence
-from farm.db.tables import CampaignState
+from farm.db.states import CampaignState
 
 
 class About(Document):

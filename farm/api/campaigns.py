@@ -19,7 +19,7 @@ from farm.db import batches, campaigns, devices, duty, jobs, kernels, sentinels
 from farm.db import progress as now
 from farm.db.engine import take_time
 from farm.db.kernels import Awaited
-from farm.db.tables import CampaignState, JobState, Role
+from farm.db.states import CampaignState, JobState, Role
 from farm.errors import CampaignCancelled
 
 Counts = dict[str, int]

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from farm.api.access import Access
 from farm.api.operation import Document, Download, operation
 from farm.builds import versions_of
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.errors import NothingShared
 
 if TYPE_CHECKING:

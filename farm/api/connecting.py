@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from farm.api.access import Access
-from farm.api.remote import Remote
 from farm.logins import login_name
 from farm.settings import Settings
 
@@ -43,6 +42,8 @@ class Direct:
 def farm_of(settings: Settings) -> Iterator[Farm]:
     """The farm behind FARM_API_URL where that is set; else the one of this machine or of FARM_DATABASE_URL."""
     if settings.api_url is not None:
+        from farm.api.remote import Remote
+
         token = None if settings.api_token is None else settings.api_token.get_secret_value()
         with closing(Remote(settings.api_url, token=token)) as remote:
             yield remote

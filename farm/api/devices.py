@@ -13,7 +13,7 @@ from farm.api.operation import Document, operation
 from farm.coordinator.outlook import condition, presence_text
 from farm.db import devices, duty, progress
 from farm.db.progress import DeviceNow, Presence
-from farm.db.tables import DeviceState, FailureKind, Role
+from farm.db.states import DeviceState, FailureKind, Role
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
 from farm.texts import some_of
 

@@ -17,7 +17,7 @@ from farm.api.operation import LARGEST_ID, Document, operation
 from farm.db import batches, campaigns, jobs, progress
 from farm.db.engine import take_time
 from farm.db.progress import DeviceNow, LaneNow, Presence
-from farm.db.tables import CampaignState, FailureKind, JobState, Role
+from farm.db.states import CampaignState, FailureKind, JobState, Role
 from farm.errors import CampaignCancelled, NoSuchJob
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules

@@ -13,7 +13,7 @@ from pydantic import Field
 from farm import registry
 from farm.api.access import Access
 from farm.api.operation import Document, Download, operation
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.errors import NoSuchModel, NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from pydantic import BaseModel, ConfigDict
 
-from farm.db.tables import Role
+from farm.db.states import Role
 
 if TYPE_CHECKING:
     from farm.api.access import Access
@@ -43,7 +43,8 @@ class Document(BaseModel):
     Fields that a newer farm sends are left out.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    # Validators are built when a document is first made: a command makes few of all that its imports define.
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 @dataclass(frozen=True)

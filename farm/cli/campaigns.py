@@ -17,7 +17,7 @@ from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.cli.progress import follow
 from farm.db import campaigns as stored_campaigns
 from farm.db.campaigns import open_jobs
-from farm.db.tables import CampaignState
+from farm.db.states import CampaignState
 from farm.errors import FarmError
 from farm.logins import login_name
 from farm.services.session import Session

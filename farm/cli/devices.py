@@ -15,7 +15,7 @@ from farm.api.access import Access
 from farm.api.devices import DeviceLine, DeviceSet, Which
 from farm.cli.output import JsonOption, console, emit_json, table
 from farm.db.progress import Presence
-from farm.db.tables import DeviceState
+from farm.db.states import DeviceState
 from farm.settings import settings
 from farm.texts import seconds_text, share_text
 

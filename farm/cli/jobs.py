@@ -13,7 +13,7 @@ from farm.api import jobs as operations
 from farm.api.jobs import MOST_JOBS, Choice, Ended, Job
 from farm.cli.campaigns import CampaignArgument
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
-from farm.db.tables import OPEN_JOB_STATES, CampaignState, FailureKind, JobState
+from farm.db.states import OPEN_JOB_STATES, CampaignState, FailureKind, JobState
 from farm.settings import settings
 from farm.texts import counts_text
 

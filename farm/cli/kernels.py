@@ -21,7 +21,7 @@ from farm.campaign import Campaign, load
 from farm.campaign.plan import binaries_for
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.db import campaigns, kernels
-from farm.db.tables import KernelState
+from farm.db.states import KernelState
 from farm.devices import host_name, traits_of_capability
 from farm.errors import BadBinary, BadInput, KernelsNotBuilt, NoSuchKernels, ServiceUnavailable
 from farm.kernels.binary import Binary, capability_of

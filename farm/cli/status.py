@@ -15,7 +15,7 @@ from farm.api.sentinels import SentinelNow
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, table
 from farm.cli.sentinels import drift_text
 from farm.db.campaigns import open_jobs
-from farm.db.tables import CampaignState, JobState
+from farm.db.states import CampaignState, JobState
 from farm.settings import settings
 from farm.texts import counts_text, percent_text, rate_text, seconds_text, share_text, some_of
 

@@ -10,7 +10,7 @@ from farm.cli.files import writable, write
 from farm.cli.output import remarks
 from farm.db import campaigns, devices, outcomes
 from farm.db.filters import EVERYTHING, Filter
-from farm.db.tables import JobState
+from farm.db.states import JobState
 from farm.errors import NothingEnded, SeveralSpaces
 from farm.measurement import MeasuringRules
 from farm.report.t4 import Origin, Space, documents

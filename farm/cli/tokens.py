@@ -11,7 +11,7 @@ from rich.text import Text
 
 from farm.cli.output import JsonOption, console, emit_json, remarks, table
 from farm.db import tokens
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.logins import login_name
 from farm.moments import duration
 from farm.services.session import session

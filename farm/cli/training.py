@@ -10,7 +10,7 @@ from farm.broker import make_app
 from farm.cli.output import remarks
 from farm.coordinator.errands import Errands, trainings_of
 from farm.db import trainings
-from farm.db.tables import TrainingState
+from farm.db.states import TrainingState
 from farm.errors import NoWorkers
 from farm.services.session import Session
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from celery import Celery
 from sqlalchemy import Connection, Engine
 
 from farm.broker import MEASURE_BATCH
@@ -14,6 +14,9 @@ from farm.coordinator.schedule import Assignment, LiveDevice, Schedule
 from farm.coordinator.sending import send
 from farm.db import batches, devices
 from farm.settings import Settings
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 FIRST_BATCH_JOBS = 4
 """Jobs in a batch while nothing is known of their cost."""

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from celery import Celery
 from sqlalchemy import Connection, Engine
 
 from farm.broker import BUILD, BUILD_QUEUE, TRAIN, TRAIN_QUEUE
@@ -16,8 +15,11 @@ from farm.coordinator.pace import Pace
 from farm.coordinator.sending import send
 from farm.db import kernels, trainings
 from farm.db.errands import MOST_STARTS
-from farm.db.tables import KernelState, TrainingState
+from farm.db.states import KernelState, TrainingState
 from farm.settings import Settings
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 log = logging.getLogger(__name__)
 

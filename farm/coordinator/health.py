@@ -7,7 +7,7 @@ import logging
 from sqlalchemy import Engine
 
 from farm.db import devices
-from farm.db.tables import DeviceState
+from farm.db.states import DeviceState
 from farm.settings import Settings
 
 log = logging.getLogger(__name__)

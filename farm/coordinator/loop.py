@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from celery import Celery
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
+from farm.coordinator import LEADER_LOCK
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import MOST_IN_A_TURN, form_batches, read_schedule, send_batches
 from farm.coordinator.errands import Errands, builds_of, trainings_of
@@ -24,9 +25,11 @@ from farm.db import batches, campaigns
 from farm.errors import first_line
 from farm.settings import Settings
 
+if TYPE_CHECKING:
+    from celery import Celery
+
 log = logging.getLogger(__name__)
 
-LEADER_LOCK = 0x6765_6D6D_6661_726D  # "gemmfarm": the key of the advisory lock that the leading coordinator holds
 IDLE_SECONDS = 0.25
 BUSY_SECONDS = 0.05
 HEALTH_SECONDS = 5.0

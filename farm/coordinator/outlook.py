@@ -9,10 +9,10 @@ from enum import StrEnum
 from sqlalchemy import Connection
 
 from farm.broker import queue_of_device, queue_of_type
-from farm.coordinator.loop import LEADER_LOCK
+from farm.coordinator import LEADER_LOCK
 from farm.db import kernels, progress
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow
-from farm.db.tables import CampaignState, DeviceState
+from farm.db.states import CampaignState, DeviceState
 from farm.settings import Settings
 from farm.texts import seconds_text, some_of
 

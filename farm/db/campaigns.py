@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from farm.campaign import Campaign, PlannedJob, PoolSpec
 from farm.db import rounds, staging
 from farm.db.imports import UUID_PREFIX
-from farm.db.tables import OPEN_JOB_STATES, CampaignState, JobState
+from farm.db.states import OPEN_JOB_STATES, CampaignState, JobState
 from farm.devices import DeviceTraits
 from farm.errors import NoSuchCampaign
 from farm.kernels.binary import BUILT_WITH, Versions

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from farm.db.tables import DeviceState
+from farm.db.states import DeviceState
 from farm.devices import Backend, DeviceIdentity, DeviceTraits
 
 _HOST = text("""

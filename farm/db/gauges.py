@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from farm.db import kernels
 from farm.db.campaigns import TALLY
 from farm.db.imports import UUID_PREFIX
-from farm.db.tables import BatchState, JobState, KernelState
+from farm.db.states import BatchState, JobState, KernelState
 
 
 @dataclass(frozen=True, slots=True)

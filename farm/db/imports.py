@@ -24,7 +24,7 @@ from sqlalchemy import CheckConstraint, Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from farm.db.measurements import cursor_of
-from farm.db.tables import DeviceState
+from farm.db.states import DeviceState
 from farm.db.tables import Measurement as MeasurementTable
 from farm.devices import DeviceIdentity
 from farm.errors import ImportNotAllowed, RowNotImported, first_line

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from farm.db.tables import FailureKind, JobState
+from farm.db.states import FailureKind, JobState
 
 # An open job is in an open batch, or it waits; perhaps for its kernels.
 _SEEN = """

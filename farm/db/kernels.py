@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.db.errands import MOST_STARTS, Errands
-from farm.db.tables import KernelState
+from farm.db.states import KernelState
 from farm.kernels.binary import Binary, Versions
 
 _KERNELS = Errands(

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from farm.db.campaigns import TALLY
 from farm.db.imports import UUID_PREFIX
-from farm.db.tables import CampaignState, DeviceState
+from farm.db.states import CampaignState, DeviceState
 
 # --- jobs --------------------------------------------------------------------------------------------
 

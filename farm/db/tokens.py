@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.errors import BadInput, NotFound
 
 PREFIX = "gfarm_"

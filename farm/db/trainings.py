@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from farm.db.errands import Errands
-from farm.db.tables import TrainingState
+from farm.db.states import TrainingState
 
 
 @dataclass(frozen=True, slots=True)

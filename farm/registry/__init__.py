@@ -1,34 +1,41 @@
 """The model registry: which models there are, fetching one, asking it, and which version others pull.
 
-MLflow and pandas are imported only when they are needed (about a second), so importing this package costs nothing.
+Its modules, MLflow and pandas are imported when they are first used, so importing this package costs nothing.
 """
 
-from farm.registry.client import load_mlflow, load_pyfunc, mlflow_warnings_ignored, registry_client
-from farm.registry.details import ERRORS, Metrics, metrics_of, model_card
-from farm.registry.models import (
-    CHALLENGER,
-    CHAMPION,
-    PREFIX,
-    ModelInfo,
-    download,
-    list_models,
-    model_info,
-    model_name,
-    packed,
-    pull,
-    unpack,
-)
-from farm.registry.predictions import (
-    ANSWERS,
-    OUTPUTS,
-    Prediction,
-    predict,
-    predict_table,
-    read_configurations,
-    records,
-)
-from farm.registry.promotions import Reign, champions, crown, promote, rollback
-from farm.registry.recommending import Objective, Recommendation, recommend
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from farm.lazy import names_of
+
+if TYPE_CHECKING:
+    from farm.registry.client import load_mlflow, load_pyfunc, mlflow_warnings_ignored, registry_client
+    from farm.registry.details import ERRORS, Metrics, metrics_of, model_card
+    from farm.registry.models import (
+        CHALLENGER,
+        CHAMPION,
+        PREFIX,
+        ModelInfo,
+        download,
+        list_models,
+        model_info,
+        model_name,
+        packed,
+        pull,
+        unpack,
+    )
+    from farm.registry.predictions import (
+        ANSWERS,
+        OUTPUTS,
+        Prediction,
+        predict,
+        predict_table,
+        read_configurations,
+        records,
+    )
+    from farm.registry.promotions import Reign, champions, crown, promote, rollback
+    from farm.registry.recommending import Objective, Recommendation, recommend
 
 __all__ = [
     "ANSWERS",
@@ -66,3 +73,55 @@ __all__ = [
     "rollback",
     "unpack",
 ]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "client": (
+            "load_mlflow",
+            "load_pyfunc",
+            "mlflow_warnings_ignored",
+            "registry_client",
+        ),
+        "details": (
+            "ERRORS",
+            "Metrics",
+            "metrics_of",
+            "model_card",
+        ),
+        "models": (
+            "CHALLENGER",
+            "CHAMPION",
+            "PREFIX",
+            "ModelInfo",
+            "download",
+            "list_models",
+            "model_info",
+            "model_name",
+            "packed",
+            "pull",
+            "unpack",
+        ),
+        "predictions": (
+            "ANSWERS",
+            "OUTPUTS",
+            "Prediction",
+            "predict",
+            "predict_table",
+            "read_configurations",
+            "records",
+        ),
+        "promotions": (
+            "Reign",
+            "champions",
+            "crown",
+            "promote",
+            "rollback",
+        ),
+        "recommending": (
+            "Objective",
+            "Recommendation",
+            "recommend",
+        ),
+    },
+)

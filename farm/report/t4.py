@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from farm import __version__
-from farm.db.tables import FailureKind
+from farm.db.states import FailureKind
 from farm.errors import BadBinary, BuildFailed, DoesNotCompile, ElementNotWritten, FarmError, WrongResult
 from farm.measurement import MeasuringRules
 

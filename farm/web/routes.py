@@ -18,7 +18,7 @@ from starlette.background import BackgroundTask
 
 from farm.api import OPERATIONS, PREFIX, Download, Operation
 from farm.api.access import Access
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.web.errors import Told
 from farm.web.security import COOKIE, Caller, Policy, caller
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.db import tokens
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.db.tokens import Bearer
 from farm.errors import RoleTooSmall, SignInNeeded
 from farm.web.errors import told

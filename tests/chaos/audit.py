@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, text
 from chaos.faults import Closed
 from chaos.mischief import SICK, Poison
 from chaos.workload import MAX_ATTEMPTS, SEARCH, SEARCHED_KERNELS, Workload
-from farm.db.tables import FailureKind, JobRecord
+from farm.db.states import FailureKind, JobRecord
 
 # What each poison's failures are, and what they say.
 EXPECTED = {

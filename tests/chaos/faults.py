@@ -20,7 +20,7 @@ from chaos.mischief import sick_mark
 from chaos.plan import Fault, Kind
 from farm.broker import MEASURE_BATCH, make_app
 from farm.db import batches, devices
-from farm.db.tables import DeviceState, JobState
+from farm.db.states import DeviceState, JobState
 
 log = logging.getLogger("chaos")
 

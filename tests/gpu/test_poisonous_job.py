@@ -15,7 +15,7 @@ from homes import embedded_settings, environment, eventually, need_embedded_serv
 from farm.campaign import Campaign, KnownDevice, plan
 from farm.db import campaigns, devices, jobs
 from farm.db.engine import make_engine
-from farm.db.tables import JobState
+from farm.db.states import JobState
 from farm.services import prepare_database, services
 from farm.services.stack import COORDINATOR, Program, Stack
 from workers.devices import cards

@@ -18,7 +18,7 @@ from farm.coordinator.schedule import LiveDevice, Schedule
 from farm.db import batches, campaigns, devices, jobs
 from farm.db.batches import Cost, Failure, Lease
 from farm.db.campaigns import Stored
-from farm.db.tables import DeviceState, FailureKind, JobState
+from farm.db.states import DeviceState, FailureKind, JobState
 from farm.devices import DeviceIdentity
 from farm.errors import LeaseLost
 from farm.settings import Settings

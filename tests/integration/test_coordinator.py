@@ -24,7 +24,7 @@ from farm.coordinator.loop import Coordinator, leadership
 from farm.db import devices
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
-from farm.db.tables import DeviceState, FailureKind
+from farm.db.states import DeviceState, FailureKind
 from farm.devices import DeviceIdentity
 from farm.services import ServiceUrls
 from farm.settings import Settings

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 import farm
 from farm.campaign import Campaign, KnownDevice, load, plan
 from farm.db import campaigns, devices
-from farm.db.tables import DeviceState
+from farm.db.states import DeviceState
 from farm.services import ServiceUrls
 
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"

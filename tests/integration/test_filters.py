@@ -24,7 +24,7 @@ from farm.campaign.expressions import compile_all, parse
 from farm.db import filters, measurements
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
-from farm.db.tables import FailureKind
+from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.errors import BadFilter, BadMoment
 from farm.measurement import Source

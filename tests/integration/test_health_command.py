@@ -26,7 +26,7 @@ from farm.compare.health.asking import health
 from farm.db import batches, devices
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
-from farm.db.tables import DeviceState, FailureKind
+from farm.db.states import DeviceState, FailureKind
 from farm.devices import DeviceIdentity
 
 DATASETS = Path(farm.__file__).parent.parent / "examples" / "datasets"

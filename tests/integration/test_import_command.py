@@ -29,7 +29,7 @@ import farm
 from farm.campaign import Campaign, KnownDevice, PoolSpec, plan
 from farm.db import campaigns, devices, gauges, measurements, trainings
 from farm.db.campaigns import Stored
-from farm.db.tables import DeviceState
+from farm.db.states import DeviceState
 from farm.devices import Backend, DeviceIdentity
 from farm.errors import BadRecording, ImportNotAllowed, NoSuchTarget, RowNotImported
 from farm.importers import files

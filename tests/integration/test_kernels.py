@@ -32,7 +32,7 @@ from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.campaigns import Stored
 from farm.db.errands import MOST_STARTS
 from farm.db.kernels import Start as Build
-from farm.db.tables import JobState, KernelState
+from farm.db.states import JobState, KernelState
 from farm.devices import DeviceIdentity
 from farm.errors import (
     BadKernelStore,

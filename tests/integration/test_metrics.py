@@ -30,7 +30,7 @@ from farm.db import batches, devices, gauges, kernels
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.gauges import FarmGauges
-from farm.db.tables import BatchState, DeviceState, FailureKind, JobState, KernelState
+from farm.db.states import BatchState, DeviceState, FailureKind, JobState, KernelState
 from farm.devices import DeviceIdentity
 from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration

@@ -20,11 +20,11 @@ from farm.campaign import Campaign
 from farm.cli import progress as following
 from farm.cli.campaigns import direct
 from farm.cli.measure import rules_of
-from farm.coordinator.loop import LEADER_LOCK
+from farm.coordinator import LEADER_LOCK
 from farm.db import batches, devices, jobs, progress
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
-from farm.db.tables import FailureKind
+from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.services import ServiceUrls

@@ -24,7 +24,7 @@ from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.batches import Failure, Lease
 from farm.db.campaigns import Stored
 from farm.db.engine import DISPATCHING, FROZEN_SECONDS, HASTY, make_engine
-from farm.db.tables import FailureKind, JobState, KernelState
+from farm.db.states import FailureKind, JobState, KernelState
 from farm.devices import DeviceIdentity
 from farm.errors import LeaseLost
 from farm.kernels.binary import BUILT_WITH

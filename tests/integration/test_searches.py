@@ -27,7 +27,7 @@ from farm.coordinator.rounds import Rounds
 from farm.db import batches, campaigns, measurements, rounds, rules
 from farm.db.batches import Failure, Lease
 from farm.db.campaigns import Stored
-from farm.db.tables import FailureKind, JobState
+from farm.db.states import FailureKind, JobState
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules

@@ -43,7 +43,7 @@ from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.engine import HASTY, make_engine
 from farm.db.errands import MOST_STARTS
 from farm.db.kernels import Start as Build
-from farm.db.tables import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState, KernelState
+from farm.db.states import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState, KernelState
 from farm.errors import LeaseLost
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import Measurement

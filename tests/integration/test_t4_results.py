@@ -17,7 +17,7 @@ from test_batches import claim, form, land, leased
 from farm.campaign import Campaign
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
-from farm.db.tables import FailureKind
+from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.errors import BuildFailed, WrongResult
 

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, text
 from farm.api import OPERATIONS, Remote
 from farm.cli.results import _all_of
 from farm.db import batches, campaigns, tokens
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.devices import DeviceIdentity
 from farm.registry import load_pyfunc
 from tests.cheap_training import cheap_trainings

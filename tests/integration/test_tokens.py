@@ -12,7 +12,7 @@ from commands import farm_here, refused
 from sqlalchemy import Engine, text
 
 from farm.db import tokens
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.db.tokens import BadLifetime, BadTokenName, NoSuchToken, TokenExists
 
 

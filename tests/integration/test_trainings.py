@@ -29,7 +29,7 @@ from farm.coordinator.loop import Coordinator
 from farm.db import measurements, trainings
 from farm.db.campaigns import Stored
 from farm.db.errands import MOST_STARTS
-from farm.db.tables import TrainingState
+from farm.db.states import TrainingState
 from farm.db.trainings import Start
 from farm.devices import DeviceIdentity
 from farm.errors import ErrandLost

@@ -21,7 +21,7 @@ from farm.coordinator.rounds import Rounds
 from farm.db import batches, campaigns, progress, roles, sentinels
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
-from farm.db.tables import FailureKind
+from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.measurement import Source
 from farm.report import best

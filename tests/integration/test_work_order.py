@@ -12,7 +12,7 @@ from farm.campaign import Campaign
 from farm.db import batches
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
-from farm.db.tables import FailureKind
+from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 
 

@@ -17,7 +17,7 @@ import farm
 from farm.campaign import KnownDevice, load, plan
 from farm.db import campaigns, devices
 from farm.db.engine import make_engine
-from farm.db.tables import OPEN_JOB_STATES
+from farm.db.states import OPEN_JOB_STATES
 from farm.services import prepare_database, services
 from farm.services.stack import COORDINATOR, WORKERS, Stack
 

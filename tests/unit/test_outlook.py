@@ -14,7 +14,7 @@ from farm.cli.progress import pace_text
 from farm.coordinator.outlook import Cause, Farm, Stuck, condition, what_is_stuck
 from farm.db.kernels import Awaited
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow
-from farm.db.tables import CampaignState, DeviceState
+from farm.db.states import CampaignState, DeviceState
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
 
 NOTHING = Awaited(0, 0, 0)

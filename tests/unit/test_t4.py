@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from farm.db.measurements import RESULT_COLUMNS
-from farm.db.tables import FailureKind
+from farm.db.states import FailureKind
 from farm.errors import (
     BuildFailed,
     DeviceOutOfMemory,

@@ -21,7 +21,7 @@ from farm.api.access import Access
 from farm.campaign import Campaign, KnownDevice, plan
 from farm.db import batches, campaigns, devices, tokens
 from farm.db.batches import Failure
-from farm.db.tables import FailureKind, Role
+from farm.db.states import FailureKind, Role
 from farm.measurement import Source
 from farm.web.app import make_app
 from farm.web.security import Policy

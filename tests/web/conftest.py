@@ -13,7 +13,7 @@ from training_tables import tiled_table
 
 from farm.api.access import Access
 from farm.db.engine import ASKING, make_engine
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.settings import Settings

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from farm.api import PREFIX
 from farm.api.access import Access
 from farm.db import tokens
-from farm.db.tables import Role
+from farm.db.states import Role
 
 EXAMPLES = 3
 """Requests of each operation that are drawn, beside those that go through its description line by line."""

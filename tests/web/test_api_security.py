@@ -17,7 +17,7 @@ from farm.api import OPERATIONS, PREFIX, Operation
 from farm.api.access import Access
 from farm.db import campaigns, devices
 from farm.db.engine import make_engine, take_time
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.web import security
 from farm.web.security import HEADERS, LARGEST_BODY_BYTES, MOST_AT_A_TIME, Guard, Policy
 

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, make_url
 
 from farm.api import PREFIX
 from farm.db import tokens
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.errors import AddressUnusable, ServingRefused
 from farm.web.serving import listening, require_safe
 

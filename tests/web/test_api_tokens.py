@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from farm.api import OPERATIONS, PREFIX
 from farm.db import tokens
-from farm.db.tables import Role
+from farm.db.states import Role
 
 DEVICES = f"{PREFIX}/devices"
 

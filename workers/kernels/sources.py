@@ -13,7 +13,7 @@ from farm.builds.cache import KernelCache
 from farm.builds.record import Built, Record
 from farm.builds.stores import Store
 from farm.db import kernels
-from farm.db.tables import KernelState
+from farm.db.states import KernelState
 from farm.errors import (
     BuildFailed,
     CompilerMissing,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from farm.db.tables import BatchState, FailureKind
+from farm.db.states import BatchState, FailureKind
 
 
 @dataclass(frozen=True, slots=True)

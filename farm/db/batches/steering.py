@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 
 from farm.db.batches.ending import release
 from farm.db.batches.forming import BEFORE_ALL
-from farm.db.tables import CampaignState, FailureKind, JobState
+from farm.db.states import CampaignState, FailureKind, JobState
 
 _LOCK = text("SELECT state FROM campaigns WHERE id = :campaign_id FOR NO KEY UPDATE")
 _SET = text("""

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from farm.db import measurements
 from farm.db.batches import ending, waiting
 from farm.db.batches.ending import Failure
-from farm.db.tables import BatchState, FailureKind
+from farm.db.states import BatchState, FailureKind
 from farm.errors import LeaseLost
 from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary, Versions

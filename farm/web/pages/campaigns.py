@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from farm.api import campaigns, devices, jobs
 from farm.api.campaigns import CampaignNow
 from farm.api.jobs import Choice
-from farm.db.tables import CampaignState, FailureKind, JobState
+from farm.db.states import CampaignState, FailureKind, JobState
 from farm.errors import BadInput
 from farm.web.pages.rendering import Visit, Visiting, linked, segment
 

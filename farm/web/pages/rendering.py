@@ -17,7 +17,7 @@ import farm
 from farm.api import OPERATIONS
 from farm.api.access import Access
 from farm.db.imports import UUID_PREFIX
-from farm.db.tables import Role
+from farm.db.states import Role
 from farm.texts import configuration_text, kernel_text, rate_text, seconds_text, share_text, types_of_text, types_text
 from farm.web.pages import said
 from farm.web.pages.assets import address_of

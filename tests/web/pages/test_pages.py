@@ -22,7 +22,7 @@ from farm.campaign import Campaign, KnownDevice, plan
 from farm.db import batches, campaigns, devices, tokens
 from farm.db.batches import Failure
 from farm.db.engine import make_engine
-from farm.db.tables import FailureKind, Role
+from farm.db.states import FailureKind, Role
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.web.app import make_app

@@ -1,0 +1,91 @@
+"""The states of what the database holds, and the other words that its columns take.
+
+They stand apart from the tables, which bring SQLAlchemy's mapper with them: only migrations need those.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class CampaignState(StrEnum):
+    """`active` is dispatched; the others are not. A campaign without open jobs is `done`."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+class JobRecord(StrEnum):
+    """What the table keeps of a job. Where an open job is, its lane and its batch say: see `JobState`."""
+
+    OPEN = "open"
+    WAITING = "waiting"  # for kernels to be built: see `WaitingJob`
+    DONE = "done"
+    INVALID = "invalid"
+    DEAD = "dead"
+
+
+class JobState(StrEnum):
+    """What people see of a job. See docs/states.md for the transitions."""
+
+    PENDING = "pending"  # waits for a batch, or for kernels to be built
+    QUEUED = "queued"  # open: in a batch that no worker has claimed
+    RUNNING = "running"  # open: in a batch that a worker holds
+    LATER = "later"  # expected of a later round of a search, and not stored yet
+    DONE = "done"  # has its measurement
+    INVALID = "invalid"  # cannot run on its devices; never retried
+    DEAD = "dead"  # used up its attempts
+    CANCELLED = "cancelled"  # open, and its campaign was cancelled
+
+
+OPEN_JOB_STATES = (JobState.PENDING, JobState.QUEUED, JobState.RUNNING, JobState.LATER)
+
+
+class FailureKind(StrEnum):
+    """Why an attempt at a job gave no measurement."""
+
+    INVALID = "invalid"  # the job cannot run there: final
+    FAILED = "failed"  # tried again, on another device where there is one
+    KILLED = "killed"  # it was being measured when its process died: tried again, alone
+
+
+class BatchState(StrEnum):
+    QUEUED = "queued"  # committed; sent, or to be sent again
+    LEASED = "leased"  # a worker holds the lease
+    DONE = "done"  # landed
+    RELEASED = "released"  # handed back, expired or cancelled
+
+
+class DeviceState(StrEnum):
+    ACTIVE = "active"
+    DRAINED = "drained"
+    QUARANTINED = "quarantined"
+
+
+class KernelState(StrEnum):
+    WANTED = "wanted"  # sent to the builders, or to be sent
+    BUILDING = "building"
+    BUILT = "built"  # is in the farm's store
+    FAILED = "failed"
+
+
+class TrainingState(StrEnum):
+    REQUESTED = "requested"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Role(StrEnum):
+    """What a token may do; each role may do all that those before it may."""
+
+    READ = "read"  # look at everything, ask models
+    SUBMIT = "submit"  # and submit campaigns, pause, resume, cancel and retry them
+    OPERATE = "operate"  # and take devices out of work and back
+
+    def may(self, needed: Role) -> bool:
+        """Whether this role covers what another is needed for."""
+        ranks = list(Role)
+        return ranks.index(self) >= ranks.index(needed)

@@ -1,0 +1,22 @@
+"""Packages whose names are imported when they are first used (PEP 562), so that importing the package costs nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def names_of(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package. `modules` says which module of the package defines which names."""
+    homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
+
+    def getattr_of_package(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return getattr_of_package
