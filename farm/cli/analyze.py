@@ -22,7 +22,8 @@ from farm.analysis.tiles import (
     TileSummary,
     analyze,
 )
-from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.tables import Column, Table
 from farm.db import campaigns, measurements
 from farm.errors import AmbiguousDevice, BadInput, NotFound, UnknownDevice
 from farm.services.session import session
@@ -191,9 +192,9 @@ def _problem_document(problem: ProblemTiles) -> dict[str, Any]:
 
 def _print(study: DeviceTiles) -> None:
     for problem in study.problems:
-        console.print(_problem_table(study, problem))
+        _print_problem(study, problem)
         _print_trade(problem)
-    console.print(_summary_table(study))
+    _print_summary(study)
     console.print(
         f"{_counted(len(study.problems), 'problem')}, {_counted(study.rows, 'row')} of "
         f"{_counted(study.devices, 'device')}; speed-up and energy ratio are geometric means.\n"
@@ -201,28 +202,36 @@ def _print(study: DeviceTiles) -> None:
     _print_beside(study)
 
 
-def _problem_table(study: DeviceTiles, problem: ProblemTiles) -> Any:
-    """Columns of which no tile has a value are left out."""
-    columns: dict[str, list[Any]] = {
-        "tile": [p.tile for p in problem.points],
-        "time ms": [p.runtime_ms for p in problem.points],
-        "TFLOP/s": [p.tflops for p in problem.points],
-        "power W": [p.power_w for p in problem.points],
-        "energy mJ": [p.energy_mj for p in problem.points],
-        "GFLOP/s/W": [p.gflops_per_w for p in problem.points],
-        "occupancy %": [None if p.occupancy is None else 100 * p.occupancy for p in problem.points],
-        "shared B": [p.shared_bytes for p in problem.points],
-        "registers": [p.registers for p in problem.points],
-        "waves": [p.waves for p in problem.points],
-        "speed-up": [problem.speed_up(p) for p in problem.points],
-        "power %": [_signed(problem.power_change_pct(p)) for p in problem.points],
-        "energy %": [_signed(problem.energy_change_pct(p)) for p in problem.points],
-        "best": [_best_text(problem, p) for p in problem.points],
-    }
-    shown = {name: values for name, values in columns.items() if any(value is not None for value in values)}
-    title = f"{escape(study.device_type)}: {escape(problem.label)}, against tile {problem.baseline}"
-    names = list(shown)
-    return table(title, names, zip(*shown.values(), strict=True), right=[name for name in names if name != "best"])
+_PROBLEM = Table(
+    "tiles of a problem",
+    Column("tile", number=True),
+    Column("time", "ms", number=True),
+    Column("TFLOP/s", number=True, priority=2),
+    Column("power", "W", number=True, priority=3),
+    Column("energy", "mJ", number=True),
+    Column("GFLOP/s/W", number=True, priority=7),
+    Column("occupancy", "%", number=True, priority=5),
+    Column("shared", "B", number=True, priority=9),
+    Column("registers", number=True, priority=8),
+    Column("waves", number=True, priority=6),
+    Column("speed-up", number=True, priority=1),
+    Column("power change", "%", number=True, priority=4),
+    Column("energy change", "%", number=True, priority=4),
+    Column("best"),
+    sparse=True,
+)
+
+
+def _print_problem(study: DeviceTiles, problem: ProblemTiles) -> None:
+    rows = [
+        (
+            p.tile, p.runtime_ms, p.tflops, p.power_w, p.energy_mj, p.gflops_per_w,
+            None if p.occupancy is None else 100 * p.occupancy, p.shared_bytes, p.registers, p.waves, problem.speed_up(p),
+            _signed(problem.power_change_pct(p)), _signed(problem.energy_change_pct(p)), _best_text(problem, p),
+        )
+        for p in problem.points
+    ]  # fmt: skip
+    _PROBLEM.print(rows, title=f"{study.device_type}: {problem.label}, against tile {problem.baseline}")
 
 
 def _signed(change_pct: float | None) -> str | None:
@@ -243,13 +252,23 @@ def _print_trade(problem: ProblemTiles) -> None:
         )
 
 
-def _summary_table(study: DeviceTiles) -> Any:
-    columns = ["tile", "problems", "fastest", "speed-up"]
-    if any(summary.power_min_w is not None for summary in study.summary):
-        columns += ["least energy", "energy ratio", "power W"]
+_SUMMARY = Table(
+    "tiles",
+    Column("tile", number=True),
+    Column("problems", number=True, priority=2),
+    Column("fastest", number=True),
+    Column("speed-up", number=True),
+    Column("least energy", number=True, priority=1),
+    Column("energy ratio", number=True, priority=1),
+    Column("power", "W", number=True, priority=3),
+)
+
+
+def _print_summary(study: DeviceTiles) -> None:
+    powered = any(summary.power_min_w is not None for summary in study.summary)
     rows = [(s.tile, s.problems, s.fastest, s.speed_up, s.thriftiest, s.energy_ratio, _watts(s)) for s in study.summary]
-    title = f"{escape(study.device_type)}: all problems, against tile {study.baseline}"
-    return table(title, columns, (row[: len(columns)] for row in rows), right=columns)
+    title = f"{study.device_type}: all problems, against tile {study.baseline}"
+    _SUMMARY.print(rows, title=title, without=() if powered else ("least energy", "energy ratio", "power"))
 
 
 def _counted(number: int, thing: str) -> str:
@@ -261,6 +280,19 @@ def _watts(summary: TileSummary) -> str | None:
     if summary.power_min_w is None or summary.power_max_w is None:
         return None
     return f"{summary.power_min_w:.0f}–{summary.power_max_w:.0f}"
+
+
+_BESIDE_PAPER = Table(
+    "tiles beside the paper",
+    Column("tile", number=True),
+    *(
+        Column(name, number=True, priority=priority)
+        for quantity, priority in (
+            ("speed-up", 0), ("fastest", 2), ("energy ratio", 1), ("least energy", 3), ("power W", 4),
+        )
+        for name in (quantity, f"paper's {quantity}")
+    ),
+)  # fmt: skip
 
 
 def _print_beside(study: DeviceTiles) -> None:
@@ -275,10 +307,7 @@ def _print_beside(study: DeviceTiles) -> None:
         )
         for b in beside
     ]  # fmt: skip
-    quantities = ["speed-up", "fastest", "energy ratio", "least energy", "power W"]
-    columns = ["tile", *(name for quantity in quantities for name in (quantity, "paper's"))]
-    title = f"{escape(study.device_type)} beside the paper, against tile {study.baseline}"
-    console.print(table(title, columns, rows, right=columns))
+    _BESIDE_PAPER.print(rows, title=f"{study.device_type} beside the paper, against tile {study.baseline}")
     console.print(f"The paper's: {PAPER_SOURCE}. Another card and other shapes.\n")
 
 

@@ -10,7 +10,8 @@ import typer
 from farm.api import farm_of, results
 from farm.api.results import BestOf
 from farm.cli.campaigns import CampaignArgument
-from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.tables import Column, Table
 from farm.settings import settings
 from farm.texts import seconds_text, types_of_text
 
@@ -43,11 +44,22 @@ def show(
         remarks.print(f"{known.waiting:,} jobs are open: this is what was found so far.")
 
 
+_BEST = Table(
+    "best kernels",
+    Column("problem", folds=True),
+    Column("device type", folds=True, priority=4),
+    Column("best kernel", folds=True),
+    Column("runtime", "ms", number=True),
+    Column("quartiles", "ms", number=True, priority=5),
+    Column("cublaslt", "ms", number=True, priority=3),
+    Column("times faster (95%)", number=True, priority=1),
+    Column("tried", number=True, priority=6),
+    Column("device time", "s", number=True, priority=7),
+    Column("% of grid's best", number=True, priority=2),
+)
+
+
 def _print(name: str, found: Sequence[BestOf], total: Mapping[str, Any], limit: int) -> None:
-    columns = [
-        "problem", "device type", "best kernel", "runtime ms", "quartiles ms", "cublaslt ms", "times faster (95%)", "tried",
-        "device s", "% of grid's best",
-    ]  # fmt: skip
     lines = [
         (
             _problem_text(one), one.device_type, one.best.kernel, one.best.runtime_ms,
@@ -58,7 +70,7 @@ def _print(name: str, found: Sequence[BestOf], total: Mapping[str, Any], limit: 
         )
         for one in found[:limit]
     ]  # fmt: skip
-    console.print(table(f"{name}: the best kernel of each problem", columns, lines, right=columns[3:]))
+    _BEST.print(lines, title=f"{name}: the best kernel of each problem")
     if len(found) > limit:
         remarks.print(f"and {len(found) - limit:,} more: --limit N, or --json for all")
     for line in _summary_lines(total):

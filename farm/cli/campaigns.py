@@ -13,8 +13,9 @@ from farm.api.campaigns import Planned, Steered, Submission, planned
 from farm.builds import versions_of
 from farm.campaign import Campaign
 from farm.campaign.reading import text_of
-from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.progress import follow
+from farm.cli.tables import Column, Table
 from farm.db import campaigns as stored_campaigns
 from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState
@@ -115,21 +116,42 @@ def submit(
         remarks.print(f"[bold]farm watch {done.campaign}[/] follows it.")
 
 
+_PLAN = Table(
+    "plan",
+    Column("family"),
+    Column("target", folds=True),
+    Column("to measure", number=True),
+    Column("invalid", number=True),
+)
+
+_INVALID = Table(
+    "invalid jobs",
+    Column("jobs", number=True),
+    Column("reason", folds=True),
+    Column("for example", folds=True, priority=1),
+)
+
+_ROUNDS = Table(
+    "rounds of a search",
+    Column("round", number=True),
+    Column("jobs, at most", number=True),
+    Column("rules", priority=1),
+    Column("device time, at most", number=True),
+)
+
+
 def _print_plan(made: Planned, as_json: bool) -> None:
     summary = made.plan
     if as_json:
         emit_json(summary)
         return
     rows = [(c.family, c.pool, c.jobs - c.invalid, c.invalid) for c in summary.counts]
-    console.print(
-        table(f"{made.campaign}: nothing was submitted", ["family", "target", "to measure", "invalid"], rows,
-              right=["to measure", "invalid"])
-    )  # fmt: skip
+    _PLAN.print(rows, title=f"{made.campaign}: nothing was submitted")
     if summary.invalid:
         reasons: list[tuple[int, str, str]] = [(r.count, r.reason, r.example) for r in summary.invalid]
         if summary.invalid_for_other_reasons:
             reasons.append((summary.invalid_for_other_reasons, "other reasons", ""))
-        console.print(table("invalid, and why", ["jobs", "reason", "for example"], reasons, right=["jobs"]))
+        _INVALID.print(reasons, title="invalid, and why")
     for left in summary.not_applicable:
         where = "that the farm knows" if left.target == "any" else f"of {left.target}"
         console.print(f"{left.configurations:,} {left.family} configurations run on no device {where}.")
@@ -142,8 +164,7 @@ def _print_plan(made: Planned, as_json: bool) -> None:
             (r.round, r.jobs, "short" if r.short else "the campaign's", seconds_text(r.estimated_seconds))
             for r in summary.rounds
         ]
-        columns = ["round", "jobs, at most", "rules", "device time, at most"]
-        console.print(table("rounds of the search", columns, lines, right=[columns[0], columns[1], columns[3]]))
+        _ROUNDS.print(lines, title="rounds of the search")
     for pool, seconds in summary.estimated_seconds.items():
         console.print(f"At most {seconds_text(seconds)} of device time on {pool}.")
 

@@ -1,4 +1,4 @@
-"""How a comparison is laid out on a terminal of a hundred columns."""
+"""How a comparison is laid out on a terminal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.markup import escape
 
-from farm.api.comparing import Beside, Compared, Cost, Figures, Filled, Forecast, Found, Held, Ratio
-from farm.cli.output import configuration_text, console, remarks, table
+from farm.api.comparing import Beside, Compared, Figures, Filled, Forecast, Found, Held, Ratio
+from farm.cli.output import configuration_text, console, remarks
+from farm.cli.tables import Column, Table
 from farm.compare.costs import FEWEST_SHAPES
 from farm.compare.statistics import BOUNDS_CONFIDENCE
 from farm.texts import seconds_text, some_of
@@ -59,8 +60,18 @@ def _figures_of_groups(one: Found) -> list[Figures]:
     return [figures for grouped in (one.by_type, one.by_size, one.by_bound) for figures in grouped.values()]
 
 
+_SIDES = Table(
+    "sides",
+    Column(""),
+    Column("side", folds=True),
+    Column("devices", folds=True, priority=2),
+    Column("rows", number=True, priority=1),
+    Column("configurations", number=True),
+    Column("missing", number=True),
+)
+
+
 def _print_sides(sides: Sequence[tuple[str, Held]]) -> None:
-    columns = ["", "side", "devices", "rows", "configurations", "missing"]
     lines = [
         (
             letter,
@@ -72,7 +83,7 @@ def _print_sides(sides: Sequence[tuple[str, Held]]) -> None:
         )
         for letter, held in sides
     ]
-    console.print(table("sides", columns, lines, right=columns[3:]))
+    _SIDES.print(lines, title="sides")
 
 
 def _print_forecasts(every: Sequence[tuple[str, Held]], named: Sequence[tuple[str, Beside]]) -> None:
@@ -106,64 +117,129 @@ def _devices(held: Held) -> str:
     return f"{len(held.devices):,} x {some_of(types, most=3)} on {some_of(hosts, most=3)}"
 
 
+def _ratio_columns(**priorities: int) -> list[Column]:
+    """A ratio and its interval, for each of these quantities; intervals are left out before ratios."""
+    return [
+        Column(heading.format(name), number=True, priority=priority + further)
+        for name, priority in priorities.items()
+        for heading, further in (("{}", 0), ("{} 95%", 4))
+    ]
+
+
+def _ratio_cells(*ratios: Ratio | None) -> list[str | None]:
+    return [
+        cell
+        for ratio in ratios
+        for cell in (
+            (None, None) if ratio is None else (_factor(ratio.ratio), _between(ratio.low, ratio.high))
+        )
+    ]  # fmt: skip
+
+
+_OVERALL = Table(
+    "overall ratios",
+    Column(""),
+    Column("{pairs}", number=True, priority=4),
+    Column("shapes", number=True, priority=3),
+    *_ratio_columns(**{"time": 0, "TFLOP/s": 3, "power": 1, "energy": 2}),
+)
+
+_VERDICTS = Table(
+    "verdicts",
+    Column(""),
+    Column("faster", number=True),
+    Column("tie", number=True),
+    Column("slower", number=True),
+    Column("unsure", number=True),
+    Column("{baseline} reaches", number=True, priority=1),
+    Column("it reaches", number=True, priority=1),
+)
+
+
 def _print_overall(sides: Sequence[tuple[str, Found]], tie: float, *, what: str) -> None:
     """`what` begins the titles of what is not measured."""
     figured = [(letter, one.overall) for letter, one in sides if one.overall is not None]
-    columns = ["", "predicted" if what else "shared", "shapes", "time", "TFLOP/s", "power", "energy"]
     lines = [
-        (f"{letter} / {_BASELINE}", f.configurations, f.shapes, *map(_ratio, (f.time, f.tflops, f.power, f.energy)))
+        (f"{letter} / {_BASELINE}", f.configurations, f.shapes, *_ratio_cells(f.time, f.tflops, f.power, f.energy))
         for letter, f in figured
     ]
     bounds = f", with the model's {BOUNDS_CONFIDENCE:.0%} bounds" if what else ""
     title = f"{what}median ratio over shapes (95% interval{bounds})"
-    console.print(table(title, columns, lines, right=columns[1:], whole=columns))
-    columns = ["", "faster", "tie", "slower", "unsure", f"{_BASELINE} reaches", "it reaches"]
+    _OVERALL.print(lines, title=title, names={"pairs": "predicted" if what else "shared"})
     lines_of_verdicts = [
         (letter, f.faster, f.ties, f.slower, f.unsure, _percent(f.baseline_roofline), _percent(f.roofline))
         for letter, f in figured
     ]
     title = f"{what}configurations by time (a tie is within {100 * tie:g}%), and median share of the roofline"
-    console.print(table(title, columns, lines_of_verdicts, right=columns[1:]))
+    _VERDICTS.print(lines_of_verdicts, title=title, names={"baseline": _BASELINE})
+
+
+_COSTS = Table(
+    "costs",
+    Column(""),
+    Column("per PFLOP"),
+    Column("{baseline}", number=True),
+    Column("side", number=True),
+    Column("ratio", number=True),
+    Column("95%", number=True, priority=1),
+    Column("configurations", number=True, priority=2),
+)
 
 
 def _print_costs(sides: Sequence[tuple[str, Found]], *, what: str) -> None:
     lines = [
-        (f"{letter} / {_BASELINE}", of, cost.baseline, cost.side, _interval(cost), cost.configurations)
+        (
+            f"{letter} / {_BASELINE}", of, cost.baseline, cost.side,
+            *((None, None) if cost.ratio is None else (_factor(cost.ratio), _between(cost.low, cost.high))),
+            cost.configurations,
+        )
         for letter, side in sides
         for of, cost in (("money", side.money_per_pflop), ("g CO2", side.co2_g_per_pflop))
         if cost is not None
-    ]
-    columns = ["", "per PFLOP", _BASELINE, "side", "ratio", "configurations"]
+    ]  # fmt: skip
     title = f"{what}cost of 1e15 operations, of every {'predicted' if what else 'shared'} configuration once"
     if lines:
-        console.print(table(title, columns, lines, right=columns[2:]))
+        _COSTS.print(lines, title=title, names={"baseline": _BASELINE})
+
+
+_GROUPS = Table(
+    "ratios by group",
+    Column("", folds=True),
+    Column("{pairs}", number=True, priority=4),
+    Column("shapes", number=True, priority=3),
+    *_ratio_columns(time=0, power=1, energy=2),
+    Column("faster", number=True, priority=2),
+    Column("tie", number=True, priority=3),
+    Column("slower", number=True, priority=2),
+    Column("unsure", number=True, priority=3),
+)
 
 
 def _print_groups(letter: str, side: Found, *, what: str) -> None:
-    columns = [
-        "",
-        f"{'predicted' if what else 'shared'},\nshapes",
-        "time",
-        "power",
-        "energy",
-        "faster / tie /\nslower / unsure",
-    ]
     lines = [
-        (label, f"{f.configurations:,}\n{f.shapes:,}", *map(_ratio, (f.time, f.power, f.energy)), _verdicts(f))
+        (
+            label, f.configurations, f.shapes, *_ratio_cells(f.time, f.power, f.energy),
+            f.faster, f.ties, f.slower, f.unsure,
+        )
         for grouped in (side.by_type, side.by_size, side.by_bound)
         for label, f in grouped.items()
-    ]
+    ]  # fmt: skip
     by = f"type, size, and bound on {_BASELINE}" if side.by_bound else "type and size"
-    console.print(table(f"{what}{letter} / {_BASELINE} by {by}", columns, lines, right=columns[1:], whole=columns))
+    names = {"pairs": "predicted" if what else "shared"}
+    _GROUPS.print(lines, title=f"{what}{letter} / {_BASELINE} by {by}", names=names)
 
 
-def _verdicts(figures: Figures) -> str:
-    counts = (figures.faster, figures.ties, figures.slower, figures.unsure)
-    return " / ".join(f"{count:,}" for count in counts[:2]) + " /\n" + " / ".join(f"{count:,}" for count in counts[2:])
+_TOP = Table(
+    "largest differences",
+    Column("configuration", folds=True),
+    Column("{baseline}", "ms", number=True),
+    Column("{side}", "ms", number=True),
+    Column("ratio", number=True),
+    Column("verdict", folds=True, priority=1),
+)
 
 
 def _print_top(letter: str, rows: Sequence[Mapping[str, Any]], *, what: str) -> None:
-    columns = ["configuration", f"{_BASELINE} ms", f"{letter} ms", "ratio", ""]
     lines = [
         (
             configuration_text(row),
@@ -174,17 +250,8 @@ def _print_top(letter: str, rows: Sequence[Mapping[str, Any]], *, what: str) -> 
         )
         for row in rows
     ]
-    console.print(table(f"{what}{letter} / {_BASELINE}: what differs most in time", columns, lines, right=columns[1:4]))
-
-
-def _ratio(ratio: Ratio | None) -> str | None:
-    if ratio is None:
-        return None
-    return f"{_factor(ratio.ratio)}\n{_between(ratio.low, ratio.high)}"
-
-
-def _interval(cost: Cost) -> str | None:
-    return None if cost.ratio is None else f"{_factor(cost.ratio)}  {_between(cost.low, cost.high)}"
+    title = f"{what}{letter} / {_BASELINE}: what differs most in time"
+    _TOP.print(lines, title=title, names={"baseline": _BASELINE, "side": letter})
 
 
 def _between(low: float | None, high: float | None) -> str:
@@ -205,12 +272,23 @@ def _marked(value: float, predicted: bool) -> float | str:
     return f"{value:.4g} (predicted)" if predicted else value
 
 
+_FILLS = Table(
+    "fills",
+    Column("side", folds=True),
+    Column("missing", number=True),
+    Column("cannot run", number=True, priority=1),
+    Column("under way", number=True, priority=2),
+    Column("jobs", number=True),
+    Column("campaign", folds=True),
+    Column("device time, at most", number=True, priority=1),
+)
+
+
 def show_fills(fills: Sequence[Filled]) -> None:
     """What was submitted for each side, and what was not, and why."""
     if not fills:
         console.print("No side lacks anything that another one has: nothing is submitted.")
         return
-    columns = ["side", "missing", "cannot run", "under way", "jobs", "campaign", "device time, at most"]
     lines = [
         (
             one.side,
@@ -221,7 +299,7 @@ def show_fills(fills: Sequence[Filled]) -> None:
         )
         for one in fills
     ]
-    console.print(table("filling what is missing", columns, lines, right=columns[1:5], whole=columns))
+    _FILLS.print(lines, title="filling what is missing")
     for one in fills:
         for line in _said_of(one):
             console.print(line, markup=False, soft_wrap=True)

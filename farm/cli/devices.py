@@ -13,7 +13,8 @@ from farm.api import devices as operations
 from farm.api import farm_of
 from farm.api.access import Access
 from farm.api.devices import DeviceLine, DeviceSet, Which
-from farm.cli.output import JsonOption, console, emit_json, table
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.tables import Column, Table, unique_beginnings
 from farm.db.progress import Presence
 from farm.db.states import DeviceState
 from farm.settings import settings
@@ -30,65 +31,96 @@ WhichArgument = Annotated[
 ]
 
 
+ImportedOption = Annotated[
+    bool, typer.Option("--all", "-a", help="Imported devices too: rows measured elsewhere.", show_default=False)
+]
+
+
 @app.callback()
-def _devices(context: typer.Context, as_json: JsonOption = False) -> None:
+def _devices(context: typer.Context, all_: ImportedOption = False, as_json: JsonOption = False) -> None:
     """List the devices; drain, quarantine and resume take them out of work and back, until somebody says otherwise."""
     if context.invoked_subcommand is None:
-        list_(as_json)
+        list_(all_, as_json)
 
 
 @app.command("list")
-def list_(as_json: JsonOption = False) -> None:
+def list_(all_: ImportedOption = False, as_json: JsonOption = False) -> None:
     """Devices and hosts: state, what each does now, errors of the last hour by class, and when it was last heard of.
 
     Duty is the share of time inside a measurement, in the last ten minutes and without breaks of a minute and more.
-    Silent ones first: FARM_SILENT_AFTER_SECONDS (20) without a word from their worker.
+    Silent ones first: FARM_SILENT_AFTER_SECONDS (20) without a word from their worker. Devices of imported files are not
+    listed without --all; --json has them always.
     """
     with farm_of(settings()) as farm:
         known = farm.ask(operations.list_)
     if as_json:
         emit_json(known)
-    elif known:
-        _print(known)
+        return
+    shown = [d for d in known if all_ or d.presence is not Presence.IMPORTED]
+    if shown:
+        _print(shown)
     else:
         console.print("No device has been announced yet. Start a worker: farm-worker, or everything here: farm up")
+    if hidden := len(known) - len(shown):
+        remarks.print(
+            f"{hidden:,} imported {'device is' if hidden == 1 else 'devices are'} not listed: farm devices --all lists "
+            f"{'it' if hidden == 1 else 'them'} too."
+        )
+
+
+_DEVICES = Table(
+    "devices",
+    Column("device", short=unique_beginnings),
+    Column("type", folds=True, priority=3),
+    Column("host", folds=True, priority=2),
+    Column("state"),
+    Column("last heard of", priority=1),
+    Column("campaign", folds=True, priority=4),
+    Column("batch", number=True, priority=6),
+    Column("job", number=True, priority=5),
+    Column("for", number=True, priority=5),
+    Column("measured", number=True),
+    Column("duty", number=True, priority=1),
+    Column("errors in 1 h", folds=True, priority=1),
+)
 
 
 def _print(known: Sequence[DeviceLine]) -> None:
-    lines = [
+    _DEVICES.print(
         (
-            f"{d.uuid}\n{d.type} on {d.host}", _state(d), _now(d), d.measurements,
+            d.uuid, d.type, d.host, _state(d), _heard(d), *_work(d), d.measurements,
             None if d.duty_lately is None else share_text(d.duty_lately),
-            "\n".join(f"{n:,} {kind}" for kind, n in d.errors_last_hour.items() if n) or None,
+            ", ".join(f"{n:,} {kind}" for kind, n in d.errors_last_hour.items() if n) or None,
         )
         for d in known
-    ]  # fmt: skip
-    columns = ["device", "state,\nlast heard of", "now", "measured", "duty", "errors\nin 1 h"]
-    console.print(table(None, columns, lines, right=["measured", "duty"], whole=["device", columns[1], "measured"]))
+    )  # fmt: skip
     for d in known:
         if d.state is not DeviceState.ACTIVE:
             console.print(f"[yellow]{escape(d.uuid)}[/]: {escape(d.condition)}")
 
 
 def _state(device: DeviceLine) -> Text:
-    """What keeps it from work, or that it lives; below, when it was last heard of."""
+    """What keeps it from work, or that it is live."""
     words = [] if device.presence is Presence.LIVE else [device.presence.value]
     words += [] if device.state is DeviceState.ACTIVE else [device.state.value]
     style = "yellow" if words else "green"
     if device.presence is Presence.SILENT:
         style = "bold red"
+    return Text(", ".join(words) or "live", style=style)
+
+
+def _heard(device: DeviceLine) -> str | None:
     if device.silent_s is not None:
-        heard = f"{seconds_text(device.silent_s)} ago"
-    else:
-        heard = "" if device.vanished_s is None else f"for {seconds_text(device.vanished_s)}"
-    return Text.assemble((", ".join(words) or "live", style), f"\n{heard}")
+        return f"{seconds_text(device.silent_s)} ago"
+    return None if device.vanished_s is None else f"gone for {seconds_text(device.vanished_s)}"
 
 
-def _now(device: DeviceLine) -> str:
+def _work(device: DeviceLine) -> tuple[str | None, ...]:
+    """The campaign, the batch and the job of a device, and for how long it has been busy."""
     if device.batch_id is None or device.busy_s is None:
-        return "idle" if device.presence is Presence.LIVE else "–"
-    job = "" if device.job_id is None else f", job {device.job_id}"
-    return f"{device.campaign}\nbatch {device.batch_id}{job}, {seconds_text(device.busy_s)}"
+        return ("idle" if device.presence is Presence.LIVE else None), None, None, None
+    job = None if device.job_id is None else str(device.job_id)
+    return device.campaign, str(device.batch_id), job, seconds_text(device.busy_s)
 
 
 # --- out of work and back ----------------------------------------------------------------------------

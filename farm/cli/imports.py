@@ -11,7 +11,9 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.cli.output import JsonOption, emit_json, remarks
+from farm.cli.tables import Column
+from farm.cli.tables import Table as PrintedTable
 from farm.importers import aiconfigurator as of_aiconfigurator
 from farm.importers import dataset as of_dataset
 from farm.importers import gpperf as of_gpperf
@@ -105,6 +107,16 @@ def _why_left_out(one: LeftOut) -> str:
     return f"Left out: {rows}, {one.what}: {one.why}." if one.whole else f"Left out: {one.what} of {rows}: {one.why}."
 
 
+_DEVICES = PrintedTable(
+    "imported devices",
+    Column("device", folds=True),
+    Column("type", folds=True, priority=1),
+    Column("host", folds=True, priority=2),
+    Column("name", folds=True, priority=3),
+    Column("rows", number=True),
+)
+
+
 def _print(done: list[Import]) -> None:
     lines = [
         (device.identity.uuid, device.identity.type, device.host, device.identity.name, device.rows)
@@ -112,7 +124,7 @@ def _print(done: list[Import]) -> None:
         for device in one.devices
     ]
     if lines:
-        console.print(table(None, ["device", "type", "host", "name", "rows"], lines, right=["rows"], whole=["device"]))
+        _DEVICES.print(lines)
 
 
 def _to_json(one: Import) -> dict[str, Any]:

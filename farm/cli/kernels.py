@@ -19,7 +19,8 @@ from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
 from farm.campaign import Campaign, load
 from farm.campaign.plan import binaries_for
-from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.tables import Column, Table
 from farm.db import campaigns, kernels
 from farm.db.states import KernelState
 from farm.devices import host_name, traits_of_capability
@@ -67,7 +68,7 @@ def list_(
     elif not rows:
         console.print("None. Campaigns of families that are built ahead of time, such as cutlass, want some.")
     else:
-        console.print(table("kernels", _COLUMNS, map(_line, rows), right=_COLUMNS[2:-1]))
+        _KERNELS.print(map(_line, rows), title="kernels")
     for row in rows:
         if row["error"]:
             console.print(f"[yellow]{row['hash'][:12]}[/] {escape(row['error'])}", soft_wrap=True)
@@ -75,16 +76,17 @@ def list_(
     remarks.print(f"Builders: {names or 'none; farm-worker --build starts one'}.")
 
 
-_COLUMNS = [
-    "kernel",
-    "state",
-    "jobs\nwaiting",
-    "built in s",
-    "kB",
-    "registers",
-    "spilled\nbytes",
-    "what is compiled in",
-]
+_KERNELS = Table(
+    "kernels",
+    Column("kernel"),
+    Column("state"),
+    Column("jobs waiting", number=True, priority=1),
+    Column("built in", "s", number=True, priority=2),
+    Column("size", "kB", number=True, priority=3),
+    Column("registers", number=True, priority=4),
+    Column("spilled", "bytes", number=True, priority=5),
+    Column("what is compiled in", folds=True),
+)
 
 
 def _line(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -26,7 +26,8 @@ from farm.campaign.axes import shown
 from farm.campaign.words import did_you_mean
 from farm.cli import explained, measured
 from farm.cli.charts import Paper
-from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.tables import Column, Table
 from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
@@ -281,13 +282,16 @@ def _refusal(exit_code: int, message: str) -> FarmError:
 
 _INDENT = "  "
 
+_ROW = Table("measurement", Column("field"), Column("value", folds=True), facts=True)
+
 
 def _print(asked: Configuration, answer: Answer) -> None:
     """The row as a table, and the explanation below where there is one."""
     paper = Paper(min(console.width, explained.WIDEST) - len(_INDENT), ascii_only=console.options.ascii_only)
     rows = measured.lines(answer["device"], answer["measurement"])
     fitting = [(paper.fitting(name) if isinstance(name, str) else name, value) for name, value in rows]
-    console.print(table(None, ["configuration", asked.canonical], fitting))
+    _ROW.print([("configuration", asked.canonical), *fitting])
+    console.print()
     if "explanation" not in answer:
         return
     found = list(explained.sections(answer["explanation"], answer["measurement"], paper))

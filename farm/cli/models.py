@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +13,10 @@ from farm.api import Direct, farm_of
 from farm.api import models as operations
 from farm.api.models import Asked, Promotion, Rollback
 from farm.cli.asking import TypeOption, VersionOption
-from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.tables import Column, Table
 from farm.cli.training import train_types
-from farm.cli.versions import errors, facts, history, side_by_side, standing
+from farm.cli.versions import print_errors, print_facts, print_history, print_side_by_side, standing
 from farm.db import campaigns, trainings
 from farm.errors import BadInput, TrainingFailed
 from farm.gemm import ElementTypes, Layout, Problem, Shape
@@ -29,9 +29,6 @@ app = typer.Typer(help="The registered models.", invoke_without_command=True)
 
 NameArgument = Annotated[str, typer.Argument(help="A model or a device type: gemm-forest-nvidia-h200 or nvidia-h200.")]
 ReasonOption = Annotated[str | None, typer.Option("--reason", help="Why; kept in the model's history.")]
-
-_SHORT = 60
-"""Characters of a decision in a list."""
 
 
 def train(
@@ -65,6 +62,17 @@ def train(
         raise TrainingFailed(device_type=kind, why=why)
 
 
+_OUTCOMES = Table(
+    "outcomes of trainings",
+    Column("model", folds=True),
+    Column("target"),
+    Column("configurations", number=True, priority=3),
+    Column("shapes", number=True, priority=2),
+    Column("R²", number=True, priority=4),
+    *(Column(name, number=True, priority=rank) for rank, name in enumerate(registry.ERRORS.values())),
+)
+
+
 def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
     """What each training came to: the model's errors on shapes held out, and whether it is the champion."""
     rows = []
@@ -80,8 +88,7 @@ def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
             if (m := outcome["metrics"]["unseen_shapes"].get(target))
         ]
     if rows:
-        columns = ["model", "target", "configurations", "shapes", "R²", *registry.ERRORS.values()]
-        console.print(table("error on shapes held out", columns, rows, right=columns[2:]))
+        _OUTCOMES.print(rows, title="error on shapes held out")
     for training in outcomes.values():
         if training["error"] is None:
             outcome = training["outcome"]
@@ -112,13 +119,24 @@ def _list(context: typer.Context, as_json: JsonOption = False) -> None:
             m.shapes,
             m.median_error_pct,
             f"{m.created_at:%Y-%m-%d %H:%M}",
-            m.decision and textwrap.shorten(m.decision, _SHORT, placeholder=" …"),
+            m.decision,
         )
         for m in found
     ]
-    columns = ["model", "version", "aliases", "rows", "shapes", "median error % (unseen shapes)", "created (UTC)"]
-    columns.append("decision: it …")
-    console.print(table(None, columns, rows, right=["version", *columns[3:6]]))
+    _MODELS.print(rows)
+
+
+_MODELS = Table(
+    "models",
+    Column("model", folds=True),
+    Column("version", number=True),
+    Column("aliases", folds=True),
+    Column("rows", number=True, priority=3),
+    Column("shapes", number=True, priority=4),
+    Column("median error % (unseen shapes)", number=True, priority=1),
+    Column("created", "(UTC)", priority=5),
+    Column("decision: it …", folds=True, priority=2),
+)
 
 
 @app.command()
@@ -165,9 +183,9 @@ def show(
     if model.card is not None:
         console.print(model.card, markup=False)
         return
-    console.print(facts(model))
-    console.print(errors(model.metrics))
-    console.print(history(model.champions))
+    print_facts(model)
+    print_errors(model.metrics)
+    print_history(model.champions)
 
 
 @app.command()
@@ -183,7 +201,7 @@ def compare(
     if as_json:
         emit_json([model.model_dump(exclude={"champions", "card"}) for model in models])
         return
-    console.print(side_by_side([model.version for model in models], [model.metrics for model in models]))
+    print_side_by_side([model.version for model in models], [model.metrics for model in models])
     for m in models:
         alias = next((alias for alias in (registry.CHAMPION, registry.CHALLENGER) if alias in m.aliases), None)
         console.print(standing(m.name, m.version, alias, m.decision), markup=False)
@@ -269,9 +287,18 @@ def predict(
         )
         for p in predicted
     ]
-    columns = ["configuration", "runtime ms", "TFLOP/s", "power W", "mJ", "outside what was measured"]
-    title = f"{told.model} v{told.version}; ± holds nine measurements of ten"
-    console.print(table(title, columns, lines, right=columns[1:5], whole=columns[1:5]))
+    _PREDICTIONS.print(lines, title=f"{told.model} v{told.version}; ± holds nine measurements of ten")
+
+
+_PREDICTIONS = Table(
+    "predictions",
+    Column("configuration", folds=True),
+    Column("runtime", "ms", number=True),
+    Column("TFLOP/s", number=True, priority=1),
+    Column("power", "W", number=True, priority=2),
+    Column("energy", "mJ", number=True, priority=3),
+    Column("outside what was measured", folds=True),
+)
 
 
 def _with_bound(prediction: dict[str, Any], output: str) -> str | None:

@@ -1,28 +1,41 @@
-"""One way to say things: data on stdout, progress and remarks on stderr, JSON where it is asked for."""
+"""One way to print: data on stdout, progress and remarks on stderr, JSON where it is requested. `tables` prints tables."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console, ConsoleDimensions
 
 from farm.texts import configuration_text, kernel_text, types_text
 
-__all__ = ["JsonOption", "configuration_text", "console", "emit_json", "kernel_text", "remarks", "table", "types_text"]
+__all__ = ["JsonOption", "configuration_text", "console", "emit_json", "kernel_text", "remarks", "types_text"]
 
-# Piped into a file or a program, tables are as wide as they need: nothing is folded to a terminal that is not there.
-console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+UNLIMITED = 1_000_000
+"""The width of a pipe and of a file: nothing is folded or cut."""
+
+
+class _Output(Console):
+    """Standard output as it is at the moment of printing: as wide as the terminal, or unlimited where there is none."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        wide = sys.stdout is not None and sys.stdout.isatty()
+        width, height = shutil.get_terminal_size()  # COLUMNS goes before what the terminal says
+        return ConsoleDimensions(width if wide else UNLIMITED, height)
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        raise NotImplementedError("the terminal has its own size")
+
+
+console = _Output(highlight=False)
 remarks = Console(stderr=True, highlight=False, soft_wrap=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
@@ -39,39 +52,3 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def table(
-    title: str | None,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    *,
-    right: Iterable[str] = (),
-    whole: Iterable[str] = (),
-) -> Table:
-    """A table whose `right` columns hold numbers, and whose `whole` columns are never folded.
-
-    Units belong in the column names. A cell that is a rich `Text` keeps its style.
-    """
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
-    numbers, unbroken = set(right), set(whole)
-    for column in columns:
-        justify: Literal["right", "left"] = "right" if column in numbers else "left"
-        made.add_column(column, justify=justify, overflow="fold", no_wrap=column in unbroken)
-    for row in rows:
-        made.add_row(*(_cell(value) for value in row))
-    return made
-
-
-def _cell(value: Any) -> str | Text:
-    if value is None:
-        return "–"
-    if isinstance(value, Text):
-        return value
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return escape(str(value))

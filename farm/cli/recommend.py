@@ -8,7 +8,8 @@ import typer
 
 from farm.api import farm_of, models
 from farm.cli.asking import TypeOption, VersionOption
-from farm.cli.output import JsonOption, console, emit_json, table
+from farm.cli.output import JsonOption, console, emit_json
+from farm.cli.tables import Column, Table
 from farm.registry import Objective, Prediction
 from farm.settings import settings
 
@@ -56,12 +57,24 @@ def recommend(
     if as_json:
         emit_json(found)
         return
-    columns = ["", "kernel", "runtime ms", "90 % bounds", "TFLOP/s", "power W", "mJ", "outside what was measured"]
     rows = [(f"{number}.", *_cells(one)) for number, one in enumerate(found.ranking, 1)]
     title = f"{found.problem} by {found.model} v{found.version}: least {objective} of {found.kernels:,} kernels"
-    console.print(table(title, columns, rows, right=["", *columns[2:7]], whole=["90 % bounds"]))
+    _RANKING.print(rows, title=title)
     if found.safe is not None and found.safe_costs_pct is not None:
         console.print(_safe(found.safe, found.safe_costs_pct, found.ranking[0]))
+
+
+_RANKING = Table(
+    "recommendations",
+    Column("", number=True),
+    Column("kernel", folds=True),
+    Column("runtime", "ms", number=True),
+    Column("90 % bounds", "ms", number=True, priority=1),
+    Column("TFLOP/s", number=True, priority=2),
+    Column("power", "W", number=True, priority=3),
+    Column("energy", "mJ", number=True, priority=4),
+    Column("outside what was measured", folds=True, priority=1),
+)
 
 
 def _cells(one: Prediction) -> tuple[Any, ...]:

@@ -18,7 +18,8 @@ from farm.api.results import Identity, OfRow, Results
 from farm.cli import t4
 from farm.cli.campaigns import direct
 from farm.cli.files import writable, write
-from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
+from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
+from farm.cli.tables import Column, Table
 from farm.db import filters, measurements
 from farm.errors import BadInput
 from farm.provenance import METADATA_KEY, Provenance
@@ -177,34 +178,36 @@ def _format(given: Format | None, output: Path | None, as_json: bool) -> Format:
         raise BadInput(detail=f"{output}: name it .csv, .parquet or .json, or add --format") from None
 
 
+_RESULTS = Table(
+    "results",
+    Column("device type", folds=True, priority=3),
+    Column("kernel", folds=True),
+    Column("m", number=True),
+    Column("n", number=True),
+    Column("k", number=True),
+    Column("types", priority=4),
+    Column("layout", priority=6),
+    Column("runtime", "ms", number=True),
+    Column("±", "%", number=True, priority=5),
+    Column("TFLOP/s", number=True),
+    Column("power", "W", number=True, priority=1),
+    Column("energy", "mJ", number=True, priority=2),
+    Column("round", number=True, priority=1),
+)
+
+
 def _print_table(rows: list[dict[str, Any]], *, limited: bool, rounds: bool) -> None:
     if not rows:
         console.print("No measurements match.")
         return
-    columns = [
-        "device type",
-        "kernel",
-        "m",
-        "n",
-        "k",
-        "types",
-        "layout",
-        "runtime ms",
-        "±%",
-        "TFLOP/s",
-        "power W",
-        "mJ",
-        *(["round"] if rounds else []),
-    ]
     lines = [
         (
-            r["device_type"], kernel_text(r), r["m"], r["n"], r["k"], types_text(r), r["layout"], r["runtime_ms"],
-            100 * r["runtime_rse"], r["tflops"], r["power_w"], r["energy_mj"],
-            *([r["round"]] if rounds else []),
+            r["device_type"], kernel_text(r), str(r["m"]), str(r["n"]), str(r["k"]), types_text(r), r["layout"], r["runtime_ms"],
+            100 * r["runtime_rse"], r["tflops"], r["power_w"], r["energy_mj"], r.get("round"),
         )
         for r in rows
     ]  # fmt: skip
-    console.print(table(None, columns, lines, right=["m", "n", "k", *columns[7:]]))
+    _RESULTS.print(lines, without=() if rounds else ("round",))
     if any(r["source"] != "measured" for r in rows):
         console.print("Some rows are recorded or imported, not measured here: see the column source in an export.")
     if limited:

@@ -17,8 +17,9 @@ from farm import registry
 from farm.campaign import load
 from farm.cli.campaigns import AgainOption, CampaignIncomplete, FileArgument, direct, repeated, store
 from farm.cli.models import print_outcomes
-from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, table, types_text
+from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
 from farm.cli.progress import follow
+from farm.cli.tables import Column, Table
 from farm.cli.training import train_types
 from farm.db import devices, kernels, trainings
 from farm.devices import host_name
@@ -170,6 +171,32 @@ def _against(opened: Session, campaign_id: int, device_type: str) -> dict[str, A
     }
 
 
+_ORIGINS = Table(
+    "where results come from",
+    Column("device type", folds=True),
+    Column("name", folds=True, priority=4),
+    Column("host", folds=True, priority=3),
+    Column("source"),
+    Column("rows", number=True),
+    Column("shapes", number=True, priority=2),
+    Column("median ±%", number=True, priority=1),
+    Column("device time", number=True, priority=1),
+)
+
+_RANKED = Table(
+    "best and worst",
+    Column(""),
+    Column("kernel", folds=True),
+    Column("m x n x k"),
+    Column("types", priority=3),
+    Column("layout", priority=4),
+    Column("runtime", "ms", number=True),
+    Column("TFLOP/s", number=True),
+    Column("power", "W", number=True, priority=1),
+    Column("energy", "mJ", number=True, priority=2),
+)
+
+
 def _print(report: dict[str, Any]) -> None:
     counts = report["counts"]
     console.print()
@@ -187,8 +214,7 @@ def _print(report: dict[str, Any]) -> None:
          seconds_text(d["device_s"]))
         for d in report["devices"]
     ]  # fmt: skip
-    columns = ["device type", "name", "host", "source", "rows", "shapes", "median ±%", "device time"]
-    console.print(table("where the results come from", columns, on, right=columns[4:]))
+    _ORIGINS.print(on, title="where the results come from")
     for d in report["devices"]:
         if d["source"] == "measured" and d["median_rse_pct"] > NOISY_RSE_PCT:
             console.print(
@@ -201,8 +227,7 @@ def _print(report: dict[str, Any]) -> None:
              r["tflops"], r["power_w"], r["energy_mj"])
             for end in ("best", "worst") for r in ends[end]
         ]  # fmt: skip
-        names = ["", "kernel", "m x n x k", "types", "layout", "runtime ms", "TFLOP/s", "power W", "mJ"]
-        console.print(table(f"{kind}: best and worst by TFLOP/s", names, rows, right=names[5:]))
+        _RANKED.print(rows, title=f"{kind}: best and worst by TFLOP/s")
     if report["trainings"]:
         print_outcomes(report["trainings"])
     for p in report["predictions"]:

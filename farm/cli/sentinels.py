@@ -11,7 +11,8 @@ from rich.text import Text
 from farm.api import farm_of
 from farm.api import sentinels as operations
 from farm.api.sentinels import SentinelNow
-from farm.cli.output import JsonOption, console, emit_json, table
+from farm.cli.output import JsonOption, console, emit_json
+from farm.cli.tables import Column, Table, unique_beginnings
 from farm.settings import settings
 
 
@@ -42,34 +43,44 @@ def sentinels(
         console.print("No sentinel was measured yet. FARM_SENTINEL_JOBS says how often; a recorded device has none.")
 
 
+_SENTINELS = Table(
+    "sentinels",
+    Column("device", short=unique_beginnings),
+    Column("type", folds=True, priority=6),
+    Column("host", folds=True, priority=4),
+    Column("campaign", folds=True, priority=3),
+    Column("n", number=True, priority=7),
+    Column("first", "ms", number=True, priority=2),
+    Column("latest", "ms", number=True),
+    Column("drift", "%", number=True),
+    Column("drifts since (UTC)", priority=1),
+    Column("of its type", number=True, priority=1),
+    Column("first SM clock", "MHz", number=True, priority=8),
+    Column("latest SM clock", "MHz", number=True, priority=8),
+    Column("first temperature", "°C", number=True, priority=9),
+    Column("latest temperature", "°C", number=True, priority=9),
+    Column("since", "(UTC)", priority=5),
+)
+
+
 def _print(seen: Sequence[SentinelNow]) -> None:
     lines = [
         (
-            f"{one.device_uuid}\n{one.device_type} on {one.host}", one.campaign, one.n,
-            f"{one.first_ms:.4g}\n{one.latest_ms:.4g}", _drift(one), None if one.ratio is None else f"{one.ratio:.3f}",
-            _ends(one, "sm_clock_mhz"), _ends(one, "temperature_c"), f"{one.since:%m-%d %H:%M}",
+            one.device_uuid, one.device_type, one.host, one.campaign, one.n, one.first_ms, one.latest_ms, _drift(one),
+            None if one.drifts_since is None else f"{one.drifts_since:%m-%d %H:%M}",
+            None if one.ratio is None else f"{one.ratio:.3f}",
+            one.first.sm_clock_mhz, one.latest.sm_clock_mhz, one.first.temperature_c, one.latest.temperature_c,
+            f"{one.since:%m-%d %H:%M}",
         )
         for one in seen
     ]  # fmt: skip
-    columns = [
-        "device", "campaign", "n", "ms\nfirst, latest", "drift", "of its\ntype", "SM MHz\nfirst, latest",
-        "°C\nfirst, latest", "since\n(UTC)",
-    ]  # fmt: skip
-    console.print(table(None, columns, lines, right=[columns[2], *columns[5:]], whole=["device", *columns[3:]]))
+    _SENTINELS.print(lines)
 
 
 def _drift(one: SentinelNow) -> Text | None:
     if one.drift_percent is None:
         return None
-    percent = f"{one.drift_percent:+.1f}%"
-    if one.drifts_since is None:
-        return Text(percent)
-    return Text(f"{percent}\ndrifts since {one.drifts_since:%H:%M}", style="yellow")
-
-
-def _ends(one: SentinelNow, name: str) -> str | None:
-    values = [getattr(row, name) for row in (one.first, one.latest)]
-    return None if values == [None, None] else "\n".join("–" if value is None else f"{value:,}" for value in values)
+    return Text(f"{one.drift_percent:+.1f}", style="" if one.drifts_since is None else "yellow")
 
 
 def drift_text(one: SentinelNow) -> str:

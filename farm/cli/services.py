@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from farm import __version__ as farm_version
 from farm.api import about, farm_of
-from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.tables import Column, Table
 from farm.errors import FarmError, first_line
 from farm.services import background
 from farm.services.background import RunningStack
@@ -50,13 +52,23 @@ def up(
         raise typer.Exit(SERVICE_IS_BROKEN)
 
 
+_PROGRAMS = Table(
+    "programs",
+    Column("program"),
+    Column("state"),
+    Column("process", number=True),
+    Column("restarts", number=True),
+    Column("log", priority=1),
+)
+
+
 def _show(stack: RunningStack, *, started: bool) -> None:
     console.print("The farm is up." if started else f"The farm is up already (process {stack.pid}).")
     rows = [
         (name, p["state"], str(p["pid"] or "–"), p["restarts"], Path(p["log"]).name)
         for name, p in stack.programs.items()
     ]
-    console.print(table(None, ["program", "state", "process", "restarts", "log"], rows, right=["restarts"]))
+    _PROGRAMS.print(rows)
     for name, url in stack.urls.items():
         console.print(f"{name:<9} {url}", soft_wrap=True)
     console.print(f"{'logs':<9} {stack.home / 'logs'}", soft_wrap=True)
@@ -75,6 +87,9 @@ def down(as_json: JsonOption = False) -> None:
         console.print(f"Still used by another command, and goes on until that ends: {', '.join(done.still_used)}.")
 
 
+_CHECKS = Table("checks", Column("check"), Column("state"), Column("what", folds=True), Column("fix", folds=True))
+
+
 def doctor(as_json: JsonOption = False) -> None:
     """Check everything that the farm depends on, and name the fix of what is wrong. Changes nothing."""
     with remarks.status("looking"):
@@ -83,11 +98,9 @@ def doctor(as_json: JsonOption = False) -> None:
         emit_json([asdict(check) for check in checks])
     else:
         colours = {State.OK: "green", State.WARNING: "yellow", State.MISSING: "red"}
-        made = table(None, ["check", "state", "what", "fix"], [])
-        for check in checks:
-            cells: list[Any] = [check.check, f"[{colours[check.state]}]{check.state}[/]"]
-            made.add_row(*cells, *(text.replace("[", r"\[") for text in (check.what, check.fix)))
-        console.print(made)
+        _CHECKS.print(
+            (check.check, Text(check.state, style=colours[check.state]), check.what, check.fix) for check in checks
+        )
     if any(check.state is State.MISSING for check in checks):
         raise typer.Exit(SERVICE_IS_BROKEN)
 

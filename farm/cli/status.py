@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.text import Text
 
 from farm.api import campaigns, farm_of
-from farm.api.campaigns import Ahead, CampaignLine, CampaignNow, DutyOf, LaneOf, Problem, Running, over
+from farm.api.campaigns import CampaignLine, CampaignNow, DutyOf, LaneOf, Problem, Running, over
 from farm.api.sentinels import SentinelNow
-from farm.cli.output import JsonOption, configuration_text, console, emit_json, table
+from farm.cli.output import JsonOption, configuration_text, console, emit_json
 from farm.cli.sentinels import drift_text
+from farm.cli.tables import Column, Table, unique_beginnings
 from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState, JobState
 from farm.settings import settings
@@ -57,37 +58,46 @@ def _show_all(as_json: bool) -> None:
     elif not rows:
         console.print("No campaigns yet. Submit one: farm submit examples/campaigns/quickstart.yaml")
     else:
-        columns = [
-            "campaign\nowner, submitted", "state", "jobs", "done", "open", "not\nmeasured", "jobs/min,\ntime left",
-        ]  # fmt: skip
-        console.print(table(None, columns, map(_line, rows), right=columns[2:], whole=columns[1:]))
+        _CAMPAIGNS.print(map(_line, rows))
+
+
+_CAMPAIGNS = Table(
+    "campaigns",
+    Column("campaign", folds=True),
+    Column("state"),
+    Column("jobs", number=True),
+    Column("over", number=True),
+    Column("done", number=True, priority=3),
+    Column("open", number=True, priority=2),
+    Column("stuck", number=True, priority=1),
+    Column("not measured", number=True, priority=5),
+    Column("jobs/min", number=True, priority=4),
+    Column("time left", number=True, priority=1),
+    Column("digest", priority=8),
+    Column("owner", folds=True, priority=6),
+    Column("submitted", "(UTC)", priority=7),
+)
 
 
 def _line(row: CampaignLine) -> tuple[Any, ...]:
     counts, total = row.counts, sum(row.counts.values())
     lost = total - counts[JobState.DONE] - open_jobs(counts)
+    stuck = row.stuck_jobs if row.state is CampaignState.ACTIVE else 0
     return (
-        f"{row.name}\n{row.digest[:8]} of {row.owner}, {row.submitted_at:%Y-%m-%d}",
-        _state_text(row),
-        f"{total:,}\n{percent_text(over(counts), total)} over",
+        row.name,
+        Text(row.state, style="yellow" if row.state is CampaignState.PAUSED or stuck else ""),
+        total,
+        percent_text(over(counts), total),
         counts[JobState.DONE],
         open_jobs(counts),
+        Text(f"{stuck:,}", style="yellow" if stuck else ""),
         lost,
-        _pace_cell(row),
+        None if row.jobs_per_minute is None else rate_text(row.jobs_per_minute),
+        None if row.jobs_per_minute is None or row.seconds_left is None else seconds_text(row.seconds_left),
+        row.digest[:8],
+        row.owner,
+        f"{row.submitted_at:%Y-%m-%d}",
     )
-
-
-def _state_text(row: CampaignLine) -> Text:
-    if row.state is CampaignState.ACTIVE and row.stuck_jobs:
-        return Text(f"active\n{row.stuck_jobs:,} stuck", style="yellow")
-    return Text(row.state, style="yellow" if row.state is CampaignState.PAUSED else "")
-
-
-def _pace_cell(row: Ahead) -> str | None:
-    if row.jobs_per_minute is None:
-        return None
-    left = "" if row.seconds_left is None else f"\n{seconds_text(row.seconds_left)} left"
-    return f"{rate_text(row.jobs_per_minute)}{left}"
 
 
 # --- one campaign ------------------------------------------------------------------------------------
@@ -148,33 +158,67 @@ def _pace_text(now: CampaignNow) -> str:
     return ", ".join(parts)
 
 
+_LANES = Table(
+    "jobs by target",
+    Column("target", folds=True),
+    Column("round", number=True, priority=3),
+    Column("jobs", number=True),
+    Column("done", number=True),
+    Column("waiting", number=True, priority=1),
+    Column("queued", number=True, priority=4),
+    Column("running", number=True, priority=2),
+    Column("invalid", number=True, priority=1),
+    Column("dead", number=True, priority=1),
+)
+
+
 def _print_lanes(lanes: Sequence[LaneOf]) -> None:
     rows = [(n.target, n.round, n.jobs, n.done, n.waiting, n.queued, n.running, n.invalid, n.dead) for n in lanes]
-    columns = ["target", "round", "jobs", "done", "waiting", "queued", "running", "invalid", "dead"]
-    console.print(table("by target", columns, rows, right=columns[1:]))
+    _LANES.print(rows, title="by target")
+
+
+_RUNNING = Table(
+    "batches",
+    Column("device", short=unique_beginnings),
+    Column("type", folds=True, priority=3),
+    Column("host", folds=True, priority=2),
+    Column("batch", number=True, priority=1),
+    Column("jobs in it", number=True, priority=4),
+    Column("job now", number=True),
+    Column("for", number=True),
+)
 
 
 def _print_running(running: Sequence[Running]) -> None:
     rows = [
         (
-            f"{r.device_uuid}\n{r.device_type} on {r.host}", r.batch_id, r.jobs, r.job_id,
+            r.device_uuid, r.device_type, r.host, str(r.batch_id), r.jobs, None if r.job_id is None else str(r.job_id),
             Text(f"{seconds_text(r.busy_s)}, silent", style="red") if r.silent else seconds_text(r.busy_s),
         )
         for r in running[:MOST_ROWS]
     ]  # fmt: skip
-    columns = ["device", "batch", "jobs in it", "job in hand", "for"]
-    console.print(table("running now", columns, rows, right=columns[1:4], whole=["device"]))
+    _RUNNING.print(rows, title="running now")
     if len(running) > MOST_ROWS:
         console.print(f"and {len(running) - MOST_ROWS:,} more batches; --json has them all")
 
 
+_PROBLEMS = Table(
+    "jobs with errors",
+    Column("job", number=True),
+    Column("state"),
+    Column("attempts", number=True, priority=2),
+    Column("configuration", folds=True, priority=1),
+    Column("target", folds=True, priority=3),
+    Column("last error", folds=True),
+)
+
+
 def _print_problems(now: CampaignNow) -> None:
-    columns = ["job", "state", "attempts", "configuration", "target", "last error"]
-    console.print(table("jobs with errors", columns, map(_problem, now.problems), right=["job", "attempts"]))
+    _PROBLEMS.print(map(_problem, now.problems), title="jobs with errors")
     if now.counts[JobState.DEAD]:
         console.print(f"farm jobs -c {escape(now.name)} --state dead lists each with a command that reproduces it.")
         console.print(f"farm retry {escape(now.name)} opens them again.")
 
 
 def _problem(one: Problem) -> tuple[Any, ...]:
-    return one.job_id, one.state, one.attempts, configuration_text(one.model_dump()), one.pool, one.error
+    return str(one.job_id), one.state, one.attempts, configuration_text(one.model_dump()), one.pool, one.error

@@ -9,7 +9,8 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from farm.cli.output import JsonOption, console, emit_json, remarks, table
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.tables import Column, Table
 from farm.db import tokens
 from farm.db.states import Role
 from farm.logins import login_name
@@ -33,9 +34,19 @@ def _list(context: typer.Context, as_json: JsonOption = False) -> None:
     elif not known:
         console.print("No token was made yet: farm tokens create NAME --role read")
     else:
-        columns = ["name", "role", "made by", "made (UTC)", "last used (UTC)", "valid until (UTC)"]
         rows = [(t.name, t.role, t.created_by, _day(t.created_at), _day(t.last_used_at), _until(t)) for t in known]
-        console.print(table(None, columns, rows, whole=["name"]))
+        _TOKENS.print(rows)
+
+
+_TOKENS = Table(
+    "tokens",
+    Column("name", folds=True),
+    Column("role"),
+    Column("made by", folds=True, priority=2),
+    Column("made", "(UTC)", priority=3),
+    Column("last used", "(UTC)", priority=1),
+    Column("valid until", "(UTC)"),
+)
 
 
 @app.command()

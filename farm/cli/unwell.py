@@ -10,7 +10,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from farm.api.health import FleetHealth
-from farm.cli.output import console, remarks, table
+from farm.cli.output import console, remarks
+from farm.cli.tables import Column, Table, unique_beginnings
 from farm.compare.health import DeviceHealth, Estimate, Finding, Verdict
 from farm.compare.health.words import percent, since_text
 
@@ -21,7 +22,7 @@ def show(found: FleetHealth) -> None:
     if not found.devices:
         console.print("The farm knows no device yet. Imported and recorded ones count with --any-source.")
         return
-    console.print(_devices(found))
+    _print_devices(found)
     for device in found.devices:
         if device.verdict is not Verdict.WELL:
             _explain(device)
@@ -43,43 +44,45 @@ def show(found: FleetHealth) -> None:
     )
 
 
-def _devices(found: FleetHealth) -> object:
-    columns = ["device", "verdict", "time /\npeers", "time /\npast", "energy /\npeers", "°C beside\npeers", "rows"]
-    narrow = console.width < _WIDE
-    names = _beginnings([one.uuid for one in found.devices])
-    lines = [
+_DEVICES = Table(
+    "device health",
+    Column("device", short=unique_beginnings),
+    Column("type", folds=True, priority=2),
+    Column("host", folds=True, priority=1),
+    Column("verdict"),
+    Column("time / peers", number=True),
+    Column("time / peers interval", number=True, priority=3),
+    Column("time / past", number=True, priority=1),
+    Column("time / past interval", number=True, priority=5),
+    Column("energy / peers", number=True, priority=2),
+    Column("energy / peers interval", number=True, priority=6),
+    Column("beside peers", "°C", number=True, priority=4),
+    Column("rows", number=True, priority=7),
+)
+
+
+def _print_devices(found: FleetHealth) -> None:
+    _DEVICES.print(
         (
-            f"{names[one.uuid]}\n{one.type}\non {one.host}" if narrow else f"{one.uuid}\n{one.type} on {one.host}",
+            one.uuid,
+            one.type,
+            one.host,
             Text(one.verdict, style=_STYLES.get(one.verdict, "bold red")),
-            _factor(one.time),
-            _factor(one.past),
-            _factor(one.energy),
+            *_factor(one.time),
+            *_factor(one.past),
+            *_factor(one.energy),
             None if one.temperature is None else f"{one.temperature.value:+.1f}",
             one.rows,
         )
         for one in found.devices
-    ]
-    return table(None, columns, lines, right=columns[2:], whole=columns[1:])
+    )
 
 
-_WIDE = 120
-_SHORTEST = 12
-"""`GPU-f168d49b`: commands take the beginning of a UUID."""
-
-
-def _beginnings(uuids: Sequence[str]) -> dict[str, str]:
-    """Of each UUID a beginning that no other one has."""
-    length = _SHORTEST
-    while len({uuid[:length] for uuid in uuids}) < len(set(uuids)):
-        length += 1
-    return {uuid: uuid[:length] for uuid in uuids}
-
-
-def _factor(one: Estimate | None) -> str | None:
+def _factor(one: Estimate | None) -> tuple[str | None, str | None]:
+    """A factor and its interval."""
     if one is None:
-        return None
-    between = "–" if one.low is None or one.high is None else f"{one.low:.3f}–{one.high:.3f}"
-    return f"{one.value:.4f}\n{between}"
+        return None, None
+    return f"{one.value:.4f}", None if one.low is None or one.high is None else f"{one.low:.3f}–{one.high:.3f}"
 
 
 def _explain(device: DeviceHealth) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from farm import registry
 from farm.api.models import ModelLine
-from farm.cli.output import table
+from farm.cli.output import console
+from farm.cli.tables import Column, Table
 
 
 def standing(name: str, version: str, alias: str | None, decision: str | None) -> str:
@@ -21,7 +20,32 @@ def standing(name: str, version: str, alias: str | None, decision: str | None) -
     return f"{name} version {version} {stands}: it {decision or 'was judged by nobody'}"
 
 
-def facts(model: ModelLine) -> Table:
+_FACTS = Table("model", Column("fact"), Column("value", folds=True), facts=True)
+
+_ERRORS = Table(
+    "errors of a model",
+    Column("held out", folds=True),
+    Column("target"),
+    Column("configurations", number=True, priority=3),
+    Column("R²", number=True, priority=4),
+    *(Column(name, number=True, priority=rank) for rank, name in enumerate(registry.ERRORS.values())),
+)
+
+_CHAMPIONS = Table("champions", Column("since", "(UTC)"), Column("version", number=True), Column("why", folds=True))
+
+_SIDE_BY_SIDE = Table(
+    "errors of two versions",
+    Column("held out", folds=True),
+    Column("target"),
+    *(
+        Column(f"{name} {version}", number=True, priority=rank)
+        for rank, name in enumerate(registry.ERRORS.values())
+        for version in ("v{first}", "v{second}")
+    ),
+)
+
+
+def print_facts(model: ModelLine) -> None:
     """A version in lines of name and value."""
     sound = {True: "yes", False: "no: not promoted without --force", None: "not known"}[model.sound]
     lines = [
@@ -38,26 +62,28 @@ def facts(model: ModelLine) -> Table:
         ("decision", None if model.decision is None else f"it {model.decision}"),
         ("sound", sound),
     ]  # fmt: skip
-    return table(None, ["", "what"], lines)
+    _FACTS.print(lines)
+    console.print()
 
 
-def errors(metrics: registry.Metrics) -> Table:
+def print_errors(metrics: registry.Metrics) -> None:
     """One line for each fold kind and target."""
-    rows = [
-        (kind, target, int(found["rows"]), found.get("r2"), *(found.get(number) for number in registry.ERRORS))
-        for kind, target, found in _by_fold(metrics)
-    ]
-    columns = ["held out", "target", "configurations", "R²", *registry.ERRORS.values()]
-    return table("errors", columns, rows, right=columns[2:])
+    _ERRORS.print(
+        [
+            (kind, target, int(found["rows"]), found.get("r2"), *(found.get(number) for number in registry.ERRORS))
+            for kind, target, found in _by_fold(metrics)
+        ],
+        title="errors",
+    )
 
 
-def history(champions: Sequence[registry.Reign]) -> Table:
+def print_history(champions: Sequence[registry.Reign]) -> None:
     """The champions, the present one last."""
     rows = [(each.since and each.since[:16].replace("T", " "), each.version, each.reason) for each in champions]
-    return table("champions", ["since (UTC)", "version", "why"], rows)
+    _CHAMPIONS.print(rows, title="champions")
 
 
-def side_by_side(versions: Sequence[str], metrics: Sequence[registry.Metrics]) -> Table:
+def print_side_by_side(versions: Sequence[str], metrics: Sequence[registry.Metrics]) -> None:
     """The errors of two versions, one line for each fold kind and target that either has."""
     keys = dict.fromkeys((kind, target) for each in metrics for kind, target, _ in _by_fold(each))
     rows = [
@@ -68,9 +94,8 @@ def side_by_side(versions: Sequence[str], metrics: Sequence[registry.Metrics]) -
         )
         for kind, target in keys
     ]
-    numbers = [f"{column} v{version}" for column in registry.ERRORS.values() for version in versions]
-    title = "errors of each on its own training table"
-    return table(title, ["held out", "target", *numbers], rows, right=numbers)
+    names = dict(zip(("first", "second"), versions, strict=True))
+    _SIDE_BY_SIDE.print(rows, title="errors of each on its own training table", names=names)
 
 
 def _by_fold(metrics: registry.Metrics) -> list[tuple[str, str, dict[str, float]]]:
