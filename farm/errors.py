@@ -116,6 +116,18 @@ class NoSuchCampaign(NotFound):
     """There is no campaign {name!r}. Known: {known}. `farm status` lists them."""
 
 
+class CampaignHasOpenWork(BadInput):
+    """{name} has {jobs:,} open jobs. Cancel it first (farm cancel {name}), or delete it with --cancel."""
+
+
+class NoSuchDeletion(NotFound):
+    """No deleted {kind} is named {name!r}. Deleted: {known}. `farm deleted` lists what can be restored."""
+
+
+class CannotRestore(BadInput):
+    """The {kind} {name} cannot be restored: {why}."""
+
+
 class CampaignCancelled(BadInput):
     """{name} is cancelled, and nothing of it waits. Submit its file again (farm submit FILE): it goes on where it was, and what is measured stays."""
 
@@ -308,6 +320,14 @@ class BadRecording(BadInput):
 
 class RowNotImported(BadInput):
     """{path}: row {row:,} cannot be imported: {why}. Nothing of the file was imported."""
+
+
+class NoSuchImport(NotFound):
+    """There is no import {name!r}. Imports: {known}. Give the name of the file, or the first six or more digits of its SHA-256."""
+
+
+class AmbiguousImport(BadInput):
+    """{name!r} names several imports: {candidates}. Give the first digits of the SHA-256."""
 
 
 class ImportNotAllowed(ServiceUnavailable):

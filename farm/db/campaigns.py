@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.campaign import Campaign, PlannedJob, PoolSpec
-from farm.db import rounds, staging
+from farm.db import archive, rounds, staging
 from farm.db.imports import UUID_PREFIX
 from farm.db.states import OPEN_JOB_STATES, CampaignState, JobState
 from farm.devices import DeviceTraits
@@ -40,6 +40,8 @@ class Stored:
     new: bool
     configurations: int
     jobs: int
+    # It was deleted, and is there again with what it had measured.
+    restored: bool = False
 
 
 _CAMPAIGN = text("""
@@ -68,8 +70,10 @@ def store(
     Kernels that jobs need are wanted, built with those versions; jobs wait for those that are not built yet.
 
     The same campaign again adds what is missing (devices that came since), re-opens what was cancelled, and leaves
-    every result alone.
+    every result alone. One that was deleted is restored first.
     """
+    archive.lock_digest(connection, campaign.digest)
+    restored = archive.restore_digest(connection, campaign.digest)
     row = connection.execute(
         _CAMPAIGN,
         {
@@ -96,7 +100,7 @@ def store(
     if campaign.search is not None and rules is not None:
         rounds.expect(connection, campaign.search, list(lanes.values()))
     connection.execute(_ACTIVATE, {"id": row.id})
-    return Stored(row.id, row.new, configurations, jobs)
+    return Stored(row.id, row.new, configurations, jobs, restored)
 
 
 _FIND = text("""
@@ -139,13 +143,21 @@ _OPEN = text("SELECT EXISTS (SELECT 1 FROM campaigns WHERE digest = :digest AND 
 
 
 def again(connection: Connection, campaign: Campaign) -> Campaign:
-    """The campaign with the number of its next repetition; of the last one, while that is not over."""
+    """The campaign with the number of its next repetition; of the last one, while that is not over.
+
+    A repetition that was deleted keeps its number: measuring again does not restore it.
+    """
     last = connection.execute(_LAST_REPEAT, {"name": campaign.name, "owner": campaign.owner}).scalar_one()
-    if last is None:
-        return campaign
-    latest = replace(campaign, repeat=last)
-    still_open = connection.execute(_OPEN, {"digest": latest.digest}).scalar_one()
-    return latest if still_open else replace(campaign, repeat=last + 1)
+    following = campaign
+    if last is not None:
+        latest = replace(campaign, repeat=last)
+        if connection.execute(_OPEN, {"digest": latest.digest}).scalar_one():
+            return latest
+        following = replace(campaign, repeat=last + 1)
+    deleted = archive.deleted_digests(connection, campaign.name)
+    while following.digest in deleted:
+        following = replace(following, repeat=following.repeat + 1)
+    return following
 
 
 # Jobs by state from the counters of the lanes and the few batches that are not in them yet: the same at any size.

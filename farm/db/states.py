@@ -78,12 +78,19 @@ class TrainingState(StrEnum):
     FAILED = "failed"
 
 
+class DeletionKind(StrEnum):
+    """What a deletion in the database took out of the farm's tables. Deleted models are tagged in the registry instead."""
+
+    CAMPAIGN = "campaign"
+    IMPORT = "import"
+
+
 class Role(StrEnum):
     """What a token may do; each role may do all that those before it may."""
 
     READ = "read"  # look at everything, ask models
     SUBMIT = "submit"  # and submit campaigns, pause, resume, cancel and retry them
-    OPERATE = "operate"  # and take devices out of work and back
+    OPERATE = "operate"  # and take devices out of work and back, delete and restore
 
     def may(self, needed: Role) -> bool:
         """Whether this role covers what another is needed for."""

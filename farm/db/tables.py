@@ -27,6 +27,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from farm.db.states import (
     BatchState,
     CampaignState,
+    DeletionKind,
     DeviceState,
     FailureKind,
     JobRecord,
@@ -336,6 +337,7 @@ class FailureRow(Base):
     __table_args__ = (
         _one_of("kind", FailureKind),
         Index("ix_failures_lane_id_kind", "lane_id", "kind"),
+        Index("ix_failures_batch_id", "batch_id"),
         Index("ix_failures_device_id_at", "device_id", "at"),
     )
 
@@ -469,3 +471,38 @@ class Token(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
+
+
+class Deletion(Base):
+    """A campaign or import that was deleted, until it is restored or vacuumed."""
+
+    __tablename__ = "deletions"
+    __table_args__ = (_one_of("kind", DeletionKind),)
+
+    id: Mapped[int] = mapped_column(_id, primary_key=True)
+    kind: Mapped[str]
+    name: Mapped[str]
+    # The digest of a campaign; the first digits of an import's SHA-256, as in the UUIDs of its devices.
+    key: Mapped[str] = mapped_column(index=True)
+    deleted_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+    deleted_by: Mapped[str]
+    jobs: Mapped[int]
+    # Measurements.
+    rows: Mapped[int]
+    # Size of its rows in `deleted_rows`.
+    bytes: Mapped[int]
+    # Hashes of the kernels that it used or waited for.
+    kernels: Mapped[list[str]]
+
+
+class DeletedRows(Base):
+    """Rows of a deletion, as JSON: an array of up to `farm.db.deletions.PART_ROWS` rows of one table."""
+
+    __tablename__ = "deleted_rows"
+
+    deletion_id: Mapped[int] = mapped_column(
+        ForeignKey("deletions.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    source_table: Mapped[str] = mapped_column(primary_key=True)
+    part: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    content: Mapped[list[Any]] = mapped_column(JSONB())

@@ -24,7 +24,7 @@ WHERE l.campaign_id = :campaign_id AND NOT b.folded AND b.state = 'queued' ORDER
 
 def _stop(connection: Connection, campaign_id: int, state: CampaignState, *, of: Sequence[CampaignState]) -> bool:
     """Batches that nobody claimed go back at once. A worker learns of it before its next job, and lands what it has."""
-    if connection.execute(_LOCK, {"campaign_id": campaign_id}).scalar_one() not in of:
+    if connection.execute(_LOCK, {"campaign_id": campaign_id}).scalar_one_or_none() not in of:  # None: it was deleted
         return False
     connection.execute(_SET, {"campaign_id": campaign_id, "state": state.value})
     for batch_id in list(connection.execute(_QUEUED, {"campaign_id": campaign_id}).scalars()):
@@ -44,7 +44,7 @@ def pause(connection: Connection, campaign_id: int) -> bool:
 
 def resume(connection: Connection, campaign_id: int) -> bool:
     """paused → active. Returns whether it changed."""
-    if connection.execute(_LOCK, {"campaign_id": campaign_id}).scalar_one() != CampaignState.PAUSED:
+    if connection.execute(_LOCK, {"campaign_id": campaign_id}).scalar_one_or_none() != CampaignState.PAUSED:
         return False
     connection.execute(_SET, {"campaign_id": campaign_id, "state": CampaignState.ACTIVE.value})
     return True
