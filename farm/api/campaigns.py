@@ -59,6 +59,7 @@ class Submitted(Document):
     digest: str
     repeat: int = Field(description="how often it was submitted again before")
     new: bool
+    restored: bool = Field(default=False, description="it was deleted, and is there again with what it had measured")
     new_jobs: int
     counts: Counts
     state: CampaignState
@@ -223,6 +224,7 @@ def submit(access: Access, submission: Submission) -> Submitted:
             digest=campaign.digest,
             repeat=campaign.repeat,
             new=stored.new,
+            restored=stored.restored,
             new_jobs=stored.jobs,
             counts=campaigns.counts(connection, stored.campaign_id),
             state=campaigns.find(connection, campaign.digest)["state"],

@@ -28,8 +28,12 @@ class Store(Protocol):
     def put(self, hash_: str, code: bytes) -> None:
         """Keeps code under that name, in place of what was there."""
 
+    def remove(self, hash_: str) -> None:
+        """Removes the code of that name, where there is any."""
+
 
 _GET = text("SELECT code FROM kernel_code WHERE hash = :hash")
+_REMOVE = text("DELETE FROM kernel_code WHERE hash = :hash")
 _PUT = text("""
 INSERT INTO kernel_code (hash, code) VALUES (:hash, :code) ON CONFLICT (hash) DO UPDATE SET code = excluded.code
 """)
@@ -53,6 +57,13 @@ class DatabaseStore:
         try:
             with self._engine.begin() as connection:
                 connection.execute(_PUT, {"hash": hash_, "code": code})
+        except DBAPIError as error:
+            raise KernelStoreUnusable(store=DATABASE, why=first_line(error.orig)) from None
+
+    def remove(self, hash_: str) -> None:
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(_REMOVE, {"hash": hash_})
         except DBAPIError as error:
             raise KernelStoreUnusable(store=DATABASE, why=first_line(error.orig)) from None
 
@@ -86,6 +97,14 @@ class FileStore:
                 self._files.makedirs(self._files._parent(place), exist_ok=True)
             self._files.pipe_file(unfinished, code)
             self._files.mv(unfinished, place)
+        except Exception as error:
+            raise self._unusable(error) from None
+
+    def remove(self, hash_: str) -> None:
+        try:
+            self._files.rm_file(self._place(hash_))
+        except FileNotFoundError:
+            return
         except Exception as error:
             raise self._unusable(error) from None
 

@@ -94,12 +94,12 @@ def submit(
         done = farm.ask(campaigns.submit, submission)
     if as_json:
         emit_json(
-            {"campaign": done.campaign, "repeat": done.repeat, "digest": done.digest, "new": done.new, "new_jobs": done.new_jobs, **done.counts,
+            {"campaign": done.campaign, "repeat": done.repeat, "digest": done.digest, "new": done.new, "restored": done.restored, "new_jobs": done.new_jobs, **done.counts,
              "kernels_awaited": done.kernels_awaited}
         )  # fmt: skip
         return
     waiting = open_jobs(done.counts)
-    known = "is submitted" if done.new else "is known already"
+    known = "is submitted" if done.new else "was deleted and is restored" if done.restored else "is known already"
     times = f", repetition {done.repeat}," if done.repeat else ""
     console.print(
         f"{done.campaign}{times} {known}: {sum(done.counts.values()):,} jobs, of which {counts_text(done.counts)}."

@@ -66,7 +66,9 @@ def run(
         if again:
             campaign = repeated(opened, campaign)
         stored = store(opened, campaign, allow_missing=allow_missing)
-        if not stored.new:
+        if stored.restored:
+            remarks.print(f"{campaign.name} was deleted and is restored, with what it had measured.")
+        elif not stored.new:
             remarks.print(f"{campaign.name} is known: what is measured already is not measured again.")
         _require_builder(opened, stored.campaign_id, builds)
         counts = follow(direct(opened), campaign.digest, check=lambda: _check(opened, stack))

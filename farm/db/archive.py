@@ -22,7 +22,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from farm.db import imports
-from farm.db.tables import DeletionKind
+from farm.db.states import DeletionKind
 from farm.errors import CannotRestore, NoSuchDeletion
 
 PART_ROWS = 1000
@@ -256,7 +256,7 @@ def _restore(connection: Connection, found: Deleted) -> bool:
         connection.execute(_ALLOW)
         connection.execute(_ATTACH, {"deletion_id": found.id})
         connection.execute(_FORBID)
-        campaign = connection.execute(_ID, {"digest": found.key}).mappings().one()
+        campaign = {"id": connection.execute(_ID, {"digest": found.key}).scalar_one()}
         connection.execute(_LOCK_DEVICES, campaign)
         connection.execute(_COUNT, {**campaign, "sign": 1})
     remove(connection, [found.id])

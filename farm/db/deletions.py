@@ -17,8 +17,10 @@ from sqlalchemy import Connection, text
 from farm.db import archive, batches, campaigns, imports
 from farm.db.archive import LIST, TABLES, Deleted
 from farm.db.batches import ending
-from farm.db.tables import CampaignState, DeletionKind
+from farm.db.states import CampaignState, DeletionKind
 from farm.errors import AmbiguousImport, CampaignHasOpenWork, NoSuchImport
+
+OPEN_STATES = (CampaignState.ACTIVE, CampaignState.PAUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +32,12 @@ class Dependents:
     # See `farm.db.tables.Deletion`.
     key: str
     owner: str | None
+    # Of a campaign.
+    state: str | None
     jobs: int
+    # Jobs that are still to be measured, and those that workers hold, of a cancelled campaign too.
     open_jobs: int
+    running: int
     rounds: int
     rows: int
     sentinels: int
@@ -107,14 +113,15 @@ def dependents_of_campaign(connection: Connection, name: str) -> Dependents:
     counts = campaigns.counts(connection, found["id"])
     rows = connection.execute(_OF_CAMPAIGN, campaign).mappings().one()
     kernels = tuple(connection.execute(_KERNELS, campaign).scalars())
-    stored = sum(counts.values()) - counts["later"]
     return Dependents(
         kind=DeletionKind.CAMPAIGN,
         name=found["name"],
         key=found["digest"],
         owner=found["owner"],
-        jobs=stored,
-        open_jobs=campaigns.open_jobs(counts),
+        state=found["state"],
+        jobs=sum(counts.values()) - counts["later"],
+        open_jobs=campaigns.open_jobs(counts) if found["state"] in OPEN_STATES else 0,
+        running=counts["running"],
         rounds=connection.execute(_ROUNDS, campaign).scalar_one(),
         **_listed(rows),
         kernels=kernels,
@@ -132,8 +139,10 @@ def dependents_of_import(connection: Connection, name: str) -> Dependents:
         name=file,
         key=key,
         owner=None,
+        state=None,
         jobs=0,
         open_jobs=0,
+        running=0,
         rounds=0,
         **_listed(rows),
         kernels=(),
@@ -186,12 +195,12 @@ def delete_campaign(connection: Connection, name: str, *, by: str, cancel: bool 
     """
     digest = campaigns.find(connection, name)["digest"]
     archive.lock_digest(connection, digest)
-    campaign = {"id": campaigns.find(connection, digest)["id"]}
-    state = connection.execute(_LOCK_CAMPAIGN, campaign).scalar_one()
-    if state in (CampaignState.ACTIVE, CampaignState.PAUSED):
+    locked = campaigns.find(connection, digest)
+    campaign = {"id": locked["id"]}
+    if connection.execute(_LOCK_CAMPAIGN, campaign).scalar_one() in OPEN_STATES:
         waiting = campaigns.open_jobs(campaigns.counts(connection, campaign["id"]))
         if waiting and not cancel:
-            raise CampaignHasOpenWork(name=name, jobs=waiting)
+            raise CampaignHasOpenWork(name=locked["name"], jobs=waiting)
         if waiting:
             batches.cancel(connection, campaign["id"])
     for batch in list(connection.execute(_LOCK_BATCHES, campaign).scalars()):

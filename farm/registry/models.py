@@ -19,6 +19,9 @@ PREFIX = "gemm-forest-"
 CHAMPION = "champion"
 """The alias of the version that other programs pull."""
 
+DELETED_TAG = "farm.deleted"
+"""The tag of versions that were deleted: see `farm.registry.deletions`."""
+
 CHALLENGER = "challenger"
 """The alias of the newest version, where it did not become the champion."""
 
@@ -65,8 +68,18 @@ def list_models(uri: str) -> list[ModelInfo]:
             _info(version, aliases)
             for name, aliases in _models(client).items()
             for version in _pages(client.search_model_versions, filter_string=f"name = '{name}'")
+            if DELETED_TAG not in version.tags
         ]
     return sorted(found, key=lambda model: (model.name, -int(model.version)))
+
+
+def every_version(client: Any) -> list[Any]:
+    """Every version of every model of the farm as MLflow has it, deleted ones too."""
+    return [
+        version
+        for name in _models(client)
+        for version in _pages(client.search_model_versions, filter_string=f"name = '{name}'")
+    ]
 
 
 def model_info(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> ModelInfo:

@@ -76,11 +76,16 @@ def rollback(uri: str, name: str, *, reason: str | None = None) -> tuple[ModelIn
     present = model_info(uri, name)
     registered = {model.version for model in list_models(uri) if model.name == present.name}
     with registry_client(uri) as client:
-        before = [version for version in _line(_history(client, present.name))[:-1] if version in registered]
+        before = [version for version in crowned_before(client, present.name) if version in registered]
         if not before:
             raise NoChampionBefore(name=present.name, version=present.version)
         crown(client, present.name, before[-1], reason or f"rolled back from version {present.version}", back=True)
     return model_info(uri, present.name, before[-1]), present
+
+
+def crowned_before(client: Any, name: str) -> list[str]:
+    """The versions that were champion before the present one and were not taken back, the first one first."""
+    return _line(_history(client, name))[:-1]
 
 
 def _line(history: Sequence[Reign]) -> list[str]:

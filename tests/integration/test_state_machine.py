@@ -38,12 +38,21 @@ from farm.campaign import Campaign, KnownDevice, plan
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.coordinator.schedule import Schedule
-from farm.db import batches, campaigns, devices, jobs, kernels, migrate
+from farm.db import archive, batches, campaigns, deletions, devices, jobs, kernels, migrate
 from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.engine import HASTY, make_engine
 from farm.db.errands import MOST_STARTS
 from farm.db.kernels import Start as Build
-from farm.db.states import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState, KernelState
+from farm.db.states import (
+    BatchState,
+    CampaignState,
+    DeletionKind,
+    DeviceState,
+    FailureKind,
+    JobRecord,
+    JobState,
+    KernelState,
+)
 from farm.errors import LeaseLost
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import Measurement
@@ -285,6 +294,25 @@ class FarmMachine(RuleBasedStateMachine):
         assert changed == (campaign.state in may)
         if changed and not dies:
             self.model.steer(campaign, to)
+
+    @rule(pick=PICK, dies=DIES)
+    def delete_and_restore(self, pick: int, dies: bool) -> None:
+        """Whoever measures it loses the lease, and no job counts an attempt. It comes back as it was, cancelled if open."""
+        campaign = chosen(self._campaigns(), pick)
+        with self.reads.connect() as connection:
+            digest = connection.execute(_DIGEST, {"id": campaign.id}).scalar_one()
+        with self.transaction(dies=dies) as connection:
+            deletions.delete_campaign(connection, digest, by="ann", cancel=True)
+        if dies:
+            return
+        with self.transaction() as connection:
+            archive.restore(connection, DeletionKind.CAMPAIGN, digest)
+        is_open = any(job.state in (JobRecord.OPEN, JobRecord.WAITING) for job in self.model.jobs_of(campaign.id))
+        if is_open and campaign.state in (CampaignState.ACTIVE, CampaignState.PAUSED):
+            self.model.steer(campaign, CampaignState.CANCELLED)
+        for batch in self.model.batches_in(BatchState.QUEUED, BatchState.LEASED):
+            if self.model.campaign_of(batch).id == campaign.id:
+                self.model.release(batch, suspect=False)
 
     @precondition(lambda self: any(j.state in (JobRecord.DEAD, JobRecord.INVALID) for j in self.model.jobs.values()))
     @rule(
@@ -738,6 +766,7 @@ class FarmMachine(RuleBasedStateMachine):
             self._serve(batch, able[0], [None] * len(batch.job_ids), End.LANDS)
 
 
+_DIGEST = text("SELECT digest FROM campaigns WHERE id = :id")
 _JOBS = text("""
 SELECT j.id, j.lane_id, p.name AS pool, j.configuration_id::text, j.any_device
 FROM lanes l JOIN jobs j ON j.lane_id = l.id JOIN pools p ON p.id = l.pool_id WHERE l.campaign_id = :id ORDER BY j.id
@@ -756,7 +785,7 @@ def farm_settings(**changes: Any) -> Settings:
 _EMPTY = text("""
 ALTER TABLE measurements DISABLE TRIGGER measurements_append_only;
 TRUNCATE campaigns, configurations, lanes, jobs, batches, returned_jobs, failures, measurements, environments,
-    pools, devices, hosts, trainings, kernels, kernel_code, waiting_jobs, builders RESTART IDENTITY;
+    pools, devices, hosts, trainings, kernels, kernel_code, waiting_jobs, builders, deletions, deleted_rows RESTART IDENTITY;
 ALTER TABLE measurements ENABLE TRIGGER measurements_append_only;
 """)
 

@@ -19,8 +19,9 @@ from sqlalchemy import Engine, text
 from farm.api import OPERATIONS, PREFIX, Operation
 from farm.api.access import Access
 from farm.campaign import Campaign, KnownDevice, plan
-from farm.db import batches, campaigns, devices, tokens
+from farm.db import batches, campaigns, deletions, devices, tokens
 from farm.db.batches import Failure
+from farm.db.campaigns import Stored
 from farm.db.states import FailureKind, Role
 from farm.measurement import Source
 from farm.web.app import make_app
@@ -44,6 +45,9 @@ EXAMPLES: dict[str, Any] = {
     "asked": {"side": ["GPU-1", "GPU-2"]},
     "promotion": {"version": "1", "force": True},
     "wish": {},
+    "deletion": {"kind": "campaign", "name": "small", "dry_run": True},
+    "restoring": {"kind": "campaign", "name": "gone"},
+    "limits": {"dry_run": True},
     "campaign": "small",
     "name": "nvidia-h200",
     "shape": "512x512x512",
@@ -52,19 +56,13 @@ EXAMPLES: dict[str, Any] = {
 
 
 def fill(engine: Engine) -> None:
-    """Two devices, a campaign with results, a failure and jobs that wait, another that is done, and a sentinel."""
+    """Two devices, a campaign with results, a failure and jobs that wait, one that is done, a deleted one, a sentinel."""
     with engine.begin() as connection:
         device_id = devices.register(connection, host="here", host_facts={}, device=cpu())
         card_id, other_id = (
             devices.register(connection, host="there", host_facts={}, device=card(number)) for number in (1, 2)
         )
-    for number, name in enumerate(("done", "small")):
-        with engine.begin() as connection:
-            known = [KnownDevice(*found) for found in campaigns.known_devices(connection)]
-            campaign = Campaign.from_document(
-                document(name=name, problems={"m": 64 + number, "n": 64, "k": [32, 64], "types": ["f32"]})
-            )
-            stored = campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
+    _, stored = _submit(engine, "done", 64), _submit(engine, "small", 65)
     with engine.begin() as connection:
         lane = next(one for one in batches.candidates(connection) if one.campaign_id == stored.campaign_id)
         assert batches.lock(connection, lane.lane_id)
@@ -79,6 +77,17 @@ def fill(engine: Engine) -> None:
     of_card = "tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"
     landed(engine, card_id, [(of_card, row(power_w=300.0)), (of_card, row(source=Source.SENTINEL))], campaign_id=1)
     landed(engine, other_id, [(of_card, row(2.0, power_w=300.0))], campaign_id=1)
+    _submit(engine, "gone", 64)
+    with engine.begin() as connection:
+        deletions.delete_campaign(connection, "gone", by="ann", cancel=True)
+
+
+def _submit(engine: Engine, name: str, m: int) -> Stored:
+    with engine.begin() as connection:
+        known = [KnownDevice(*found) for found in campaigns.known_devices(connection)]
+        problems = {"m": m, "n": 64, "k": [32, 64], "types": ["f32"]}
+        campaign = Campaign.from_document(document(name=name, problems=problems))
+        return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
 
 
 class Client:

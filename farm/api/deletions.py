@@ -1,0 +1,288 @@
+"""Deletions: campaigns, imports and models that are deleted, restored, and vacuumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from farm.api.access import Access
+from farm.api.operation import Document, operation
+from farm.builds.stores import store_of
+from farm.db import archive
+from farm.db import deletions as stored
+from farm.db.archive import Deleted
+from farm.db.deletions import Dependents
+from farm.db.engine import take_time
+from farm.db.states import DeletionKind, Role
+from farm.errors import ServiceUnavailable
+from farm.registry import CHAMPION, ModelInfo, list_models
+from farm.registry import deletions as models
+from farm.registry.deletions import DeletedVersion, Going
+
+KEPT_SECONDS = 7 * 24 * 3600.0
+"""How long a vacuum keeps deletions unless it is told otherwise."""
+
+LONGEST_SECONDS = 100 * 365 * 24 * 3600.0
+
+
+class Kind(StrEnum):
+    """What can be deleted."""
+
+    CAMPAIGN = "campaign"
+    IMPORT = "import"
+    MODEL = "model"
+
+
+Name = Annotated[
+    str,
+    Field(
+        max_length=4096,
+        description="a campaign's name or digest; an import's file or SHA-256; a model, or MODEL/VERSION: of a digest, "
+        "the first six or more digits will do",
+    ),
+]
+
+
+class DeletionRequest(Document):
+    """What to delete."""
+
+    kind: Kind
+    name: Name
+    cancel: bool = Field(default=False, strict=True, description="also a campaign with open jobs, which is cancelled")
+    dry_run: bool = Field(default=False, strict=True, description="only say what would go")
+
+
+class RestoreRequest(Document):
+    """What to restore."""
+
+    kind: Kind
+    name: Name
+
+
+class VacuumRequest(Document):
+    """What to remove for good."""
+
+    older_than_s: float = Field(
+        default=KEPT_SECONDS, ge=0, le=LONGEST_SECONDS, description="only what was deleted this long ago"
+    )
+    dry_run: bool = Field(default=False, strict=True, description="only say what would go")
+
+
+class Deletion(Document):
+    """Something that is deleted, or would be, and what depends on it."""
+
+    kind: Kind
+    name: str
+    dry_run: bool
+    digest: str | None = Field(description="of a campaign or import")
+    owner: str | None
+    state: str | None = Field(description="of a campaign, before it is deleted")
+    jobs: int
+    open_jobs: int = Field(description="that are pending or running; a campaign with any is deleted only with `cancel`")
+    running: int = Field(description="jobs that workers hold: what they measure of them is lost")
+    rounds: int
+    rows: int
+    sentinels: int = Field(description="rows that stay: they describe devices")
+    kernels: int = Field(description="kernels that nothing else uses; a vacuum removes them")
+    same_name: int = Field(description="other campaigns of this name, which stay")
+    versions: list[str] = Field(description="versions of a model that go")
+    next_champion: str | None = Field(description="the version that becomes champion")
+    was_champion: bool
+    trained: list[str] | None = Field(
+        description="models that may have learned from these rows, which stay; null: the registry does not answer"
+    )
+
+
+class DeletedLine(Document):
+    """Something that can be restored."""
+
+    kind: Kind
+    name: str
+    digest: str | None
+    deleted_at: datetime
+    deleted_by: str
+    jobs: int
+    rows: int
+    bytes: int = Field(description="what it takes in the database, or of files in the registry")
+
+
+class Restored(Document):
+    """What was restored."""
+
+    kind: Kind
+    name: str
+    jobs: int
+    rows: int
+    versions: list[str] = Field(description="restored versions of a model")
+    champion: str | None = Field(description="the one of them that is the champion again")
+
+
+class Vacuumed(Document):
+    """What was removed for good, or would be."""
+
+    dry_run: bool
+    removed: list[DeletedLine]
+    kernels: int = Field(description="built kernels that nothing else uses")
+
+
+@operation("POST", "/deletions", role=Role.OPERATE)
+def delete(access: Access, deletion: DeletionRequest) -> Deletion:
+    """Delete a campaign, an import or a model. It can be restored until a vacuum removes it."""
+    if deletion.kind is Kind.MODEL:
+        uri = access.settings.tracking_uri
+        if deletion.dry_run:
+            return _of_model(models.going(uri, deletion.name), dry_run=True)
+        return _of_model(models.delete(uri, deletion.name, by=access.who), dry_run=False)
+    of_campaign = deletion.kind is Kind.CAMPAIGN
+    with access.begin() as connection:
+        take_time(connection)
+        look = stored.dependents_of_campaign if of_campaign else stored.dependents_of_import
+        found = look(connection, deletion.name)
+        if not deletion.dry_run:
+            if of_campaign:
+                stored.delete_campaign(connection, found.key, by=access.who, cancel=deletion.cancel)
+            else:
+                stored.delete_import(connection, found.key, by=access.who)
+    return _of_rows(access, found, dry_run=deletion.dry_run)
+
+
+def _of_rows(access: Access, found: Dependents, *, dry_run: bool) -> Deletion:
+    return Deletion(
+        kind=Kind(found.kind),
+        name=found.name,
+        dry_run=dry_run,
+        digest=found.key,
+        owner=found.owner,
+        state=found.state,
+        jobs=found.jobs,
+        open_jobs=found.open_jobs,
+        running=found.running,
+        rounds=found.rounds,
+        rows=found.rows,
+        sentinels=found.sentinels,
+        kernels=found.kernels_alone,
+        same_name=found.same_name,
+        versions=[],
+        next_champion=None,
+        was_champion=False,
+        trained=_trained(access, found),
+    )
+
+
+def _trained(access: Access, found: Dependents) -> list[str] | None:
+    """Versions that were trained on rows of such a type and source since these rows are there."""
+    if found.since is None:
+        return []
+    try:
+        known = list_models(access.settings.tracking_uri)
+    except ServiceUnavailable:
+        return None
+    sources = set(found.sources)
+    return [
+        " = ".join([f"{model.name}/{model.version}", *model.aliases])
+        for model in known
+        if model.device_type in found.device_types
+        and model.created_at >= found.since
+        and (model.sources is None or sources & set(model.sources.split(",")))
+    ]
+
+
+def _of_model(found: Going, *, dry_run: bool) -> Deletion:
+    return Deletion(
+        kind=Kind.MODEL,
+        name=found.versions[0].name,
+        dry_run=dry_run,
+        digest=None,
+        owner=None,
+        state=None,
+        jobs=0,
+        open_jobs=0,
+        running=0,
+        rounds=0,
+        rows=0,
+        sentinels=0,
+        kernels=0,
+        same_name=0,
+        versions=[model.version for model in found.versions],
+        next_champion=found.next_champion,
+        was_champion=_champion(found.versions) is not None,
+        trained=[],
+    )
+
+
+def _champion(versions: Sequence[ModelInfo]) -> str | None:
+    return next((model.version for model in versions if CHAMPION in model.aliases), None)
+
+
+@operation("GET", "/deletions")
+def list_(access: Access) -> list[DeletedLine]:
+    """What is deleted and can be restored, since when, and how large it is; the latest first."""
+    with access.connect() as connection:
+        of_rows = archive.listed(connection)
+    lines = [*map(_line, of_rows), *map(_line_of_model, models.deleted_versions(access.settings.tracking_uri))]
+    return sorted(lines, key=lambda line: line.deleted_at, reverse=True)
+
+
+def _line(one: Deleted) -> DeletedLine:
+    return DeletedLine(
+        kind=Kind(one.kind),
+        name=one.name,
+        digest=one.key,
+        deleted_at=one.deleted_at,
+        deleted_by=one.deleted_by,
+        jobs=one.jobs,
+        rows=one.rows,
+        bytes=one.bytes,
+    )
+
+
+def _line_of_model(one: DeletedVersion) -> DeletedLine:
+    return DeletedLine(
+        kind=Kind.MODEL,
+        name=f"{one.name}/{one.version}",
+        digest=None,
+        deleted_at=one.deleted_at,
+        deleted_by=one.deleted_by,
+        jobs=0,
+        rows=0,
+        bytes=one.bytes,
+    )
+
+
+@operation("POST", "/deletions/restore", role=Role.OPERATE)
+def restore(access: Access, restoring: RestoreRequest) -> Restored:
+    """Put back what was deleted, as it was."""
+    if restoring.kind is Kind.MODEL:
+        versions = models.restore(access.settings.tracking_uri, restoring.name)
+        return Restored(
+            kind=Kind.MODEL,
+            name=versions[0].name,
+            jobs=0,
+            rows=0,
+            versions=[model.version for model in versions],
+            champion=_champion(versions),
+        )
+    with access.begin() as connection:
+        take_time(connection)
+        found = archive.restore(connection, DeletionKind(restoring.kind), restoring.name)
+    return Restored(kind=restoring.kind, name=found.name, jobs=found.jobs, rows=found.rows, versions=[], champion=None)
+
+
+@operation("POST", "/deletions/vacuum", role=Role.OPERATE)
+def vacuum(access: Access, limits: VacuumRequest) -> Vacuumed:
+    """Remove for good what was deleted long enough ago."""
+    older_than = timedelta(seconds=limits.older_than_s)
+    with access.begin() as connection:
+        take_time(connection)
+        done = stored.vacuum(connection, older_than=older_than, dry_run=limits.dry_run)
+    if done.kernels and not limits.dry_run:
+        store = store_of(access.settings, access.session.engine)
+        for hash_ in done.kernels:
+            store.remove(hash_)
+    versions = models.vacuum(access.settings.tracking_uri, older_than=older_than, dry_run=limits.dry_run)
+    removed = [*map(_line, done.deletions), *map(_line_of_model, versions)]
+    return Vacuumed(dry_run=limits.dry_run, removed=removed, kernels=len(done.kernels))
