@@ -214,6 +214,45 @@ def _of_model(found: Going, *, dry_run: bool) -> Deletion:
     )
 
 
+def named(found: Deletion) -> str:
+    """`campaign quickstart`, `gemm-forest-nvidia-h200 version 3`."""
+    if found.kind is Kind.MODEL:
+        versions = ", ".join(found.versions)
+        return f"{found.name} version{'s' if len(found.versions) > 1 else ''} {versions}"
+    return f"{found.kind} {found.name}"
+
+
+def dependents(found: Deletion) -> list[str]:
+    """What goes with it, and what stays, one sentence each."""
+    if found.kind is Kind.MODEL:
+        said = [f"{named(found)} would go, with the runs and files." if found.dry_run else f"{named(found)} went."]
+        if found.was_champion:
+            said.append(
+                f"Version {found.next_champion} becomes the champion."
+                if found.next_champion
+                else "There is no earlier champion left: the model has no champion then."
+            )
+        return said
+    parts = [f"{found.rows:,} rows"]
+    if found.kind is Kind.CAMPAIGN:
+        parts = [f"{found.jobs:,} jobs", *([f"{found.rounds} rounds"] if found.rounds > 1 else []), *parts]
+    digest = f" ({found.digest[:12]})" if found.digest else ""
+    said = [f"{named(found)}{digest}: {', '.join(parts)}."]
+    if found.kernels:
+        said.append(f"{found.kernels:,} kernels that nothing else uses go with farm vacuum.")
+    if found.sentinels:
+        said.append(f"{found.sentinels:,} sentinel rows stay: they describe the devices.")
+    if found.running:
+        said.append(f"Workers hold {found.running:,} of the jobs: what they measure of these is lost.")
+    if found.same_name:
+        said.append(f"{found.same_name:,} more campaigns of this name stay.")
+    if found.trained is None:
+        said.append("The model registry does not answer: models may have learned from these rows.")
+    elif found.trained:
+        said.append(f"Models that learned from such rows stay: {', '.join(found.trained)}.")
+    return said
+
+
 def _champion(versions: Sequence[ModelInfo]) -> str | None:
     return next((model.version for model in versions if CHAMPION in model.aliases), None)
 

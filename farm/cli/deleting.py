@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from farm.api import deletions, farm_of
-from farm.api.deletions import DeletedLine, Deletion, DeletionRequest, Kind, RestoreRequest, VacuumRequest
+from farm.api.deletions import (
+    DeletedLine,
+    Deletion,
+    DeletionRequest,
+    Kind,
+    RestoreRequest,
+    VacuumRequest,
+    dependents,
+    named,
+)
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.errors import BadInput, CampaignHasOpenWork
@@ -92,7 +101,7 @@ def _delete(kind: Kind, name: str, *, cancel: bool, yes: bool, dry_run: bool, as
             if found.open_jobs and not cancel:
                 raise CampaignHasOpenWork(name=found.name, jobs=found.open_jobs)
             if not yes:
-                _confirm(f"Delete {_named(found)}?")
+                _confirm(f"Delete {named(found)}?")
             # What was shown is what is deleted, whatever has got its name in the meantime.
             which = found.digest or _versioned(found, name)
             found = farm.ask(deletions.delete, request.model_copy(update={"name": which, "dry_run": False}))
@@ -102,7 +111,7 @@ def _delete(kind: Kind, name: str, *, cancel: bool, yes: bool, dry_run: bool, as
         console.print("Nothing was deleted.")
     else:
         undo = f"farm restore {kind} {_versioned(found, name) or found.name}"
-        console.print(f"{_named(found)} is deleted. Until farm vacuum removes it: {undo}", markup=False)
+        console.print(f"{named(found)} is deleted. Until farm vacuum removes it: {undo}", markup=False)
 
 
 def _versioned(found: Deletion, name: str) -> str:
@@ -118,47 +127,9 @@ def _confirm(question: str) -> None:
         raise typer.Exit(130)
 
 
-def _named(found: Deletion) -> str:
-    if found.kind is Kind.MODEL:
-        versions = ", ".join(found.versions)
-        return f"{found.name} version{'s' if len(found.versions) > 1 else ''} {versions}"
-    return f"{found.kind} {found.name}"
-
-
 def _print_dependents(found: Deletion) -> None:
     for line in dependents(found):
         remarks.print(line, markup=False)
-
-
-def dependents(found: Deletion) -> list[str]:
-    """What goes with it, and what stays, one sentence each."""
-    if found.kind is Kind.MODEL:
-        said = [f"{_named(found)} would go, with the runs and files." if found.dry_run else f"{_named(found)} went."]
-        if found.was_champion:
-            said.append(
-                f"Version {found.next_champion} becomes the champion."
-                if found.next_champion
-                else "There is no earlier champion left: the model has no champion then."
-            )
-        return said
-    parts = [f"{found.rows:,} rows"]
-    if found.kind is Kind.CAMPAIGN:
-        parts = [f"{found.jobs:,} jobs", *([f"{found.rounds} rounds"] if found.rounds > 1 else []), *parts]
-    digest = f" ({found.digest[:12]})" if found.digest else ""
-    said = [f"{_named(found)}{digest}: {', '.join(parts)}."]
-    if found.kernels:
-        said.append(f"{found.kernels:,} kernels that nothing else uses go with farm vacuum.")
-    if found.sentinels:
-        said.append(f"{found.sentinels:,} sentinel rows stay: they describe the devices.")
-    if found.running:
-        said.append(f"Workers hold {found.running:,} of the jobs: what they measure of these is lost.")
-    if found.same_name:
-        said.append(f"{found.same_name:,} more campaigns of this name stay.")
-    if found.trained is None:
-        said.append("The model registry does not answer: models may have learned from these rows.")
-    elif found.trained:
-        said.append(f"Models that learned from such rows stay: {', '.join(found.trained)}.")
-    return said
 
 
 @restore.command("campaign")

@@ -13,6 +13,7 @@ from farm.web.pages import (
     campaigns,
     comparing,
     costs,
+    deletions,
     description,
     devices,
     health,
@@ -23,7 +24,20 @@ from farm.web.pages import (
 )
 from farm.web.pages.rendering import HTML, is_update, rendered
 
-PAGES = (campaigns, submitting, results, devices, health, comparing, costs, models, description, signing, assets)
+PAGES = (
+    campaigns,
+    deletions,
+    submitting,
+    results,
+    devices,
+    health,
+    comparing,
+    costs,
+    models,
+    description,
+    signing,
+    assets,
+)
 
 _TITLES = {
     400: "That cannot be done",

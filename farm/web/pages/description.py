@@ -40,6 +40,9 @@ _EXAMPLES = {
 _BODIES: dict[str, Any] = {
     "campaigns_submit": {"text": "name: …"},
     "campaigns_check": {"text": "name: …"},
+    "deletions_delete": {"kind": "campaign", "name": "quickstart", "dry_run": True},
+    "deletions_restore": {"kind": "campaign", "name": "quickstart"},
+    "deletions_vacuum": {"older_than_s": 2_592_000, "dry_run": True},
     "jobs_retry": {"states": ["dead"]},
     "devices_drain": {"which": ["host:gpu01"]},
     "devices_quarantine": {"which": ["GPU-f168"], "reason": "hot"},

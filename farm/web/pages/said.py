@@ -18,6 +18,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "paused": ("Paused: what is in hand still lands, and no further job starts until it is resumed.",) * 2,
     "resumed": ("It goes on.",) * 2,
     "cancelled": ("Cancelled: nothing more of it is measured. Its results stay.",) * 2,
+    "deleted": ("Deleted. It can be restored below until a vacuum removes it.",) * 2,
+    "restored": ("Restored as it was.",) * 2,
     "unchanged": ("It was so already; nothing changed.",) * 2,
     "retried": (
         "{count} job is open again, with all its attempts before it.",

@@ -34,7 +34,7 @@ NASTY = "<script>alert('x')</script>"
 PAGES = (
     "/", "/campaigns/small", "/campaigns/small/jobs", "/campaigns/small/results", "/campaigns/small/best", "/devices", "/health",
     "/health?any_source=true&type=cpu-test", "/compare", "/cost", "/cost?m=512&n=512&k=512&types=f32", "/models", "/models/nvidia-h200", "/submit", "/api",
-    "/campaigns/nosuch",
+    "/campaigns/nosuch", "/campaigns/small/delete", "/deleted",
 )  # fmt: skip
 
 
@@ -251,6 +251,26 @@ def test_a_campaign_is_paused_resumed_retried_and_cancelled(browser_like: httpx.
     assert "pause, resume or cancel" in done("steer", to="melt")
 
 
+def test_a_campaign_is_deleted_after_a_question_and_restored(browser_like: httpx.Client, filled: int) -> None:
+    asked = browser_like.get("/campaigns/small/delete").text
+    assert "campaign small (" in words(asked)
+    assert "12 jobs, 8 rows" in words(asked)
+    assert "Cancel its 3 open jobs" in words(asked)
+    assert "small has 3 open jobs" in words(browser_like.post("/campaigns/small/delete").text)
+    digest = re.search(r"/campaigns/(\w{12})/delete", asked)
+    assert digest is not None
+    gone = browser_like.post(f"/campaigns/{digest[1]}/delete", data={"cancel": "true"}).text
+    assert "Deleted. It can be restored below" in words(gone)
+    assert "by the web page" in words(gone)
+    assert browser_like.get("/campaigns/small").status_code == 404
+    whole = re.search(r'name="name" value="(\w+)"', gone)
+    assert whole is not None
+    back = words(browser_like.post("/deleted/restore", data={"kind": "campaign", "name": whole[1]}).text)
+    assert "Restored as it was." in back
+    assert "Nothing is deleted." in back
+    assert "cancelled" in words(browser_like.get("/campaigns/small").text)
+
+
 def test_devices_are_taken_out_of_work_with_a_reason_and_back(browser_like: httpx.Client, filled: int) -> None:
     def done(to: str, reason: str = "") -> str:
         return words(browser_like.post("/devices", data={"which": "CPU-1", "to": to, "reason": reason}).text)
@@ -338,20 +358,23 @@ def test_a_role_sees_and_does_no_more_than_it_may(
             'value="pause"' in pages["/campaigns/small"],
             'value="drain"' in pages["/devices"],
             'value="submit"' in pages["/submit"],
+            "/delete" in pages["/campaigns/small"],
         )
         if role is Role.READ:
             for path, form in (
                 ("/campaigns/small/steer", {"to": "pause"}),
                 ("/campaigns/small/retry", {}),
+                ("/campaigns/small/delete", {"cancel": "true"}),
+                ("/deleted/restore", {"kind": "campaign", "name": "small"}),
                 ("/devices", {"which": "CPU-1", "to": "drain"}),
                 ("/submit", {"text": RIGHT, "to": "submit"}),
             ):
                 assert client.post(path, data=form).status_code == 403, path
             assert client.post("/submit", data={"text": RIGHT, "to": "check"}).status_code == 200
     assert seen == {
-        Role.READ: (False, False, False),
-        Role.SUBMIT: (True, False, True),
-        Role.OPERATE: (True, True, True),
+        Role.READ: (False, False, False, False),
+        Role.SUBMIT: (True, False, True, False),
+        Role.OPERATE: (True, True, True, True),
     }
 
 
