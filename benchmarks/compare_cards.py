@@ -43,7 +43,7 @@ def sentinels(engine: Engine, file: Path) -> int:
 def submit_for_all(engine: Engine) -> int:
     """Stores the campaign for each card that the farm has, of whatever type; its id."""
     with engine.connect() as connection:
-        types = sorted({kind for _, kind, _, _ in campaigns.known_devices(connection)})
+        types = sorted({device.type for device in campaigns.known_devices(connection)})
     document = load(CAMPAIGN, limit=10**5).document
     return store(engine, Campaign.from_document({**document, "targets": [{"each": kind} for kind in types]}))
 

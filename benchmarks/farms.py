@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Engine, text
 
-from farm.campaign import Campaign, KnownDevice, load, plan
+from farm.campaign import Campaign, load, plan
 from farm.db import batches, campaigns, devices, migrate
 from farm.db.engine import DISPATCHING, make_engine
 from farm.devices import DeviceKind, DeviceTraits, host_name
@@ -167,7 +167,7 @@ def check(engine: Engine, stack: Stack) -> None:
 def store(engine: Engine, campaign: Campaign) -> int:
     """Submits a campaign to the devices that are there; returns its id."""
     with engine.begin() as connection:
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
         planned = plan(campaign, known, allow_missing=False)
         return campaigns.store(connection, campaign, planned.jobs()).campaign_id
 
@@ -271,7 +271,7 @@ def submit(engine: Engine, file: Path, clock: dict[str, float]) -> int:
     """Reads, expands and stores the campaign; expansion is timed by running through it once more."""
     campaign = load(file, limit=10**7)
     with engine.connect() as connection:
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
     planned = plan(campaign, known, allow_missing=False)
     began = time.perf_counter()
     for job in planned.jobs():

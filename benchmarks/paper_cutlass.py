@@ -31,7 +31,7 @@ from sqlalchemy import Engine
 
 from farm.builds.cache import KernelCache
 from farm.builds.stores import DatabaseStore
-from farm.campaign import Campaign, KnownDevice, load, plan
+from farm.campaign import Campaign, load, plan
 from farm.db import campaigns, duty, jobs, kernels
 
 CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "paper-cutlass.yaml"
@@ -70,7 +70,7 @@ def measured_before(recording: Path | None) -> set[str]:
 def submit(engine: Engine, campaign: Campaign, without: set[str]) -> int:
     """The campaign without what is measured already; its id."""
     with engine.begin() as connection:
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
         planned = plan(campaign, known, allow_missing=False).jobs()
         left = (job for job in planned if job.configuration.canonical not in without)
         return campaigns.store(connection, campaign, left).campaign_id

@@ -23,7 +23,7 @@ from common import markdown, write
 from farms import farm_home
 from sqlalchemy import Engine, text
 
-from farm.campaign import KnownDevice, load, plan
+from farm.campaign import load, plan
 from farm.db import campaigns, devices, measurements
 from farm.importers import dataset
 from farm.measurement import Source
@@ -57,7 +57,7 @@ def land(engine: Engine, campaign_file: Path, recording: Path) -> int:
             )
             for one in reader.devices()
         }
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
         jobs = plan(campaign, known, allow_missing=True).jobs()
         campaign_id = campaigns.store(connection, campaign, jobs).campaign_id
         found = connection.execute(_JOBS, {"id": campaign_id})

@@ -40,7 +40,7 @@ from farms import campaign_text, farm_home
 from sqlalchemy import Engine, text
 
 from farm.broker import queue_of_device, queue_of_type
-from farm.campaign import KnownDevice, load, plan
+from farm.campaign import load, plan
 from farm.db import batches, campaigns, devices
 from farm.db.engine import HASTY, make_engine
 from farm.devices import DeviceIdentity, DeviceKind, DeviceTraits
@@ -194,7 +194,7 @@ def announce_all(engine: Engine, count: int) -> list[int]:
 def submit(engine: Engine, file: Path) -> int:
     campaign = load(file, limit=10**7)
     with engine.begin() as connection:
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
         return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs()).campaign_id
 
 

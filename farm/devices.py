@@ -23,6 +23,16 @@ class Backend(StrEnum):
     CUDA = "cuda"
     RECORDED = "recorded"
 
+    @property
+    def runs_kernels(self) -> bool:
+        """Whether a device of this backend executes kernels: a recording answers without, and needs none built."""
+        return self is not Backend.RECORDED
+
+    @property
+    def type_prefix(self) -> str:
+        """How the normalised types of its devices begin."""
+        return {Backend.CPU: "cpu-", Backend.RECORDED: "recorded-", Backend.CUDA: ""}[self]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTraits:
@@ -90,7 +100,7 @@ def device_type_of(product_name: str, backend: Backend) -> str:
     if backend is Backend.CPU:
         name = re.sub(r"@.*$|\b\d+-Core\b|\b(?:CPU|Processor)\b", " ", name, flags=re.IGNORECASE)
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
-    prefix = {Backend.CPU: "cpu-", Backend.RECORDED: "recorded-", Backend.CUDA: ""}[backend]
+    prefix = backend.type_prefix
     return slug if slug.startswith(prefix) else prefix + slug
 
 

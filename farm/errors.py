@@ -299,7 +299,7 @@ class CanaryFailed(FarmError):
 
 
 class UnknownDeviceSelection(BadInput):
-    """{value!r} does not select devices: {why}. Use auto, cpu, cuda, recorded:FILE, recorded:FILE?scale=0.1 or a GPU's UUID, several with commas."""
+    """{value!r} does not select devices: {why}. Use auto, cpu, cuda, recorded:FILE, recorded:FILE?scale=0.1, recorded:FILE?device=UUID or a GPU's UUID, several with commas."""
 
 
 class CudaUnavailable(ServiceUnavailable):

@@ -27,7 +27,7 @@ from farm.db.states import FailureKind
 from farm.errors import DevicePoisoned, FarmError, InvalidOnDevice, KernelMissing, LeaseLost
 from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
-from farm.measurement import Measurement
+from farm.measurement import Measurement, Source
 from farm.metrics import Metrics
 from workers.canary import SENTINEL_RULES, Sentinel, prove
 from workers.devices import Device
@@ -211,7 +211,8 @@ class Runner:
                 deadline = self._deadline.of(lease.rules.job_seconds, "a job", job_id=job.id)
                 with deadline, self._metrics.time(MEASURING):
                     row = self._device.measure(job.configuration, lease.rules)
-                self._metrics.count(WINDOW, row.window_s)
+                if row.source is not Source.RECORDED:  # a recording's window was another device's
+                    self._metrics.count(WINDOW, row.window_s)
                 outcome.results.append((job, row))
             except DevicePoisoned as error:
                 outcome.failures[job.id] = Failure(FailureKind.KILLED, str(error))

@@ -13,7 +13,7 @@ from farm.api.access import Access
 from farm.api.operation import LARGEST_ID, Document, operation
 from farm.api.sentinels import SentinelNow, sentinel_now
 from farm.builds import versions_of
-from farm.campaign import Campaign, KnownDevice, Plan, PlanSummary, loads, plan
+from farm.campaign import Campaign, Plan, PlanSummary, loads, plan
 from farm.coordinator.outlook import Outlook, Stuck, look, outlooks
 from farm.db import batches, campaigns, devices, duty, jobs, kernels, sentinels
 from farm.db import progress as now
@@ -260,7 +260,7 @@ def _read(access: Access, submission: Submission) -> Campaign:
 def planned(access: Access, campaign: Campaign, *, allow_missing: bool) -> Plan:
     """The campaign against the devices that the farm knows."""
     with access.connect() as connection:
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
     return plan(campaign, known, allow_missing=allow_missing)
 
 

@@ -10,14 +10,11 @@ from farm.campaign.campaign import Campaign
 from farm.campaign.search import Draw, Search, Strategy, baseline_of
 from farm.campaign.summary import PlanSummary, summarise
 from farm.campaign.targets import Target, TargetKind
-from farm.devices import DeviceKind, DeviceTraits
+from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
 from farm.gemm import Problem
 from farm.kernels import FAMILIES, Configuration
 from farm.kernels.binary import Binary
-
-RECORDED_PREFIX = "recorded-"
-"""How the types of devices begin that answer from recordings; see `farm.devices.device_type_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +25,7 @@ class KnownDevice:
     type: str
     host: str
     traits: DeviceTraits
+    backend: Backend
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -70,13 +68,20 @@ class Destination:
     # None: the device has not been seen, and its name does not say.
     kind: DeviceKind | None
     traits: tuple[DeviceTraits, ...]
+    # Of these, the traits of devices that execute kernels: what must be built is built for them.
+    executing: tuple[DeviceTraits, ...]
+
+    @classmethod
+    def of(cls, pool: PoolSpec, devices: Sequence[KnownDevice]) -> Destination:
+        """The pool of these devices, of which there is at least one, all of one kind."""
+        return cls(pool, devices[0].traits.kind, _traits(devices), _executing(devices))
 
     def job(self, configuration: Configuration) -> PlannedJob | None:
         family = FAMILIES[configuration.kernel.family]
         if self.kind is not None and family.kind is not self.kind:
             return None
         reason = why_invalid_on_all(configuration, self.traits) if self.traits else None
-        binaries = () if reason else binaries_for(configuration, self.traits)
+        binaries = () if reason else binaries_for(configuration, self.executing)
         return PlannedJob(configuration, self.pool, reason, binaries=binaries)
 
     def baseline(self, problem: Problem) -> PlannedJob | None:
@@ -91,6 +96,8 @@ class AnyDevice:
 
     # The different traits of each type's devices, by type.
     types: dict[str, tuple[DeviceTraits, ...]]
+    # Of these, the traits of devices that execute kernels.
+    executing: dict[str, tuple[DeviceTraits, ...]]
     _pools: dict[tuple[str, ...], PoolSpec] = field(default_factory=dict, compare=False)
 
     def job(self, configuration: Configuration) -> PlannedJob | None:
@@ -104,7 +111,7 @@ class AnyDevice:
             reason = why_invalid_on_all(configuration, traits)
             if reason is None:
                 valid.append(name)
-                binaries |= dict.fromkeys(binaries_for(configuration, traits))
+                binaries |= dict.fromkeys(binaries_for(configuration, self.executing[name]))
             else:
                 first_reason = first_reason or reason
         if not of_kind:
@@ -118,7 +125,7 @@ class AnyDevice:
 
 
 def binaries_for(configuration: Configuration, traits: Sequence[DeviceTraits]) -> tuple[Binary, ...]:
-    """What must be built for those of these devices that can run it; nothing for families that build nothing ahead."""
+    """What must be built for those of these traits that can run it; nothing for families that build nothing ahead."""
     if FAMILIES[configuration.kernel.family].binary is None:
         return ()
     needed = (configuration.binary(device) for device in traits if configuration.why_invalid(device) is None)
@@ -256,17 +263,16 @@ def _resolved(
     match target.kind:
         case TargetKind.ANY:
             # A recording is no measurement: it answers `any` only where there is nothing that measures.
-            measuring = [d for d in matching if not d.type.startswith(RECORDED_PREFIX)] or matching
-            types = sorted({d.type for d in measuring})
+            measuring = [d for d in matching if d.backend.runs_kernels] or matching
+            of = {name: [d for d in measuring if d.type == name] for name in sorted({d.type for d in measuring})}
             if campaign.search is not None:  # which kernel is best differs from type to type
-                of = {name: [d for d in measuring if d.type == name] for name in types}
-                return [Destination(PoolSpec.of_types([n]), of[n][0].traits.kind, _traits(of[n])) for n in types]
-            return [AnyDevice({name: _traits([d for d in measuring if d.type == name]) for name in types})]
+                return [Destination.of(PoolSpec.of_types([name]), of[name]) for name in of]
+            return [AnyDevice({n: _traits(of[n]) for n in of}, {n: _executing(of[n]) for n in of})]
         case TargetKind.TYPE:
-            return [Destination(PoolSpec.of_types([target.value]), matching[0].traits.kind, _traits(matching))]
+            return [Destination.of(PoolSpec.of_types([target.value]), matching)]
         case TargetKind.EACH | TargetKind.HOST | TargetKind.DEVICE:
             in_order = sorted(matching, key=lambda d: d.uuid)
-            return [Destination(PoolSpec.of_device(d.uuid), d.traits.kind, (d.traits,)) for d in in_order]
+            return [Destination.of(PoolSpec.of_device(d.uuid), [d]) for d in in_order]
 
 
 def _matches(target: Target, device: KnownDevice) -> bool:
@@ -285,12 +291,16 @@ def _traits(devices: Sequence[KnownDevice]) -> tuple[DeviceTraits, ...]:
     return tuple(dict.fromkeys(d.traits for d in devices))
 
 
+def _executing(devices: Sequence[KnownDevice]) -> tuple[DeviceTraits, ...]:
+    return _traits([d for d in devices if d.backend.runs_kernels])
+
+
 def _missing(target: Target, devices: Sequence[KnownDevice], campaign: Campaign, allow_missing: bool) -> Destination:
     """The pool of a device that has not been seen yet, where the target names one and it may be missing."""
     if allow_missing and target.kind is TargetKind.TYPE:
-        return Destination(PoolSpec.of_types([target.value]), _kind_named_by(target.value), ())
+        return Destination(PoolSpec.of_types([target.value]), _kind_named_by(target.value), (), ())
     if allow_missing and target.kind is TargetKind.DEVICE:
-        return Destination(PoolSpec.of_device(target.value), _kind_named_by(target.value), ())
+        return Destination(PoolSpec.of_device(target.value), _kind_named_by(target.value), (), ())
     needs_devices = target.kind not in (TargetKind.TYPE, TargetKind.DEVICE)
     error = TargetNeedsDevices if needs_devices else NoSuchTarget
     raise error(path=campaign.where, line=target.line, target=target, known=_known(devices))

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, text
 
 from farm.campaign import Campaign, InvalidGroup, KnownDevice, Plan, PlanSummary, Target, TargetKind, plan
 from farm.campaign.campaign import in_order
-from farm.campaign.plan import RECORDED_PREFIX, why_invalid_on_all
+from farm.campaign.plan import why_invalid_on_all
 from farm.campaign.summary import MOST_REASONS, Reasons
 from farm.compare import reading
 from farm.compare.gathering import Gathered
@@ -81,7 +81,7 @@ class Fill:
 def fills(engine: Engine, gathered: Gathered, *, owner: str) -> list[Fill]:
     """One for each side that lacks something. What was gathered must be for filling. Raises `FillTooLarge`."""
     with engine.connect() as connection:
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
     found = list[Fill]()
     for name in gathered.sides:
         missing = gathered.missing(name)
@@ -169,7 +169,7 @@ def _why_not(side: Side, devices: Sequence[KnownDevice], *, any_source: bool) ->
         return "imported rows come from files"
     if not devices:
         return "no worker has announced such a device: what there is was measured elsewhere"
-    made = {Source.RECORDED if device.type.startswith(RECORDED_PREFIX) else Source.MEASURED for device in devices}
+    made = {Source.MEASURED if device.backend.runs_kernels else Source.RECORDED for device in devices}
     taken = {source} if source is not None else set(Source) if any_source else {Source.MEASURED}
     if not made & taken:
         return f"what its devices answer is {' or '.join(sorted(made))}, and takes part with --any-source or source=…"

@@ -10,26 +10,29 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from farm.campaign import Campaign, PlannedJob, PoolSpec
+from farm.campaign import Campaign, KnownDevice, PlannedJob, PoolSpec
 from farm.db import archive, rounds, staging
 from farm.db.imports import UUID_PREFIX
 from farm.db.states import OPEN_JOB_STATES, CampaignState, JobState
-from farm.devices import DeviceTraits
+from farm.devices import Backend, DeviceTraits
 from farm.errors import NoSuchCampaign
 from farm.kernels.binary import BUILT_WITH, Versions
 
 _DEVICES = text(f"""
-SELECT d.uuid, d.type, h.name AS host, d.traits FROM devices d JOIN hosts h ON h.id = d.host_id
+SELECT d.uuid, d.type, h.name AS host, d.traits, d.backend FROM devices d JOIN hosts h ON h.id = d.host_id
 WHERE NOT starts_with(d.uuid, '{UUID_PREFIX}') ORDER BY d.id
 """)
 
 
-def known_devices(connection: Connection) -> list[tuple[str, str, str, DeviceTraits]]:
-    """(uuid, type, host, traits) of each device that was ever announced: what targets are resolved against.
+def known_devices(connection: Connection) -> list[KnownDevice]:
+    """Each device that was ever announced: what targets are resolved against.
 
     Devices of imports are none of these.
     """
-    return [(row.uuid, row.type, row.host, DeviceTraits.from_json(row.traits)) for row in connection.execute(_DEVICES)]
+    return [
+        KnownDevice(row.uuid, row.type, row.host, DeviceTraits.from_json(row.traits), Backend(row.backend))
+        for row in connection.execute(_DEVICES)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
+from farm.devices import Backend
+
 BREAK_SECONDS = 60.0
 """A device that had nothing to do between two batches for longer than this is not expected to measure then."""
 
@@ -22,10 +24,15 @@ MOST_ROWS_LATELY = 50_000
 LATELY_SECONDS = 600.0
 """What `lately` looks back to."""
 
+_REPLAYING = [backend.value for backend in Backend if not backend.runs_kernels]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """What a device did with its time. Only devices whose rows say that they were inside a window have one."""
+    """What a device did with its time. Only devices whose rows say that they were inside a window have one.
+
+    A recording has none: its rows say how long another device measured, and its batches how long it took to look them up.
+    """
 
     device_id: int
     device_uuid: str
@@ -64,7 +71,7 @@ WITH latest AS MATERIALIZED ({latest}), began AS (
 )
 SELECT s.device_id, d.uuid AS device_uuid, h.name AS host, sum(r.window_s) AS window_s, s.wall_s
 FROM spans s JOIN latest r ON r.device_id = s.device_id AND r.measured_at BETWEEN s.first AND s.last
-JOIN devices d ON d.id = s.device_id JOIN hosts h ON h.id = d.host_id
+JOIN devices d ON d.id = s.device_id AND d.backend <> ALL(:replaying) JOIN hosts h ON h.id = d.host_id
 GROUP BY s.device_id, d.uuid, h.name, s.wall_s HAVING sum(r.window_s) > 0 ORDER BY h.name, d.uuid
 """
 # The index has the rows of one campaign in the order in which they were written, and read backwards it gives the latest.
@@ -93,12 +100,12 @@ _LATELY = text(
 
 def of_campaign(connection: Connection, campaign_id: int, *, most_rows: int = MOST_ROWS) -> list[Duty]:
     """The duty of each device that measured for a campaign, by host and device."""
-    parameters = {"campaign_id": campaign_id, "most": most_rows, "break": BREAK_SECONDS}
+    parameters = {"campaign_id": campaign_id, "most": most_rows, "break": BREAK_SECONDS, "replaying": _REPLAYING}
     return [Duty(**row) for row in connection.execute(_OF_CAMPAIGN, parameters).mappings()]
 
 
 def lately(connection: Connection, *, seconds: float = LATELY_SECONDS) -> dict[int, Duty]:
     """The duty of each device that measured in the last ten minutes, by its id."""
-    parameters = {"lately": seconds, "most": MOST_ROWS_LATELY, "break": BREAK_SECONDS}
+    parameters = {"lately": seconds, "most": MOST_ROWS_LATELY, "break": BREAK_SECONDS, "replaying": _REPLAYING}
     found = (Duty(**row) for row in connection.execute(_LATELY, parameters).mappings())
     return {duty.device_id: duty for duty in found}

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, text
 
 from farm.campaign import Destination, PlannedJob, PoolSpec, Search
 from farm.db import staging
-from farm.devices import DeviceKind, DeviceTraits
+from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.gemm import Problem
 from farm.kernels import FAMILIES, Configuration
 from farm.measurement import MeasuringRules
@@ -174,7 +174,7 @@ def _next_lanes(
 
 
 _POOL = text("SELECT name, device_types, device_uuid FROM pools WHERE id = :pool_id")
-_TRAITS = text("SELECT DISTINCT traits FROM devices WHERE type = ANY(:device_types) OR uuid = :device_uuid")
+_TRAITS = text("SELECT DISTINCT traits, backend FROM devices WHERE type = ANY(:device_types) OR uuid = :device_uuid")
 _PROBLEMS = text(f"""
 SELECT DISTINCT {PROBLEM} FROM lanes l JOIN jobs j ON j.lane_id = l.id JOIN configurations c ON c.id = j.configuration_id
 WHERE l.campaign_id = :campaign_id AND l.pool_id = :pool_id AND l.round = 0
@@ -196,8 +196,10 @@ def _destination(connection: Connection, pool: Row[Any]) -> Destination | None:
     """The pool with the traits of its devices; None where none of them is known."""
     spec = PoolSpec(pool.name, None if pool.device_types is None else tuple(pool.device_types), pool.device_uuid)
     found = connection.execute(_TRAITS, {"device_types": pool.device_types, "device_uuid": pool.device_uuid})
-    traits = tuple(DeviceTraits.from_json(row.traits) for row in found)
-    return Destination(spec, traits[0].kind, traits) if traits else None
+    backend_of = {DeviceTraits.from_json(row.traits): Backend(row.backend) for row in found}
+    traits = tuple(backend_of)
+    executing = tuple(one for one, backend in backend_of.items() if backend.runs_kernels)
+    return Destination(spec, traits[0].kind, traits, executing) if traits else None
 
 
 def problem_of(row: Mapping[str, Any]) -> Problem:

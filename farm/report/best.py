@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from farm.campaign import Campaign, KnownDevice, plan
+from farm.campaign import Campaign, plan
 from farm.campaign.search import BASELINE
 from farm.db import campaigns
 from farm.db.rounds import PROBLEM, problem_of
@@ -260,7 +260,7 @@ def _stored(connection: Connection, parameters: Mapping[str, Any]) -> Iterator[t
 
 def _expanded(connection: Connection, campaign: Campaign) -> Iterator[tuple[Where, uuid.UUID]]:
     """Every kernel of every problem that can run on the devices there are, from the campaign itself."""
-    known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+    known = campaigns.known_devices(connection)
     type_of = {device.uuid: device.type for device in known}
     planned = plan(campaign, known, allow_missing=True)
     for problem, configurations in groupby(campaign.configurations(), key=lambda configuration: configuration.problem):

@@ -25,7 +25,7 @@ import chaos
 from chaos.mischief import CLOCK_AHEAD_S, FOLDER
 from chaos.workload import Workload
 from farm.broker import queue_of_device, queue_of_type
-from farm.campaign import Campaign, KnownDevice, plan
+from farm.campaign import Campaign, plan
 from farm.db import campaigns, devices
 from farm.db.engine import make_engine
 from farm.services import ServiceUrls, prepare_database, services
@@ -303,7 +303,7 @@ class Farm:
 
     def submit(self, campaign: Campaign) -> campaigns.Stored:
         with self.engine.begin() as connection:
-            known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+            known = campaigns.known_devices(connection)
             return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
 
     def live_devices(self) -> int:

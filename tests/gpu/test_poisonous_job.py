@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from homes import embedded_settings, environment, eventually, need_embedded_services, processes_under
 
-from farm.campaign import Campaign, KnownDevice, plan
+from farm.campaign import Campaign, plan
 from farm.db import campaigns, devices, jobs
 from farm.db.engine import make_engine
 from farm.db.states import JobState
@@ -65,7 +65,7 @@ def test_jobs_that_are_at_fault_harm_only_themselves(monkeypatch: pytest.MonkeyP
 
                 eventually(live, 120)
                 with engine.begin() as connection:
-                    known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+                    known = campaigns.known_devices(connection)
                     planned = plan(Campaign.from_document(CAMPAIGN), known, allow_missing=False)
                     campaign_id = campaigns.store(connection, planned.campaign, planned.jobs()).campaign_id
 

@@ -38,7 +38,7 @@ def announce(engine: Engine) -> Callable[[DeviceIdentity], int]:
 def submit(engine: Engine) -> Callable[[Campaign], campaigns.Stored]:
     def submitted(campaign: Campaign) -> campaigns.Stored:
         with engine.begin() as connection:
-            known: Sequence[KnownDevice] = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+            known: Sequence[KnownDevice] = campaigns.known_devices(connection)
             return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
 
     return submitted

@@ -11,7 +11,7 @@ from programs import COORDINATOR, FARM_WORKER, programs
 from sqlalchemy import Engine, text
 
 import farm
-from farm.campaign import Campaign, KnownDevice, load, plan
+from farm.campaign import Campaign, load, plan
 from farm.db import campaigns, devices
 from farm.db.states import DeviceState
 from farm.services import ServiceUrls
@@ -32,7 +32,7 @@ def two_devices(tmp_path: Path) -> str:
 
 def submit(engine: Engine, campaign: Campaign) -> int:
     with engine.begin() as connection:
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
         made = plan(campaign, known, allow_missing=False)
         return campaigns.store(connection, campaign, made.jobs()).campaign_id
 

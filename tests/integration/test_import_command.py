@@ -26,7 +26,7 @@ from sqlalchemy.exc import OperationalError
 from test_batches import land, leased
 
 import farm
-from farm.campaign import Campaign, KnownDevice, PoolSpec, plan
+from farm.campaign import Campaign, PoolSpec, plan
 from farm.db import campaigns, devices, gauges, measurements, trainings
 from farm.db.campaigns import Stored
 from farm.db.states import DeviceState
@@ -333,7 +333,7 @@ def test_devices_of_an_import_are_no_targets(engine: Engine, target: str | dict[
         document(targets=[target] if isinstance(target, dict) else target, kernels=[{"family": "tiled", "tile": 16}])
     )
     with engine.connect() as connection:
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
     with pytest.raises(NoSuchTarget, match="no worker has announced a device yet"):
         plan(asked, known, allow_missing=False)
 
@@ -346,7 +346,7 @@ def test_a_campaign_for_any_device_has_the_pool_of_the_farms_own(
     announce(replace(cpu(), uuid="GPU-1", type="nvidia-l4", backend=Backend.CUDA, traits=traits))
     asked = Campaign.from_document(document(kernels=[{"family": "tiled", "tile": 16}]))
     with engine.connect() as connection:
-        known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
     jobs = list(plan(asked, known, allow_missing=False).jobs())
     assert {job.pool for job in jobs} == {PoolSpec.of_types(["nvidia-l4"])}
 

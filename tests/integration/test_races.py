@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, text
 from test_batches import claim, counts, expire, form, leased, rows
 from test_runner import Scripted
 
-from farm.campaign import Campaign, KnownDevice, plan
+from farm.campaign import Campaign, plan
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.db import batches, campaigns, devices, jobs, kernels
@@ -86,7 +86,7 @@ def each_round(engine: Engine, device: int, submit: Submit) -> Callable[[int], I
 
 def store(engine: Engine, campaign: Campaign) -> Stored:
     with engine.begin() as connection:
-        known = [KnownDevice(*found) for found in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
         return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=True).jobs())
 
 

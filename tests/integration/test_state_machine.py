@@ -34,7 +34,7 @@ from hypothesis.stateful import (
 from samples import ahead, card, cpu, document, row
 from sqlalchemy import Connection, Engine, event, text
 
-from farm.campaign import Campaign, KnownDevice, plan
+from farm.campaign import Campaign, plan
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.coordinator.schedule import Schedule
@@ -234,7 +234,7 @@ class FarmMachine(RuleBasedStateMachine):
         campaign = Campaign.from_document({**base.document, "priority": priority})
         assert campaign.digest == base.digest
         with self.transaction(dies=dies) as connection:
-            known = [KnownDevice(*device) for device in campaigns.known_devices(connection)]
+            known = campaigns.known_devices(connection)
             planned = list(plan(campaign, known, allow_missing=False).jobs())
             stored = campaigns.store(connection, campaign, planned)
         if dies:

@@ -14,7 +14,7 @@ from programs import kill_in_a_batch, measuring
 from sqlalchemy import Engine, text
 
 import farm
-from farm.campaign import KnownDevice, load, plan
+from farm.campaign import load, plan
 from farm.db import campaigns, devices
 from farm.db.engine import make_engine
 from farm.db.states import OPEN_JOB_STATES
@@ -56,7 +56,7 @@ def test_a_killed_child_costs_its_job_one_attempt_and_nothing_else(monkeypatch: 
                 wait_for(live, stack)
                 campaign = load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000)
                 with engine.begin() as connection:
-                    known = [KnownDevice(*row) for row in campaigns.known_devices(connection)]
+                    known = campaigns.known_devices(connection)
                     jobs = plan(campaign, known, allow_missing=False).jobs()
                     stored = campaigns.store(connection, campaign, jobs)
                 kill_in_a_batch(engine, lambda: measuring(stack.pids()["workers"]))

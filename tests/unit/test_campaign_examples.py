@@ -10,7 +10,7 @@ import pytest
 from farm.campaign import Campaign, KnownDevice, Search, Strategy, load, plan, shape_sets
 from farm.campaign.expressions import PROBLEM_NAMES
 from farm.campaign.schema import AxesFields, CampaignFields, ListFields, ShapesFields
-from farm.devices import DeviceKind, DeviceTraits
+from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.kernels import FAMILIES
 from farm.measurement import MeasuringRules
 
@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "campaigns").glob("*.yaml"))
 DOCS = (ROOT / "docs" / "campaigns.md").read_text()
 
-CPU = KnownDevice("CPU-1", "cpu-laptop", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**33, threads=2))
+CPU = KnownDevice(
+    "CPU-1", "cpu-laptop", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**33, threads=2), Backend.CPU
+)
 GPU = KnownDevice(
     "GPU-1",
     "nvidia-h200",
@@ -26,6 +28,7 @@ GPU = KnownDevice(
     DeviceTraits(
         kind=DeviceKind.CUDA, memory_bytes=2**37, max_threads_per_block=1024, shared_memory_per_block_bytes=227 * 1024
     ),
+    Backend.CUDA,
 )
 
 

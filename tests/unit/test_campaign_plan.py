@@ -10,20 +10,26 @@ from pathlib import Path
 import pytest
 
 from farm.campaign import Campaign, KnownDevice, PoolSpec, load, plan
-from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
+from farm.devices import Backend, DeviceKind, DeviceTraits, traits_of_capability
 from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
 
-CPU = KnownDevice("CPU-1", "cpu-amd-epyc", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=2))
+CPU = KnownDevice(
+    "CPU-1", "cpu-amd-epyc", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=2), Backend.CPU
+)
 GPU_TRAITS = DeviceTraits(
     kind=DeviceKind.CUDA, memory_bytes=2**34, max_threads_per_block=1024, shared_memory_per_block_bytes=100 * 1024
 )
-H200 = KnownDevice("GPU-1", "nvidia-h200", "gpu01", GPU_TRAITS)
-H200_TWIN = KnownDevice("GPU-2", "nvidia-h200", "gpu02", GPU_TRAITS)
+H200 = KnownDevice("GPU-1", "nvidia-h200", "gpu01", GPU_TRAITS, Backend.CUDA)
+H200_TWIN = KnownDevice("GPU-2", "nvidia-h200", "gpu02", GPU_TRAITS, Backend.CUDA)
 # A card on which a tile of 32 in f64 does not fit.
 SMALL = KnownDevice(
-    "GPU-3", "nvidia-small", "gpu02", dataclasses.replace(GPU_TRAITS, shared_memory_per_block_bytes=12 * 1024)
+    "GPU-3",
+    "nvidia-small",
+    "gpu02",
+    dataclasses.replace(GPU_TRAITS, shared_memory_per_block_bytes=12 * 1024),
+    Backend.CUDA,
 )
-RECORDED = KnownDevice("REC-1", "recorded-nvidia-h200", "box", GPU_TRAITS)
+RECORDED = KnownDevice("REC-1", "recorded-nvidia-h200", "box", GPU_TRAITS, Backend.RECORDED)
 
 
 def campaign_of(**fields) -> Campaign:
@@ -163,7 +169,7 @@ def test_a_missing_type_or_device_may_be_waited_for(target, pool):
 
 
 def card(name: str, capability: tuple[int, int] = (9, 0)) -> KnownDevice:
-    return KnownDevice(f"GPU-{name}", name, "gpu01", traits_of_capability(capability))
+    return KnownDevice(f"GPU-{name}", name, "gpu01", traits_of_capability(capability), Backend.CUDA)
 
 
 F16 = {"shapes": ["512x512x512", "1024x512x512"], "types": ["f16"]}
@@ -273,3 +279,23 @@ def test_invalid_jobs_take_no_time():
 def test_a_summary_becomes_json():
     summary = plan(campaign_of(), [H200], allow_missing=False).summary()
     assert asdict(summary)["counts"] == ({"family": "tiled", "pool": "type:nvidia-h200", "jobs": 1, "invalid": 0},)
+
+
+AHEAD = {"family": "cutlass", "tile_m": 128, "tile_n": 128, "tile_k": 8, "warp_m": 32, "warp_n": 64, "stages": 2}
+RECORDED_HOPPER = KnownDevice("REC-2", "recorded-nvidia-h200", "box", traits_of_capability((9, 0)), Backend.RECORDED)
+HOPPER = KnownDevice("GPU-9", "nvidia-h200", "gpu01", traits_of_capability((9, 0)), Backend.CUDA)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    ["any", [{"type": "recorded-nvidia-h200"}], [{"each": "recorded-nvidia-h200"}], [{"device": "REC-2"}]],
+)
+@pytest.mark.parametrize("search", [None, {"strategy": "grid"}])
+def test_a_recording_needs_no_kernels_built(targets: object, search: object):
+    fields = {"targets": targets, "kernels": AHEAD, "problems": {"shapes": ["512x512x512"], "types": "f32"}}
+    campaign = campaign_of(**fields, **({"search": search} if search else {}))
+    jobs = list(plan(campaign, [RECORDED_HOPPER], allow_missing=False).jobs())
+    assert next(j.configuration.kernel.family for j in jobs if j.invalid_reason is None) == "cutlass"
+    assert [j.binaries for j in jobs] == [()] * len(jobs)
+    (job, *_) = plan(campaign_of(**{**fields, "targets": "any"}), [HOPPER], allow_missing=False).jobs()
+    assert job.binaries

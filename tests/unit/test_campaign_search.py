@@ -16,17 +16,19 @@ from hypothesis import strategies as st
 
 from farm.campaign import Campaign, KnownDevice, Search, Strategy, load, plan
 from farm.campaign.search import Draw
-from farm.devices import DeviceKind, DeviceTraits
+from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
 
-CPU = KnownDevice("CPU-1", "cpu-x", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=4))
+CPU = KnownDevice(
+    "CPU-1", "cpu-x", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=4), Backend.CPU
+)
 GPU_TRAITS = DeviceTraits(
     kind=DeviceKind.CUDA, memory_bytes=2**34, max_threads_per_block=256, compute_capability=(9, 0)
 )
-GPU = KnownDevice("GPU-1", "nvidia-h200", "gpu01", GPU_TRAITS)
-OTHER_GPU = KnownDevice("GPU-2", "nvidia-l4", "gpu02", GPU_TRAITS)
+GPU = KnownDevice("GPU-1", "nvidia-h200", "gpu01", GPU_TRAITS, Backend.CUDA)
+OTHER_GPU = KnownDevice("GPU-2", "nvidia-l4", "gpu02", GPU_TRAITS, Backend.CUDA)
 
 
 def campaign_of(search: dict[str, object] | None, **fields: object) -> Campaign:
@@ -202,7 +204,11 @@ def test_the_baseline_is_in_the_round_that_has_the_campaign_s_own_rules_and_on_g
 
 def test_a_problem_that_cublaslt_cannot_compute_has_no_baseline() -> None:
     old = KnownDevice(
-        "GPU-9", "nvidia-t4", "old", DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**34, compute_capability=(7, 5))
+        "GPU-9",
+        "nvidia-t4",
+        "old",
+        DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**34, compute_capability=(7, 5)),
+        Backend.CUDA,
     )
     fields = {
         "problems": {"shapes": "256x256x256", "types": "bf16"},

@@ -207,3 +207,49 @@ def test_an_empty_recording_is_refused(tmp_path: Path) -> None:
 def test_a_column_that_recordings_lack_is_not_written_silently(tmp_path: Path) -> None:
     with pytest.raises(FarmError, match="watts"):
         write_recording(tmp_path / "rows.parquet", [{**rows(1)[0], "watts": 3.0}], H200)
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """As `farm results` exports it: with details, versions and devices; of two cards, each with both configurations."""
+    file, configuration = tmp_path / "exported.parquet", configurations(2)
+    made = [
+        {"configuration": c, "runtime_ms": card + i, "cost_s": 0.25, "window_s": 0.2}
+        for card in (1.0, 2.0)
+        for i, c in enumerate(configuration)
+    ]
+    write_recording(file, made, H200)
+    table = pq.read_table(file)
+    details = [json.dumps({"registers": 32 + i, "occupancy": 0.5}) for i in range(3)] + [None]
+    for name, values in (
+        ("details", details),
+        ("environment", [json.dumps({"driver": "580"})] * 4),
+        ("device_uuid", ["GPU-1", "GPU-1", "GPU-2", "GPU-2"]),
+    ):
+        table = table.append_column(name, [values])
+    pq.write_table(table, file)
+    return file
+
+
+def test_a_row_carries_the_details_versions_and_device_seconds_that_were_recorded(exported: Path) -> None:
+    device = recorded.RecordedDevice(recorded.identify(exported, 0, "GPU-1"))
+    device.open()
+    row = device.measure(configurations(2)[1], RULES)
+    assert row.details == {"registers": 33, "occupancy": 0.5}
+    assert (row.environment["driver"], row.environment["recording"]) == ("580", "exported.parquet")
+    assert (row.cost_s, row.window_s) == (0.25, 0.2)
+    assert opened(exported).measure(configurations(2)[1], RULES).details == {}
+
+
+def test_one_device_of_a_recording_answers_with_its_own_rows(exported: Path) -> None:
+    identities = [recorded.identify(exported, 0, name) for name in (None, "GPU-1", "GPU-2")]
+    assert len({identity.uuid for identity in identities}) == 3
+    assert [identity.facts["rows"] for identity in identities] == [4, 2, 2]
+    answers = []
+    for identity in identities:
+        device = recorded.RecordedDevice(identity)
+        device.open()
+        answers.append([device.measure(c, RULES).runtime_ms for c in configurations(2)])
+    assert answers == [[2.0, 3.0], [1.0, 2.0], [2.0, 3.0]]
+    with pytest.raises(BadRecording, match=r"no rows of GPU-3, but of GPU-1, GPU-2"):
+        recorded.identify(exported, 0, "GPU-3")

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from farm.campaign import Campaign, KnownDevice, load, plan
-from farm.devices import DeviceKind, DeviceTraits
+from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import BadKernelParameter, CampaignFileError
 from farm.gemm import INPUT_TYPES, ElementTypes, Layout, Problem, Shape
 from farm.kernels import FAMILIES, Configuration, Kernel
@@ -397,7 +397,7 @@ def test_a_dry_run_shows_the_rules_reasons():
             "kernels": {"family": "cutlass", "warp_m": [8, 64], "stages": ["2..10"]},
         }
     )
-    devices = [KnownDevice("GPU-1", "nvidia-l40s", "gpu01", L40S)]
+    devices = [KnownDevice("GPU-1", "nvidia-l40s", "gpu01", L40S, Backend.CUDA)]
     invalid = plan(campaign, devices, allow_missing=False).summary().invalid
     assert [(group.count, group.reason) for group in invalid] == [
         (9, "cutlass needs warp_m to be a multiple of 16 for f16 multiplied by 16x8x16 instructions, not 8"),

@@ -14,13 +14,15 @@ from command_tree import top_level
 import farm
 from farm.campaign import Campaign, KnownDevice, load, plan
 from farm.cli.measure import rules_of
-from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
+from farm.devices import Backend, DeviceKind, DeviceTraits, traits_of_capability
 from farm.kernels import FAMILIES, Configuration
 from farm.repro import repro_command
 
 EXAMPLES = sorted((Path(farm.__file__).parent.parent / "examples" / "campaigns").glob("*.yaml"))
 DEVICES = [
-    KnownDevice("CPU-1", "cpu-laptop", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**33, threads=2)),
+    KnownDevice(
+        "CPU-1", "cpu-laptop", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**33, threads=2), Backend.CPU
+    ),
     KnownDevice(
         "GPU-1",
         "nvidia-t4",
@@ -32,9 +34,10 @@ DEVICES = [
             max_threads_per_block=1024,
             shared_memory_per_block_bytes=64 * 1024,
         ),
+        Backend.CUDA,
     ),
 ]
-H200 = KnownDevice("GPU-2", "nvidia-h200", "gpu02", traits_of_capability((9, 0)))
+H200 = KnownDevice("GPU-2", "nvidia-h200", "gpu02", traits_of_capability((9, 0)), Backend.CUDA)
 each_example = pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, text
 
 from farm.api import OPERATIONS, PREFIX, Operation
 from farm.api.access import Access
-from farm.campaign import Campaign, KnownDevice, plan
+from farm.campaign import Campaign, plan
 from farm.db import batches, campaigns, deletions, devices, tokens
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
@@ -84,7 +84,7 @@ def fill(engine: Engine) -> None:
 
 def _submit(engine: Engine, name: str, m: int) -> Stored:
     with engine.begin() as connection:
-        known = [KnownDevice(*found) for found in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
         problems = {"m": m, "n": 64, "k": [32, 64], "types": ["f32"]}
         campaign = Campaign.from_document(document(name=name, problems=problems))
         return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())

@@ -24,7 +24,8 @@ def discover(selection: str) -> list[DeviceIdentity]:
     """The devices that a selection names, each once, in its order. No context is created and CuPy is not imported.
 
     `auto`: every CUDA device, or where none can be used the CPU. `cpu`. `cuda`: every CUDA device. `recorded:FILE` and
-    `recorded:FILE?scale=0.1`: a recording, answering after that share of the recorded time. A UUID. Several with commas.
+    `recorded:FILE?scale=0.1`: a recording, answering after that share of the recorded time; `recorded:FILE?device=UUID`:
+    those of its rows that were measured on that device. A UUID. Several with commas.
 
     Raises `UnknownDeviceSelection`, `NoSuchDevice`, `CudaUnavailable`, and for recordings `BadRecording` and
     `MissingColumns`.
@@ -83,8 +84,8 @@ def _named(uuid: str) -> DeviceIdentity:
 def _recording(text: str, selection: str) -> DeviceIdentity:
     file, mark, query = text.partition("?")
     options = parse_qs(query, keep_blank_values=True, strict_parsing=False)
-    unknown = sorted(set(options) - {"scale"})
-    if not file or unknown or (mark and "scale" not in options):
+    unknown = sorted(set(options) - {"scale", "device"})
+    if not file or unknown or (mark and not options):
         why = f"a recording has no option {', '.join(unknown)}" if unknown else "a recording is written recorded:FILE"
         raise UnknownDeviceSelection(value=selection, why=why)
     given = options.get("scale", ["0"])[-1]
@@ -94,7 +95,7 @@ def _recording(text: str, selection: str) -> DeviceIdentity:
         scale = -1.0
     if not 0 <= scale <= 1000:
         raise UnknownDeviceSelection(value=selection, why=f"scale is {given!r}, and must be a number from 0 to 1000")
-    return recorded.identify(Path(file), scale)
+    return recorded.identify(Path(file), scale, options.get("device", [None])[-1])
 
 
 def open_device(identity: DeviceIdentity, kernels: Kernels | None = None) -> Device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from farm.devices import Backend, DeviceIdentity, device_type_of
@@ -17,7 +20,7 @@ from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, Source
 from farm.recording import CONFIGURATION_COLUMNS
 from workers.devices import recording
-from workers.devices.recording import ID_COLUMN, RESULT_COLUMNS
+from workers.devices.recording import DEVICE_COLUMN, ID_COLUMN, JSON_COLUMNS, RESULT_COLUMNS
 from workers.measure.explain import Explanation
 
 _RECORDINGS = uuid.UUID("0d2b7b0a-52f2-4b0e-8a54-6b7c1f1d7a10")  # the name space of recorded devices
@@ -31,18 +34,23 @@ _DEFAULTS: dict[str, Any] = {
     "l2": "cold",
     "distribution": "uniform",
     "seed": 0,
+    "cost_s": 0.0,
 }
 
 
-def identify(path: Path, scale: float) -> DeviceIdentity:
-    """The device of a recording. Raises `BadRecording`, `MissingColumns`."""
+def identify(path: Path, scale: float, device: str | None = None) -> DeviceIdentity:
+    """The device of a recording, or of those of its rows that were measured on `device`.
+
+    Raises `BadRecording`, `MissingColumns`.
+    """
     path = path.absolute()
     if not path.is_file():
         raise BadRecording(path=path, why="there is no such file")
     recording.columns_of(path)
     origin = recording.provenance_of(path)
+    of = str(recording.content_id(path)) + (f"?device={device}" if device else "")
     return DeviceIdentity(
-        uuid=f"REC-{uuid.uuid5(_RECORDINGS, str(recording.content_id(path)))}",
+        uuid=f"REC-{uuid.uuid5(_RECORDINGS, of)}",
         type=device_type_of(origin.device_type, Backend.RECORDED),
         name=f"recording of {origin.device_name}",
         backend=Backend.RECORDED,
@@ -50,11 +58,19 @@ def identify(path: Path, scale: float) -> DeviceIdentity:
         facts={
             "recording": str(path),
             "scale": scale,
-            "rows": recording.row_count(path),
+            "rows": recording.row_count(path) if device is None else _rows_of(path, device),
             "recorded_type": origin.device_type,
+            **({} if device is None else {"recorded_device": device}),
             "provenance": origin.provenance,
         },
     )
+
+
+def _rows_of(path: Path, device: str) -> int:
+    found = recording.devices_in(path)
+    if device not in found:
+        raise BadRecording(path=path, why=f"it has no rows of {device}, but of {', '.join(found) or 'no named device'}")
+    return found[device]
 
 
 class RecordedDevice:
@@ -67,7 +83,7 @@ class RecordedDevice:
         self._sleep = sleep
 
     def open(self) -> None:
-        self._rows = _Rows(self._path)
+        self._rows = _Rows(self._path, self.identity.facts.get("recorded_device"))
         self._environment = {
             "recording": self._path.name,
             "recorded_type": self.identity.facts.get("recorded_type"),
@@ -90,8 +106,10 @@ class RecordedDevice:
     def measure(
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
     ) -> Measurement:
-        """The recorded row, whatever the rules: they governed the measurement then. `InvalidOnDevice` without one."""
-        start = time.perf_counter()
+        """The recorded row, whatever the rules: they governed the measurement then. `InvalidOnDevice` without one.
+
+        Its details, its versions and the device seconds that it took are those of the measurement that was recorded.
+        """
         found = self._rows.find(configuration)
         if found is None:
             raise InvalidOnDevice(why=f"not in the recording {self._path.name}: {configuration}")
@@ -100,33 +118,37 @@ class RecordedDevice:
             self._sleep(self._scale * (found.get("cost_s") or runtime_ms / 1e3))
         quartiles = dict.fromkeys(("runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms"), runtime_ms)
         values = {**_DEFAULTS, **quartiles, **found, "stop_reason": "recorded"}
-        return Measurement(
-            **{**values, "cost_s": time.perf_counter() - start},
-            source=Source.RECORDED,
-            environment=self._environment,
-        )
+        environment = {**values.pop("environment", {}), **self._environment}
+        return Measurement(**values, source=Source.RECORDED, environment=environment)
 
 
 class _Rows:
     """The rows of a recording in columns, found by the 16 bytes of a configuration's id.
 
     Sorted halves of ids and NumPy columns take about 25 bytes a row beside the values; a dictionary of a million ids
-    would take 200 MB.
+    would take 200 MB. JSON columns stay Arrow text, and are read row by row.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, device: str | None = None) -> None:
         present = recording.columns_of(path)
         wanted = [c for c in RESULT_COLUMNS if c in present]
         stored = ID_COLUMN in present and not recording.is_csv(path)
+        objects = [c for c in JSON_COLUMNS if c in present]
+        texts: dict[str, list[Any]] = {name: [] for name in objects}
         ids: list[bytes] = []
         parts: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
         first: Configuration | None = None
-        for batch in recording.batches(path, [*CONFIGURATION_COLUMNS, *([ID_COLUMN] if stored else []), *wanted]):
+        optional = [*([ID_COLUMN] if stored else []), *([DEVICE_COLUMN] if device else []), *objects]
+        for whole in recording.batches(path, [*CONFIGURATION_COLUMNS, *optional, *wanted]):
+            batch = whole if device is None else whole.filter(pc.equal(whole.column(DEVICE_COLUMN), device))
             if first is None and batch.num_rows:
                 first = _configuration(batch.slice(0, 1).select(list(CONFIGURATION_COLUMNS)).to_pylist()[0], path)
             ids.append(_ids_of(batch, path, stored=stored))
             for name in wanted:
                 parts[name].append(_values_of(batch.column(name), name))
+            for name in objects:
+                texts[name].append(batch.column(name).cast(pa.large_string()))
+        self._texts = {name: pa.concat_arrays(found) for name, found in texts.items() if found}
         keys = np.frombuffer(b"".join(ids), dtype=">u8").astype(np.uint64).reshape(-1, 2)
         self._order = np.argsort(keys[:, 0], kind="stable").astype(np.uint32)
         # Two arrays, each of one piece: searching a column of a table would copy it every time.
@@ -148,8 +170,18 @@ class _Rows:
             if self._low[position] == low:
                 row = int(self._order[position])
                 values = ((name, _plain(name, column[row])) for name, column in self._columns.items())
-                return {name: value for name, value in values if value is not None}
+                objects = ((name, _object(column[row].as_py())) for name, column in self._texts.items())
+                return {name: value for name, value in (*values, *objects) if value is not None}
         return None
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    """A JSON object that a recording holds as text; None for anything else, which no row can carry."""
+    try:
+        found = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _values_of(column: Any, name: str) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,12 @@ BOOLEAN_COLUMNS = {"power_disagrees"}
 TEXT_COLUMNS = {"stop_reason", "l2", "power_source", "throttle_reasons", "distribution", "clock_policy", "kernel_hash"}
 RESULT_COLUMNS = tuple(c for c in MEASUREMENT_COLUMNS if c not in ("source", "details"))
 """The measurement columns that a recording may hold."""
+
+JSON_COLUMNS = ("details", "environment")
+"""Columns of JSON objects that a recording may hold, as every export of `farm results` does."""
+
+DEVICE_COLUMN = "device_uuid"
+"""Optional: which device was measured, where a recording holds rows of several."""
 
 BATCH_ROWS = 65_536
 
@@ -104,6 +111,18 @@ def columns_of(path: Path) -> list[str]:
     return found
 
 
+def devices_in(path: Path) -> dict[str, int]:
+    """The rows of each device that a recording names; empty where it names none. Raises `BadRecording`."""
+    if DEVICE_COLUMN not in columns_of(path):
+        return {}
+    found: Counter[str] = Counter()
+    for batch in batches(path, [DEVICE_COLUMN]):
+        for counted in batch.column(0).value_counts().to_pylist():
+            if counted["values"] is not None:
+                found[counted["values"]] += counted["counts"]
+    return dict(found)
+
+
 def row_count(path: Path) -> int | None:
     """Rows, where that can be said without reading them (Parquet)."""
     if is_csv(path):
@@ -121,6 +140,7 @@ def batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
             return
         types = {name: kind for name, kind in _CONFIGURATION_TYPES if name != ID_COLUMN}
         types |= {name: type_of_result(name) for name in columns if name in RESULT_COLUMNS}
+        types |= {name: pa.string() for name in columns if name in (*JSON_COLUMNS, DEVICE_COLUMN)}
         options = pa_csv.ConvertOptions(column_types=types, include_columns=columns, strings_can_be_null=True)
         with pa_csv.open_csv(path, convert_options=options) as reader:
             yield from reader

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, event
 
 import farm
 from farm.api.access import Access
-from farm.campaign import Campaign, KnownDevice, plan
+from farm.campaign import Campaign, plan
 from farm.db import batches, campaigns, devices, tokens
 from farm.db.batches import Failure
 from farm.db.engine import make_engine
@@ -62,7 +62,7 @@ def filled(engine: Engine) -> int:
 
 def submitted(engine: Engine, **changes: object) -> campaigns.Stored:
     with engine.begin() as connection:
-        known = [KnownDevice(*found) for found in campaigns.known_devices(connection)]
+        known = campaigns.known_devices(connection)
         campaign = Campaign.from_document(document(**changes))
         return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
 
