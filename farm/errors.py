@@ -132,6 +132,10 @@ class CampaignCancelled(BadInput):
     """{name} is cancelled, and nothing of it waits. Submit its file again (farm submit FILE): it goes on where it was, and what is measured stays."""
 
 
+class NoSuchDataset(NotFound):
+    """There is no dataset {name!r}. {hint}"""
+
+
 class NoSuchJob(NotFound):
     """{name} has no job {jobs}. `farm jobs --campaign {name}` lists them."""
 

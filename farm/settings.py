@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -34,7 +35,7 @@ Seconds = Annotated[FiniteFloat, Gt(0), Le(YEAR_S)]
 """A time in seconds."""
 
 
-def _default_home() -> Path:
+def default_home() -> Path:
     """`.farm` of the current folder or of the nearest folder above that has it, as git finds `.git`."""
     try:
         here = Path.cwd()
@@ -77,7 +78,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True)
 
-    home: Folder = Field(default_factory=_default_home, description="folder of the embedded services and their data")
+    home: Folder = Field(default_factory=default_home, description="folder of the embedded services and their data")
     database_url: SecretStr | None = Field(default=None, description="postgresql://user:password@host:5432/farm")
     broker_url: SecretStr | None = Field(default=None, description="redis://:password@host:6379/0")
     # Commands that can, ask the API there instead of the database; set where only the API is reached.
@@ -214,6 +215,30 @@ def unknown_variables() -> list[str]:
         advice = f"Did you mean {' or '.join(close)}?" if close else "docs/operating.md lists the settings."
         found.append(f"{given} is not a setting of the farm and has no effect. {advice}")
     return found
+
+
+@contextmanager
+def environment(**variables: str | None) -> Iterator[Settings]:
+    """The settings of this process inside the block, with these variables set, or unset where they are None.
+
+    For a command that works on another farm than the one that its environment names.
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    _set(variables)
+    settings.cache_clear()
+    try:
+        yield settings()
+    finally:
+        _set(before)
+        settings.cache_clear()
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def environment_for_children(**urls: str) -> dict[str, str]:

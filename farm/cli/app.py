@@ -103,7 +103,9 @@ def _interrupt(*_: object) -> None:
 
 
 def _say(message: str) -> None:
-    _print("[bold red]error:[/]", message)
+    from farm.cli.hints import pasteable
+
+    _print("[bold red]error:[/]", pasteable(message))
 
 
 def _print(label: str, message: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from sqlalchemy import Connection
 
 from farm.api import Direct, campaigns, farm_of
 from farm.api.access import Access
@@ -65,11 +67,19 @@ def repeated(opened: Session, campaign: Campaign) -> Campaign:
         return stored_campaigns.again(connection, campaign)
 
 
-def store(opened: Session, campaign: Campaign, *, allow_missing: bool) -> stored_campaigns.Stored:
-    """Plans and stores a campaign in one transaction."""
+def store(
+    opened: Session,
+    campaign: Campaign,
+    *,
+    allow_missing: bool,
+    check: Callable[[Connection, int], None] = lambda _connection, _campaign_id: None,
+) -> stored_campaigns.Stored:
+    """Plans and stores a campaign in one transaction. Where `check` raises, nothing is stored."""
     made = planned(direct(opened).access, campaign, allow_missing=allow_missing)
     with opened.engine.begin() as connection:
-        return stored_campaigns.store(connection, campaign, made.jobs(), versions=versions_of(opened.settings))
+        stored = stored_campaigns.store(connection, campaign, made.jobs(), versions=versions_of(opened.settings))
+        check(connection, stored.campaign_id)
+        return stored
 
 
 def submit(

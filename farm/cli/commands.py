@@ -37,6 +37,7 @@ class Entry:
 
 COMMANDS = (
     Entry("run", "run:run", MEASURE, "Measure a campaign here, train, register, pull the champion back where there is one, and report."),
+    Entry("replay", "replay:replay", MEASURE, "Replay what other devices measured: no GPU is needed. Without a name: the datasets that there are."),
     Entry("submit", "campaigns:submit", MEASURE, "Submit a campaign. The same file twice is the same campaign: nothing is measured again, but with --again."),
     Entry("measure", "measure:measure", MEASURE, "Measure one configuration on one device of this host, alone. It needs no services and stores nothing."),
     Entry("results", "results:results", MEASURE, "Measurements. On a terminal the first 30, or as many as --limit says; exports hold every column and row."),

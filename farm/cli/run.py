@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from sqlalchemy import Connection
 
 from farm import registry
 from farm.campaign import load
 from farm.cli.campaigns import AgainOption, CampaignIncomplete, FileArgument, direct, repeated, store
+from farm.cli.hints import print_next
 from farm.cli.models import print_outcomes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
 from farm.cli.progress import follow
@@ -65,13 +64,17 @@ def run(
         _wait_for_devices(opened, stack.check)
         if again:
             campaign = repeated(opened, campaign)
-        stored = store(opened, campaign, allow_missing=allow_missing)
+        stored = store(
+            opened,
+            campaign,
+            allow_missing=allow_missing,
+            check=lambda connection, campaign_id: _require_builder(opened, connection, campaign_id, builds),
+        )
         if stored.restored:
             remarks.print(f"{campaign.name} was deleted and is restored, with what it had measured.")
         elif not stored.new:
             remarks.print(f"{campaign.name} is known: what is measured already is not measured again.")
-        _require_builder(opened, stored.campaign_id, builds)
-        counts = follow(direct(opened), campaign.digest, check=lambda: _check(opened, stack))
+        counts = follow(direct(opened), campaign.digest, check=lambda: check_devices(opened, stack))
         measured_s = time.monotonic() - began
         outcomes: dict[str, dict[str, Any]] = {}
         if train and counts["done"]:
@@ -99,18 +102,17 @@ def run(
         raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=campaign.name)
 
 
-def _require_builder(opened: Session, campaign_id: int, builds: bool) -> None:
+def _require_builder(opened: Session, connection: Connection, campaign_id: int, builds: bool) -> None:
     """Raises `NoBuilder` where jobs wait for kernels that neither this machine nor anybody else builds."""
     if builds:
         return
-    with opened.engine.connect() as connection:
-        awaited = kernels.awaited(connection, campaign_id)
-        others = kernels.builders(connection, silent_after=opened.settings.silent_after_seconds)
+    awaited = kernels.awaited(connection, campaign_id)
+    others = kernels.builders(connection, silent_after=opened.settings.silent_after_seconds)
     if awaited.kernels and not others:
         raise NoBuilder(kernels=awaited.kernels, jobs=awaited.jobs)
 
 
-def _check(opened: Session, stack: Stack) -> None:
+def check_devices(opened: Session, stack: Stack) -> None:
     """Raises where nothing here can measure any more: a program ended, or no device of this host takes work."""
     stack.check()
     if _this_host_measures(opened):
@@ -182,7 +184,7 @@ _ORIGINS = Table(
     Column("rows", number=True),
     Column("shapes", number=True, priority=2),
     Column("median ±%", number=True, priority=1),
-    Column("device time", number=True, priority=1),
+    Column("{recorded}", number=True, priority=1),
 )
 
 _RANKED = Table(
@@ -199,7 +201,8 @@ _RANKED = Table(
 )
 
 
-def _print(report: dict[str, Any]) -> None:
+def print_results(report: dict[str, Any]) -> None:
+    """Prints what was measured, on what, and the best and worst of it."""
     counts = report["counts"]
     console.print()
     console.print(f"[bold]{report['campaign']}[/]")
@@ -216,7 +219,13 @@ def _print(report: dict[str, Any]) -> None:
          seconds_text(d["device_s"]))
         for d in report["devices"]
     ]  # fmt: skip
-    _ORIGINS.print(on, title="where the results come from")
+    # Of a replay, the device time is that of the measurements that were recorded.
+    recorded = bool(on) and all(d["source"] != "measured" for d in report["devices"])
+    _ORIGINS.print(
+        on,
+        title="where the results come from",
+        names={"recorded": "recorded device time" if recorded else "device time"},
+    )
     for d in report["devices"]:
         if d["source"] == "measured" and d["median_rse_pct"] > NOISY_RSE_PCT:
             console.print(
@@ -230,6 +239,10 @@ def _print(report: dict[str, Any]) -> None:
             for end in ("best", "worst") for r in ends[end]
         ]  # fmt: skip
         _RANKED.print(rows, title=f"{kind}: best and worst by TFLOP/s")
+
+
+def _print(report: dict[str, Any]) -> None:
+    print_results(report)
     if report["trainings"]:
         print_outcomes(report["trainings"])
     for p in report["predictions"]:
@@ -242,7 +255,7 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _print_next_steps(report: dict[str, Any]) -> None:
-    farm, name = _farm(), report["campaign"]
+    name = report["campaign"]
     steps = [
         *([(f"best {name}", "the best kernel of each problem")] if report["searches"] else []),
         (f"results --campaign {name} --sort -tflops", "every measurement, fastest first"),
@@ -253,20 +266,7 @@ def _print_next_steps(report: dict[str, Any]) -> None:
         ("serve", "all of it in a browser"),
         ("up", "keep the farm running in the background; then farm submit FILE"),
     ]
-    width = max(len(command) for command, _ in steps)
     console.print(
         f"\nMeasured in {seconds_text(report['measured_s'])}, {seconds_text(report['total_s'])} in all. Next:"
     )
-    for command, meaning in steps:
-        console.print(f"  {farm} {command.ljust(width)}   {meaning}", markup=False)
-
-
-def _farm() -> str:
-    """How this user reaches the command line: by name, or by the path of the environment it was started from."""
-    beside = Path(sys.executable).with_name("farm")
-    if not beside.exists():
-        return "python -m farm"
-    found = shutil.which("farm")
-    if found is not None and Path(found).resolve() == beside.resolve():
-        return "farm"
-    return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)
+    print_next(steps)

@@ -194,6 +194,19 @@ def awaited(connection: Connection, *, silent_after: float, within: float) -> li
     return [(i, uuid, kind) for i, uuid, kind in connection.execute(_AWAITED, parameters)]
 
 
+_RECORDINGS = text("""
+SELECT uuid, facts ->> 'recording' AS file, facts ->> 'recorded_device' AS device FROM devices
+WHERE backend = 'recorded' AND state = 'active' AND vanished_at IS NULL
+  AND last_seen_at > clock_timestamp() - make_interval(secs => :silent_after)
+""")
+
+
+def live_recordings(connection: Connection, *, silent_after: float) -> dict[tuple[str, str | None], str]:
+    """The UUID of each recorded device that takes work now, by its file and the one device of it that it answers for."""
+    rows = connection.execute(_RECORDINGS, {"silent_after": silent_after})
+    return {(row.file, row.device): row.uuid for row in rows}
+
+
 _LIVE_HOSTS = text("""
 SELECT DISTINCT h.name FROM devices d JOIN hosts h ON h.id = d.host_id
 WHERE d.state = 'active' AND d.vanished_at IS NULL

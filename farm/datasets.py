@@ -1,0 +1,143 @@
+"""The recordings that come with the farm, by name, and any other recording that can be replayed.
+
+They lie in `examples/` of a checkout. A wheel brings the same two folders as data files, under `share/gemm-farm/`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import farm
+from farm.errors import BadRecording, NoSuchDataset
+from farm.kernels import Configuration
+from farm.provenance import METADATA_KEY, Provenance
+from farm.recording import CONFIGURATION_COLUMNS, check_columns, provenance_in, readable
+
+ROWS_AT_A_TIME = 65_536
+
+DEVICE_COLUMN = "device_uuid"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of a dataset."""
+
+    path: Path
+    rows: int
+    origin: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Recordings that are replayed together: one campaign on one or more types of device."""
+
+    name: str
+    parts: tuple[Part, ...]
+    # The campaign that was measured; None for a file of one's own, whose configurations are the campaign.
+    campaign: Path | None
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def device_types(self) -> list[str]:
+        return sorted({part.origin.device_type for part in self.parts})
+
+
+def folders() -> tuple[Path, Path] | None:
+    """The folders of recordings and of campaigns that this installation has; None where it has none."""
+    share = Path(sysconfig.get_path("data")) / "share" / "gemm-farm"
+    for folder in (Path(farm.__file__).parent.parent / "examples", share):
+        if (folder / "datasets").is_dir():
+            return folder / "datasets", folder / "campaigns"
+    return None
+
+
+def shipped() -> dict[str, Dataset]:
+    """The datasets that come with the farm, by name. Files that hold no recordings, as those of sentinels, are none."""
+    found = folders()
+    if found is None:
+        return {}
+    recordings, campaigns = found
+    parts: dict[str, list[Part]] = {}
+    for path in sorted(recordings.glob("*.parquet")):
+        try:
+            part = look(path)
+        except BadRecording:
+            continue
+        parts.setdefault(path.stem.removeprefix(f"{part.origin.device_type}-"), []).append(part)
+    return {
+        name: Dataset(name, tuple(of_name), file if (file := campaigns / f"{name}.yaml").is_file() else None)
+        for name, of_name in sorted(parts.items())
+    }
+
+
+def find(name: str) -> Dataset:
+    """The dataset of that name, or the recording at that path. Raises `NoSuchDataset`, `BadRecording`, `MissingColumns`."""
+    known = shipped()
+    if name in known:
+        return known[name]
+    path = Path(name)
+    if path.is_file() or path.suffix or len(path.parts) > 1:
+        part = look(path)
+        return Dataset(path.stem, (part,), None)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    raise NoSuchDataset(name=name, hint=_hint(close, list(known)))
+
+
+def _hint(close: Sequence[str], known: Sequence[str]) -> str:
+    if not known:
+        return "This installation brings no datasets: name the path of a Parquet file that farm results exported."
+    meant = f"Did you mean {' or '.join(close)}? " if close else ""
+    return f"{meant}Known: {', '.join(known)}. Or name the path of a Parquet file that farm results exported."
+
+
+def look(path: Path) -> Part:
+    """Reads the head of a recording. Raises `BadRecording`, `MissingColumns`."""
+    import pyarrow.parquet as pq
+
+    with readable(path):
+        metadata = pq.read_metadata(path)
+    keys = metadata.metadata or {}
+    if METADATA_KEY not in keys:
+        raise BadRecording(
+            path=path, why="its metadata has no key gemm-farm, so it does not say what device was measured"
+        )
+    check_columns(path, metadata.schema.names)
+    return Part(path.absolute(), metadata.num_rows, provenance_in(path, keys[METADATA_KEY]))
+
+
+def configurations(path: Path) -> Iterator[tuple[str | None, Configuration]]:
+    """The device and the configuration of each row. Raises `BadRecording`, `MissingColumns`."""
+    import pyarrow.parquet as pq
+
+    with readable(path), pq.ParquetFile(path) as file:
+        named = DEVICE_COLUMN in file.schema_arrow.names
+        columns = [*CONFIGURATION_COLUMNS, *([DEVICE_COLUMN] if named else [])]
+        for batch in file.iter_batches(ROWS_AT_A_TIME, columns=columns):
+            for row in batch.to_pylist():
+                device = row.pop(DEVICE_COLUMN, None)
+                try:
+                    yield device, Configuration.from_columns({**row, "parameters": json.loads(row["parameters"])})
+                except (ValueError, TypeError, KeyError) as error:
+                    raise BadRecording(path=path, why=f"a row is not a configuration: {error}") from None
+
+
+def devices(path: Path) -> tuple[str | None, ...]:
+    """The devices of a recording that answer each for itself; a lone None where the file answers as one device.
+
+    Several cards that measured the same configurations are several devices. Cards that shared a campaign, each measuring a part
+    of it, answer together.
+    """
+    of: dict[str | None, set[Configuration]] = {}
+    for device, configuration in configurations(path):
+        of.setdefault(device, set()).add(configuration)
+    sets = list(of.values())
+    alike = len(sets) > 1 and None not in of and all(one == sets[0] for one in sets)
+    return tuple(sorted(name for name in of if name)) if alike else (None,)
