@@ -29,6 +29,11 @@ class Backend(StrEnum):
         return self is not Backend.RECORDED
 
     @property
+    def refuses_by_traits(self) -> bool:
+        """Whether two devices of one type and equal traits refuse the same configurations. Each recording has its own rows."""
+        return self.runs_kernels
+
+    @property
     def type_prefix(self) -> str:
         """How the normalised types of its devices begin."""
         return {Backend.CPU: "cpu-", Backend.RECORDED: "recorded-", Backend.CUDA: ""}[self]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from farm.cli.output import JsonOption, emit_json, remarks
 from farm.cli.tables import Column
 from farm.cli.tables import Table as PrintedTable
+from farm.errors import BadInput, BadRecording, MissingColumns, RowNotImported
 from farm.importers import aiconfigurator as of_aiconfigurator
 from farm.importers import dataset as of_dataset
 from farm.importers import gpperf as of_gpperf
@@ -35,8 +36,11 @@ def dataset(
     dry_run: DryRun = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Import the farm's own recordings, each whole or not at all, and each once: the same content again adds nothing."""
-    _import([of_dataset.look(path) for path in files], dry_run=dry_run, as_json=as_json)
+    """Import the farm's own recordings, each whole or not at all, and each once: the same content again adds nothing.
+
+    Of several files, those that hold something else are left out and named. Example: farm import dataset examples/datasets/*.parquet
+    """
+    _import(files, of_dataset.look, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -49,7 +53,7 @@ def gpperf(
     as_json: JsonOption = False,
 ) -> None:
     """Import tables of GPPerf: CUTLASS kernels as its profiler timed them, and the paper's tiled kernel."""
-    _import([of_gpperf.look(path, device=device) for path in files], dry_run=dry_run, as_json=as_json)
+    _import(files, lambda path: of_gpperf.look(path, device=device), dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -59,11 +63,13 @@ def aiconfigurator(
     as_json: JsonOption = False,
 ) -> None:
     """Import GEMM tables of NVIDIA AIConfigurator: what the vendor's library took in bf16; other rows are left out."""
-    _import([of_aiconfigurator.look(path) for path in files], dry_run=dry_run, as_json=as_json)
+    _import(files, of_aiconfigurator.look, dry_run=dry_run, as_json=as_json)
 
 
-def _import(tables: list[Table], *, dry_run: bool, as_json: bool) -> None:
-    done = list[Import]()
+def _import(files: Sequence[Path], look: Callable[[Path], Table], *, dry_run: bool, as_json: bool) -> None:
+    """Imports the files that can be imported. Raises what is wrong with one of the others, once the rest is in."""
+    tables, other = _looked_at(files, look)
+    done, failed = list[Import](), list[BadInput]()
     with session() as opened:
         for one in tables:
             try:
@@ -72,11 +78,36 @@ def _import(tables: list[Table], *, dry_run: bool, as_json: bool) -> None:
             except KeyboardInterrupt:
                 remarks.print(f"Interrupted. Nothing of {one.path} was imported.", markup=False)
                 raise typer.Exit(130) from None
-            remarks.print(_said(done[-1]), markup=False)
+            except (RowNotImported, BadRecording) as error:
+                failed.append(error)
+            else:
+                remarks.print(_said(done[-1]), markup=False)
+    for error in other:
+        remarks.print(f"Left out: {error}", markup=False)
     if as_json:
-        emit_json([_to_json(one) for one in done])
+        emit_json([*map(_to_json, done), *(_other_to_json(error) for error in (*other, *failed))])
     else:
         _print(done)
+    if failed:
+        raise BadInput(detail="\n".join(map(str, failed)))
+
+
+def _looked_at(files: Sequence[Path], look: Callable[[Path], Table]) -> tuple[list[Table], list[BadInput]]:
+    """The files that can be imported, and why each of the others holds something else.
+
+    Raises where a file is not there, which is a mistake and no other kind of file, and where none can be imported.
+    """
+    tables, other = list[Table](), list[BadInput]()
+    for path in files:
+        try:
+            tables.append(look(path))
+        except (BadRecording, MissingColumns) as error:
+            if not path.is_file():
+                raise
+            other.append(error)
+    if not tables:
+        raise other[0] if len(other) == 1 else BadInput(detail="\n".join(map(str, other)))
+    return tables, other
 
 
 @contextmanager
@@ -125,6 +156,10 @@ def _print(done: list[Import]) -> None:
     ]
     if lines:
         _DEVICES.print(lines)
+
+
+def _other_to_json(error: BadInput) -> dict[str, Any]:
+    return {"file": str(error.fields["path"]), "outcome": "left out", "why": str(error)}
 
 
 def _to_json(one: Import) -> dict[str, Any]:

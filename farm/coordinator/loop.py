@@ -70,6 +70,9 @@ class Coordinator:
             let_go = batches.let_go(connection)
         if let_go:
             log.info("%d jobs no longer wait for kernels", let_go)
+        with self.engine.begin() as connection:
+            if given_up := batches.give_up(connection):
+                log.info("%d jobs were refused by every device that could have them", given_up)
         schedule = read_schedule(self.engine, self.settings)
         with self.engine.begin() as connection:
             recalled = batches.recall(connection, served=schedule.queues)

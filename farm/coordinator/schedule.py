@@ -101,7 +101,12 @@ class Schedule:
             device = self._by_uuid.get(work.device_uuid or "")
             return self._emptiest([device] if device else [])
         if work.retry:
-            able = [device for kind in work.device_types for device in self._by_type.get(kind, ())]
+            able = [
+                device
+                for kind in work.device_types
+                for device in self._by_type.get(kind, ())
+                if device.id not in work.refused_by
+            ]
             others = [device for device in able if device.id != work.avoid_device_id]
             if not others and self._may_be_back(work):
                 return None
@@ -117,7 +122,8 @@ class Schedule:
     def _may_be_back(self, work: Work) -> bool:
         """Whether another device than the one on which it failed may take it soon."""
         kinds = work.device_types or ()
-        return any(device.type in kinds and device.id != work.avoid_device_id for device in self._awaited)
+        without = {work.avoid_device_id, *work.refused_by}
+        return any(device.type in kinds and device.id not in without for device in self._awaited)
 
     def _emptiest(self, able: Sequence[LiveDevice]) -> tuple[str, str] | None:
         device = min(able, key=lambda d: (self._in_queue[queue_of_device(d.uuid)], d.id), default=None)

@@ -34,7 +34,8 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
         ),
     },
     "campaigns": {"SELECT": ("id", "state", "rules")},
-    "lanes": {"SELECT": ("id", "campaign_id", "rules")},
+    "lanes": {"SELECT": ("id", "campaign_id", "rules", "pool_id")},
+    "pools": {"SELECT": ("id", "device_types", "device_uuid")},
     "configurations": {  # a worker adds its sentinel's
         "SELECT": (),
         "INSERT": ("id", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
@@ -54,7 +55,10 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
         )
     },
     "environments": {"INSERT": ("id", "content")},
-    "failures": {"INSERT": ("job_id", "lane_id", "batch_id", "device_id", "kind", "message")},
+    "failures": {  # who refused a job before decides whether it is asked elsewhere
+        "SELECT": ("job_id", "device_id", "kind"),
+        "INSERT": ("job_id", "lane_id", "batch_id", "device_id", "kind", "message"),
+    },
     "returned_jobs": {"INSERT": ("job_id", "lane_id", "solo", "avoid_device_id")},
     "kernels": {  # it may ask for one, and read what it must be; only builders say that one is built
         "SELECT": (),

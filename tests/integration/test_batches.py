@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from samples import cpu, document, row
@@ -19,7 +20,7 @@ from farm.db import batches, campaigns, devices, jobs
 from farm.db.batches import Cost, Failure, Lease
 from farm.db.campaigns import Stored
 from farm.db.states import DeviceState, FailureKind, JobState
-from farm.devices import DeviceIdentity
+from farm.devices import Backend, DeviceIdentity
 from farm.errors import LeaseLost
 from farm.settings import Settings
 
@@ -493,3 +494,76 @@ def test_what_cannot_run_is_stored_with_its_reason_and_never_dispatched(
             "blas needs 64 threads, the device has 2"
         }
     assert len(leased(engine, device).jobs) == 6
+
+
+# --- refused by one device of a pool -----------------------------------------------------------------
+
+
+def recording(number: int) -> DeviceIdentity:
+    """One of several recordings of a type: each answers what it has, and refuses the rest."""
+    return replace(cpu(number, kind="recorded-cpu-test"), uuid=f"REC-{number}", backend=Backend.RECORDED)
+
+
+def asked(engine: Engine, device_of: dict[str, int]) -> tuple[int, Lease] | None:
+    """The device that the coordinator's next batch goes to, and its lease; any of the type for a queue of the type."""
+    batch_id = form(engine, kind="recorded-cpu-test")
+    if batch_id is None:
+        return None
+    with engine.connect() as connection:
+        queue = connection.execute(text("SELECT queue FROM batches WHERE id = :id"), {"id": batch_id}).scalar_one()
+    device_id = device_of.get(queue.removeprefix("device."), next(iter(device_of.values())))
+    lease = claim(engine, batch_id, device_id)
+    assert lease is not None
+    return device_id, lease
+
+
+def test_a_job_is_invalid_where_every_device_of_its_pool_refused_it(
+    engine: Engine, announce: Announce, submit: Submit
+) -> None:
+    device_of = {f"REC-{n}": announce(recording(n)) for n in (1, 2, 3)}
+    stored = submit(Campaign.from_document(document()))
+    first, _, last = device_of.values()
+    has: dict[int, set[int]] = {}
+    asks: Counter[tuple[int, int]] = Counter()
+    while (one := asked(engine, device_of)) is not None:
+        device_id, lease = one
+        ids = sorted(job.id for job in lease.jobs)
+        if not has:
+            # The first device has all but three; of these the last one has one, and nobody the two others.
+            has = {device: set() for device in device_of.values()} | {first: set(ids[3:]), last: {ids[0]}}
+        asks.update((device_id, job_id) for job_id in ids)
+        missing = set(ids) - has[device_id]
+        land(engine, lease, {i: Failure(FailureKind.INVALID, "not in the recording") for i in missing})
+    assert counts(engine, stored.campaign_id) == {"done": 10, "invalid": 2}
+    assert max(asks.values()) == 1
+    with engine.begin() as connection:
+        lost = connection.execute(text("SELECT state, attempts FROM jobs WHERE state = 'invalid'")).all()
+        assert [tuple(row) for row in lost] == [("invalid", 1)] * 2
+        assert connection.execute(text("SELECT max(attempts) FROM jobs WHERE state = 'done'")).scalar_one() == 0
+        assert campaigns.finish(connection) == [stored.campaign_id]
+
+
+def test_what_the_devices_that_are_here_refused_does_not_wait_for_one_that_is_gone(
+    engine: Engine, announce: Announce, submit: Submit
+) -> None:
+    device_of = {f"REC-{n}": announce(recording(n)) for n in (1, 2)}
+    stored = submit(Campaign.from_document(document()))
+    one = asked(engine, device_of)
+    assert one is not None
+    land(engine, one[1], {job.id: Failure(FailureKind.INVALID, "not in the recording") for job in one[1].jobs})
+    assert counts(engine, stored.campaign_id) == {"pending": 12}
+    with engine.begin() as connection:
+        assert batches.give_up(connection) == 0
+        devices.leave(connection, device_of["REC-2"])
+    assert asked(engine, {"REC-1": device_of["REC-1"]}) is None
+    with engine.begin() as connection:
+        assert batches.give_up(connection) == 12
+    assert counts(engine, stored.campaign_id) == {"invalid": 12}
+
+
+def test_what_a_card_refuses_its_equals_are_not_asked_for(engine: Engine, announce: Announce, submit: Submit) -> None:
+    ids = [announce(cpu(number)) for number in (1, 2)]
+    stored = submit(Campaign.from_document(document()))
+    lease = leased(engine, ids[0])
+    land(engine, lease, {job.id: Failure(FailureKind.INVALID, "too large") for job in lease.jobs})
+    assert counts(engine, stored.campaign_id) == {"invalid": 12}

@@ -393,16 +393,36 @@ def test_the_command_says_what_came_and_lists_show_it_as_imported(command: Comma
     assert "Some rows are recorded or imported" in command("results").stdout
 
 
-def test_no_file_is_begun_where_one_is_no_recording(command: Command, engine: Engine, tmp_path: Path) -> None:
+def test_no_file_is_begun_where_one_is_not_there_or_none_is_a_recording(
+    command: Command, engine: Engine, tmp_path: Path
+) -> None:
     (tmp_path / "rows.csv").write_text("m,n,k\n")
-    refused(command("import", "dataset", str(PUBLISHED), "rows.csv"), 2, "rows.csv is not a recording of measurements")
+    (tmp_path / "more.csv").write_text("m,n,k\n")
     refused(command("import", "dataset", str(PUBLISHED), "no.parquet"), 2, "there is no such file")
+    refused(command("import", "dataset", "rows.csv", "more.csv"), 2, "rows.csv is not a", "more.csv is not a")
     assert counts(engine) == NOTHING
 
 
-def test_a_refused_row_leaves_the_files_before_it_imported(command: Command, engine: Engine, tmp_path: Path) -> None:
+def test_all_files_of_the_datasets_come_in_but_those_of_sentinels_which_are_named(
+    command: Command, engine: Engine
+) -> None:
+    files = sorted(PUBLISHED.parent.glob("*compare-cards*.parquet"))
+    of_sentinels = [path.name for path in files if path.stem.endswith("-sentinels")]
+    assert len(of_sentinels) == 2
+    done = command("import", "dataset", "--json", *map(str, files))
+    assert done.returncode == 0, done.stderr
+    outcomes = {Path(one["file"]).name: one["outcome"] for one in json.loads(done.stdout)}
+    assert {name for name, outcome in outcomes.items() if outcome == "left out"} == set(of_sentinels)
+    assert {outcomes[path.name] for path in files if path.name not in of_sentinels} == {"imported"}
+    for name in of_sentinels:
+        assert f"{name} lacks the columns m, n, k" in done.stderr
+    assert counts(engine)["measurements"] == 612
+
+
+def test_a_refused_row_leaves_the_other_files_imported(command: Command, engine: Engine, tmp_path: Path) -> None:
     changed(tmp_path / "bad.parquet", samples=with_value(9, 0))
-    done = command("import", "dataset", str(PUBLISHED), "bad.parquet")
-    first = f"{CONFIGURATIONS:,} configurations (0 known here) are imported"
-    refused(done, 2, first, "bad.parquet: row 9 cannot be imported")
+    done = command("import", "dataset", "bad.parquet", str(PUBLISHED))
+    assert done.returncode == 2
+    assert f"{CONFIGURATIONS:,} configurations (0 known here) are imported" in done.stderr
+    assert "bad.parquet: row 9 cannot be imported" in done.stderr
     assert counts(engine)["measurements"] == ROWS

@@ -135,10 +135,20 @@ def test_a_dry_run_says_what_would_come_and_stores_nothing(command: Command, eng
     assert is_empty(engine)
 
 
+def test_a_table_of_another_kind_is_left_out_and_named(command: Command, engine: Engine, tmp_path: Path) -> None:
+    sheet(tmp_path / "tiled.csv", [TILED])
+    layers(tmp_path / "l40s.parquet", LAYERS)
+    done = command("import", "gpperf", "l40s.parquet", "tiled.csv")
+    assert done.returncode == 0, done.stderr
+    assert "Left out: l40s.parquet is not a recording" in done.stderr
+    assert not is_empty(engine)
+
+
 def test_a_mistake_is_a_message_and_begins_no_file(command: Command, engine: Engine, tmp_path: Path) -> None:
     sheet(tmp_path / "tiled.csv", [TILED])
     layers(tmp_path / "l40s.parquet", LAYERS)
-    refused(command("import", "gpperf", "tiled.csv", "l40s.parquet"), 2, "l40s.parquet is not a recording", "no CSV")
-    refused(command("import", "aiconfigurator", "l40s.parquet", "tiled.csv"), 2, "tiled.csv is not a recording")
+    refused(command("import", "gpperf", "l40s.parquet"), 2, "l40s.parquet is not a recording", "no CSV")
+    refused(command("import", "gpperf", "tiled.csv", "none.csv"), 2, "none.csv", "there is no such file")
+    refused(command("import", "aiconfigurator", "tiled.csv"), 2, "tiled.csv is not a recording")
     refused(command("import", "dataset", "l40s.parquet"), 2, "l40s.parquet lacks the columns ab, cd")
     assert is_empty(engine)

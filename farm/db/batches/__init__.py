@@ -1,7 +1,7 @@
 """The state machine of jobs and batches. Each function is one transition of docs/states.md, and alone makes it.
 
 `forming`: the coordinator's transitions. `working`: the worker's. `steering`: those that people ask for. `waiting`:
-those of jobs whose kernels are being built. `ending`: how a batch ends, whoever ends it.
+those of jobs that wait for a kernel or for another device. `ending`: how a batch ends, whoever ends it.
 
 The caller owns the transaction. All times are Postgres's; a token that Postgres made fences every write of a worker.
 """
@@ -24,7 +24,7 @@ from farm.db.batches.forming import (
     unsent,
 )
 from farm.db.batches.steering import cancel, pause, resume, retry
-from farm.db.batches.waiting import let_go
+from farm.db.batches.waiting import give_up, let_go
 from farm.db.batches.working import (
     ClaimedJob,
     Held,
@@ -54,6 +54,7 @@ __all__ = [
     "flights",
     "fold",
     "form",
+    "give_up",
     "land",
     "let_go",
     "lock",

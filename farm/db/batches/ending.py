@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from farm.db.states import BatchState, FailureKind
+from farm.devices import Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +27,62 @@ class Failure:
         object.__setattr__(self, "message", message)
 
 
-_FAIL = text("""
+PRESENT_SECONDS = 120.0
+"""A device that was not heard of for longer is not waited for by a configuration that all others of its pool refused."""
+
+BY_TRAITS = [backend.value for backend in Backend if backend.refuses_by_traits]
+
+
+def alike(one: str, other: str) -> str:
+    """SQL: whether what one device refuses, the other must refuse as well."""
+    return (
+        f"({one}.id = {other}.id OR ({one}.backend = ANY(:by_traits) AND {one}.backend = {other}.backend"
+        f" AND {one}.type = {other}.type AND {one}.traits = {other}.traits))"
+    )
+
+
+PRESENT = """
+d.state <> 'quarantined' AND d.vanished_at IS NULL
+    AND d.last_seen_at > clock_timestamp() - make_interval(secs => :present)
+"""
+"""SQL: whether a device (d) is here, or fell silent so lately that it may be back."""
+
+
+def refused_by_all(job_id: str, devices: str) -> str:
+    """SQL: whether each device of that table refused the job, or is alike to one that did."""
+    return f"""NOT EXISTS (
+        SELECT 1 FROM {devices} o WHERE NOT EXISTS (
+            SELECT 1 FROM failures x JOIN devices r ON r.id = x.device_id
+            WHERE x.job_id = {job_id} AND x.kind = 'invalid' AND {alike("r", "o")}
+        )
+    )"""
+
+
+# `others` is the pool of the batch without the devices that must refuse what this one does: nobody, where a thousand equal cards
+# are in it. A refusal that some of them may not share counts no attempt.
+_FAIL = text(f"""
 WITH failed AS (
     SELECT * FROM unnest(CAST(:ids AS bigint[]), CAST(:kinds AS text[]), CAST(:messages AS text[]))
         AS f(job_id, kind, message)
+), others AS MATERIALIZED (
+    SELECT d.id, d.type, d.traits, d.backend
+    FROM batches b JOIN lanes l ON l.id = b.lane_id JOIN pools p ON p.id = l.pool_id
+    JOIN devices d ON d.type = ANY(p.device_types) OR d.uuid = p.device_uuid
+    JOIN devices refuser ON refuser.id = :device_id
+    WHERE b.id = :batch_id AND 'invalid' = ANY(:kinds) AND {PRESENT} AND NOT {alike("refuser", "d")}
+), judged AS (
+    SELECT f.*, f.kind = 'invalid' AND NOT {refused_by_all("f.job_id", "others")} AS elsewhere FROM failed f
 ), moved AS (
     UPDATE jobs j SET
-        attempts = j.attempts + 1,
+        attempts = j.attempts + CASE WHEN f.elsewhere THEN 0 ELSE 1 END,
         solo = j.solo OR f.kind = 'killed',
         state = CASE
+            WHEN f.elsewhere THEN 'open'
             WHEN f.kind = 'invalid' THEN 'invalid'
             WHEN j.attempts + 1 >= (coalesce(l.rules, c.rules) ->> 'max_attempts')::int THEN 'dead'
             ELSE 'open'
         END
-    FROM failed f, lanes l JOIN campaigns c ON c.id = l.campaign_id
+    FROM judged f, lanes l JOIN campaigns c ON c.id = l.campaign_id
     WHERE j.id = f.job_id AND j.state = 'open' AND l.id = j.lane_id
     RETURNING j.id, j.lane_id, j.state, j.solo, f.kind, f.message
 ), noted AS (
@@ -56,7 +99,10 @@ SELECT count(*) FILTER (WHERE state = 'invalid') AS invalid, count(*) FILTER (WH
 def fail(
     connection: Connection, failures: Mapping[int, Failure], *, batch_id: int, device_id: int | None
 ) -> tuple[int, int]:
-    """open → invalid, dead, or waiting again elsewhere, by job id. Returns how many became invalid and dead."""
+    """open → invalid, dead, or waiting again elsewhere, by job id. Returns how many became invalid and dead.
+
+    A job is invalid where every device of its pool that is here must refuse it: this one, and those that refused it before.
+    """
     if not failures:
         return 0, 0
     parameters = {
@@ -65,6 +111,8 @@ def fail(
         "messages": [f.message for f in failures.values()],
         "batch_id": batch_id,
         "device_id": device_id,
+        "by_traits": BY_TRAITS,
+        "present": PRESENT_SECONDS,
     }
     row = connection.execute(_FAIL, parameters).one()
     return row.invalid, row.dead

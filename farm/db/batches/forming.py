@@ -27,6 +27,8 @@ class Work:
     device_uuid: str | None
     solo: bool = False
     avoid_device_id: int | None = None
+    # Devices that refused its jobs, and are not asked for them again.
+    refused_by: tuple[int, ...] = ()
 
     @property
     def retry(self) -> bool:
@@ -36,25 +38,29 @@ class Work:
 MOST_RETRIES = 2000
 """Failed jobs that are looked at for each turn: it bounds a turn's time when very many fail."""
 
-_CANDIDATES = text("""
-SELECT l.id AS lane_id, c.id AS campaign_id, c.owner, c.priority, p.device_types, p.device_uuid, r.solo, r.avoid_device_id
+_REFUSED_BY = """ARRAY(
+    SELECT DISTINCT f.device_id FROM failures f WHERE f.job_id = r.job_id AND f.kind = 'invalid' AND f.device_id IS NOT NULL
+    ORDER BY f.device_id
+)"""
+_CANDIDATES = text(f"""
+SELECT l.id AS lane_id, c.id AS campaign_id, c.owner, c.priority, p.device_types, p.device_uuid, r.solo, r.avoid_device_id, r.refused_by
 FROM (
-    SELECT l.id AS lane_id, false AS solo, NULL::bigint AS avoid_device_id
+    SELECT l.id AS lane_id, false AS solo, NULL::bigint AS avoid_device_id, '{{}}'::bigint[] AS refused_by
     FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
     WHERE c.state = 'active' AND (l.fresh OR EXISTS (
         SELECT 1 FROM returned_jobs r WHERE r.lane_id = l.id AND NOT r.solo AND r.avoid_device_id IS NULL
     ))
     UNION ALL
-    SELECT DISTINCT lane_id, solo, avoid_device_id
+    SELECT DISTINCT lane_id, solo, avoid_device_id, refused_by
     FROM (
-        SELECT r.lane_id, r.solo, r.avoid_device_id
+        SELECT r.lane_id, r.solo, r.avoid_device_id, {_REFUSED_BY} AS refused_by
         FROM returned_jobs r JOIN lanes l ON l.id = r.lane_id JOIN campaigns c ON c.id = l.campaign_id
         WHERE c.state = 'active' AND (r.solo OR r.avoid_device_id IS NOT NULL)
         ORDER BY r.job_id LIMIT :most
     ) failed
 ) r
 JOIN lanes l ON l.id = r.lane_id JOIN campaigns c ON c.id = l.campaign_id JOIN pools p ON p.id = l.pool_id
-ORDER BY c.id, r.solo, r.avoid_device_id IS NULL, l.id, r.avoid_device_id NULLS FIRST
+ORDER BY c.id, r.solo, r.avoid_device_id IS NULL, l.id, r.avoid_device_id NULLS FIRST, r.refused_by
 """)
 
 
@@ -75,6 +81,7 @@ def candidates(connection: Connection) -> list[Work]:
             device_uuid=row.device_uuid,
             solo=row.solo,
             avoid_device_id=row.avoid_device_id,
+            refused_by=tuple(row.refused_by),
         )
         for row in rows
     ]
@@ -157,12 +164,13 @@ WITH lane AS (
     + _TAKE
 )
 _FORM_RETRY = text(
-    """
+    f"""
 WITH offered AS (
     SELECT j.id, j.configuration_id, false AS fresh
     FROM (
-        SELECT job_id FROM returned_jobs
+        SELECT job_id FROM returned_jobs r
         WHERE lane_id = :lane_id AND solo = :solo AND avoid_device_id IS NOT DISTINCT FROM :avoid_device_id
+          AND {_REFUSED_BY} = CAST(:refused_by AS bigint[])
         ORDER BY job_id LIMIT :jobs
     ) again JOIN jobs j ON j.id = again.job_id
 )"""
@@ -193,7 +201,11 @@ def form(
         "fixed_s": cost.fixed_s if cost else 0.0,
         "gflop_s": cost.gflop_s if cost else 0.0,
         "advance": not work.retry,
-        **({"solo": work.solo, "avoid_device_id": work.avoid_device_id} if work.retry else {"before_all": BEFORE_ALL}),
+        **(
+            {"solo": work.solo, "avoid_device_id": work.avoid_device_id, "refused_by": list(work.refused_by)}
+            if work.retry
+            else {"before_all": BEFORE_ALL}
+        ),
     }
     statement = _FORM_RETRY if work.retry else _FORM
     found: int | None = connection.execute(statement, parameters).scalar_one_or_none()

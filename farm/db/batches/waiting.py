@@ -1,4 +1,4 @@
-"""The transitions of jobs that wait for kernels to be built."""
+"""The transitions of jobs that wait: for kernels to be built, or for another device of their pool than those that refused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, text
 
 from farm.db import kernels
+from farm.db.batches.ending import BY_TRAITS, PRESENT, PRESENT_SECONDS, refused_by_all
 from farm.db.batches.forming import BEFORE_ALL
 from farm.kernels.binary import Binary, Versions
 
@@ -92,3 +93,47 @@ def wait_for(connection: Connection, missing: Mapping[int, Binary], versions: Ve
     kernels.want_again(connection, list(known.values()), lost=True)
     ids = {job_id: known[binary.hash(versions)] for job_id, binary in missing.items()}
     connection.execute(_WAIT, {"ids": list(ids), "kernels": list(ids.values())})
+
+
+_REFUSED = text("""
+SELECT r.job_id, r.lane_id FROM returned_jobs r
+WHERE r.avoid_device_id IS NOT NULL
+  AND EXISTS (SELECT 1 FROM failures f WHERE f.job_id = r.job_id AND f.kind = 'invalid')
+ORDER BY r.job_id LIMIT :most
+""")
+_GIVE_UP = text(f"""
+WITH given_up AS MATERIALIZED (
+    SELECT j.id, j.lane_id
+    FROM unnest(CAST(:ids AS bigint[])) AS u(job_id)
+    JOIN returned_jobs r ON r.job_id = u.job_id JOIN jobs j ON j.id = r.job_id JOIN lanes l ON l.id = j.lane_id
+    JOIN pools p ON p.id = l.pool_id
+    WHERE j.state = 'open' AND {
+    refused_by_all(
+        "j.id",
+        f"(SELECT * FROM devices d WHERE (d.type = ANY(p.device_types) OR d.uuid = p.device_uuid) AND {PRESENT})",
+    )
+}
+    ORDER BY j.id FOR NO KEY UPDATE OF j
+), gone AS (
+    DELETE FROM returned_jobs r USING given_up g WHERE r.job_id = g.id
+), moved AS (
+    UPDATE jobs j SET state = 'invalid' FROM given_up g WHERE j.id = g.id
+), counted AS (
+    UPDATE lanes l SET invalid = l.invalid + s.invalid
+    FROM (SELECT lane_id, count(*) AS invalid FROM given_up GROUP BY lane_id) s WHERE l.id = s.lane_id
+)
+SELECT count(*) FROM given_up
+""")
+MOST_REFUSED = 2000
+"""Refused jobs that are looked at in one turn."""
+
+
+def give_up(connection: Connection) -> int:
+    """pending → invalid, where a device refused a job and every other one of its pool did as well, or is gone. Returns how many."""
+    waiting = list(connection.execute(_REFUSED, {"most": MOST_REFUSED}))
+    if not waiting:
+        return 0
+    connection.execute(_LOCK_LANES, {"ids": list({row.lane_id for row in waiting})})
+    parameters = {"ids": [row.job_id for row in waiting], "by_traits": BY_TRAITS, "present": PRESENT_SECONDS}
+    given_up: int = connection.execute(_GIVE_UP, parameters).scalar_one()
+    return given_up
