@@ -103,9 +103,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _say(message: str) -> None:
-    from farm.cli.hints import pasteable
-
-    _print("[bold red]error:[/]", pasteable(message))
+    _print("[bold red]error:[/]", message)
 
 
 def _print(label: str, message: str) -> None:

@@ -14,6 +14,11 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
 
 from farm.cli.commands import COMMANDS
 from farm.errors import BadSettings
@@ -30,13 +35,27 @@ def command(words: str) -> str:
     return f"{_environment(words.split(maxsplit=1)[0])}{_program()} {words}"
 
 
-def pasteable(message: str) -> str:
-    """A message whose mentions of commands carry the home of this process, where it is not the one they would find."""
+def pasteable(message: str, *, markup: bool = False) -> str:
+    """A message whose mentions of commands carry the home of this process, where it is not the one they would find.
+
+    With `markup`, the message is rich's markup, and a bracket in a path is none of it.
+    """
     try:
-        home = _environment("")
+        if not _MENTION.search(message) or not (home := _environment("")):
+            return message
     except BadSettings:  # the settings are what the message is about
         return message
-    return _MENTION.sub(lambda found: home + found.group(), message) if home else message
+    before = escape(home) if markup else home
+    return _MENTION.sub(lambda found: before + found.group(), message)
+
+
+class Hinting(Console):
+    """A console whose messages name commands that can be pasted."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As `Console.print`. Strings go through `pasteable`; tables and other renderables are left as they are."""
+        said = (pasteable(one, markup=options.get("markup", True)) if isinstance(one, str) else one for one in objects)
+        super().print(*said, **options)
 
 
 def print_next(steps: Sequence[tuple[str, str]]) -> None:
@@ -46,7 +65,7 @@ def print_next(steps: Sequence[tuple[str, str]]) -> None:
     lines = [(command(words), meaning) for words, meaning in steps]
     width = max(len(line) for line, _ in lines)
     for line, meaning in lines:
-        console.print(f"  {line.ljust(width)}   {meaning}", markup=False, soft_wrap=True)
+        console.print(Text(f"  {line.ljust(width)}   {meaning}"), soft_wrap=True)
 
 
 def _environment(name: str) -> str:

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
-from rich.console import Console, ConsoleDimensions
+from rich.console import ConsoleDimensions
 
+from farm.cli.hints import Hinting
 from farm.texts import configuration_text, kernel_text, types_text
 
 __all__ = ["JsonOption", "configuration_text", "console", "emit_json", "kernel_text", "remarks", "types_text"]
@@ -21,7 +22,7 @@ UNLIMITED = 1_000_000
 """The width of a pipe and of a file: nothing is folded or cut."""
 
 
-class _Output(Console):
+class _Output(Hinting):
     """Standard output as it is at the moment of printing: as wide as the terminal, or unlimited where there is none."""
 
     @property
@@ -36,7 +37,7 @@ class _Output(Console):
 
 
 console = _Output(highlight=False)
-remarks = Console(stderr=True, highlight=False, soft_wrap=True)
+remarks = Hinting(stderr=True, highlight=False, soft_wrap=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 

@@ -245,7 +245,7 @@ def test_ctrl_c_in_the_middle_ends_the_command_and_leaves_nothing(
             query = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND query ~ '^COPY'"
             return bool(connection.execute(text(query)).scalar_one())
 
-    eventually(is_copying)
+    eventually(is_copying, 60)
     program.send_signal(signal.SIGINT)
     _, said = program.communicate(timeout=120)
     assert said.strip() == f"Interrupted. Nothing of {path} was imported."
