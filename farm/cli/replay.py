@@ -149,6 +149,7 @@ def _replayed(campaign: Campaign, recordings: Recordings, page: Path) -> dict[st
         "digest": targeted.digest,
         "searches": campaign.search is not None,
         "families": list(campaign.families),
+        "recorded_devices": uuids,
         "report": str(page),
         "total_s": time.monotonic() - began,
     }
@@ -213,10 +214,14 @@ def _print(report: dict[str, Any]) -> None:
             *([(f"best {name}", "the best kernel of each problem")] if report["searches"] else []),
             (f"results --campaign {name} --sort -tflops", "every row, fastest first"),
             (f"results --campaign {name} -o {name}.csv", "all columns, for a spreadsheet or pandas"),
-            *([("compare --by type --any-source", "the types beside each other")] if len(kinds) > 1 else []),
             *(
-                [("compare --by device --any-source --top 5", "the cards beside each other")]
-                if len(report["devices"]) > 1
+                [(f"compare --by type --campaign {name} --any-source", "the types beside each other")]
+                if len(kinds) > 1
+                else []
+            ),
+            *(
+                [(f"compare --by device --campaign {name} --any-source --top 5", "the cards beside each other")]
+                if len(report["recorded_devices"]) > 1
                 else []
             ),
             *([(f"analyze tiles {name}", "what the tile size changes")] if "tiled" in report["families"] else []),
