@@ -469,6 +469,10 @@ class NoSuchModel(NotFound):
     """The registry has no {name}. Known: {known}. Train one with `farm train`."""
 
 
+class NoSuchVersion(NoSuchModel):
+    """{name} has no version or alias {version}. It has: {known}. Without --version, the champion answers, or the newest version where there is none."""
+
+
 class NoChampionBefore(NotFound):
     """{name} has had no champion before version {version} that is still registered. `farm models promote` takes any version."""
 

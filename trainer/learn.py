@@ -10,6 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from farm.registry.conditions import Conditions
+from farm.registry.held_out import FOLDER as HELD_OUT_FOLDER
+from trainer.conditions import conditions_of
 from trainer.evaluate import Metrics, evaluate, measured_outputs
 from trainer.folds import HEADLINE
 from trainer.forest import ForestSettings, fit
@@ -32,6 +35,7 @@ class TableFacts:
     shapes: int
     sources: list[str]
     table_hash: str
+    conditions: Conditions
 
     @classmethod
     def of(cls, table: pd.DataFrame, device_type: str) -> TableFacts:
@@ -44,6 +48,7 @@ class TableFacts:
             shapes=len(configured[["m", "n", "k"]].drop_duplicates()),
             sources=sorted(str(source) for source in table["source"].unique()),
             table_hash=table_hash(table),
+            conditions=conditions_of(table),
         )
 
     @property
@@ -62,8 +67,6 @@ MetricsByFold = Mapping[str, Mapping[str, Metrics]]
 MODEL_FOLDER = "model"
 RUN_FOLDER = "run"
 FOLDS_FOLDER = "folds"
-HELD_OUT_FOLDER = "held_out"
-"""In `RUN_FOLDER`: the models of the evaluation, see `trainer.held_out`."""
 
 
 @dataclass(frozen=True, slots=True)

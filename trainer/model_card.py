@@ -49,6 +49,7 @@ def model_card(
         f"{facts.shapes:,} shapes, {_kernels(learned.configured)}{_devices(table)}. Sources: "
         f"{', '.join(facts.sources)}.{f' Trained for the campaign {campaign}.' if campaign else ''}\n\n"
         + _bullets(kinds_of(learned.configured)),
+        "## How the rows were measured\n\n" + "\n".join(f"- {line}" for line in facts.conditions.lines()),
         "## When to trust it\n\n" + _trust(facts, learned),
         "## Load it\n\n```python\nimport mlflow\n\n"
         f'model = mlflow.pyfunc.load_model("models:/{name}@champion")  # or models:/{name}/VERSION\n```\n\n'

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from farm.registry.verdict import PromotionTest, Verdict
+
 TARGETS = ("runtime_ms", "power_w")
 """What is judged: energy and rate follow from these."""
 
@@ -47,6 +49,21 @@ class Comparison:
     def holds(self, margin: float, confidence: float) -> bool:
         return self.score < (1 - margin) * self.other and self.better_in >= confidence
 
+    def verdict(
+        self, test: PromotionTest, against: str, margin: float, confidence: float, *, promoted: bool
+    ) -> Verdict:
+        """This comparison as the test that decided."""
+        return Verdict(
+            promoted=promoted,
+            test=test,
+            score=self.score,
+            against=against,
+            against_score=self.other,
+            needed_score=(1 - margin) * self.other,
+            better_in=self.better_in,
+            needed_in=confidence,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
@@ -68,6 +85,7 @@ class Decision:
     # False where the version is worth nothing: it leaked, or is no better than a baseline.
     sound: bool
     reason: str
+    verdict: Verdict
     score: float | None = None
     # Of the better one of the baselines.
     baseline_score: float | None = None
@@ -132,7 +150,11 @@ def decide(
     name = min(against, key=lambda each: against[each].other)
     bar = against[name]
     known: dict[str, Any] = {"score": bar.score, "baseline_score": bar.other}
-    if not bar.holds(SANITY_MARGIN, SANITY_CONFIDENCE):
+    sane = bar.holds(SANITY_MARGIN, SANITY_CONFIDENCE)
+    known["verdict"] = bar.verdict(
+        PromotionTest.BASELINE, f"the baseline, {name}", SANITY_MARGIN, SANITY_CONFIDENCE, promoted=sane
+    )
+    if not sane:
         reason = (
             f"scores {bar.score:.4f} on shapes held out, and {name}, which knows no kernels, scores {bar.other:.4f}: "
             f"a model must be {SANITY_MARGIN:.0%} below that, and below it in {SANITY_CONFIDENCE:.0%} of resamples "
@@ -144,6 +166,10 @@ def decide(
         return Decision(promoted=True, sound=True, reason=reason, **known)
     contest = compare(measured, predicted, rival.predicted)
     known |= {"champion": rival.version, "champion_score": contest.other, "better_in": contest.better_in}
+    promoted = contest.holds(MARGIN, CONFIDENCE) and not rival.only_it_knows
+    test = PromotionTest.KINDS if rival.only_it_knows else PromotionTest.CHAMPION
+    against = f"champion version {rival.version}"
+    known["verdict"] = contest.verdict(test, against, MARGIN, CONFIDENCE, promoted=promoted)
     scores = f"scores {contest.score:.4f}, and champion version {rival.version} {contest.other:.4f}"
     where = f"on {len(measured):,} configurations of shapes that neither has seen"
     if rival.favoured:
@@ -152,7 +178,7 @@ def decide(
         kinds = ", ".join(rival.only_it_knows[:3]) + (" …" if len(rival.only_it_knows) > 3 else "")
         reason = f"does not know {kinds}, which champion version {rival.version} predicts; it {scores} {where}"
         return Decision(promoted=False, sound=True, reason=reason, **known)
-    if not contest.holds(MARGIN, CONFIDENCE):
+    if not promoted:
         reason = (
             f"{scores} {where}; it is lower in {contest.better_in:.0%} of resamples, and must be lower by {MARGIN:.0%} "
             f"and in {CONFIDENCE:.0%} of them"
@@ -164,4 +190,5 @@ def decide(
 
 def unsound(why: str) -> Decision:
     """A version that cannot be judged."""
-    return Decision(promoted=False, sound=False, reason=why)
+    verdict = Verdict(promoted=False, test=PromotionTest.LEAK)
+    return Decision(promoted=False, sound=False, reason=why, verdict=verdict)

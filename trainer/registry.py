@@ -16,23 +16,35 @@ from typing import Any
 import pandas as pd
 
 import farm.gpus
+import farm.registry.held_out
 import trainer
 from farm import registry
 from farm.errors import NoSuchModel
 from farm.registry import CHALLENGER, CHAMPION, ModelInfo, model_name, registry_client
 from farm.registry.details import CARD
+from farm.registry.held_out import FOLDER as HELD_OUT_FOLDER
+from farm.registry.held_out import HeldOut, answers, held_out_files
 from trainer.baseline import baselines
 from trainer.evaluate import Metrics
 from trainer.forest import ForestSettings
-from trainer.held_out import HeldOut, answers
-from trainer.learn import FOLDS_FOLDER, HELD_OUT_FOLDER, MODEL_FOLDER, RUN_FOLDER, MetricsByFold, TableFacts, learn
+from trainer.learn import FOLDS_FOLDER, MODEL_FOLDER, RUN_FOLDER, MetricsByFold, TableFacts, learn
 from trainer.model_card import model_card
 from trainer.promotion import Decision, Rival, decide, unsound
-from trainer.runs import EXPERIMENT, held_out_files, log_decision, log_folds, log_training, register, start_run
+from trainer.runs import EXPERIMENT, log_decision, log_folds, log_training, register, start_run
 from trainer.table import check_training_table
 
 _RECIPE_FILES = (
-    *("table.py", "cards.py", "folds.py", "forest.py", "calibration.py", "evaluate.py", "learn.py", "packaging.py"),
+    *(
+        "table.py",
+        "conditions.py",
+        "cards.py",
+        "folds.py",
+        "forest.py",
+        "calibration.py",
+        "evaluate.py",
+        "learn.py",
+        "packaging.py",
+    ),
     *("model/*.py", "held_out.py", "baseline.py", "promotion.py"),
 )
 """The files of this package that decide, beside `farm/gpus.yaml`, what a training produces, and what is decided on it."""
@@ -50,6 +62,8 @@ class TrainingOutcome:
     shapes: int
     sources: list[str]
     table_hash: str
+    # As `farm.registry.conditions.Conditions`.
+    conditions: dict[str, Any]
     # Fold kind -> target -> name -> number; see `trainer.evaluate.metrics`.
     metrics: dict[str, dict[str, Metrics]]
     run_id: str
@@ -129,7 +143,8 @@ def recipe_hash(code_version: str, settings: ForestSettings) -> str:
     """Names everything but the table that decides a model: the code, its version, and the settings."""
     digest = hashlib.sha256(json.dumps([code_version, asdict(settings)]).encode())
     folder, gpus = Path(trainer.__path__[0]), Path(farm.gpus.__file__).with_suffix(".yaml")
-    for path in sorted([gpus, *(path for pattern in _RECIPE_FILES for path in folder.glob(pattern))]):
+    reader = Path(farm.registry.held_out.__file__)
+    for path in sorted([gpus, reader, *(path for pattern in _RECIPE_FILES for path in folder.glob(pattern))]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -141,7 +156,8 @@ def _reusable(tracking_uri: str, facts: TableFacts, recipe: str) -> ModelInfo | 
     """
     name = model_name(facts.device_type)
     for model in registry.list_models(tracking_uri):
-        if model.name == name and model.table_hash == facts.table_hash and model.run_id:
+        same = model.table_hash == facts.table_hash and model.conditions == facts.conditions
+        if model.name == name and same and model.run_id:
             with registry_client(tracking_uri) as client:
                 run = client.get_run(model.run_id)
             if run.data.tags.get("recipe") == recipe and run.info.status == "FINISHED":

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.registry import CHALLENGER, ERRORS, ModelInfo, crown, model_name
+from farm.registry import CHALLENGER, ERRORS, conditions, crown, model_name, verdict
 from farm.registry.details import FOLD_TAG
 from trainer.evaluate import Metrics
 from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings
-from trainer.learn import HELD_OUT_FOLDER, MetricsByFold, TableFacts
+from trainer.learn import MetricsByFold, TableFacts
 from trainer.promotion import Decision
 
 EXPERIMENT = "gemm-farm"
@@ -107,7 +107,12 @@ def register(run: Run, metrics: MetricsByFold, decision: Decision, card: str, fi
     if not client.search_registered_models(filter_string=f"name = '{name}'"):
         description = f"Runtime, power, energy and TFLOP/s of a GEMM on {run.facts.device_type}, from its raw columns."
         client.create_registered_model(name, {"device_type": run.facts.device_type}, description)
-    judged = {"decision": decision.reason, "sound": str(decision.sound).lower()}
+    judged = {
+        "decision": decision.reason,
+        "sound": str(decision.sound).lower(),
+        verdict.TAG: decision.verdict.to_tag(),
+        conditions.TAG: run.facts.conditions.to_tag(),
+    }
     version = str(
         client.create_model_version(
             name,
@@ -122,14 +127,6 @@ def register(run: Run, metrics: MetricsByFold, decision: Decision, card: str, fi
     if decision.promoted:
         crown(client, name, version, decision.reason)
     return version
-
-
-def held_out_files(client: Any, model: ModelInfo, to: Path) -> Path | None:
-    """The models of a version's evaluation, see `trainer.held_out`; None where it has none."""
-    if model.run_id is None or not client.list_artifacts(model.run_id, HELD_OUT_FOLDER):
-        return None
-    to.mkdir()
-    return Path(client.download_artifacts(model.run_id, HELD_OUT_FOLDER, str(to)))
 
 
 def _flat(by_target: Mapping[str, Metrics]) -> dict[str, float]:

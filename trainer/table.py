@@ -24,6 +24,18 @@ COLUMNS = (
 )
 """What the trainer reads of the view `v_measurements`."""
 
+CONDITIONS = {
+    "l2": "v.l2",
+    "stop_reason": "v.stop_reason",
+    "distribution": "v.distribution",
+    "clock_policy": "v.clock_policy",
+    "power_source": "CASE WHEN v.power_w IS NOT NULL THEN v.power_source END",
+    "driver": "v.environment->>'driver'",
+    "file": "coalesce(d.facts->>'imported_from', v.environment->>'recording')",
+    "provenance": "coalesce(d.facts->>'provenance', v.environment->>'provenance')",
+}
+"""The columns that say how a row was measured, with their SQL: see `trainer.conditions`. A model does not learn from them."""
+
 LEARNED_FROM = (
     *("device_type", "source", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
     *("runtime_ms", "power_w", "energy_mj"),
@@ -40,12 +52,15 @@ def read_training_table(connection: Connection, device_type: str, *, any_source:
 
     Only rows with source `measured`, unless `any_source`: recorded and imported numbers do not pass for fresh ones.
     """
-    only = "" if any_source else "AND source = :source"
+    only = "" if any_source else "AND v.source = :source"
     query = text(
-        f"SELECT {', '.join(COLUMNS)} FROM v_measurements WHERE device_type = :device_type {only} ORDER BY measurement_id"
+        f"SELECT {', '.join(f'v.{name}' for name in COLUMNS)}, "
+        f"{', '.join(f'{sql} AS {name}' for name, sql in CONDITIONS.items())} "
+        "FROM v_measurements v JOIN devices d ON d.uuid = v.device_uuid "
+        f"WHERE v.device_type = :device_type {only} ORDER BY v.measurement_id"
     )
     rows = connection.execute(query, {"device_type": device_type, "source": Source.MEASURED.value})
-    table = pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(COLUMNS))
+    table = pd.DataFrame.from_records([tuple(row) for row in rows], columns=[*COLUMNS, *CONDITIONS])
     table["configuration_id"] = table["configuration_id"].astype(str)
     numbers = (
         "alpha",

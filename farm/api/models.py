@@ -23,7 +23,10 @@ TypeAsked = Annotated[
     str | None, Field(description="a device type or a model's name; may be left out where there is one model")
 ]
 Name = Annotated[str, Field(description="a model or a device type: gemm-forest-nvidia-h200 or nvidia-h200")]
-VersionAsked = Annotated[str, Field(description="a version number or an alias")]
+VersionAsked = Annotated[
+    str | None,
+    Field(description="a version number or an alias; the champion, or the newest version where there is none, if none"),
+]
 
 
 MOST_ASKED = 200_000
@@ -48,6 +51,51 @@ class ModelLine(Document):
     mean_error_pct: float | None
     decision: str | None
     sound: bool | None
+    conditions: registry.Conditions | None = Field(
+        description="where its rows come from and how they were measured; none: unknown"
+    )
+
+
+class AnsweringModel(Document):
+    """The version that answers: how good it is, whether it is the champion, and what it learned from."""
+
+    name: str
+    version: str
+    device_type: str
+    standing: str = Field(description="champion, challenger, or older version")
+    errors: dict[str, dict[str, float]] = Field(
+        description="target, name of the number: in percent, on shapes held out of training"
+    )
+    decision: str | None
+    why_not_champion: str | None = Field(description="the test that it failed; none for a champion")
+    to_get_a_champion: str | None = Field(description="what to do; none where the device type has a champion")
+    conditions: registry.Conditions | None = Field(
+        description="where its rows come from and how they were measured; none: unknown"
+    )
+
+    @classmethod
+    def of(cls, model: ModelInfo, *, has_champion: bool) -> AnsweringModel:
+        """`has_champion`: whether a version of that name is the champion."""
+        is_champion = registry.CHAMPION in model.aliases
+        why = None if is_champion else str(model.verdict or f"It {model.decision or 'was not judged'}.")
+        what = registry.remedy(
+            name=model.name,
+            version=model.version,
+            device_type=model.device_type,
+            sound=model.sound,
+            verdict=model.verdict,
+        )
+        return cls(
+            name=model.name,
+            version=model.version,
+            device_type=model.device_type,
+            standing=model.standing,
+            errors=model.errors,
+            decision=model.decision,
+            why_not_champion=why,
+            to_get_a_champion=None if has_champion else what,
+            conditions=model.conditions,
+        )
 
 
 class ModelNow(ModelLine):
@@ -74,7 +122,7 @@ class Asked(Document):
     )
     rows_from: str = Field(default="", description="what errors call those rows")
     device_type: TypeAsked = None
-    version: VersionAsked = registry.CHAMPION
+    version: VersionAsked = None
 
 
 class Promotion(Document):
@@ -106,6 +154,7 @@ class Predicted(Document):
 
     model: str
     version: str
+    answered_by: AnsweringModel
     predictions: list[Prediction]
     rows: list[dict[str, Any]] = Field(
         default=[], description="the rows that were asked about, with what the model says"
@@ -117,6 +166,7 @@ class Recommended(Document):
 
     model: str
     version: str
+    answered_by: AnsweringModel
     problem: str
     objective: Objective
     kernels: int
@@ -126,13 +176,18 @@ class Recommended(Document):
 
 
 class CostOn(Document):
-    """What a GEMM is expected to cost on a type of card, by the type's champion."""
+    """What a GEMM is expected to cost on a type of card, by the type's champion, or its newest model without one."""
 
     device_type: str
     model: str
     version: str
+    answered_by: AnsweringModel
+    group: int = Field(
+        description="from 1: answers of one group are of the same measuring protocol, and ranked together"
+    )
+    rank: int | None = Field(default=None, description="from 1, in its group; none where the model cannot say")
     found: Recommendation | None
-    why_not: str | None = Field(default=None, description="where the champion cannot say")
+    why_not: str | None = Field(default=None, description="where the model cannot say")
 
 
 @operation("GET", "/models")
@@ -157,7 +212,7 @@ def show(
 ) -> ModelNow:
     """Everything about a version: errors by fold and target, sources, the decision on it, the champions so far."""
     uri = access.settings.tracking_uri
-    model = registry.model_info(uri, name, version or _champion_or_newest(uri, name))
+    model = registry.model_info(uri, name, version) if version else registry.answering_model(uri, name)
     written = registry.model_card(uri, model) if card else None
     if card and written is None:
         raise NoSuchModel(name=f"model card of {model.name} version {model.version}", known="none")
@@ -169,19 +224,13 @@ def show(
     )
 
 
-def _champion_or_newest(uri: str, name: str) -> str:
-    """A version of that model; the alias champion where there is no such model, for the error that says so."""
-    of_name = [model for model in registry.list_models(uri) if model.name == registry.model_name(name)]
-    crowned = any(registry.CHAMPION in model.aliases for model in of_name)
-    return registry.CHAMPION if crowned or not of_name else of_name[0].version
-
-
 @operation("GET", "/models/{name}/files", sends="application/zip")
-def files(access: Access, name: Name, *, version: VersionAsked = registry.CHAMPION) -> Download:
+def files(access: Access, name: Name, *, version: VersionAsked = None) -> Download:
     """The files of a version, as a ZIP file: unpacked, mlflow.pyfunc.load_model loads them where the farm is not installed."""
-    model = registry.model_info(access.settings.tracking_uri, name, version)
+    uri = access.settings.tracking_uri
+    model = registry.model_info(uri, name, version) if version else registry.answering_model(uri, name)
     with TemporaryDirectory(prefix="farm-model-") as folder:
-        made = registry.packed(access.settings.tracking_uri, model, Path(folder))
+        made = registry.packed(uri, model, Path(folder))
         with NamedTemporaryFile(prefix="farm-model-", suffix=".zip", delete=False) as file:
             pass
         made.replace(file.name)
@@ -220,8 +269,20 @@ def predict(access: Access, question: Asked) -> Predicted:
         table = pd.DataFrame.from_records(question.rows)
         rows = registry.records(registry.predict_table(model, table, path=question.rows_from or "the rows"))
     return Predicted(
-        model=info.name, version=info.version, predictions=registry.predict(model, configurations), rows=rows
+        model=info.name,
+        version=info.version,
+        answered_by=_answering(access, info),
+        predictions=registry.predict(model, configurations),
+        rows=rows,
     )
+
+
+def _answering(access: Access, model: ModelInfo) -> AnsweringModel:
+    champion = registry.CHAMPION in model.aliases or any(
+        registry.CHAMPION in one.aliases and one.name == model.name
+        for one in registry.list_models(access.settings.tracking_uri)
+    )
+    return AnsweringModel.of(model, has_champion=champion)
 
 
 Dimensions = Annotated[str, Field(description="m x n x k", examples=["4096x4096x1024"])]
@@ -244,7 +305,7 @@ def recommend(
     unmeasured: Annotated[bool, Field(description="kernels too that were never measured")] = False,
     top: Annotated[int, Field(ge=1, le=10_000)] = 10,
     device_type: TypeAsked = None,
-    version: VersionAsked = registry.CHAMPION,
+    version: VersionAsked = None,
 ) -> Recommended:
     """Rank the kernels that were measured and that a card can run for a problem, the best first."""
     problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta)
@@ -253,7 +314,12 @@ def recommend(
         model, problem, families=family or (), objective=objective, top=top, unmeasured=unmeasured
     )
     kept = ("problem", "objective", "kernels", "ranking", "safe", "safe_costs_pct")
-    return Recommended(model=info.name, version=info.version, **{name: getattr(found, name) for name in kept})
+    return Recommended(
+        model=info.name,
+        version=info.version,
+        answered_by=_answering(access, info),
+        **{name: getattr(found, name) for name in kept},
+    )
 
 
 @operation("GET", "/costs")
@@ -268,18 +334,40 @@ def costs(
     family: Families = None,
     objective: Annotated[Objective, Field(description="what is to be least")] = Objective.TIME,
     top: Annotated[int, Field(ge=1, le=1000)] = 5,
+    mix_protocols: Annotated[bool, Field(description="rank models of different measuring protocols together")] = False,
 ) -> list[CostOn]:
-    """What a GEMM will cost on every type of card that has a champion, and the best kernels for it; the fastest first."""
+    """What a GEMM will cost on every type of card that has a model, and the best kernels for it.
+
+    The champion of a type answers, or its newest model where it has no champion. The fastest comes first within a group;
+    models whose rows were measured by different protocols are in different groups.
+    """
     problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta)
-    champions = [m for m in registry.list_models(access.settings.tracking_uri) if registry.CHAMPION in m.aliases]
-    answers = [_cost(access, info, problem, family, objective, top) for info in champions]
-    return sorted(answers, key=_least(objective))
+    models = registry.answering_models(access.settings.tracking_uri)
+    answers = [_cost(access, info, problem, family, objective, top) for info in models]
+    groups = registry.protocol_groups([one.answered_by.conditions for one in answers])
+    of_group: dict[int, list[CostOn]] = {}
+    for number, answer in zip(groups, answers, strict=True):
+        of_group.setdefault(0 if mix_protocols else number, []).append(answer)
+    found = []
+    least = _least(objective)
+    # The group with most answers comes first: most can be compared there.
+    largest_first = sorted(of_group.values(), key=lambda group: -sum(one.found is not None for one in group))
+    for number, group in enumerate(largest_first, 1):
+        for rank, answer in enumerate(sorted(group, key=least), 1):
+            found.append(answer.model_copy(update={"group": number, "rank": rank if answer.found else None}))
+    return found
 
 
 def _cost(
     access: Access, info: ModelInfo, problem: Problem, family: list[str] | None, objective: Objective, top: int
 ) -> CostOn:
-    head = {"device_type": info.device_type, "model": info.name, "version": info.version}
+    head = {
+        "device_type": info.device_type,
+        "model": info.name,
+        "version": info.version,
+        "answered_by": AnsweringModel.of(info, has_champion=registry.CHAMPION in info.aliases),
+        "group": 1,
+    }
     try:
         found = registry.recommend(
             access.models.loaded(info), problem, families=family or (), objective=objective, top=top

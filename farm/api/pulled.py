@@ -21,9 +21,13 @@ class PulledModels:
         self._lock = threading.Lock()
         self._held: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
-    def pull(self, device_type: str | None, version: str) -> tuple[registry.ModelInfo, Any]:
-        """The model of a device type, or the only one. Raises `NoSuchModel`, `BadInput`."""
-        info = registry.model_info(self._uri, device_type or self._only(), version)
+    def pull(self, device_type: str | None, version: str | None) -> tuple[registry.ModelInfo, Any]:
+        """The model of a device type, or the only one: the champion, or the newest one, unless a version is given.
+
+        Raises `NoSuchModel`, `BadInput`.
+        """
+        name = device_type or self._only()
+        info = registry.model_info(self._uri, name, version) if version else registry.answering_model(self._uri, name)
         return info, self.loaded(info)
 
     def loaded(self, info: registry.ModelInfo) -> Any:

@@ -9,4 +9,11 @@ import typer
 TypeOption = Annotated[
     str | None, typer.Option("--type", "-t", help="Device type; may be left out where there is one model.")
 ]
-VersionOption = Annotated[str, typer.Option("--version", help="A version number or an alias.")]
+VersionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--version",
+        help="A version number or an alias.",
+        show_default="the champion, or the newest where there is none",
+    ),
+]

@@ -16,7 +16,15 @@ from farm.cli.asking import TypeOption, VersionOption
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.cli.training import train_types
-from farm.cli.versions import print_errors, print_facts, print_history, print_side_by_side, standing
+from farm.cli.versions import (
+    named,
+    print_answered_by,
+    print_errors,
+    print_facts,
+    print_history,
+    print_side_by_side,
+    standing,
+)
 from farm.db import campaigns, trainings
 from farm.errors import BadInput, TrainingFailed
 from farm.gemm import ElementTypes, Layout, Problem, Shape
@@ -143,7 +151,7 @@ _MODELS = Table(
 def pull(
     name: NameArgument,
     to: Annotated[Path, typer.Option("--to", help="Folder to put the model in.", show_default="./NAME")] = Path(),
-    version: Annotated[str, typer.Option("--version", help="A version number or an alias.")] = "champion",
+    version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Download a model: mlflow.pyfunc.load_model(FOLDER) loads it where the farm is not installed."""
@@ -161,7 +169,8 @@ def pull(
     if as_json:
         emit_json({**model.model_dump(exclude={"metrics", "champions", "card"}), "folder": str(folder)})
     else:
-        console.print(f"{model.name} version {model.version} is in {folder}")
+        alias = "" if registry.CHAMPION in model.aliases else ", which is not the champion,"
+        console.print(f"{model.name} version {model.version}{alias} is in {folder}")
 
 
 @app.command()
@@ -255,7 +264,7 @@ def predict(
         Path | None, typer.Option("--file", help="CSV or Parquet with columns m, n, k, ab, family, tile …")
     ] = None,
     device_type: TypeOption = None,
-    version: VersionOption = "champion",
+    version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict time, power, energy and TFLOP/s with the registered model of a device type."""
@@ -277,7 +286,8 @@ def predict(
         told = farm.ask(operations.predict, question)
     predicted = [*(p.to_json() for p in told.predictions), *told.rows]
     if as_json:
-        emit_json({"model": told.model, "version": told.version, "predictions": predicted})
+        head = {"model": told.model, "version": told.version, "answered_by": told.answered_by}
+        emit_json({**head, "predictions": predicted})
         return
     lines = [
         (
@@ -287,7 +297,8 @@ def predict(
         )
         for p in predicted
     ]
-    _PREDICTIONS.print(lines, title=f"{told.model} v{told.version}; ± holds nine measurements of ten")
+    _PREDICTIONS.print(lines, title=f"{named(told.answered_by)}; ± holds nine measurements of ten")
+    print_answered_by([told.answered_by])
 
 
 _PREDICTIONS = Table(

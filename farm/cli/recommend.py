@@ -10,6 +10,8 @@ from farm.api import farm_of, models
 from farm.cli.asking import TypeOption, VersionOption
 from farm.cli.output import JsonOption, console, emit_json
 from farm.cli.tables import Column, Table
+from farm.cli.versions import named, print_answered_by
+from farm.errors import BadInput
 from farm.registry import Objective, Prediction
 from farm.settings import settings
 
@@ -31,7 +33,17 @@ def recommend(
     ] = False,
     top: Annotated[int, typer.Option("--top", "-n", min=1, help="So many of the best.")] = 10,
     device_type: TypeOption = None,
-    version: VersionOption = "champion",
+    every_type: Annotated[
+        bool, typer.Option("--every-type", help="Ask the model of every device type, and rank the types.")
+    ] = False,
+    mix_protocols: Annotated[
+        bool,
+        typer.Option(
+            "--mix-protocols",
+            help="With --every-type: rank models together whose rows were measured by different protocols.",
+        ),
+    ] = False,
+    version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rank the kernels that were measured and that a card can run for a problem, with the model of its type: the best first.
@@ -39,6 +51,14 @@ def recommend(
     Bounds hold a measurement in nine cases of ten. The safe choice is the kernel that is best in the worst case, by the upper
     bound.
     """
+    if every_type:
+        if device_type or version or unmeasured:
+            raise BadInput(detail="--every-type cannot be combined with --type, --version or --unmeasured.")
+        query = {"shape": shape, "types": types, "layout": layout, "alpha": alpha, "beta": beta, "family": families}
+        _every_type({**query, "objective": objective, "top": top, "mix_protocols": mix_protocols}, as_json)
+        return
+    if mix_protocols:
+        raise BadInput(detail="--mix-protocols needs --every-type.")
     with farm_of(settings()) as farm:
         found = farm.ask(
             models.recommend,
@@ -58,15 +78,46 @@ def recommend(
         emit_json(found)
         return
     rows = [(f"{number}.", *_cells(one)) for number, one in enumerate(found.ranking, 1)]
-    title = f"{found.problem} by {found.model} v{found.version}: least {objective} of {found.kernels:,} kernels"
+    title = f"{found.problem} by {named(found.answered_by)}: least {objective} of {found.kernels:,} kernels"
     _RANKING.print(rows, title=title)
     if found.safe is not None and found.safe_costs_pct is not None:
         console.print(_safe(found.safe, found.safe_costs_pct, found.ranking[0]))
+    print_answered_by([found.answered_by])
 
 
-_RANKING = Table(
-    "recommendations",
-    Column("", number=True),
+def _every_type(query: dict[str, Any], as_json: bool) -> None:
+    with farm_of(settings()) as farm:
+        found = farm.ask(models.costs, **query)
+    if as_json:
+        emit_json(found)
+        return
+    if not found:
+        console.print("The registry has no models yet. Train one: farm train")
+        return
+    able = [one for one in found if one.found is not None]
+    groups = sorted({one.group for one in able})
+    for group in groups:
+        rows = [
+            (f"{one.rank}.", one.device_type, *_cells(one.found.ranking[0]))
+            for one in able
+            if one.group == group and one.found is not None
+        ]
+        which = f", protocol {group} of {len(groups)}" if len(groups) > 1 else ""
+        title = f"{query['shape']} {query['types']}: least {query['objective']}{which}"
+        _TYPES.print(rows, title=title)
+    if len(groups) > 1:
+        console.print(
+            "Device types of different tables are not ranked: their rows were measured by different protocols, or by "
+            "unknown ones. --mix-protocols ranks them together all the same.",
+            soft_wrap=True,
+        )
+    for one in found:
+        if one.found is None:
+            console.print(f"{one.device_type}: {one.why_not}", markup=False, soft_wrap=True)
+    print_answered_by([one.answered_by for one in able])
+
+
+_ANSWER = (
     Column("kernel", folds=True),
     Column("runtime", "ms", number=True),
     Column("90 % bounds", "ms", number=True, priority=1),
@@ -75,6 +126,10 @@ _RANKING = Table(
     Column("energy", "mJ", number=True, priority=4),
     Column("outside what was measured", folds=True, priority=1),
 )
+
+_RANKING = Table("recommendations", Column("", number=True), *_ANSWER)
+
+_TYPES = Table("recommendations by type", Column("", number=True), Column("device type", folds=True), *_ANSWER)
 
 
 def _cells(one: Prediction) -> tuple[Any, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from farm import registry
-from farm.api.models import ModelLine
+from farm.api.models import AnsweringModel, ModelLine
 from farm.cli.output import console
 from farm.cli.tables import Column, Table
 
@@ -45,6 +45,39 @@ _SIDE_BY_SIDE = Table(
 )
 
 
+def named(model: AnsweringModel) -> str:
+    """`gemm-forest-nvidia-h200 v2`, and that it is a challenger where it is not the champion."""
+    label = "" if model.standing == registry.CHAMPION else f" ({model.standing.upper()}, not the champion)"
+    return f"{model.name} v{model.version}{label}"
+
+
+def print_answered_by(models: Sequence[AnsweringModel]) -> None:
+    """How good each of these is, whether it is the champion and what would make it one, and what it learned from."""
+    for model in models:
+        console.print()
+        for line in _about(model):
+            console.print(line, markup=False, soft_wrap=True)
+
+
+def _about(model: AnsweringModel) -> Iterator[str]:
+    errors = "; ".join(
+        f"{_TARGETS[target]} {found['median_error_pct']:.3g}% median, {found['p90_error_pct']:.3g}% 90th percentile"
+        for target, found in model.errors.items()
+        if target in _TARGETS and {"median_error_pct", "p90_error_pct"} <= found.keys()
+    )
+    yield f"{named(model)}"
+    yield f"  error on held-out shapes: {errors or 'unknown'}"
+    if model.why_not_champion is not None:
+        yield f"  not the champion: {model.why_not_champion}"
+    if model.to_get_a_champion is not None:
+        yield f"  to get a champion: {model.to_get_a_champion}"
+    for line in ["conditions: unknown"] if model.conditions is None else model.conditions.lines():
+        yield f"  {line}"
+
+
+_TARGETS = {"runtime_ms": "time", "power_w": "power", "energy_mj": "energy"}
+
+
 def print_facts(model: ModelLine) -> None:
     """A version in lines of name and value."""
     sound = {True: "yes", False: "no: not promoted without --force", None: "not known"}[model.sound]
@@ -56,7 +89,11 @@ def print_facts(model: ModelLine) -> None:
         ("created (UTC)", f"{model.created_at:%Y-%m-%d %H:%M}"),
         ("learned from", f"{_count(model.rows)} rows, {_count(model.configurations)} configurations, "
                          f"{_count(model.shapes)} shapes"),
-        ("sources", model.sources),
+        *(
+            [("conditions", "unknown")]
+            if model.conditions is None
+            else [tuple(line.split(": ", 1)) for line in model.conditions.lines()]
+        ),
         ("table", model.table_hash),
         ("run", model.run_id),
         ("decision", None if model.decision is None else f"it {model.decision}"),

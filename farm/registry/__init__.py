@@ -11,12 +11,17 @@ from farm.lazy import names_of
 
 if TYPE_CHECKING:
     from farm.registry.client import load_mlflow, load_pyfunc, mlflow_warnings_ignored, registry_client
-    from farm.registry.details import ERRORS, Metrics, metrics_of, model_card
+    from farm.registry.conditions import Conditions, protocol_groups
+    from farm.registry.details import Metrics, metrics_of, model_card
     from farm.registry.models import (
         CHALLENGER,
         CHAMPION,
+        ERRORS,
+        OUTPUTS,
         PREFIX,
         ModelInfo,
+        answering_model,
+        answering_models,
         download,
         list_models,
         model_info,
@@ -27,7 +32,6 @@ if TYPE_CHECKING:
     )
     from farm.registry.predictions import (
         ANSWERS,
-        OUTPUTS,
         Prediction,
         predict,
         predict_table,
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     )
     from farm.registry.promotions import Reign, champions, crown, promote, rollback
     from farm.registry.recommending import Objective, Recommendation, recommend
+    from farm.registry.verdict import PromotionTest, Verdict, remedy
 
 __all__ = [
     "ANSWERS",
@@ -44,12 +49,17 @@ __all__ = [
     "ERRORS",
     "OUTPUTS",
     "PREFIX",
+    "Conditions",
     "Metrics",
     "ModelInfo",
     "Objective",
     "Prediction",
+    "PromotionTest",
     "Recommendation",
     "Reign",
+    "Verdict",
+    "answering_model",
+    "answering_models",
     "champions",
     "crown",
     "download",
@@ -65,11 +75,13 @@ __all__ = [
     "predict",
     "predict_table",
     "promote",
+    "protocol_groups",
     "pull",
     "read_configurations",
     "recommend",
     "records",
     "registry_client",
+    "remedy",
     "rollback",
     "unpack",
 ]
@@ -83,8 +95,11 @@ __getattr__ = names_of(
             "mlflow_warnings_ignored",
             "registry_client",
         ),
+        "conditions": (
+            "Conditions",
+            "protocol_groups",
+        ),
         "details": (
-            "ERRORS",
             "Metrics",
             "metrics_of",
             "model_card",
@@ -92,8 +107,12 @@ __getattr__ = names_of(
         "models": (
             "CHALLENGER",
             "CHAMPION",
+            "ERRORS",
+            "OUTPUTS",
             "PREFIX",
             "ModelInfo",
+            "answering_model",
+            "answering_models",
             "download",
             "list_models",
             "model_info",
@@ -104,7 +123,6 @@ __getattr__ = names_of(
         ),
         "predictions": (
             "ANSWERS",
-            "OUTPUTS",
             "Prediction",
             "predict",
             "predict_table",
@@ -122,6 +140,11 @@ __getattr__ = names_of(
             "Objective",
             "Recommendation",
             "recommend",
+        ),
+        "verdict": (
+            "PromotionTest",
+            "Verdict",
+            "remedy",
         ),
     },
 )

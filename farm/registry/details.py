@@ -19,9 +19,6 @@ FOLD_TAG = "fold"
 Metrics = dict[str, dict[str, dict[str, float]]]
 """Fold kind -> target -> name -> number."""
 
-ERRORS = {"median_error_pct": "median error %", "mean_error_pct": "mean %", "p90_error_pct": "90th percentile %"}
-"""Of the numbers of a target those that people are shown, and what they are called."""
-
 
 def metrics_of(uri: str, model: ModelInfo) -> Metrics:
     """A version's errors; empty where it was registered without a run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -12,8 +12,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import ZipFile
 
-from farm.errors import BadInput, NoSuchModel
+from farm.errors import BadInput, NoSuchModel, NoSuchVersion
+from farm.registry import conditions, verdict
 from farm.registry.client import first_line, has_been_used, load_pyfunc, mlflow_warnings_ignored, registry_client
+from farm.registry.conditions import Conditions
+from farm.registry.verdict import Verdict
+
+OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
+"""The columns that a model predicts. Energy is per GEMM; power and energy are NaN where power was never measured."""
+
+ERRORS = {"median_error_pct": "median error %", "mean_error_pct": "mean %", "p90_error_pct": "90th percentile %"}
+"""Of the numbers of a target those that people are shown, and what they are called."""
 
 PREFIX = "gemm-forest-"
 CHAMPION = "champion"
@@ -49,6 +58,16 @@ class ModelInfo:
     # a baseline. None where nobody judged it.
     decision: str | None
     sound: bool | None
+    # The test that decided, and the conditions of the rows that it learned from. None where the version has no such tag.
+    verdict: Verdict | None
+    conditions: Conditions | None
+    # Target -> number -> error in percent, on shapes held out of training.
+    errors: dict[str, dict[str, float]]
+
+    @property
+    def standing(self) -> str:
+        """champion, challenger, or `older version`."""
+        return next((alias for alias in (CHAMPION, CHALLENGER) if alias in self.aliases), "older version")
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "created_at": self.created_at.isoformat()}
@@ -92,9 +111,29 @@ def model_info(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> M
     same = [model for model in models if model.name == name]
     if same:
         known = ", ".join(" = ".join([f"version {model.version}", *model.aliases]) for model in same)
-        raise NoSuchModel(name=f"{name} with the version or alias {wanted}", known=known)
+        raise NoSuchVersion(name=name, version=wanted, known=known)
     known = ", ".join(dict.fromkeys(model.name for model in models)) or "none"
     raise NoSuchModel(name=f"model {name}", known=known)
+
+
+def answering_model(uri: str, name: str) -> ModelInfo:
+    """The version that answers for a model or device type: the champion, or the newest one where there is none.
+
+    Raises `NoSuchModel`.
+    """
+    found = {model.name: model for model in answering_models(uri)}
+    if model_name(name) not in found:
+        raise NoSuchModel(name=f"model {model_name(name)}", known=", ".join(found) or "none")
+    return found[model_name(name)]
+
+
+def answering_models(uri: str) -> list[ModelInfo]:
+    """The version that answers of each model, by name."""
+    by_name: dict[str, ModelInfo] = {}
+    for model in list_models(uri):  # the newest first
+        if model.name not in by_name or CHAMPION in model.aliases:
+            by_name[model.name] = model
+    return list(by_name.values())
 
 
 def pull(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> Any:
@@ -192,7 +231,20 @@ def _info(version: Any, aliases: dict[str, list[str]]) -> ModelInfo:
         mean_error_pct=number("runtime_mean_error_pct"),
         decision=tags.get("decision"),
         sound=tags["sound"] == "true" if "sound" in tags else None,
+        verdict=Verdict.from_tag(tags.get(verdict.TAG)),
+        conditions=Conditions.from_tag(tags.get(conditions.TAG)),
+        errors=_errors(tags),
     )
+
+
+def _errors(tags: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """The tags `runtime_median_error_pct` and so on, by target."""
+    found: dict[str, dict[str, float]] = {}
+    for target in OUTPUTS:
+        of = {name: float(tags[tag]) for name in ERRORS if (tag := f"{target.rsplit('_', 1)[0]}_{name}") in tags}
+        if of:
+            found[target] = of
+    return found
 
 
 def _fetch(client: Any, uri: str, model: ModelInfo, to: Path | None) -> str:

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import BadInput, MissingColumns, NotPredictable
 from farm.kernels import Configuration
 from farm.registry.client import first_line, load_mlflow
+from farm.registry.models import OUTPUTS
 
 if TYPE_CHECKING:
     import pandas as pd
-
-OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
-"""The columns that a model predicts. Energy is per GEMM; power and energy are NaN where power was never measured."""
 
 BOUNDS = tuple(f"{output}_{bound}" for output in OUTPUTS for bound in ("low", "high"))
 """Between these, a measurement lies in nine cases of ten; NaN where a model had too little to tell."""
@@ -58,7 +56,7 @@ def predict(model: Any, configurations: Sequence[Configuration]) -> list[Predict
         return []
     import pandas as pd
 
-    outputs = _ask(model, pd.DataFrame.from_records([_raw_columns(each) for each in configurations]))
+    outputs = _ask(model, pd.DataFrame.from_records([raw_columns(each) for each in configurations]))
     return [
         Prediction(configuration=each.canonical, **_without_gaps(row))
         for each, row in zip(configurations, outputs.to_dict("records"), strict=True)
@@ -102,7 +100,8 @@ def read_configurations(path: Path) -> pd.DataFrame:
     raise BadInput(detail=f"{path} is neither .csv nor .parquet.")
 
 
-def _raw_columns(configuration: Configuration) -> dict[str, Any]:
+def raw_columns(configuration: Configuration) -> dict[str, Any]:
+    """The columns that a model reads of a configuration."""
     columns = configuration.columns()
     parameters = columns.pop("parameters")
     return {**columns, **parameters}

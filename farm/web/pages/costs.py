@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from farm.api import models
+from farm.api.models import CostOn
 from farm.errors import FarmError
 from farm.gemm import ElementType, Layout
 from farm.registry import Objective
@@ -30,8 +33,12 @@ def cost(
     layout: Annotated[str, Query()] = "nn",
     beta: Annotated[bool, Query()] = False,
     objective: Annotated[str, Query()] = "time",
+    mix_protocols: Annotated[bool, Query()] = False,
 ) -> Response:
-    asked = {"m": m, "n": n, "k": k, "types": types, "layout": layout, "beta": beta, "objective": objective}
+    asked: dict[str, Any] = {
+        **{"m": m, "n": n, "k": k, "types": types, "layout": layout, "beta": beta, "objective": objective},
+        "mix_protocols": mix_protocols,
+    }
     found, wrong = None, None
     least = Objective(objective) if objective in list(Objective) else Objective.TIME
     query = {"shape": f"{m}x{n}x{k}", "types": types, "layout": layout, "beta": float(beta), "objective": least.value}
@@ -45,6 +52,7 @@ def cost(
                 beta=float(beta),
                 objective=least,
                 top=TOP,
+                mix_protocols=mix_protocols,
             )
         except FarmError as error:
             if status_of(error) >= 500:
@@ -59,7 +67,20 @@ def cost(
         layouts=list(Layout),
         found=found,
         wrong=wrong,
-        chart=None if found is None else charts.costs(found, least),
-        again=linked("/api/v1/costs", {**query, "top": TOP}),
+        groups=_groups(found or [], least),
+        mixed=linked("/cost", {**_given(asked), "mix_protocols": "true"}),
+        again=linked("/api/v1/costs", {**query, "top": TOP, **({"mix_protocols": "true"} if mix_protocols else {})}),
         status=200 if wrong is None else status_of(wrong),
     )
+
+
+def _groups(found: Sequence[CostOn], least: Objective) -> list[tuple[list[CostOn], charts.Chart | None]]:
+    """The answers that may be ranked together, each with its chart; those of models that cannot say are left out."""
+    able = [one for one in found if one.found is not None]
+    grouped = [list(answers) for _, answers in groupby(able, key=lambda one: one.group)]
+    return [(answers, charts.costs(answers, least)) for answers in grouped]
+
+
+def _given(asked: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of the form that are filled in, as an address has them."""
+    return {name: "true" if value is True else str(value) for name, value in asked.items() if value}

@@ -1,0 +1,154 @@
+"""Where the rows of a model come from, how they were measured, and which models may be ranked together (pure).
+
+The trainer writes a `Conditions` into the tag `conditions` of every version. Answers read it from there, because the rows
+themselves may be gone, or on another farm.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+TAG = "conditions"
+"""The tag of a model version that holds its conditions as JSON."""
+
+UNKNOWN = "unknown"
+BURST = "burst"
+"""The time of a short run, which ends before a power limiter settles: `runtime_ms` of every row that the farm measured."""
+
+MAX_LISTED = 6
+"""Sources, protocols and drivers that are listed one by one: MLflow's older stores keep 5,000 characters of a tag."""
+
+MAX_TEXT = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSource:
+    """Rows of one origin: measured by this farm, recorded or imported, and from which file."""
+
+    source: str
+    # The name of the file, and what it says about itself. None for rows that this farm measured.
+    file: str | None = None
+    provenance: str | None = None
+    rows: int
+
+    def __str__(self) -> str:
+        if self.file is None and self.provenance is None:
+            return f"{self.rows:,} {self.source}"
+        about = self.file or UNKNOWN
+        return f"{self.rows:,} {self.source} from {about}" + (f" ({self.provenance})" if self.provenance else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """One way in which rows were measured. Each part is `unknown` where the rows do not tell."""
+
+    l2: str  # cold or warm, before each sample
+    time: str  # burst
+    operands: str  # their distribution, as uniform
+    clocks: str  # default, locked:<MHz>, governor:<name>
+    # Who measured it and how, where a part is unknown: two unknown protocols are the same only if this is.
+    method: str | None = None
+    rows: int
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What must be equal for two models to be ranked together."""
+        return (self.l2, self.time, self.operands, self.clocks, self.method or "")
+
+    def __str__(self) -> str:
+        parts = {"L2": self.l2, "time": self.time, "operands": self.operands, "clocks": self.clocks}
+        known = [_PARTS[name].format(value) for name, value in parts.items() if value != UNKNOWN]
+        unknown = [name for name, value in parts.items() if value == UNKNOWN]
+        return ", ".join([*known, *([f"unknown: {', '.join(unknown)}"] if unknown else [])])
+
+
+_PARTS = {"L2": "{} L2", "time": "{} time", "operands": "{} operands", "clocks": "clocks {}"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """The conditions of all rows that a model learned from."""
+
+    sources: tuple[RowSource, ...]
+    protocols: tuple[Protocol, ...]
+    # Rows by the source of their power (see docs/measuring.md), and by the driver; `none` and `unknown` are values too.
+    power: Mapping[str, int]
+    drivers: Mapping[str, int]
+    # ISO dates (UTC) between which the rows were measured; None where no row tells.
+    measured_from: str | None = None
+    measured_until: str | None = None
+    # Rows of an import whose file has no dates.
+    undated_rows: int = 0
+
+    def to_tag(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_tag(cls, text: str | None) -> Conditions | None:
+        """None where a version has no such tag, or one that this code cannot read."""
+        try:
+            found = json.loads(text or "")
+            return cls(
+                **{
+                    **found,
+                    "sources": tuple(RowSource(**each) for each in found["sources"]),
+                    "protocols": tuple(Protocol(**each) for each in found["protocols"]),
+                }
+            )
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    def lines(self) -> list[str]:
+        """Sources, protocols, power, drivers and dates, a line for each."""
+        return [
+            f"rows: {_listed(map(str, self.sources))}",
+            f"protocol: {_listed(_counted({str(one): one.rows for one in self.protocols}))}",
+            f"power: {_listed(_counted(self.power))}",
+            f"driver: {_listed(_counted(self.drivers))}",
+            f"measured: {self.dates}",
+        ]
+
+    @property
+    def dates(self) -> str:
+        undated = f"{self.undated_rows:,} rows without a date" if self.undated_rows else ""
+        if self.measured_from is None:
+            return undated or UNKNOWN
+        days = (
+            self.measured_from
+            if self.measured_from == self.measured_until
+            else (f"{self.measured_from} to {self.measured_until}")
+        )
+        return f"{days}; {undated}" if undated else days
+
+
+def most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
+    """The values with most rows; the rest is counted as one value."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    rest = ordered[MAX_LISTED:]
+    found = {value[:MAX_TEXT]: rows for value, rows in ordered[:MAX_LISTED]}
+    return {**found, f"{len(rest)} others": sum(rows for _, rows in rest)} if rest else found
+
+
+def protocol_groups(models: Sequence[Conditions | None]) -> list[int]:
+    """For each model the number of its group, from 0: models whose rows were measured by the same protocols share one.
+
+    A model without conditions is alone in its group.
+    """
+    groups: dict[object, int] = {}
+    found = []
+    for number, conditions in enumerate(models):
+        key: object = number if conditions is None else frozenset(one.key for one in conditions.protocols)
+        found.append(groups.setdefault(key, len(groups)))
+    return found
+
+
+def _counted(counts: Mapping[str, int]) -> list[str]:
+    if len(counts) == 1:
+        return list(counts)
+    return [f"{value} ({rows:,} rows)" for value, rows in counts.items()]
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return "; ".join(texts) or UNKNOWN
