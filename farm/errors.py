@@ -435,11 +435,19 @@ class NothingOfThat(NotFound):
 
 
 class SideWithoutRows(NotFound):
-    """{side} has no rows to compare: {why}."""
+    """{side} has no rows to compare: {why}.{also}"""
+
+    def __init__(self, *, side: str, why: str, also: str = "") -> None:
+        self.summary = f"{side} has no rows to compare"
+        super().__init__(side=side, why=why, also=also)
 
 
 class NothingShared(NotFound):
     """{sides} share no configuration: {counts}.{why} Run the same campaign on them, or measure what is missing with --fill."""
+
+    def __init__(self, *, sides: str, counts: str, why: str = "") -> None:
+        self.summary = f"{sides} share no configuration, so that --fill or --predict is needed"
+        super().__init__(sides=sides, counts=counts, why=why)
 
 
 class FillTooLarge(BadInput):
@@ -451,7 +459,11 @@ class TooFewToCheck(BadInput):
 
 
 class NotComparable(BadInput):
-    """{what} differs: {found}. {why} Narrow it ({how}), or add --mixed to compare all the same, labelled."""
+    """{differences} Narrow the sides ({how}), or add --mixed to compare them anyway, labelled.{also}"""
+
+    def __init__(self, *, what: str, differences: str, how: str, also: str = "") -> None:
+        self.summary = f"{what} {'differ' if ' and ' in what else 'differs'}"
+        super().__init__(what=what, differences=differences, how=how, also=also)
 
 
 # --- models ----------------------------------------------------------------------------------------

@@ -121,6 +121,7 @@ class Forecast(Document):
     version: str
     device_type: str
     sources: str | None
+    standing: str = Field(description="champion, or challenger where the device type has no champion")
     predicted: int
     not_learned: int
     outside: int
@@ -163,7 +164,10 @@ class Compared(Document):
     confidence_of_bounds: float
     tie: float = Field(description="a smaller difference in time is a tie: 0.01 is 1%")
     predicting: bool
-    notes: list[str]
+    notes: list[str] = Field(description="what is not the same on all sides, and what was left out")
+    minor_notes: list[str] = Field(
+        default=[], description="versions of programs that compute nothing, and versions that rows do not tell"
+    )
     sides: list[Beside]
     slower: list[Slower] | None = Field(default=None, description="where a check was asked for")
 

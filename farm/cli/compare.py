@@ -99,6 +99,14 @@ def compare(
             help="End with exit code 7 where a side is slower than the baseline by more than that, shown with 95% confidence.",
         ),
     ] = None,
+    notes: Annotated[
+        bool,
+        typer.Option(
+            "--notes",
+            help="Show every note, also on versions of programs that compute nothing.",
+            show_default=False,
+        ),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write every pair to this CSV file.", show_default=False)
     ] = None,
@@ -142,7 +150,7 @@ def compare(
             if filled.nothing_shared is not None:
                 remarks.print(filled.nothing_shared, markup=False)
         if found is not None:
-            compared.show(found, filled=fill)
+            compared.show(found, filled=fill, every_note=notes)
         if written is not None:
             remarks.print(f"{written.rows:,} pairs in {output}", markup=False)
     if found is not None and found.slower:

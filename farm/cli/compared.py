@@ -13,13 +13,17 @@ from farm.cli.output import configuration_text, console, remarks
 from farm.cli.tables import Column, Table
 from farm.compare.costs import FEWEST_SHAPES
 from farm.compare.statistics import BOUNDS_CONFIDENCE
+from farm.registry import CHAMPION
 from farm.texts import seconds_text, some_of
 
 _BASELINE = ascii_uppercase[0]
 
 
-def show(found: Compared, *, filled: bool) -> None:
-    """Sides get letters, as their names may be long; the baseline is A. `filled`: what is missing was submitted."""
+def show(found: Compared, *, filled: bool, every_note: bool = False) -> None:
+    """Sides get letters, as their names may be long; the baseline is A. `filled`: what is missing was submitted.
+
+    `every_note`: the minor notes too, which one line stands for otherwise.
+    """
     letters = dict(zip((side.name for side in found.sides), ascii_uppercase[1:], strict=False))
     named = [(letters[side.name], side) for side in found.sides]
     every = [(_BASELINE, found.baseline), *((letter, side) for letter, side in named)]
@@ -43,8 +47,12 @@ def show(found: Compared, *, filled: bool) -> None:
             _print_groups(letter, one, what=_PREDICTED)
             if one.top:
                 _print_top(letter, one.top, what=_PREDICTED)
-    for note in found.notes:
+    for note in (*found.notes, *(found.minor_notes if every_note else ())):
         console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    if found.minor_notes and not every_note:
+        about = some_of([note.partition(":")[0] for note in found.minor_notes], most=4)
+        many = f"{len(found.minor_notes)} more note{'s' if len(found.minor_notes) > 1 else ''}"
+        console.print(f"{many} on versions ({escape(about)}): [bold]--notes[/] shows them.", soft_wrap=True)
     shown = [f for _, one in (*measured, *predicted) for f in (one.overall, *_figures_of_groups(one)) if f is not None]
     if any(figures.shapes < FEWEST_SHAPES for figures in shown):
         remarks.print(f"Fewer than {FEWEST_SHAPES} shapes have no interval (–).")
@@ -108,7 +116,8 @@ def _print_forecasts(every: Sequence[tuple[str, Held]], named: Sequence[tuple[st
 
 def _champion(forecast: Forecast) -> str:
     off = "" if forecast.error_pct is None else f" (± {forecast.error_pct:.2g}% holds nine of ten)"
-    return f"{forecast.model} v{forecast.version}{off}"
+    label = "" if forecast.standing == CHAMPION else f" ({forecast.standing.upper()}, not the champion)"
+    return f"{forecast.model} v{forecast.version}{label}{off}"
 
 
 def _devices(held: Held) -> str:

@@ -19,7 +19,7 @@ _REFUSED = (
 
 def refuse(held: Held, *, mixed: bool) -> list[str]:
     """Notes on what differs though it should not. Raises `NotComparable` for it, unless `mixed`."""
-    notes = list[str]()
+    notes, differing, how = list[str](), dict[str, str](), list[str]()
     for what, key, why in _REFUSED:
         found = {name: _counted(kinds, key) for name, kinds in held.items()}
         values = sorted({value for counts in found.values() for value in counts})
@@ -29,10 +29,15 @@ def refuse(held: Held, *, mixed: bool) -> list[str]:
             f"{name} has " + ", ".join(f"{value} ({rows:,} rows)" for value, rows in sorted(counts.items()))
             for name, counts in found.items()
         )
-        if not mixed:
-            how = " or ".join(f"{key}={value}" for value in values)
-            raise NotComparable(what=what, found=said, why=why, how=f"each side with {how}")
+        differing[what.lower()] = f"{what} differs: {said}. {why}"
+        how.append(" or ".join(f"{key}={value}" for value in values))
         notes.append(f"MIXED {what.lower()}: {said}. {why}")
+    if differing and not mixed:
+        raise NotComparable(
+            what=" and ".join(differing),
+            differences=" ".join(differing.values()),
+            how=f"each side with {', and '.join(how)}",
+        )
     return notes
 
 
@@ -43,9 +48,17 @@ def _counted(kinds: Sequence[tuple[Kind, int]], key: str) -> Counter[str]:
     return counts
 
 
-def labels(held: Held) -> list[str]:
-    """Notes on what else the rows do not have in common: their sources, the L2, versions of what computed and measured."""
-    notes = list[str]()
+_NOT_COMPUTING = ("cupy", "framework", "kernel_source", "numpy", "os", "python", "version")
+"""Keys of environments whose differences are minor: they compile and run no kernel, or only repeat who measured."""
+
+
+def labels(held: Held) -> tuple[list[str], list[str]]:
+    """Notes on what else the rows do not have in common: those that matter, and the minor ones.
+
+    Sources, the L2 and versions of what computed and measured matter. It is minor that some rows do not tell a version, and
+    that programs differ which compute nothing.
+    """
+    notes, minor = list[str](), list[str]()
     sources = {name: set(_counted(kinds, "source")) for name, kinds in held.items()}
     if set().union(*sources.values()) != {"measured"}:
         notes.append(f"Not all was measured by this farm: {_said(sources)}")
@@ -57,9 +70,11 @@ def labels(held: Held) -> list[str]:
         versions = {
             name: {str(kind.environment.get(key, UNKNOWN)) for kind, _ in kinds} for name, kinds in held.items()
         }
-        if len(set().union(*versions.values())) > 1:
-            notes.append(f"{key}: {_said(versions)}")
-    return notes
+        found = set().union(*versions.values())
+        if len(found) > 1:
+            matters = len(found - {UNKNOWN}) > 1 and key not in _NOT_COMPUTING
+            (notes if matters else minor).append(f"{key}: {_said(versions)}")
+    return notes, minor
 
 
 def _said(values: Mapping[str, set[str]], most: int = 3) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Engine
 
-from farm.compare import groups, pairing, predicting, reading
+from farm.compare import groups, pairing, predicting, reading, remedies
 from farm.compare.findings import NOTHING, About, Bounds, Findings, Pairs, findings
 from farm.compare.gathering import Gathered, Question, gather
 from farm.compare.predicting import Forecast
@@ -64,6 +64,8 @@ class Comparison:
     sides: tuple[Beside, ...]
     # What is not the same on all sides though it is compared, and what was left out.
     notes: tuple[str, ...]
+    # The same, of what hardly matters: versions of programs that compute nothing, and versions that rows do not tell.
+    minor_notes: tuple[str, ...]
     question: Question
 
     def to_json(self) -> dict[str, Any]:
@@ -76,6 +78,7 @@ class Comparison:
             "tie": self.question.tie,
             "predicting": self.question.predict_from is not None,
             "notes": list(self.notes),
+            "minor_notes": list(self.minor_notes),
             "sides": [
                 {
                     **side.held.to_json(),
@@ -117,7 +120,12 @@ def _predicted_json(found: Findings, tops: bool) -> dict[str, Any] | None:
 
 def compare(engine: Engine, question: Question) -> Comparison:
     """Answers the question from the database, and from the registry where it names one. Raises `BadInput`, `NotFound`."""
-    return compared(engine, gather(engine, question))
+    try:
+        return compared(engine, gather(engine, question))
+    except remedies.REFUSALS as error:
+        raise remedies.explained(
+            engine, question, error, lambda other: compared(engine, gather(engine, other))
+        ) from None
 
 
 def compared(engine: Engine, gathered: Gathered) -> Comparison:
@@ -165,7 +173,13 @@ def compared(engine: Engine, gathered: Gathered) -> Comparison:
         held = _held(gathered, name, cards[name], forecasts.get(name))
         beside.append(Beside(held=held, measured=measured, predicted=predicted))
     baseline = _held(gathered, first, cards[first], forecasts.get(first))
-    return Comparison(baseline=baseline, sides=tuple(beside), notes=tuple(notes), question=question)
+    return Comparison(
+        baseline=baseline,
+        sides=tuple(beside),
+        notes=tuple(notes),
+        minor_notes=gathered.minor_notes,
+        question=question,
+    )
 
 
 def _filled(gathered: Gathered, first: str, name: str, forecasts: Mapping[str, Forecast]) -> Bools:

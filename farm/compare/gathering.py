@@ -32,7 +32,7 @@ from farm.db.columns import Words
 from farm.errors import BadInput, SideWithoutRows
 from farm.gemm import ElementTypes
 from farm.kernels.families import family_named
-from farm.registry import CHAMPION, ModelInfo, list_models
+from farm.registry import ModelInfo, answering_models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,8 @@ class Gathered:
     problems: Problems | None
     prices: Mapping[str, float]
     notes: tuple[str, ...]
-    # By device type, of the registry that the question names; none where it names none.
+    minor_notes: tuple[str, ...]
+    # By device type the version that answers, of the registry that the question names; none where it names none.
     champions: Mapping[str, ModelInfo]
     # Every row that was read, and the kinds that it counts.
     rows: Rows
@@ -107,7 +108,7 @@ def gather(engine: Engine, question: Question, *, filling: bool = False) -> Gath
         raise BadInput(detail="Two sides are the same.")
     _check_filters(question)
     uri = question.predict_from
-    champions = {} if uri is None else {m.device_type: m for m in list_models(uri) if CHAMPION in m.aliases}
+    champions = {} if uri is None else {model.device_type: model for model in answering_models(uri)}
     chosen = _choose(engine, question, champions, filling)
     prices = prices_of(question.prices, list(chosen.kinds))
     wanted = list(dict.fromkeys(kind for kinds in chosen.kinds.values() for kind in kinds))
@@ -131,7 +132,8 @@ def gather(engine: Engine, question: Question, *, filling: bool = False) -> Gath
         if not kinds and of_side[name]:
             raise SideWithoutRows(side=name, why="none of its rows is of that --family or --dtype")
     measured = {name: kinds for name, kinds in held.items() if kinds}
-    notes = comparable.refuse(measured, mixed=question.mixed) + comparable.labels(measured)
+    notes = comparable.refuse(measured, mixed=question.mixed)
+    labels, minor = comparable.labels(measured)
     return Gathered(
         question=question,
         sides=chosen.sides,
@@ -144,11 +146,17 @@ def gather(engine: Engine, question: Question, *, filling: bool = False) -> Gath
         reduced={name: _reduced(rows.taken(of[rows.kind]), len(rows.ids)) for name, of in mine.items()},
         problems=problems,
         prices=prices,
-        notes=(*chosen.notes, *notes),
+        notes=(*chosen.notes, *notes, *labels),
+        minor_notes=tuple(minor),
         champions=champions,
         rows=rows,
         kinds=wanted,
     )
+
+
+def kinds_of_sides(engine: Engine, question: Question) -> Mapping[str, Sequence[Kind]]:
+    """The kinds of rows of each side, none of a side without rows. Raises `NotFound`."""
+    return _choose(engine, question, (), filling=True).kinds
 
 
 # --- which rows ------------------------------------------------------------------------------------
@@ -216,7 +224,7 @@ def _choose(engine: Engine, question: Question, predictable: Collection[str], fi
         left = [f"{without:,} rows do not tell their {question.by} and are left out."] if without else []
         by = {name: narrowed(side_by(question.by, name), filters) for name in order}
         return _Chosen(sides=by, kinds={name: of[name] for name in order}, devices=devices, asked=asked, notes=left)
-    chosen, notes = dict[str, list[Kind]](), list[str]()
+    chosen, notes, without_rows = dict[str, list[Kind]](), list[str](), dict[str, str]()
     for side in sides:
         chosen[side.name] = [
             kind for kind in there if takes(side, kind, times=times, campaigns=ids, any_source=question.any_source)
@@ -224,9 +232,12 @@ def _choose(engine: Engine, question: Question, predictable: Collection[str], fi
         if not chosen[side.name]:
             others = [kind for kind in there if takes(side, kind, times=times, campaigns=ids, any_source=True)]
             why = _why_none(others, "add source=… to the side, or --any-source")
-            if not (filling or predictable):
-                raise SideWithoutRows(side=side.name, why=why)
+            without_rows[side.name] = why
             notes.append(f"{side.name} has no rows to compare: {why}.")
+    if without_rows and not (filling or predictable):
+        first, *others = without_rows
+        also = "".join(f" {side} has none either: {without_rows[side]}." for side in others)
+        raise SideWithoutRows(side=first, why=without_rows[first], also=also)
     overlap = _overlapping(chosen)
     notes += [f"{' and '.join(overlap)} have rows in common."] if overlap else []
     named = {side.name: narrowed(side, filters) for side in sides}

@@ -38,6 +38,8 @@ class Forecast:
     device_type: str
     # Of the rows that it learned from; None where it does not say.
     sources: str | None
+    # champion, or challenger where the type has no champion.
+    standing: str
     # Configurations that it predicted; that it has not learned the family, types or layout of; and that lie outside of what was
     # measured, which are left out.
     predicted: int
@@ -69,7 +71,8 @@ def forecasts(engine: Engine, gathered: Gathered, uri: str) -> tuple[dict[str, F
             continue
         (device_type,) = gathered.types[name]
         if device_type not in loaded:
-            loaded[device_type] = registry.pull(uri, device_type)
+            champion = gathered.champions[device_type]
+            loaded[device_type] = registry.pull(uri, champion.name, champion.version)
         try:
             one = _forecast(engine, gathered.ids, wanted, loaded[device_type], gathered.champions[device_type])
         except NotPredictable as error:
@@ -96,13 +99,15 @@ def _why_not(side: Side, types: tuple[str, ...], champions: Mapping[str, ModelIn
         return f"its devices are of several types ({', '.join(types)})" if types else "it has no device"
     if types[0] not in champions:
         known = ", ".join(sorted(champions)) or "none"
-        return f"no model of {types[0]} is champion (types with one: {known}); `farm train` makes one"
+        return f"there is no model of {types[0]} (types with one: {known}); `farm train {types[0]}` makes one"
     return None
 
 
 def _left_out(name: str, one: Forecast) -> list[str]:
     said = f"{one.model} v{one.version}"
     notes = list[str]()
+    if one.standing != registry.CHAMPION:
+        notes.append(f"{said} is a {one.standing} and not the champion: {one.device_type} has none.")
     if one.sources not in (None, Source.MEASURED):
         notes.append(f"{said} learned from rows that are {one.sources}.")
     if one.not_learned:
@@ -146,6 +151,7 @@ def _forecast(engine: Engine, ids: Words, wanted: Ints, model: Any, champion: Mo
         version=champion.version,
         device_type=champion.device_type,
         sources=champion.sources,
+        standing=champion.standing,
         predicted=len(at),
         not_learned=int((~learned).sum()),
         outside=int((~inside).sum()),

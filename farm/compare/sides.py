@@ -116,7 +116,11 @@ def settle(side: Side, devices: Sequence[Device], predictable: Collection[str] =
         if getattr(side, key) is not None:
             raise BadSide(side=side.name, why=f"{side.word} is a {key}, and {key} is given twice")
         if key == "device" and not _beginning(side.word, devices):
-            there = f"Types: {_listed(types)}. Hosts: {_listed(hosts)}. Devices: {_listed(d.uuid for d in devices)}"
+            alike = [name for name in types if side.word.lower() in name]
+            meant = f"Did you mean {' or '.join(alike)}? " if 0 < len(alike) <= MOST_SIDES else ""
+            there = (
+                f"{meant}Types: {_listed(types)}. Hosts: {_listed(hosts)}. Devices: {_listed(d.uuid for d in devices)}"
+            )
             raise NothingOfThat(what="type, host or device", value=side.word, there=there)
         made_exact: dict[str, Any] = {"word": None, key: side.word}
         side = replace(side, **made_exact)
