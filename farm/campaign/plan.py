@@ -150,6 +150,8 @@ class Plan:
     campaign: Campaign
     # By pool name, or `any`.
     destinations: dict[str, Destination | AnyDevice]
+    # How to reach the recorded devices that `any` leaves out; empty where it leaves none out.
+    recorded_hint: str = ""
 
     def jobs(self) -> Iterator[PlannedJob]:
         """Every job, lazily, in the order of the configurations. Two blocks that share a configuration yield it twice.
@@ -218,7 +220,7 @@ class Plan:
         if next(self.campaign.configurations(), None) is None:
             texts = "; ".join(c.text for c in self.campaign.constraints)
             return f"its constraints ({texts}) leave none of {self.campaign.size:,} configurations"
-        return "none of the configurations that its constraints leave runs on the devices of its targets"
+        return f"none of the configurations that its constraints leave runs on the devices of its targets{self.recorded_hint}"
 
 
 def plan(campaign: Campaign, devices: Sequence[KnownDevice], *, allow_missing: bool) -> Plan:
@@ -237,11 +239,30 @@ def plan(campaign: Campaign, devices: Sequence[KnownDevice], *, allow_missing: b
         for destination in _resolved(target, devices, campaign, allow_missing):
             name = destination.pool.name if isinstance(destination, Destination) else "any"
             destinations.setdefault(name, destination)
+    types = {name for one in destinations.values() for name in _types(one)}
+    hint = _recorded_hint(campaign, devices, types)
     if not any(_applies(family, destination) for family in campaign.families for destination in destinations.values()):
         needs = " and ".join(f"{family} runs on {FAMILIES[family].kind} devices" for family in campaign.families)
         kinds = sorted({kind for destination in destinations.values() for kind in _kinds(destination)})
-        raise NothingToMeasure(path=campaign.where, why=f"{needs}, its targets are {' and '.join(kinds)} devices")
-    return Plan(campaign, destinations)
+        why = f"{needs}, its targets are {' and '.join(kinds)} devices{hint}"
+        raise NothingToMeasure(path=campaign.where, why=why)
+    return Plan(campaign, destinations, hint)
+
+
+def _recorded_hint(campaign: Campaign, devices: Sequence[KnownDevice], taken: Iterable[str]) -> str:
+    """How to reach recorded devices that run a family of the campaign, and that the target `any` leaves out."""
+    if not any(target.kind is TargetKind.ANY for target in campaign.targets):
+        return ""
+    kinds = {FAMILIES[family].kind for family in campaign.families}
+    left_out = {d.type for d in devices if d.type.startswith(RECORDED_PREFIX) and d.traits.kind in kinds} - set(taken)
+    if not left_out:
+        return ""
+    written = " or ".join(f"targets: {{type: {name}}}" for name in sorted(left_out))
+    return f". The target any takes recorded devices only where no other device is known; to ask a recording, write {written}"
+
+
+def _types(destination: Destination | AnyDevice) -> Iterable[str]:
+    return destination.types if isinstance(destination, AnyDevice) else destination.pool.device_types or ()
 
 
 def _kinds(destination: Destination | AnyDevice) -> set[DeviceKind]:

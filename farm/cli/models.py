@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,11 +55,11 @@ def train(
         with opened.engine.connect() as connection:
             campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
             known = trainings.trainable_types(connection, campaign_id=campaign_id, any_source=any_source)
+            missing = sorted(set(device_types or ()) - set(known))
+            rows = {} if known and not missing else trainings.rows_by_source(connection, campaign_id=campaign_id)
         wanted = device_types or known
-        unknown = sorted(set(wanted) - set(known))
-        if unknown or not wanted:
-            what = f"{', '.join(unknown)}: no measurements" if unknown else "There are no measurements to learn from"
-            raise BadInput(detail=f"{what}. Measured: {', '.join(known) or 'nothing yet'}. Run a campaign first.")
+        if missing or not wanted:
+            raise BadInput(detail=_nothing_to_learn_from(missing, known, rows))
         with Stack.attach_or_start(opened.settings, opened.urls, ["trainer"]) as stack:
             outcomes = train_types(opened, wanted, any_source=any_source, check=stack.check)
     failed = {kind: o["error"] for kind, o in outcomes.items() if o["error"] is not None}
@@ -79,6 +80,22 @@ _OUTCOMES = Table(
     Column("R²", number=True, priority=4),
     *(Column(name, number=True, priority=rank) for rank, name in enumerate(registry.ERRORS.values())),
 )
+
+
+def _nothing_to_learn_from(missing: Sequence[str], known: Sequence[str], rows: dict[str, dict[str, int]]) -> str:
+    """`missing` are the types that were named and have no measured rows; none: no type has any."""
+    others = {name: rows[name] for name in (missing or rows) if rows.get(name)}
+    if others:
+        counts = "; ".join(
+            f"{name} has no measured rows, but {' and '.join(f'{n:,} {source}' for source, n in found.items())}"
+            for name, found in others.items()
+        )
+        command = f"`farm train {' '.join(others)} --any-source`"
+        without = [name for name in missing if name not in others]
+        also = f" {', '.join(without)}: no rows of any source." if without else ""
+        return f"{counts}. {command} learns from them.{also}"
+    what = f"{', '.join(missing)}: no measurements" if missing else "There are no measurements to learn from"
+    return f"{what}. Measured: {', '.join(known) or 'nothing yet'}. Run a campaign first."
 
 
 def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:

@@ -146,7 +146,9 @@ def _train(opened: Session, campaign_id: int, check: Callable[[], None]) -> dict
     with opened.engine.connect() as connection:
         kinds = trainings.trainable_types(connection, campaign_id=campaign_id, any_source=False)
     if not kinds:
-        remarks.print("No model is trained: the rows are recorded, not measured (farm train --any-source does).")
+        remarks.print(
+            "No model is trained: the rows are recorded, not measured. `farm train --any-source` learns from them."
+        )
         return {}
     return train_types(opened, kinds, any_source=False, check=check)
 

@@ -175,6 +175,21 @@ ORDER BY device_type
 """)
 
 
+_ROWS = text("""
+SELECT device_type, source, count(*) AS rows FROM v_measurements
+WHERE CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id
+GROUP BY device_type, source ORDER BY device_type, source
+""")
+
+
+def rows_by_source(connection: Connection, *, campaign_id: int | None) -> dict[str, dict[str, int]]:
+    """The rows of each device type by their source, of one campaign or of all. Reads every row."""
+    found: dict[str, dict[str, int]] = {}
+    for row in connection.execute(_ROWS, {"campaign_id": campaign_id}):
+        found.setdefault(row.device_type, {})[row.source] = row.rows
+    return found
+
+
 def trainable_types(connection: Connection, *, campaign_id: int | None, any_source: bool) -> list[str]:
     """The device types that have measurements, of one campaign or of all."""
     return list(connection.execute(_TRAINABLE, {"campaign_id": campaign_id, "any_source": any_source}).scalars())

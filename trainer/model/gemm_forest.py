@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pandas as pd
+from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 
@@ -37,6 +40,18 @@ def predictor_module(folder: Path) -> ModuleType:
     return importlib.import_module(f"{name}.predictor")
 
 
+class NotPredictable(MlflowException, ValueError):
+    """Rows that the model does not know. MLflow's server answers it as HTTP 400, with these words and no stack trace."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, error_code=INVALID_PARAMETER_VALUE)
+        self._why = why
+
+    def serialize_as_json(self) -> str:
+        """The server puts the whole table before the message, where nobody finds it."""
+        return json.dumps({"error_code": self.error_code, "message": self._why})
+
+
 class GemmForest(PythonModel):
     """Predicts runtime_ms, power_w, energy_mj and tflops from the raw columns of a configuration."""
 
@@ -47,7 +62,10 @@ class GemmForest(PythonModel):
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
-        result: pd.DataFrame = self._predictor.predict(model_input)
+        try:
+            result: pd.DataFrame = self._predictor.predict(model_input)
+        except ValueError as error:
+            raise NotPredictable(str(error)) from None
         return result
 
 
