@@ -123,8 +123,10 @@ def test_a_campaign_is_measured_learned_and_predicted(farm: Farm, report: Any) -
     # Twelve rows of a machine that runs other tests: whether that beats a roofline is the machine's affair.
     assert (training["outcome"]["alias"], training["outcome"]["version"]) in (("champion", "1"), ("challenger", "1"))
     assert training["outcome"]["decision"]
-    champions = [kind] if training["outcome"]["alias"] == "champion" else []
-    assert [p["device_type"] for p in report["predictions"] if p["predicted_ms"] > 0] == champions
+    (prediction,) = report["predictions"]
+    assert (prediction["device_type"], prediction["standing"]) == (kind, training["outcome"]["alias"])
+    assert (prediction["to_get_a_champion"] is None) == (prediction["standing"] == "champion")
+    assert prediction["predicted_ms"] > 0
     assert training["outcome"]["metrics"]["unseen_shapes"]["runtime_ms"]["rows"] == 12
 
 
@@ -199,6 +201,15 @@ def test_running_it_again_measures_nothing_again_and_keeps_the_champion(farm: Fa
 def test_the_registry_lists_the_model_and_predict_uses_it(farm: Farm, report: Any) -> None:
     (model,) = farm.json("models")
     assert (model["shapes"], len(model["aliases"])) == (12, 1)
+    # Whether it is the champion or a challenger, it answers, and says which it is.
+    by = farm.json("predict", "blas(threads=1) 100x100x100 f32")["answered_by"]
+    assert by["standing"] == model["aliases"][0]
+    assert by["errors"]["runtime_ms"]["median_error_pct"] >= 0
+    assert (by["why_not_champion"] is None) == (by["standing"] == "champion")
+    (measured,) = by["conditions"]["sources"]
+    assert (measured["source"], measured["rows"]) == ("measured", 12)
+    (protocol,) = by["conditions"]["protocols"]
+    assert (protocol["l2"], protocol["time"], protocol["operands"]) == ("cold", "burst", "uniform")
     farm("models", "promote", model["name"], "1", "--force")
     answer = farm.json("predict", "blas(threads=1) 100x100x100 f32")
     assert answer["predictions"][0]["runtime_ms"] > 0

@@ -192,9 +192,28 @@ def test_sources_the_l2_and_versions_that_differ_are_labelled():
         "a": [(kind(1, environment={"driver": "580", "cupy": "14"}), 9)],
         "b": [(kind(2, environment={"driver": "570", "cupy": "14"}, source="imported", l2="unknown"), 4)],
     }
-    assert labels(held) == [
-        "Not all was measured by this farm: a measured; b imported",
-        "L2 before each sample: a cold; b unknown",
-        "driver: a 580; b 570",
-    ]
-    assert labels({"a": held["a"], "b": held["a"]}) == []
+    assert labels(held) == (
+        [
+            "Not all was measured by this farm: a measured; b imported",
+            "L2 before each sample: a cold; b unknown",
+            "driver: a 580; b 570",
+        ],
+        [],
+    )
+    assert labels({"a": held["a"], "b": held["a"]}) == ([], [])
+
+
+def test_versions_that_rows_do_not_tell_or_that_compute_nothing_are_minor():
+    held = {
+        "a": [(kind(1, environment={"driver": "580", "numpy": "2.4"}), 9)],
+        "b": [(kind(2, environment={"numpy": "2.5"}), 4)],
+    }
+    assert labels(held) == ([], ["driver: a 580; b unknown", "numpy: a 2.4; b 2.5"])
+
+
+def test_everything_that_is_refused_is_named_at_once():
+    held = {"a": [(kind(1), 9)], "b": [(kind(2, clocks="locked:1200", distribution="zeros"), 4)]}
+    with pytest.raises(NotComparable) as error:
+        refuse(held, mixed=False)
+    for said in ("Clock policy differs", "Operand distribution differs", "clocks=locked:1200", "distribution=zeros"):
+        assert said in str(error.value)
