@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, computed_field
 from sqlalchemy import Connection
 
 from farm.api.access import Access
@@ -20,6 +20,7 @@ from farm.db import progress as now
 from farm.db.engine import take_time
 from farm.db.kernels import Awaited
 from farm.db.states import CampaignState, JobState, Role
+from farm.db.verdict import Verdict, state_text, verdict
 from farm.errors import CampaignCancelled
 
 Counts = dict[str, int]
@@ -52,7 +53,24 @@ class Submission(Document):
     again: bool = Field(default=False, strict=True, description="measure it once more, as after a driver changed")
 
 
-class Submitted(Document):
+class Judged(Document):
+    """A campaign's state and jobs, and the verdict on them."""
+
+    state: CampaignState
+    counts: Counts
+
+    @computed_field(description="whether every job has a result")  # type: ignore[prop-decorator]
+    @property
+    def verdict(self) -> Verdict:
+        return verdict(self.state, self.counts)
+
+    @computed_field(description="the state for people, with the jobs that ended without a result")  # type: ignore[prop-decorator]
+    @property
+    def state_text(self) -> str:
+        return state_text(self.state.value, self.counts)
+
+
+class Submitted(Judged):
     """What a submission came to: `new_jobs` is 0 where the campaign was known with all its jobs."""
 
     campaign: str
@@ -61,8 +79,6 @@ class Submitted(Document):
     new: bool
     restored: bool = Field(default=False, description="it was deleted, and is there again with what it had measured")
     new_jobs: int
-    counts: Counts
-    state: CampaignState
     kernels_awaited: int
     jobs_awaiting: int = Field(description="jobs that wait for those kernels")
     devices_live: int
@@ -76,10 +92,9 @@ class Planned(Document):
     plan: PlanSummary
 
 
-class Ahead(Document):
+class Ahead(Judged):
     """How far a campaign is, and how long the rest takes at the pace of the last minutes."""
 
-    counts: Counts
     percent: float = Field(description="jobs that came to an end, cancelled ones apart")
     jobs_per_minute: float | None
     seconds_left: float | None
@@ -93,7 +108,6 @@ class CampaignHead(Ahead):
     digest: str
     owner: str
     priority: int
-    state: CampaignState
     submitted_at: datetime
     finished_at: datetime | None
 
@@ -109,7 +123,6 @@ class Progress(Ahead):
 
     name: str
     digest: str
-    state: CampaignState
     stuck: list[Stuck]
     kernels_awaited: Awaited
     devices_live: int
@@ -200,13 +213,11 @@ class CampaignNow(CampaignHead):
     problems: list[Problem]
 
 
-class Steered(Document):
+class Steered(Judged):
     """A campaign after it was paused, resumed or cancelled."""
 
     campaign: str
-    state: CampaignState
     changed: bool
-    counts: Counts
 
 
 @operation("POST", "/campaigns", role=Role.SUBMIT)

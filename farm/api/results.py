@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from sqlalchemy import Connection
 
 from farm.api.access import Access
-from farm.api.campaigns import Name
+from farm.api.campaigns import Judged, Name
 from farm.api.devices import HOST, select
 from farm.api.operation import LARGEST_ID, Document, operation
 from farm.campaign import Campaign
@@ -92,12 +92,11 @@ class BestOf(Document):
     share_of_best: float | None
 
 
-class Best(Document):
+class Best(Judged):
     """The best kernel of each problem that a campaign found."""
 
     campaign: str
     digest: str
-    state: str
     search: dict[str, Any] | None
     waiting: int
     summary: dict[str, Any]
@@ -220,14 +219,15 @@ def best(
     with access.connect() as connection:
         stored = campaigns.find(connection, campaign)
         asked = Campaign.from_document(stored["document"])
-        waiting = campaigns.open_jobs(campaigns.counts(connection, stored["id"]))
+        counts = campaigns.counts(connection, stored["id"])
         found = [f for f in best_of(connection, stored["id"], asked) if type in (None, f.device_type)]
     return Best(
         campaign=stored["name"],
         digest=stored["digest"],
         state=stored["state"],
         search=None if asked.search is None else asked.search.to_document(),
-        waiting=waiting,
+        counts=counts,
+        waiting=campaigns.open_jobs(counts),
         summary=summary(found),
         found=[BestOf(**one.to_json()) for one in found],
     )

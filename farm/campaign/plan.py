@@ -254,7 +254,7 @@ def _recorded_hint(campaign: Campaign, devices: Sequence[KnownDevice], taken: It
     if not any(target.kind is TargetKind.ANY for target in campaign.targets):
         return ""
     kinds = {FAMILIES[family].kind for family in campaign.families}
-    left_out = {d.type for d in devices if d.type.startswith(RECORDED_PREFIX) and d.traits.kind in kinds} - set(taken)
+    left_out = {d.type for d in devices if d.backend is Backend.RECORDED and d.traits.kind in kinds} - set(taken)
     if not left_out:
         return ""
     written = " or ".join(f"targets: {{type: {name}}}" for name in sorted(left_out))

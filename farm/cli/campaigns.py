@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from sqlalchemy import Connection
 
 from farm.api import Direct, campaigns, farm_of
@@ -21,6 +22,7 @@ from farm.cli.tables import Column, Table
 from farm.db import campaigns as stored_campaigns
 from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState
+from farm.db.verdict import without_result
 from farm.errors import FarmError
 from farm.logins import login_name
 from farm.services.session import Session
@@ -186,12 +188,23 @@ def watch(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
         if open_jobs(now.counts) and not now.devices_live:
             remarks.print(NO_WORKER)
         counts = follow(farm, now.digest)
+        judged = farm.ask(campaigns.progress, now.digest).verdict
     if as_json:
-        emit_json({"campaign": now.name, "counts": counts})
+        emit_json({"campaign": now.name, "counts": counts, "verdict": judged})
     else:
         console.print(f"{now.name}: {counts_text(counts)}.")
+        warn_of_lost(now.name, counts)
     if counts["dead"]:
         raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=now.name)
+
+
+def warn_of_lost(name: str, counts: Mapping[str, int]) -> None:
+    """Says how many jobs of a finished campaign have no result, and where the reasons are."""
+    if lost := without_result(counts):
+        remarks.print(
+            f"[yellow]{lost:,} of {sum(counts.values()):,} jobs ended without a result:[/] "
+            f"[bold]farm status {escape(name)}[/] says why."
+        )
 
 
 def cancel(campaign: CampaignArgument, as_json: JsonOption = False) -> None:

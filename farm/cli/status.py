@@ -10,13 +10,14 @@ from rich.markup import escape
 from rich.text import Text
 
 from farm.api import campaigns, farm_of
-from farm.api.campaigns import CampaignLine, CampaignNow, DutyOf, LaneOf, Problem, Running, over
+from farm.api.campaigns import CampaignLine, CampaignNow, DutyOf, Judged, LaneOf, Problem, Running, over
 from farm.api.sentinels import SentinelNow
 from farm.cli.output import JsonOption, configuration_text, console, emit_json
 from farm.cli.sentinels import drift_text
 from farm.cli.tables import Column, Table, unique_beginnings
 from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState, JobState
+from farm.db.verdict import Verdict
 from farm.settings import settings
 from farm.texts import counts_text, percent_text, rate_text, seconds_text, share_text, some_of
 
@@ -64,7 +65,7 @@ def _show_all(as_json: bool) -> None:
 _CAMPAIGNS = Table(
     "campaigns",
     Column("campaign", folds=True),
-    Column("state"),
+    Column("state", folds=True),
     Column("jobs", number=True),
     Column("over", number=True),
     Column("done", number=True, priority=3),
@@ -85,7 +86,7 @@ def _line(row: CampaignLine) -> tuple[Any, ...]:
     stuck = row.stuck_jobs if row.state is CampaignState.ACTIVE else 0
     return (
         row.name,
-        Text(row.state, style="yellow" if row.state is CampaignState.PAUSED or stuck else ""),
+        Text(row.state_text, style=_style_of(row) or ("yellow" if stuck else "")),
         total,
         percent_text(over(counts), total),
         counts[JobState.DONE],
@@ -100,6 +101,14 @@ def _line(row: CampaignLine) -> tuple[Any, ...]:
     )
 
 
+def _style_of(campaign: Judged) -> str:
+    """The colour of a state: a campaign whose jobs ended without a result did not succeed."""
+    if campaign.verdict is Verdict.NO_RESULTS:
+        return "red"
+    warns = campaign.verdict is Verdict.INCOMPLETE or campaign.state is CampaignState.PAUSED
+    return "yellow" if warns else ""
+
+
 # --- one campaign ------------------------------------------------------------------------------------
 
 
@@ -111,7 +120,8 @@ def _show(name: str, as_json: bool) -> None:
         return
     total = sum(now.counts.values())
     title = f"[bold]{escape(now.name)}[/] ({now.digest[:8]}) of {escape(now.owner)}"
-    console.print(f"{title}: {now.state}, priority {now.priority}")
+    state = Text(now.state_text, style=_style_of(now))
+    console.print(Text.assemble(Text.from_markup(f"{title}: "), state, f"; priority {now.priority}"))
     console.print(f"submitted {now.submitted_at:%Y-%m-%d %H:%M:%S} UTC")
     console.print(f"{total:,} jobs, {percent_text(over(now.counts), total)} over: {counts_text(now.counts)}")
     console.print(f"attempts: {counts_text(now.attempts)}")

@@ -192,7 +192,11 @@ def test_a_file_that_is_no_table_is_bad_input(tmp_path: Path, name: str, content
     ("name", "version", "message"),
     [
         ("nowhere", "champion", "no model gemm-forest-nowhere. Known: .*gemm-forest-test-device"),
-        (DEVICE_TYPE, "challenger", "has no version or alias challenger. It has: version 1 = champion. Without --version"),
+        (
+            DEVICE_TYPE,
+            "challenger",
+            "has no version or alias challenger. It has: version 1 = champion. Without --version",
+        ),
     ],
 )
 def test_a_model_that_is_not_there_is_refused_with_those_that_are(

@@ -402,7 +402,11 @@ def test_watch_ends_with_the_campaign_and_tells_of_dead_jobs(
     done = command("watch", "small", "--json")
     assert done.returncode == 6
     assert "2 of 12 jobs of small ended dead" in done.stderr
-    assert json.loads(done.stdout)["counts"]["done"] == 9
+    ended = json.loads(done.stdout)
+    assert (ended["counts"]["done"], ended["verdict"]) == (9, "incomplete")
+    assert "active, 2 dead, 1 invalid" in said(command, "status", "small")
+    shown = command("watch", "small")
+    assert "3 of 12 jobs ended without a result: farm status small says why." in shown.stderr
 
 
 def test_progress_in_a_file_says_what_it_waits_for(

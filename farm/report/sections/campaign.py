@@ -9,6 +9,7 @@ import numpy as np
 import yaml
 
 from farm.compare.statistics import Ints
+from farm.db.verdict import state_text, verdict
 from farm.report.charts import number
 from farm.report.document import Listing, Section, Table
 from farm.report.gathering import MOST_REASONS, Gathered
@@ -26,7 +27,7 @@ def about(gathered: Gathered) -> Section:
         ("name", stored["name"]),
         ("digest", stored["digest"]),
         ("owner", stored["owner"]),
-        ("state", stored["state"]),
+        ("state", state_text(stored["state"], counts)),
         ("submitted", stored["submitted_at"]),
         ("finished", stored["finished_at"]),
         ("device time", seconds_text(sum(origin.device_s for origin in gathered.origins))),
@@ -55,6 +56,7 @@ def about(gathered: Gathered) -> Section:
         figures={
             **{name: stored[name] for name in ("name", "digest", "owner", "state", "submitted_at", "finished_at")},
             "counts": dict(counts),
+            "verdict": verdict(stored["state"], counts),
             "document": stored["document"],
         },
     )

@@ -1,0 +1,52 @@
+"""The verdict on a campaign: whether its jobs have results, from its state and its jobs by state (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from farm.db.campaigns import open_jobs
+from farm.db.tables import CampaignState, JobState
+from farm.texts import counts_text
+
+WITHOUT_RESULT = (JobState.DEAD, JobState.INVALID)
+"""Job states that ended without a result although nobody cancelled the job."""
+
+
+class Verdict(StrEnum):
+    """What a campaign has come to."""
+
+    UNFINISHED = "unfinished"
+    """Jobs are open."""
+
+    COMPLETE = "complete"
+    """Every job has a result."""
+
+    INCOMPLETE = "incomplete"
+    """Some jobs ended without a result."""
+
+    NO_RESULTS = "no results"
+    """Every job ended without a result."""
+
+    CANCELLED = "cancelled"
+
+
+def without_result(counts: Mapping[str, int]) -> int:
+    """How many jobs ended without a result, cancelled ones apart."""
+    return sum(counts[state] for state in WITHOUT_RESULT)
+
+
+def verdict(state: str, counts: Mapping[str, int]) -> Verdict:
+    if state == CampaignState.CANCELLED:
+        return Verdict.CANCELLED
+    if open_jobs(counts):
+        return Verdict.UNFINISHED
+    if not without_result(counts):
+        return Verdict.COMPLETE
+    return Verdict.INCOMPLETE if counts[JobState.DONE] else Verdict.NO_RESULTS
+
+
+def state_text(state: str, counts: Mapping[str, int]) -> str:
+    """`done`, `done, 15 invalid`, `active, 2 dead`: the state, and the jobs that ended without a result."""
+    lost = {name.value: counts[name] for name in WITHOUT_RESULT if counts[name]}
+    return f"{state}, {counts_text(lost)}" if lost else state
