@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -37,9 +38,19 @@ def page(
 
 
 def made(
-    access: Access, campaign: str, *, device_type: str | None, progress: Callable[[str], None] = _quiet
+    access: Access,
+    campaign: str,
+    *,
+    device_type: str | None,
+    links: Mapping[str, str] = MappingProxyType({}),
+    progress: Callable[[str], None] = _quiet,
 ) -> tuple[Report, str]:
-    """The report, and its page. Raises `WebMissing`, `NoSuchCampaign`. `progress` is told what is done at the moment."""
+    """The report, and its page. Raises `WebMissing`, `NoSuchCampaign`.
+
+    Args:
+        links: Addresses by their text, for the top of a page that a server sends. A file has none.
+        progress: Is called with what is done next.
+    """
     from farm.report import page as pages
     from farm.report import reporting
 
@@ -52,4 +63,4 @@ def made(
         made_by=shlex.join(["farm", "report", campaign, *([] if device_type is None else ["--type", device_type])]),
         progress=progress,
     )
-    return found, pages.html(found, progress=lambda done, all_: progress(f"drawing {done + 1} of {all_}"))
+    return found, pages.html(found, links=links, progress=lambda done, all_: progress(f"drawing {done + 1} of {all_}"))

@@ -17,6 +17,13 @@ from farm.compare.statistics import Floats, Ints
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito (2008), told apart with any colour vision; their yellow is too pale for white paper, and black for a dark page."""
 
+SHADES = {
+    "light": ("#E66C5C", "#CC4778", "#A51F99", "#7201A8", "#46039F", "#0D0887"),
+    "dark": ("#B02991", "#CC4778", "#E16462", "#F2844B", "#FCA636", "#F0F921"),
+}
+"""Sequential scale by colour scheme, from the smallest value to the largest: parts of matplotlib's plasma, whose lightness
+changes steadily, so that colour vision does not matter. Each has a contrast of about 3:1 or more with its page."""
+
 INK = "#808080"
 """Of lines to hold points against: legible on white and on black."""
 
@@ -42,6 +49,13 @@ MARKERS, DASHES = tuple(Marker), tuple(Dashes)
 
 def colour_of(look: int) -> str:
     return COLOURS[look % len(COLOURS)]
+
+
+def shade_of(position: float, scheme: str) -> str:
+    """The colour at a position from 0 to 1 of the sequential scale."""
+    anchors = np.array([[int(one[at : at + 2], 16) for at in (1, 3, 5)] for one in SHADES[scheme]], np.float64)
+    places = np.linspace(0, 1, len(anchors))
+    return "#" + "".join(f"{round(float(np.interp(position, places, channel))):02X}" for channel in anchors.T)
 
 
 def marker_of(look: int) -> Marker:
@@ -94,6 +108,10 @@ class Series:
     # Its colour and marker: the same number looks the same in every chart.
     look: int = 0
     points: bool = True
+    # Its place on the sequential scale, from 0 to 1, instead of the colour of its look.
+    shade: float | None = None
+    # Whether its points are rings around the points of other series.
+    ring: bool = False
     # Whether its points are joined, and how; None: they are not.
     line: Dashes | None = None
     # To hold others against: grey, whatever its look.
@@ -104,6 +122,12 @@ class Series:
     low: Floats | None = None
     high: Floats | None = None
     words: Words | None = None
+
+    def colour(self, scheme: str = "light") -> str:
+        """On a page of that colour scheme: `light` or `dark`."""
+        if self.reference:
+            return INK
+        return colour_of(self.look) if self.shade is None else shade_of(self.shade, scheme)
 
     def __post_init__(self) -> None:
         sizes = {len(each) for each in (self.x, self.y, self.low, self.high) if each is not None}

@@ -1,15 +1,16 @@
-"""Charts as pictures: PNGs by matplotlib, for files, for paper and where no script runs. Light, as paper is."""
+"""Charts as pictures: PNGs by matplotlib, for files, for paper and where no script runs; light as paper, and for a dark page."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from farm.errors import ServiceUnavailable
-from farm.report.charts import INK, Axis, Chart, Dashes, HeatMap, Marker, Picture, Scale, Series, colour_of, marker_of
+from farm.report.charts import Axis, Chart, Dashes, HeatMap, Marker, Picture, Scale, Series, marker_of
 
 _MARKERS = {
     Marker.CIRCLE: "o",
@@ -23,6 +24,10 @@ _MARKERS = {
 _DASHES: dict[Dashes, Any] = {Dashes.SOLID: "-", Dashes.DASHED: (0, (5, 2)), Dashes.DOTTED: (0, (1, 1.5))}
 WIDTH, HEIGHT = 7.6, 4.6
 """Inches: as wide as the text of an A4 page."""
+
+PAPER = {"light": "#ffffff", "dark": "#14171a"}
+INK = {"light": "#000000", "dark": "#e6e8ea"}
+"""By colour scheme; those of a dark page are the ones of `templates/report.css`."""
 
 _FILE_DPI, _PAGE_DPI = 200, 110
 _PAGE_COLOURS = 96
@@ -47,15 +52,31 @@ def png(picture: Picture) -> bytes:
     return _written(_drawn(picture, titled=True), _FILE_DPI)
 
 
-def small_png(picture: Picture) -> tuple[bytes, int, int]:
-    """The picture for a page, which has its title already, and its width and height: few colours, some tens of KB."""
+@dataclass(frozen=True, slots=True)
+class PagePicture:
+    """A picture in both colour schemes, and its size in pixels."""
+
+    light: bytes
+    dark: bytes
+    width: int
+    height: int
+
+
+def page_pngs(picture: Picture) -> PagePicture:
+    """The picture for a page, which has its title already: few colours, some tens of KB each."""
+    light, (width, height) = _small(picture, "light")
+    dark, _ = _small(picture, "dark")
+    return PagePicture(light, dark, width, height)
+
+
+def _small(picture: Picture, scheme: str) -> tuple[bytes, tuple[int, int]]:
     from PIL import Image
 
-    whole = Image.open(io.BytesIO(_written(_drawn(picture, titled=False), _PAGE_DPI))).convert("RGB")
+    whole = Image.open(io.BytesIO(_written(_drawn(picture, titled=False, scheme=scheme), _PAGE_DPI))).convert("RGB")
     few = whole.quantize(_PAGE_COLOURS, dither=Image.Dither.NONE)
     file = io.BytesIO()
     few.save(file, "PNG", optimize=True)
-    return file.getvalue(), *whole.size
+    return file.getvalue(), whole.size
 
 
 def write_pngs(pictures: list[Picture], folder: Path) -> list[Path]:
@@ -69,33 +90,45 @@ def write_pngs(pictures: list[Picture], folder: Path) -> list[Path]:
 
 def _written(figure: Any, dpi: int) -> bytes:
     file = io.BytesIO()
-    figure.savefig(file, dpi=dpi, facecolor="white", metadata={"Software": None})
+    figure.savefig(file, dpi=dpi, metadata={"Software": None})
     return file.getvalue()
 
 
-def _drawn(picture: Picture, *, titled: bool) -> Any:
+def _drawn(picture: Picture, *, titled: bool, scheme: str = "light") -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     height = max(HEIGHT, 1.4 + 0.3 * len(picture.y.names)) if isinstance(picture, HeatMap) else HEIGHT
-    figure = Figure(figsize=(WIDTH, min(height, 9.5)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, min(height, 9.5)), layout="constrained", facecolor=PAPER[scheme])
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     if isinstance(picture, HeatMap):
-        _draw_map(figure, axes, picture)
+        _draw_map(figure, axes, picture, scheme)
     else:
-        _draw_chart(figure, axes, picture)
+        _draw_chart(figure, axes, picture, scheme)
+    for each in figure.axes:
+        _ink(each, scheme)
     if titled:
-        axes.set_title(_plain(picture.title), fontsize=11)
+        axes.set_title(_plain(picture.title), fontsize=11, color=INK[scheme])
     return figure
+
+
+def _ink(axes: Any, scheme: str) -> None:
+    """Frame, ticks and labels in the colours of the scheme."""
+    axes.set_facecolor(PAPER[scheme])
+    axes.tick_params(which="both", colors=INK[scheme])
+    for each in (axes.xaxis.label, axes.yaxis.label):
+        each.set_color(INK[scheme])
+    for spine in axes.spines.values():
+        spine.set_edgecolor(INK[scheme])
 
 
 # --- points and lines --------------------------------------------------------------------------------------
 
 
-def _draw_chart(figure: Any, axes: Any, chart: Chart) -> None:
+def _draw_chart(figure: Any, axes: Any, chart: Chart, scheme: str) -> None:
     for order, one in enumerate(chart.series):
-        _draw_series(axes, one, order)
+        _draw_series(axes, one, order, scheme)
     _set_axis(axes, "x", chart.x, [one.x for one in chart.series])
     _set_axis(
         axes, "y", chart.y, [value for one in chart.series for value in (one.y, one.low, one.high) if value is not None]
@@ -105,15 +138,15 @@ def _draw_chart(figure: Any, axes: Any, chart: Chart) -> None:
     if len(chart.series) > 1:
         columns = 1 if len(chart.series) > 2 * _LONG_LEGEND else 2 if len(chart.series) > _LONG_LEGEND else 3
         place = "outside right upper" if columns == 1 else "outside lower center"
-        legend = figure.legend(loc=place, ncols=columns, fontsize=8, frameon=False)
+        legend = figure.legend(loc=place, ncols=columns, fontsize=8, frameon=False, labelcolor=INK[scheme])
         for handle in legend.legend_handles:
             handle.set_alpha(1)
             if hasattr(handle, "set_sizes"):
                 handle.set_sizes([26])
 
 
-def _draw_series(axes: Any, series: Series, order: int) -> None:
-    colour = INK if series.reference else colour_of(series.look)
+def _draw_series(axes: Any, series: Series, order: int, scheme: str) -> None:
+    colour = series.colour(scheme)
     name = {"label": _plain(series.name)}
     if series.low is not None and series.high is not None:
         bars = np.vstack([series.y - series.low, series.high - series.y])
@@ -129,6 +162,11 @@ def _draw_series(axes: Any, series: Series, order: int) -> None:
             zorder=3 + order,
             **marks,
             **name,
+        )
+        return
+    if series.ring:
+        axes.scatter(
+            series.x, series.y, s=70, facecolors="none", edgecolors=colour, linewidths=1.2, zorder=3 + order, **name
         )
         return
     axes.scatter(
@@ -178,7 +216,7 @@ def _logarithmic(axis: Any, values: Any) -> None:
 # --- heat maps ---------------------------------------------------------------------------------------------
 
 
-def _draw_map(figure: Any, axes: Any, picture: HeatMap) -> None:
+def _draw_map(figure: Any, axes: Any, picture: HeatMap, scheme: str) -> None:
     low, high = picture.value.ends or (float(np.nanmin(picture.values)), float(np.nanmax(picture.values)))
     image = axes.imshow(
         np.ma.masked_invalid(picture.values), cmap="cividis", vmin=low, vmax=high, aspect="auto", origin="lower"

@@ -20,7 +20,6 @@ import numpy as np
 from farm.compare.statistics import Floats
 from farm.errors import ServiceUnavailable
 from farm.report.charts import (
-    INK,
     Axis,
     Chart,
     Dashes,
@@ -29,7 +28,6 @@ from farm.report.charts import (
     Picture,
     Scale,
     Series,
-    colour_of,
     marker_of,
     rounded,
 )
@@ -94,7 +92,10 @@ def _of_chart(chart: Chart) -> dict[str, Any]:
 
 
 def _trace(chart: Chart, series: Series, *, coded: bool, many: bool) -> dict[str, Any]:
-    look = {"color": INK if series.reference else colour_of(series.look)}
+    look, meta = {"color": series.colour()}, dict[str, Any]()
+    if series.shade is not None:
+        # `charts.js` takes it where the page is dark.
+        meta["dark"] = series.colour("dark")
     mode = "+".join([*(["lines"] if series.line else []), *(["markers"] if series.points else [])])
     trace: dict[str, Any] = {
         "type": "scattergl" if many and series.points else "scatter",
@@ -102,12 +103,13 @@ def _trace(chart: Chart, series: Series, *, coded: bool, many: bool) -> dict[str
         "mode": mode,
         "x": _listed(series.x),
         "y": _listed(series.y),
+        **({"meta": meta} if meta else {}),
     }
     if series.points:
         trace["marker"] = {
             **look,
-            "symbol": _SYMBOLS[marker_of(series.look)],
-            "size": 6 if series.faint else 9,
+            "symbol": "circle-open" if series.ring else _SYMBOLS[marker_of(series.look)],
+            "size": 14 if series.ring else 6 if series.faint else 9,
             "opacity": 0.5 if series.faint else 0.9,
         }
     if series.line is not None:
@@ -127,7 +129,7 @@ def _trace(chart: Chart, series: Series, *, coded: bool, many: bool) -> dict[str
         return trace
     trace["hovertemplate"] = f"%{{text}}<br>{shown}"
     if coded:
-        trace["meta"] = {"words": [of.tolist() for of in series.words.which]}
+        trace["meta"] = meta | {"words": [of.tolist() for of in series.words.which]}
     else:
         trace["text"] = [_plain(series.words.text(n)).replace("\n", "<br>") for n in range(len(series.x))]
     return trace

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import ServiceUnavailable
@@ -46,21 +47,35 @@ class Shown:
     picture: Picture
     figure: str  # JSON
     drawing: str  # data: URL
+    dark: str  # the same for a dark page
     width: int
     height: int
 
 
-def html(report: Report, *, progress: Callable[[int, int], None] = lambda _, __: None) -> str:
-    """The page. `progress` is told how many of how many pictures are drawn."""
+def html(
+    report: Report,
+    *,
+    links: Mapping[str, str] = MappingProxyType({}),
+    progress: Callable[[int, int], None] = lambda _, __: None,
+) -> str:
+    """The page.
+
+    Args:
+        links: Addresses by their text, shown at the top. Empty for a file, whose links would lead nowhere.
+        progress: Is called with how many of how many pictures are drawn.
+    """
     shown = dict[str, Shown]()
     for number, picture in enumerate(report.pictures):
         progress(number, len(report.pictures))
-        drawing, width, height = drawn.small_png(picture)
-        url = "data:image/png;base64," + base64.b64encode(drawing).decode("ascii")
-        shown[picture.name] = Shown(picture, script_json(interactive.figure(picture)), url, width, height)
+        pngs = drawn.page_pngs(picture)
+        figure = script_json(interactive.figure(picture))
+        shown[picture.name] = Shown(
+            picture, figure, _data_url(pngs.light), _data_url(pngs.dark), pngs.width, pngs.height
+        )
     template = _environment().get_template("report.html")
     return template.render(
         report=report,
+        links=links,
         shown=shown,
         style=_text("report.css"),
         plotly=_closed(interactive.plotly_script()) if shown else "",
@@ -69,6 +84,10 @@ def html(report: Report, *, progress: Callable[[int, int], None] = lambda _, __:
         printed_rows=PRINTED_ROWS,
         scrolled_rows=SCROLLED_ROWS,
     )
+
+
+def _data_url(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 @cache

@@ -16,6 +16,7 @@ from farm.errors import ServiceUnavailable
 from farm.report import drawn, interactive, page
 from farm.report.charts import (
     COLOURS,
+    INK,
     Axis,
     Chart,
     Dashes,
@@ -27,6 +28,7 @@ from farm.report.charts import (
     marker_of,
     number,
     rounded,
+    shade_of,
     slug,
 )
 
@@ -217,10 +219,53 @@ def test_each_series_is_in_the_picture_in_its_colour() -> None:
 def test_a_picture_for_a_page_is_small_and_as_large_as_it_says() -> None:
     rng = np.random.default_rng(0)
     many = Series(name="many", x=rng.lognormal(size=16_000), y=rng.lognormal(size=16_000), faint=True)
-    data, width, height = drawn.small_png(chart(many, ROOF))
-    assert len(data) < 100_000
-    assert opened(data).size == (width, height)
-    assert has_colour(opened(data), COLOURS[0], within=120)
+    found = drawn.page_pngs(chart(many, ROOF))
+    for data in (found.light, found.dark):
+        assert len(data) < 100_000
+        assert opened(data).size == (found.width, found.height)
+        assert has_colour(opened(data), COLOURS[0], within=120)
+
+
+@pytest.mark.parametrize("picture", [chart(POINTS, ROOF), heat_map(np.array([[0.0, 100.0]]))], ids=["chart", "map"])
+def test_a_picture_has_a_variant_for_a_dark_page(picture: Chart | HeatMap) -> None:
+    found = drawn.page_pngs(picture)
+    for scheme, data in (("light", found.light), ("dark", found.dark)):
+        pixels = np.asarray(opened(data)).reshape(-1, 3)
+        paper = [int(drawn.PAPER[scheme][at : at + 2], 16) for at in (1, 3, 5)]
+        assert np.abs(pixels[0].astype(int) - paper).max() < 4
+        assert has_colour(opened(data), drawn.INK[scheme], within=60), "axes and texts"
+        if isinstance(picture, Chart) and scheme == "dark":
+            assert not has_colour(opened(data), drawn.PAPER["light"], within=10)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2."""
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_shades_are_in_order_of_lightness_and_stand_out_from_the_page(scheme: str) -> None:
+    shades = [luminance(shade_of(position, scheme)) for position in np.linspace(0, 1, 10)]
+    assert shades == sorted(shades, reverse=scheme == "light")
+    page_luminance = luminance(drawn.PAPER[scheme])
+    for one in shades:
+        low, high = sorted((one, page_luminance))
+        assert (high + 0.05) / (low + 0.05) > 2.9
+
+
+def test_shades_and_rings_are_drawn_alike_by_both_renderers() -> None:
+    low = Series(name="tile 1", x=numbers(1, 2), y=numbers(1, 2), shade=0.0, look=0)
+    high = Series(name="tile 32", x=numbers(1, 2), y=numbers(3, 4), shade=1.0, look=1)
+    ring = Series(name="best", x=numbers(1, 2), y=numbers(3, 4), ring=True, reference=True)
+    traces = json.loads(json.dumps(interactive.figure(chart(low, high, ring))))["data"]
+    assert [trace["marker"]["color"] for trace in traces] == [shade_of(0, "light"), shade_of(1, "light"), INK]
+    assert [trace.get("meta", {}).get("dark") for trace in traces] == [shade_of(0, "dark"), shade_of(1, "dark"), None]
+    assert [trace["marker"]["symbol"] for trace in traces] == ["circle", "square", "circle-open"]
+    found = drawn.page_pngs(chart(low, high, ring))
+    for scheme, data in (("light", found.light), ("dark", found.dark)):
+        assert all(has_colour(opened(data), shade_of(position, scheme)) for position in (0.0, 1.0))
 
 
 def test_a_heat_map_is_dark_where_it_is_low_and_light_where_it_is_high() -> None:

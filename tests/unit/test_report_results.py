@@ -15,6 +15,7 @@ from farm.kernels import Configuration
 from farm.report.charts import Scale
 from farm.report.pictures import common, fronts, occupancy, parameters, rooflines, sizes
 from farm.report.pictures.common import Told
+from farm.report.pictures.shades import MAX_SHADES, shading
 from farm.report.results import Results, reduced, short_names
 
 Row = dict[str, Any]
@@ -170,11 +171,12 @@ def swept() -> Results:
 
 def test_a_roofline_has_every_configuration_and_the_roofs_of_the_card() -> None:
     (chart,) = rooflines.rooflines(Told(swept()))
-    memory, computing, points, best = chart.series
+    memory, computing, *shades, best = chart.series
+    points = shades[0]
     assert (memory.name, computing.name) == ("memory: 4,800 GB/s", "computing: 66.9 TFLOP/s")
     assert memory.y[-1] == computing.y[0] == 66.9
     assert memory.x[-1] == pytest.approx(66.9 / 4.8)
-    assert len(points.x) == 12
+    assert [len(one.x) for one in shades] == [3, 3, 3, 3]
     assert len(best.x) == 3
     assert points.words is not None
     assert points.words.text(0).startswith("tiled(tile=")
@@ -209,6 +211,44 @@ def test_families_and_element_types_have_looks_of_their_own() -> None:
     by_types = {c.title.rsplit(" ", 1)[1]: c for c in rooflines.rooflines(told)}
     assert [one.name for one in by_types["f64"].series if not one.reference] == ["cublaslt (1)", "tiled (1)"]
     assert len({one.look for one in by_types["f64"].series if not one.reference}) == 2
+
+
+def test_one_family_is_shown_by_the_parameter_that_varies() -> None:
+    for chart in (*rooflines.rooflines(Told(swept())), *sizes.sizes(Told(swept()))):
+        shades = [series for series in chart.series if series.shade is not None]
+        assert [series.name.rpartition(" ")[0] for series in shades] == ["tile 4", "tile 8", "tile 16", "tile 32"]
+        assert [series.shade for series in shades] == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0])
+        assert "Colour and marker show the parameter tile, from 4 to 32." in chart.message
+
+
+def test_of_several_parameters_the_one_that_matters_most_is_shown_and_the_others_are_named() -> None:
+    kernels = [(stages, tile) for stages in (2, 3) for tile in (64, 128)]
+    rows = [
+        row(f"cutlass(stages={stages},tile_m={tile}) {n}x512x512 f16:f16:f32", stages + tile)
+        for stages, tile in kernels
+        for n in (512, 1024)
+    ]
+    found = shading(results_of(*rows), np.arange(len(rows)))
+    assert found is not None
+    assert (found.parameter, found.values, found.others) == ("tile_m", (64, 128), ("stages",))
+    assert "and not stages, which vary too" in found.message
+
+
+def test_many_values_share_shades_in_ranges_and_each_point_is_in_one() -> None:
+    results = results_of(*(tiled(tile, 1.0 + tile) for tile in range(1, 33)))
+    found = shading(results, np.arange(len(results)))
+    assert found is not None
+    assert len(found.shades) == MAX_SHADES
+    assert (found.shades[0].label, found.shades[-1].label) == ("tile 1–4", "tile 30–32")
+    assert sorted(np.concatenate([one.points for one in found.shades]).tolist()) == list(range(32))
+
+
+def test_families_and_kernels_without_parameters_are_not_shown_by_one() -> None:
+    several = results_of(tiled(8, 1.0), tiled(16, 1.0), row("blas(threads=1) 64x64x64 f32", 1.0))
+    assert shading(several, np.arange(3)) is None
+    assert not any(series.shade is not None for series in rooflines.rooflines(Told(several))[0].series)
+    alone = results_of(tiled(8, 1.0), tiled(8, 1.0, shape="64x64x64"))
+    assert shading(alone, np.arange(2)) is None
 
 
 def test_energy_against_size_is_there_where_power_is() -> None:

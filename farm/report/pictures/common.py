@@ -10,6 +10,7 @@ import numpy as np
 
 from farm.compare.statistics import Floats, Ints
 from farm.report.charts import Series, Words
+from farm.report.pictures.shades import Shading, shading
 from farm.report.results import Results, problem_text, short_names
 
 MOST_POINTS = 30_000
@@ -81,8 +82,11 @@ class Told:
     ) -> tuple[Series, ...]:
         """Points of x and y, which have a value for each point of the campaign, a series for each group.
 
-        `best` are points to be shown before the others, and what they are; where there are several groups, none is.
+        `best` are points to be shown before the others, and what they are; where there are several groups, none is. One group
+        that is shown by a parameter (see `shading`) has a series for each of its values.
         """
+        if (shown_by := self.shading(points, by_type=by_type)) is not None:
+            return (*self._shaded(shown_by, points, x, y), *self._rings(best, points, x, y))
         found = tuple(
             Series(
                 name=f"{name} ({len(of):,})",
@@ -99,6 +103,31 @@ class Told:
         of = best[1]
         shown = Series(name=f"{best[0]} ({len(of):,})", x=x[of], y=y[of], look=found[0].look + 1, words=self.words(of))
         return (*found, shown)
+
+
+    def shading(self, points: Ints, *, by_type: bool = True) -> Shading | None:
+        """The parameter that colours show; None where they show families or element types, or no parameter varies."""
+        return shading(self.results, points) if len(list(self.groups(points, by_type=by_type))) == 1 else None
+
+    def _shaded(self, found: Shading, points: Ints, x: Floats, y: Floats) -> Iterator[Series]:
+        for number, one in enumerate(found.shades):
+            yield Series(
+                name=f"{one.label} ({len(one.points):,})",
+                x=x[one.points],
+                y=y[one.points],
+                look=number,
+                shade=one.position,
+                faint=len(points) > 500,
+                words=self.words(one.points),
+            )
+
+    def _rings(self, best: tuple[str, Ints] | None, points: Ints, x: Floats, y: Floats) -> Iterator[Series]:
+        if best is None or 2 * len(best[1]) > len(points):
+            return
+        name, of = best
+        yield Series(
+            name=f"{name} ({len(of):,})", x=x[of], y=y[of], reference=True, ring=True, words=self.words(of)
+        )
 
 
 def thinned(points: Ints, always: Ints | None = None) -> tuple[Ints, str]:

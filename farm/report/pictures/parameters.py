@@ -11,6 +11,7 @@ from farm.compare import groups
 from farm.compare.statistics import Floats, Ints, medians_at
 from farm.report.charts import Axis, HeatMap, Scale, slug
 from farm.report.pictures.common import Told, counted, percent
+from farm.report.pictures.shades import effect
 from farm.report.results import varying_parameters
 
 MOST_MAPS = 3
@@ -83,13 +84,6 @@ def _filled(first: Ints, second: Ints) -> float:
     """The share of the cells of two parameters' values that have a point."""
     cells = len(np.unique(first)) * len(np.unique(second))
     return len(np.unique(first * (int(second.max()) + 1) + second)) / cells
-
-
-def effect(shares: Floats, places: Ints) -> float:
-    """How far apart the medians of a parameter's values are."""
-    medians = medians_at(shares, places, int(places.max(initial=0)) + 1)
-    known = medians[np.isfinite(medians)]
-    return float(np.ptp(known)) if len(known) else 0.0
 
 
 def _places(told: Told, points: Ints, name: str, values: Sequence[int]) -> Ints:

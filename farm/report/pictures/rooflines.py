@@ -46,6 +46,8 @@ def _roofline(told: Told, kind: int, types: int, points: Ints) -> Chart:
             if card is None
             else f"the {card.name} has no peak for {words}."
         )
+    if (shown_by := told.shading(drawn, by_type=False)) is not None:
+        remark += shown_by.message
     return Chart(
         name=slug(f"roofline {device_type} {words}"),
         title=f"Roofline of {device_type}, {words}",

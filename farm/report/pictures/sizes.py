@@ -33,6 +33,8 @@ def _against_size(told: Told, kind: int, points: Ints, quantity: str, unit: str,
         f"{number(gflop[points].max())} GFLOP: the {quantity} of one GEMM goes from {number(values[points].min())} to "
         f"{number(values[points].max())} {unit}."
     )
+    if (shown_by := told.shading(drawn)) is not None:
+        remark += shown_by.message
     return Chart(
         name=slug(f"{quantity} {device_type}"),
         title=f"{quantity.capitalize()} against size on {device_type}",

@@ -25,6 +25,7 @@
         trace.text = first.map((_, n) => [first, ...rest].map((which, part) => names[part][which[n]]).join("<br>"));
       }
       if (trace.type === "scattergl" && !webgl) trace.type = "scatter";
+      if (dark.matches && trace.meta?.dark) trace.marker.color = trace.meta.dark;
       if (trace.marker && dark.matches) trace.marker.opacity = Math.max(trace.marker.opacity, 0.75);
     }
     return figure;
@@ -68,10 +69,7 @@
   }
 
   function draw(place) {
-    const image = place.parentElement.querySelector(".drawing");
     const figure = withTexts(JSON.parse(document.getElementById(place.dataset.figure).textContent));
-    if (!place.style.height) place.style.height = `${Math.max(340, Math.min(560, image ? image.clientHeight : 460))}px`;
-    place.parentElement.style.minHeight = place.style.height; // so that the page keeps its length when this is given up
     place.hidden = false;
     const options = {
       responsive: true,

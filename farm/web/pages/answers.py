@@ -18,7 +18,9 @@ from farm.web.pages import (
     devices,
     health,
     models,
+    reports,
     results,
+    reports,
     signing,
     submitting,
 )
@@ -29,6 +31,7 @@ PAGES = (
     deletions,
     submitting,
     results,
+    reports,
     devices,
     health,
     comparing,
