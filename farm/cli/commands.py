@@ -48,6 +48,7 @@ COMMANDS = (
     Entry("import", "imports:app", MEASURE, "Rows that were measured elsewhere, to compare with and to learn from."),
     Entry("status", "status:status", FOLLOW, "Campaigns and how far they are; with a name, what of it runs where, how fast, and what is stuck and why."),
     Entry("watch", "campaigns:watch", FOLLOW, "Follow a campaign to its end. Ctrl-C stops the watching, not the campaign."),
+    Entry("open", "opening:open_", FOLLOW, "Open the page of a campaign, or a report, in the browser."),
     Entry("sentinels", "sentinels:sentinels", FOLLOW, "Do devices drift? Each measures a fixed GEMM, its sentinel, now and then while it works for a campaign."),
     Entry("jobs", "jobs:jobs", FOLLOW, "Jobs of a campaign: state, attempts, last error, and a command that measures each alone, where it failed."),
     Entry("retry", "jobs:retry", FOLLOW, "Open jobs again that ended without a result, with all their attempts before them: all that are dead, or those chosen."),

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from farm.api import Direct, farm_of, reports
 from farm.api.access import Access
+from farm.cli import browser
 from farm.cli.campaigns import CampaignArgument
 from farm.cli.files import writable
 from farm.cli.output import JsonOption, console, emit_json, remarks
@@ -62,7 +63,7 @@ def report(
                 sent.move_to(file)
             console.print(str(file), markup=False, soft_wrap=True)
     if open_:
-        typer.launch(str(file.resolve()))
+        browser.open_address(file.resolve().as_uri())
 
 
 def _made_here(

@@ -16,6 +16,7 @@ from farm.db import tokens as known_tokens
 from farm.db.engine import ASKING
 from farm.errors import ServingRefused, WebMissing
 from farm.logs import set_up_logging
+from farm.services.served import announced
 from farm.services.session import session
 from farm.settings import settings
 
@@ -70,7 +71,10 @@ def serve(
         scheme = "http" if certificate is None else "https"
         address = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{taken}"
         set_up_logging(opened.settings, "serve")
-        with closing(Access(settings(), who="the web page", opened=opened)) as access:
+        with (
+            closing(Access(settings(), who="the web page", opened=opened)) as access,
+            announced(opened.settings, address),
+        ):
             serving.serve(
                 access,
                 listener,

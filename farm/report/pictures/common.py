@@ -104,7 +104,6 @@ class Told:
         shown = Series(name=f"{best[0]} ({len(of):,})", x=x[of], y=y[of], look=found[0].look + 1, words=self.words(of))
         return (*found, shown)
 
-
     def shading(self, points: Ints, *, by_type: bool = True) -> Shading | None:
         """The parameter that colours show; None where they show families or element types, or no parameter varies."""
         return shading(self.results, points) if len(list(self.groups(points, by_type=by_type))) == 1 else None
@@ -125,9 +124,7 @@ class Told:
         if best is None or 2 * len(best[1]) > len(points):
             return
         name, of = best
-        yield Series(
-            name=f"{name} ({len(of):,})", x=x[of], y=y[of], reference=True, ring=True, words=self.words(of)
-        )
+        yield Series(name=f"{name} ({len(of):,})", x=x[of], y=y[of], reference=True, ring=True, words=self.words(of))
 
 
 def thinned(points: Ints, always: Ints | None = None) -> tuple[Ints, str]:

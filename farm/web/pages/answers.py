@@ -20,7 +20,6 @@ from farm.web.pages import (
     models,
     reports,
     results,
-    reports,
     signing,
     submitting,
 )

@@ -22,7 +22,6 @@
   };
   const toggle = document.getElementById("theme");
   const label = () => {
-    toggle.hidden = false;
     toggle.textContent = dark() ? "Light" : "Dark";
     toggle.setAttribute("aria-label", dark() ? "Switch to light colours" : "Switch to dark colours");
   };

@@ -1,0 +1,91 @@
+"""`farm open`: the page of a campaign, or its report, in the browser."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from farm.api import Direct, Farm, campaigns, farm_of, reports
+from farm.cli import browser
+from farm.cli.files import writable
+from farm.cli.output import remarks
+from farm.errors import BadInput, ServiceUnavailable
+from farm.services.home import Home
+from farm.services.served import served_url
+from farm.settings import Settings, settings
+
+
+class NothingServed(ServiceUnavailable):
+    """No page of this farm is served. Start it in another terminal: farm serve. Or name a campaign, to open its report as a file."""
+
+
+def open_(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A campaign's name, the first six or more digits of its digest, or a report file. The start page, unless given.",
+            show_default=False,
+        ),
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Open the campaign's report instead of its page.", show_default=False)
+    ] = False,
+    only_print: Annotated[
+        bool, typer.Option("--print", help="Print the address or path, and open nothing.", show_default=False)
+    ] = False,
+) -> None:
+    """Open the page of a campaign, or a report, in the browser.
+
+    The page is that of FARM_API_URL, or of the farm serve of this home. Where no page is served, the report of the campaign is
+    written to a file in the farm's home and opened. Without a browser or a display, the address is printed.
+
+    Examples:
+        farm open quickstart
+        farm open quickstart --report
+        farm open quickstart.html
+    """
+    current = settings()
+    if name is not None and (file := _report_file(name)) is not None:
+        browser.show(file.as_uri() if not only_print else str(file), only_print=only_print)
+        return
+    base = current.api_url or served_url(current)
+    if name is None:
+        if base is None:
+            raise NothingServed
+        browser.show(base.rstrip("/") + "/", only_print=only_print)
+        return
+    with farm_of(current) as farm:
+        digest = farm.ask(campaigns.progress, name).digest
+        if base is not None:
+            address = f"{base.rstrip('/')}/campaigns/{digest[:12]}" + ("/report" if report else "")
+            browser.show(address, only_print=only_print)
+            return
+        file = _made(farm, current, name, digest)
+    browser.show(file.as_uri() if not only_print else str(file), only_print=only_print)
+
+
+def _report_file(name: str) -> Path | None:
+    """The file that the name means; None where it means a campaign. Raises `BadInput` for a path without a file."""
+    path = Path(name)
+    if os.sep not in name and path.suffix not in (".html", ".htm"):
+        return None
+    if not path.is_file():
+        raise BadInput(detail=f"There is no report file {name}. farm report CAMPAIGN makes one.")
+    return path.resolve()
+
+
+def _made(farm: Farm, current: Settings, name: str, digest: str) -> Path:
+    """The report as a file in the home."""
+    assert isinstance(farm, Direct)  # a farm behind an API has a page
+    remarks.print("No page is served (farm serve starts it), so the report is made as a file.", markup=False)
+    found, text = reports.made(farm.access, name, device_type=None)
+    file = Home.open(current).path / "reports" / f"{found.campaign}-{digest[:8]}.html"
+    with writable(file):
+        file.parent.mkdir(exist_ok=True)
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+    return file
