@@ -95,10 +95,10 @@ def parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path | None:
         values = [row[name] for row in rows]
         try:
             columns[name] = pa.array(values)
-        except (pa.ArrowException, OverflowError):
+        except (ValueError, TypeError, OverflowError):
             try:
                 columns[name] = pa.array([_text(value) for value in values], pa.string())
-            except (pa.ArrowException, UnicodeError):
+            except (ValueError, TypeError):
                 return None
     table = pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(PROVENANCE).encode()})
     pq.write_table(table, path)
