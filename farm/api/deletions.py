@@ -239,13 +239,13 @@ def dependents(found: Deletion) -> list[str]:
     digest = f" ({found.digest[:12]})" if found.digest else ""
     said = [f"{named(found)}{digest}: {', '.join(parts)}."]
     if found.kernels:
-        said.append(f"{found.kernels:,} kernels that nothing else uses go with farm vacuum.")
+        said.append(f"Kernels that nothing else uses: {found.kernels:,}. farm vacuum removes them.")
     if found.sentinels:
-        said.append(f"{found.sentinels:,} sentinel rows stay: they describe the devices.")
+        said.append(f"Sentinels that stay, as they describe devices: {found.sentinels:,}.")
     if found.running:
-        said.append(f"Workers hold {found.running:,} of the jobs: what they measure of these is lost.")
+        said.append(f"Jobs that workers hold now: {found.running:,}. What they measure of these is lost.")
     if found.same_name:
-        said.append(f"{found.same_name:,} more campaigns of this name stay.")
+        said.append(f"Other campaigns of this name stay: {found.same_name:,}.")
     if found.trained is None:
         said.append("The model registry does not answer: models may have learned from these rows.")
     elif found.trained:

@@ -213,7 +213,7 @@ def _print_lines(lines: list[DeletedLine]) -> None:
             line.deleted_by,
             line.jobs or None,
             line.rows or None,
-            f"{line.bytes / 1e6:,.1f}",
+            f"{line.bytes / 1e6:.3g}",
         )
         for line in lines
     )

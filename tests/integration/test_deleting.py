@@ -267,7 +267,7 @@ def whole(engine: Engine) -> dict[str, list[Any]]:
 
 
 def test_of_two_deletes_at_once_one_finds_nothing(engine: Engine, device: int, submit: Submit) -> None:
-    for number in range(8):
+    for number in range(4):
         name = f"round-{number}"
         submit(Campaign.from_document(document(name=name)))
         found = at_once(*[outcome(lambda name=name: delete(engine, name, cancel=True))] * 2)
@@ -277,7 +277,7 @@ def test_of_two_deletes_at_once_one_finds_nothing(engine: Engine, device: int, s
 
 
 def test_deleting_against_landing_forming_folding_and_reaping(engine: Engine, device: int, submit: Submit) -> None:
-    for number in range(12):
+    for number in range(6):
         name = f"round-{number}"
         stored = submit(Campaign.from_document(document(name=name)))
         first, second = leased(engine, device, size=4), leased(engine, device, size=4)
@@ -306,7 +306,7 @@ def test_submitting_against_deleting_ends_with_the_campaign_whole_or_deleted(
 ) -> None:
     campaign = Campaign.from_document(document())
     first = submit(campaign)
-    for _ in range(8):
+    for _ in range(4):
         at_once(outcome(lambda: delete(engine, cancel=True)), outcome(lambda: submit(campaign)))
         whole(engine)
         again = submit(campaign)
@@ -317,7 +317,7 @@ def test_submitting_against_deleting_ends_with_the_campaign_whole_or_deleted(
 def test_of_a_restore_and_a_vacuum_at_once_one_wins_and_nothing_is_half(
     engine: Engine, device: int, submit: Submit
 ) -> None:
-    for number in range(8):
+    for number in range(4):
         name = f"round-{number}"
         submit(Campaign.from_document(document(name=name)))
         delete(engine, name, cancel=True)
@@ -332,7 +332,7 @@ def test_of_a_restore_and_a_vacuum_at_once_one_wins_and_nothing_is_half(
 
 def test_of_two_restores_at_once_one_finds_nothing(engine: Engine, measured: Stored) -> None:
     before = contents(engine)
-    for _ in range(5):
+    for _ in range(3):
         delete(engine)
         found = at_once(*[outcome(lambda: restore(engine))] * 2)
         assert sorted(map(str, found)) == ["NoSuchDeletion", "done"]
@@ -342,7 +342,7 @@ def test_of_two_restores_at_once_one_finds_nothing(engine: Engine, measured: Sto
 def test_steering_against_deleting_changes_nothing_or_finds_nothing(
     engine: Engine, device: int, submit: Submit
 ) -> None:
-    for number in range(8):
+    for number in range(4):
         stored = submit(Campaign.from_document(document(name=f"round-{number}")))
         at_once(
             outcome(lambda name=f"round-{number}": delete(engine, name, cancel=True)),

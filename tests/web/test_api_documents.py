@@ -135,5 +135,8 @@ def test_a_campaign_without_an_owner_is_the_tokens(api_with_tokens: Served) -> N
 
 def test_what_is_asked_over_http_is_what_is_asked_here(api: Asking, api_access: Access) -> None:
     here = [one.model_dump(mode="json") for one in campaigns.list_(api_access)]
-    assert api.get(f"{PREFIX}/campaigns").json() == here
+    there = api.get(f"{PREFIX}/campaigns").json()
+    for one in (*here, *there):
+        del one["jobs_per_minute"], one["seconds_left"]  # they change while time goes by
+    assert there == here
     assert api.get(f"{PREFIX}/results").json() == json.loads(results.rows(api_access).model_dump_json())
