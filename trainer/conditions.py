@@ -30,17 +30,18 @@ def conditions_of(table: pd.DataFrame) -> Conditions:
     """Of a table with the columns of `trainer.table.CONDITIONS`. What it lacks is unknown."""
     sources = _counts(table, "source", "file", "provenance")
     protocols: Counter[Protocol] = Counter()
-    for (l2, stop, operands, clocks, how), rows in _counts(
-        table, "l2", "stop_reason", "distribution", "clock_policy", "provenance"
+    for (l2, stop, operands, clocks, source, how), rows in _counts(
+        table, "l2", "stop_reason", "distribution", "clock_policy", "source", "provenance"
     ).items():
-        timed = stop not in (None, _RECORDED) or str(how).startswith(_FARM)
+        own = source == Source.MEASURED or str(how).startswith(_FARM)
+        timed = stop not in (None, _RECORDED) or (own and source != Source.MEASURED)
         parts = {
             "l2": l2 or UNKNOWN,
             "time": BURST if timed else UNKNOWN,
             "operands": operands or UNKNOWN,
             "clocks": clocks or UNKNOWN,
         }
-        method = how[:MAX_TEXT] if how and UNKNOWN in parts.values() and not how.startswith(_FARM) else None
+        method = None if UNKNOWN not in parts.values() else _FARM if own else how and how[:MAX_TEXT]
         protocols[Protocol(**parts, method=method, rows=0)] += rows
     first, last, undated = _dates(table)
     return Conditions(

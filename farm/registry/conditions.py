@@ -134,12 +134,14 @@ def most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
 def protocol_groups(models: Sequence[Conditions | None]) -> list[int]:
     """For each model the number of its group, from 0: models whose rows were measured by the same protocols share one.
 
-    A model without conditions is alone in its group.
+    A model whose conditions, or whose way of measuring, is unknown is alone in its group.
     """
     groups: dict[object, int] = {}
     found = []
     for number, conditions in enumerate(models):
-        key: object = number if conditions is None else frozenset(one.key for one in conditions.protocols)
+        key: object = number
+        if conditions is not None and all(one.method or UNKNOWN not in one.key for one in conditions.protocols):
+            key = frozenset(one.key for one in conditions.protocols)
         found.append(groups.setdefault(key, len(groups)))
     return found
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -298,7 +300,9 @@ def test_what_cannot_be_compared_says_what_there_is(command: Command, put: Put) 
     refused(command("compare", h200, "b200"), 4, "Types: l40s, nvidia-a100-sxm4-80gb, nvidia-h200. Hosts: here")
     refused(command("compare", h200, "driver=5"), 4, "of environments: library")
     refused(command("compare", h200, "campaign=none"), 4, "no campaign 'none'")
-    refused(command("compare", h200, "l40s"), 4, "l40s has no rows", "4 imported", "--any-source")
+    works = "This works: `farm compare nvidia-h200 l40s --any-source`."
+    refused(command("compare", h200, "l40s"), 4, "l40s has no rows", "4 imported", works)
+    refused(command("compare", h200, "A100"), 4, "Did you mean nvidia-a100-sxm4-80gb?")
     refused(command("compare", h200, "l40s,until=2020-01-01"), 4, "no row meets its conditions")
     refused(command("compare", h200, a100), 4, "share no configuration", f"{h200} has 4, {a100} has 4")
     refused(command("compare", "--by", "host"), 2, "makes one side, here")
@@ -311,6 +315,54 @@ def test_what_cannot_be_compared_says_what_there_is(command: Command, put: Put) 
     found = json.loads(command("compare", "--by", "type", "--any-source", "--json").stdout)
     assert [side["name"] for side in found["sides"]] == [h200]
     assert "nvidia-a100-sxm4-80gb shares no configuration with l40s" in " ".join(found["notes"])
+
+
+def test_a_refusal_names_all_that_is_missing_and_a_command_that_works(command: Command, put: Put) -> None:
+    """Our export of one card, and of another our export and a published table that tells no clocks and operands."""
+    ours = {"source": "imported", "clock_policy": "default"}
+    put(card(1, kind="nvidia-h200"), taken(**ours))
+    put(card(2, kind="nvidia-h100"), taken(1.5, **ours), configurations=CONFIGURATIONS[:4])
+    put(card(3, kind="nvidia-h100"), taken(0.5, source="imported", distribution="unknown"))
+    done = command("compare", "nvidia-h200", "nvidia-h100")
+    refused(
+        done,
+        4,
+        f"nvidia-h200 has no rows to compare: its rows are {len(CONFIGURATIONS)} imported",
+        f"nvidia-h100 has none either: its rows are {len(CONFIGURATIONS) + 4} imported",
+        "clock policy and operand distribution differ",
+    )
+    (works,) = re.findall(r"This works: `farm (.*)`", done.stderr)
+    assert works == (
+        "compare nvidia-h200,clocks=default,distribution=uniform nvidia-h100,clocks=default,distribution=uniform "
+        "--any-source"
+    )
+    (side,) = json.loads(command(*shlex.split(works), "--json").stdout)["sides"]
+    assert (side["overall"]["configurations"], side["overall"]["time"]["ratio"]) == (4, pytest.approx(1.5))
+    # Both reasons at once where the first refusal is theirs.
+    refused(command("compare", "nvidia-h200", "nvidia-h100", "--any-source"), 2, "Clock policy", "Operand", works)
+
+
+def test_the_answer_comes_first_and_minor_notes_are_counted_in_one_line(command: Command, put: Put) -> None:
+    put(H200, taken(environment={"driver": "580", "numpy": "2.4", "python": "3.11"}))
+    put(A100, taken(2.0, environment={"driver": "570", "numpy": "2.5"}))
+    shown = command("compare", "nvidia-h200", "nvidia-a100-sxm4-80gb").stdout
+    assert shown.index("median ratio over shapes") < shown.index("note: driver: ")
+    assert "2 more notes on versions (numpy, python): --notes shows them." in shown
+    assert "numpy: nvidia-h200" not in shown
+    assert (
+        "note: numpy: nvidia-h200 2.4" in command("compare", "nvidia-h200", "nvidia-a100-sxm4-80gb", "--notes").stdout
+    )
+    told = json.loads(command("compare", "nvidia-h200", "nvidia-a100-sxm4-80gb", "--json").stdout)
+    assert [len(told[which]) for which in ("notes", "minor_notes")] == [1, 2]
+
+
+def test_training_names_the_rows_that_any_source_would_learn_from(command: Command, put: Put) -> None:
+    put(H200, taken(source="imported"))
+    says = f"nvidia-h200 has no measured rows, but {len(CONFIGURATIONS)} imported"
+    for asked_for in ((), ("nvidia-h200",)):
+        refused(command("train", *asked_for), 2, says, "`farm train nvidia-h200 --any-source` learns from them")
+    refused(command("train", "l40s", "nvidia-h200"), 2, says, "l40s: no rows of any source")
+    refused(command("train", "l40s"), 2, "l40s: no measurements", "Run a campaign first")
 
 
 def test_a_farm_without_rows_says_so(engine: Engine, command: Command) -> None:

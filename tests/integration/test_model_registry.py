@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -40,6 +42,7 @@ from trainer.forest import ForestSettings
 from trainer.registry import TrainingOutcome, train_and_register
 from trainer.table import read_training_table, table_hash
 
+MODELS = Path(__file__).parents[2] / "docs" / "models.md"
 TABLE = tiled_table((256, 512, 1024))
 SMALL = ForestSettings(trees=20)
 CONFIGURATIONS = [Configuration.parse(f"tiled(tile={tile}) 512x512x512 f32") for tile in (8, 32)]
@@ -176,6 +179,12 @@ def test_what_the_model_has_not_learned_is_refused_with_what_it_knows(model: obj
         registry.predict(model, [Configuration.parse("blas(threads=1) 64x64x64 f32")])
 
 
+def test_a_refusal_is_mlflows_error_and_a_value_error(model: Any) -> None:
+    with pytest.raises(ValueError, match="family is 'blas'") as error:
+        model.predict(pd.DataFrame([{"m": 1, "n": 1, "k": 1, "ab": "f32", "family": "blas"}]))
+    assert error.value.error_code == "INVALID_PARAMETER_VALUE"  # type: ignore[attr-defined]
+
+
 def test_gaps_become_none_in_records() -> None:
     assert registry.records(pd.DataFrame({"power_w": [np.nan, 1.5]})) == [{"power_w": None}, {"power_w": 1.5}]
 
@@ -272,20 +281,29 @@ def test_a_model_loads_where_nothing_of_the_farm_is_installed(
         assert elsewhere == pytest.approx({name: same[name] for name in elsewhere}, rel=1e-12)
 
 
-def test_a_model_answers_through_mlflows_own_server(trained: SimpleNamespace, model: object) -> None:
-    port, uri = free_port(), f"models:/{trained.outcome.model_name}@champion"
-    words = f"models serve --env-manager local --host 127.0.0.1 --port {port} --workers 1 --model-uri {uri}".split()
+def test_a_model_answers_through_mlflows_own_server_as_the_documentation_starts_it(
+    trained: SimpleNamespace, model: object, tmp_path: Path
+) -> None:
+    port = free_port()
+    (block,) = re.findall(r"```sh\n(export MLFLOW_TRACKING_URI=.*?)```", MODELS.read_text(encoding="utf-8"), re.DOTALL)
+    script = block.replace("nvidia-h200", DEVICE_TYPE).replace("5001", str(port))
+    export, serve, curl = script.strip().splitlines()
+    (tmp_path / ".farm").symlink_to(trained.home)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
     programs = Path(sys.executable).parent  # mlflow looks for uvicorn on the path
     served = subprocess.Popen(
-        [sys.executable, "-m", "mlflow", *words],
-        env={**os.environ, "MLFLOW_TRACKING_URI": trained.uri, "PATH": f"{programs}:{os.environ['PATH']}"},
+        ["bash", "-c", f"{export}\nexec {serve.removesuffix('&')}"],
+        cwd=tmp_path,
+        env={**environment, "PATH": f"{programs}:{os.environ['PATH']}", "MLFLOW_DISABLE_TELEMETRY": "true"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    documented = json.loads(shlex.split(curl)[-1])
     rows = [{"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled", "tile": tile} for tile in (8, 32)]
     url = f"http://127.0.0.1:{port}/invocations"
     try:
+        assert _asked(url, documented, served)["predictions"][0]["runtime_ms"] > 0
         answer = _asked(url, {"dataframe_records": rows}, served)
         refused = _asked(url, {"dataframe_records": [{**rows[0], "family": "blas"}]}, served)
     finally:
@@ -295,7 +313,12 @@ def test_a_model_answers_through_mlflows_own_server(trained: SimpleNamespace, mo
     for elsewhere, same in zip(answer["predictions"], here, strict=True):
         assert elsewhere.pop(OUTSIDE) == same[OUTSIDE]
         assert elsewhere == pytest.approx({name: same[name] for name in elsewhere}, rel=1e-12)
-    assert "family is 'blas'" in json.dumps(refused)
+    assert refused["status"] == 400
+    assert refused["error_code"] == "INVALID_PARAMETER_VALUE"
+    assert refused["message"].startswith("row 0: family is 'blas'")
+    assert "Traceback" not in json.dumps(refused)
+    # No store of MLflow's own beside it.
+    assert [path.name for path in tmp_path.iterdir()] == [".farm"]
 
 
 def _asked(url: str, question: object, server: subprocess.Popen[bytes]) -> Any:
@@ -307,7 +330,7 @@ def _asked(url: str, question: object, server: subprocess.Popen[bytes]) -> Any:
             with urlopen(request, timeout=30) as answer:
                 return json.load(answer)
         except HTTPError as error:
-            return json.load(error)
+            return {**json.load(error), "status": error.code}
         except URLError:
             assert server.poll() is None
             assert time.monotonic() < until, "the server did not answer"

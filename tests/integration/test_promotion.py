@@ -14,6 +14,8 @@ from commands import NOWHERE, Command, farm_here, refused
 
 from farm import registry
 from farm.errors import NoChampionBefore, NoSuchModel, NotPromotable
+from farm.kernels import Configuration
+from farm.registry.held_out import predict_held_out
 from farm.registry.promotions import MOST_CHARACTERS
 from tests.cheap_training import cheap_trainings
 from tests.training_tables import DEVICE_TYPE, blas_table, tiled_table
@@ -273,6 +275,73 @@ def test_the_history_stays_within_what_the_registry_stores(as_before: SimpleName
 @pytest.fixture
 def farm(as_before: SimpleNamespace) -> Command:
     return farm_here(as_before.folder, NOWHERE)
+
+
+def test_without_a_champion_the_challenger_answers_and_is_labelled(uri: str) -> None:
+    assert train(uri, shuffled()).alias == "challenger"
+    farm = farm_here(Path(uri.removeprefix("sqlite:///")).parent, NOWHERE)
+    answers = [("predict", "tiled(tile=8) 512x512x512 f32"), ("recommend", "512x512x512")]
+    for words in answers:
+        told = farm(*words).stdout
+        assert f"{NAME} v1 (CHALLENGER, not the champion)" in told
+        assert "error on held-out shapes: time " in told
+        assert "not the champion: It failed the test against the baseline, " in told
+        assert f"`farm models promote {NAME} 1 --force --reason TEXT`" in told
+        by = json.loads(farm(*words, "--json").stdout)["answered_by"]
+        assert by["standing"] == "challenger"
+        assert by["why_not_champion"].startswith("It failed the test against the baseline")
+        assert by["conditions"]["sources"] == [{"source": "measured", "file": None, "provenance": None, "rows": 81}]
+    refused(farm(*answers[0], "--version", "champion"), 4, f"{NAME} has no version or alias champion", "challenger")
+    farm("models", "promote", DEVICE_TYPE, "1", "--force")
+    by = json.loads(farm(*answers[0], "--json").stdout)["answered_by"]
+    assert (by["standing"], by["why_not_champion"], by["to_get_a_champion"]) == ("champion", None, None)
+
+
+def test_a_version_without_conditions_says_that_they_are_unknown(uri: str) -> None:
+    train(uri)
+    with registry.registry_client(uri) as client:
+        for tag in ("conditions", "verdict"):
+            client.delete_model_version_tag(NAME, "1", tag)
+    farm = farm_here(Path(uri.removeprefix("sqlite:///")).parent, NOWHERE)
+    question = ("predict", "tiled(tile=8) 512x512x512 f32")
+    assert json.loads(farm(*question, "--json").stdout)["answered_by"]["conditions"] is None
+    assert "conditions: unknown" in farm(*question).stdout
+
+
+def test_a_held_out_prediction_is_of_the_model_that_has_not_seen_the_shape(uri: str) -> None:
+    train(uri)
+    model = registry.model_info(uri, DEVICE_TYPE)
+    known = Configuration.parse("tiled(tile=8) 512x512x512 f32")
+    found = predict_held_out(uri, model, known)
+    # As the evaluation logged it, and not as the final model, which was fitted on that shape, says.
+    logged = predictions_of(uri, model)
+    mine = logged[(logged[["m", "n", "k", "tile"]] == [512, 512, 512, 8]).all(axis=1)]
+    assert found == pytest.approx(mine["predicted_runtime_ms"].item())
+    (final,) = registry.predict(registry.pull(uri, DEVICE_TYPE), [known])
+    assert found != pytest.approx(final.runtime_ms, rel=1e-6)
+    # A shape that the version never had is answered by the registered model.
+    new = Configuration.parse("tiled(tile=8) 300x300x300 f32")
+    (final,) = registry.predict(registry.pull(uri, DEVICE_TYPE), [new])
+    assert predict_held_out(uri, model, new) == pytest.approx(final.runtime_ms)
+
+
+def test_models_that_leak_give_no_held_out_prediction(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(evaluate.FOLD_KINDS, "unseen_shapes", leaking)
+    train(uri)
+    model = registry.answering_model(uri, DEVICE_TYPE)
+    assert model.standing == "challenger"
+    assert predict_held_out(uri, model, Configuration.parse("tiled(tile=8) 512x512x512 f32")) is None
+
+
+def predictions_of(uri: str, model: registry.ModelInfo) -> pd.DataFrame:
+    """The held-out predictions that the evaluation logged."""
+    with registry.registry_client(uri) as client:
+        run = client.get_run(model.run_id)
+        (child,) = client.search_runs(
+            [run.info.experiment_id],
+            filter_string=f"tags.`mlflow.parentRunId` = '{model.run_id}' and tags.fold = 'unseen_shapes'",
+        )
+        return pd.read_parquet(client.download_artifacts(child.info.run_id, "predictions.parquet"))
 
 
 def test_the_commands_show_compare_promote_and_roll_back(farm: Command) -> None:

@@ -124,3 +124,35 @@ def test_predictions_come_with_their_bounds_and_what_is_outside(farm: Command) -
 )
 def test_mistakes_are_told_without_a_traceback(farm: Command, words: list[str], code: int, why: str) -> None:
     refused(farm("recommend", *words), code, why)
+
+
+def test_device_types_are_ranked_by_protocol_unless_mixed(farm: Command, uri: str) -> None:
+    """One model of the two says that its rows are from published tables, by another protocol."""
+    question = ("recommend", "300", "--every-type")
+    together = json.loads(farm(*question, "--json").stdout)
+    assert [(one["group"], one["rank"]) for one in together] == [(1, 1), (1, 2)]
+    slower = together[-1]["model"]
+    with registry.registry_client(uri) as client:
+        before = client.get_model_version(slower, "1").tags["conditions"]
+        tables = before.replace("measured by gemm-farm", "somebody's tables").replace('"measured"', '"imported"')
+        assert tables != before
+        client.set_model_version_tag(slower, "1", "conditions", tables)
+    try:
+        apart = json.loads(farm(*question, "--json").stdout)
+        assert sorted((one["group"], one["rank"]) for one in apart) == [(1, 1), (2, 1)]
+        shown = farm(*question).stdout
+        assert "protocol 2 of 2" in shown
+        assert "Device types of different tables are not ranked" in shown
+        for one in apart:
+            assert f"{one['model']} v1" in shown
+        assert " imported from unknown" in shown or " imported\n" in shown
+        mixed = json.loads(farm(*question, "--mix-protocols", "--json").stdout)
+        assert [(one["group"], one["rank"]) for one in mixed] == [(1, 1), (1, 2)]
+    finally:
+        with registry.registry_client(uri) as client:
+            client.set_model_version_tag(slower, "1", "conditions", before)
+
+
+def test_options_that_cannot_go_together_are_refused(farm: Command) -> None:
+    refused(farm("recommend", "300", "--mix-protocols"), 2, "--mix-protocols needs --every-type")
+    refused(farm("recommend", "300", "--every-type", "--type", CARD), 2, "cannot be combined")

@@ -205,6 +205,16 @@ def test_gpu_kernels_on_a_farm_of_cpus_are_nothing_to_measure():
     )
 
 
+def test_a_refusal_names_the_recorded_devices_that_any_leaves_out_and_the_target_to_write():
+    how = r"to ask a recording, write targets: \{type: recorded-nvidia-h200\}"
+    with pytest.raises(NothingToMeasure, match=how):
+        plan(campaign_of(), [CPU, RECORDED], allow_missing=False)
+    assert jobs_of(campaign_of(targets={"type": "recorded-nvidia-h200"}), CPU, RECORDED)
+    with pytest.raises(NothingToMeasure) as raised:  # it was not left out: a CPU's type was asked for
+        plan(campaign_of(targets={"type": "cpu-amd-epyc"}), [CPU, RECORDED], allow_missing=False)
+    assert "recording" not in str(raised.value)
+
+
 def test_constraints_that_leave_nothing_are_nothing_to_measure():
     nothing = plan(campaign_of(constraints=["m > 512"]), [H200], allow_missing=False)
     with pytest.raises(NothingToMeasure, match=r"its constraints \(m > 512\) leave none of 1 configurations"):

@@ -102,7 +102,11 @@ def test_models_of_other_protocols_or_unknown_ones_are_not_ranked_together() -> 
     warm = conditions_of(measured().assign(l2="warm"))
     others = conditions_of(published(provenance="other tables"))
     assert protocol_groups([own, tables, warm, own, tables, others]) == [0, 1, 2, 0, 1, 3]
-    assert protocol_groups([None, own, None]) == [0, 1, 2]
+    nobody = conditions_of(published(provenance=None))
+    assert protocol_groups([None, own, None, nobody, nobody]) == [0, 1, 2, 3, 4]
+    # A CPU does not tell its clocks, and is measured as another CPU is.
+    cpu = conditions_of(measured().assign(clock_policy=None))
+    assert protocol_groups([cpu, cpu, own]) == [0, 0, 1]
 
 
 def test_a_verdict_says_against_what_it_failed_by_how_much_and_what_to_do() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.registry import PromotionTest
 from tests.training_tables import blas_table, tiled_table
 from trainer.baseline import MEDIAN, ROOFLINE, baselines
 from trainer.evaluate import out_of_fold
@@ -78,6 +79,27 @@ def test_the_first_version_that_beats_the_baselines_is_champion() -> None:
     found = decided(off_by(1.1))
     assert (found.promoted, found.sound, found.champion) == (True, True, None)
     assert found.reason == "scores 0.0953 on shapes held out, and a guess 0.6931; there was no champion before"
+    assert (found.verdict.promoted, found.verdict.test, found.verdict.against) == (
+        True,
+        PromotionTest.BASELINE,
+        "the baseline, a guess",
+    )
+
+
+def test_a_verdict_names_the_test_that_failed_and_what_was_needed() -> None:
+    baseline = decided(off_by(1.99)).verdict
+    assert (baseline.promoted, baseline.test) == (False, PromotionTest.BASELINE)
+    assert baseline.needed_score == pytest.approx(0.9 * baseline.against_score)
+    assert baseline.score is not None
+    assert baseline.score > baseline.needed_score
+    champion = decided(off_by(1.1), off_by(1.1)).verdict
+    assert (champion.promoted, champion.test, champion.against) == (
+        False,
+        PromotionTest.CHAMPION,
+        "champion version 7",
+    )
+    kinds = decided(off_by(1.01), off_by(1.1), only_it_knows=("blas f32:f32:f32 nn",)).verdict
+    assert (kinds.promoted, kinds.test) == (False, PromotionTest.KINDS)
 
 
 def test_a_version_that_is_no_better_than_a_baseline_is_never_promoted() -> None:
