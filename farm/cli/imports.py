@@ -82,10 +82,10 @@ def _import(files: Sequence[Path], look: Callable[[Path], Table], *, dry_run: bo
                 failed.append(error)
             else:
                 remarks.print(_said(done[-1]), markup=False)
-    for error in other:
-        remarks.print(f"Left out: {error}", markup=False)
+    for why in other:
+        remarks.print(f"Left out: {why}", markup=False)
     if as_json:
-        emit_json([*map(_to_json, done), *(_other_to_json(error) for error in (*other, *failed))])
+        emit_json([*map(_to_json, done), *map(_other_to_json, (*other, *failed))])
     else:
         _print(done)
     if failed:

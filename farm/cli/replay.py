@@ -117,7 +117,7 @@ def _campaign(dataset: Dataset) -> Campaign:
         )
     return Campaign(
         name=re.sub(r"[^a-z0-9._-]+", "-", dataset.name.lower()).strip("-._")[:100] or "replay",
-        owner=login_name(),
+        owner=login_name() or "nobody",
         targets=(),
         listed=in_order(listed),
         description=f"What {part.path.name} recorded: {part.origin.provenance}",
