@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from test_runner import Measure, Scripted
 from farm.campaign import Campaign
 from farm.db import batches, duty, sentinels
 from farm.db.campaigns import Stored
-from farm.devices import DeviceIdentity
+from farm.devices import Backend, DeviceIdentity
 from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement, Source
@@ -401,6 +402,20 @@ def test_a_device_whose_rows_were_in_no_window_has_no_duty(
     land(engine, leased(engine, device))
     assert shares(engine, small) == {}
     assert told(command, "status", "small")["duty"] == []
+
+
+def test_a_recording_has_no_duty_whatever_its_rows_say_of_another_device(
+    command: Command, engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]
+) -> None:
+    device = announce(replace(cpu(kind="recorded-cpu-test"), uuid="REC-1", backend=Backend.RECORDED))
+    stored = submit(Campaign.from_document(document()))
+    lease = leased(engine, device, kind="recorded-cpu-test")
+    with engine.begin() as connection:
+        results = [(job, row(window_s=100.0, source=Source.RECORDED)) for job in lease.jobs]
+        batches.land(connection, lease, results, {})
+    assert shares(engine, stored) == {}
+    assert told(command, "status", "small")["duty"] == []
+    assert [one["duty_lately"] for one in told(command, "devices")] == [None]
 
 
 def test_of_many_rows_the_latest_tell_the_duty_and_a_batch_that_is_cut_is_left_out(
