@@ -482,11 +482,33 @@ def test_a_report_opens_in_the_browser_with_its_scripts_and_without_the_farms_or
     report = browser_like.get(path)
     assert report.status_code == 200
     assert report.headers["content-type"].startswith("text/html")
-    assert report.headers["content-disposition"].startswith("inline")
+    assert not report.headers.get("content-disposition", "").startswith("attachment")
     assert report.headers["content-security-policy"].startswith("sandbox allow-scripts")
     assert "allow-same-origin" not in report.headers["content-security-policy"]
     assert NASTY not in report.text
-    assert "small" in report.text
+    back = re.findall(r'<li><a href="(/[^"]*)"', report.text)
+    assert back[:2] == ["/", path.removesuffix("/report")]
+    assert browser_like.get(back[1]).status_code == 200
+    saved = browser_like.get(unescape(back[2]))
+    assert saved.headers["content-disposition"].startswith("attachment")
+    for alone in (saved, browser_like.get(f"/api/v1{path}")):
+        assert not re.search(r'href="[^#]', alone.text), "a file has no link that may lead nowhere"
+    missing = browser_like.get("/campaigns/nosuch/report")
+    assert (missing.status_code, "There is no campaign" in words(missing.text)) == (404, True)
+
+
+def test_a_campaign_with_invalid_jobs_is_not_shown_as_a_success(browser_like: httpx.Client, engine: Engine) -> None:
+    with engine.begin() as connection:
+        devices.register(connection, host="here", host_facts={}, device=cpu())
+    submitted(engine, name="refused", kernels=[{"family": "blas", "threads": [64, 128]}])
+    with engine.begin() as connection:
+        campaigns.finish(connection)
+    for path in ("/", "/campaigns/refused"):
+        (badge,) = re.findall(r'<span class="badge ([^"]*)">done, ([^<]*)</span>', browser_like.get(path).text)
+        assert badge[0] == "done no-results"
+        assert badge[1].endswith(" invalid")
+    told = browser_like.get("/api/v1/campaigns/refused").json()
+    assert (told["verdict"], told["state_text"]) == ("no results", f"done, {badge[1]}")
 
 
 def test_what_a_gemm_costs_is_the_champions_prediction(browser_like: httpx.Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,28 @@ RULES = {
     # Of what differs in the dark.
     "dark": {"runOnly": {"type": "rule", "values": ["color-contrast"]}},
 }
+
+SHIFTS = """
+window.shifted = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifted += entry.value;
+}).observe({type: "layout-shift", buffered: true});
+"""
+"""Adds up the layout shifts of a page, without those that follow from what a person does."""
+
+MAX_SHIFT = 0.02
+
+TALL_ROWS = """
+() => [...document.querySelectorAll("main tbody tr")].filter((row) => {
+  const box = row.getBoundingClientRect(), contents = document.createRange();
+  const seen = [...row.cells].flatMap((cell) => {
+    contents.selectNodeContents(cell);
+    return [...contents.getClientRects()].filter((one) => one.left < innerWidth && one.width > 0);
+  });
+  return box.height > 2 * (Math.max(...seen.map((one) => one.bottom)) - Math.min(...seen.map((one) => one.top))) + 24;
+}).map((row) => `${row.textContent.trim().slice(0, 40)}: ${row.getBoundingClientRect().height} px`)
+"""
+"""Rows that are high for what of them is in the window: what makes them high is beyond its edge."""
 
 COMPARISON = "/compare?side=recorded-card-a&side=recorded-card-b&any_source=true&carbon=300"
 PAGES = (
@@ -43,6 +66,7 @@ def tab(browser: Any, browsed_farm: BrowsedFarm) -> Iterator[Callable[..., Any]]
     def opened(width: int = WIDE, **options: Any) -> Any:
         context = browser.new_context(base_url=browsed_farm.url, viewport={"width": width, "height": 900}, **options)
         context.set_default_timeout(WITHIN_MS)
+        context.add_init_script(SHIFTS)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
@@ -122,6 +146,23 @@ def test_a_report_draws_its_charts_in_its_sandbox(tab: Callable[..., Any]) -> No
     figure.scroll_into_view_if_needed()
     playwright.expect(figure.locator("svg.main-svg").first).to_be_visible()
     assert page.evaluate("window.origin") == "null"
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    playwright.expect(figure.locator("svg.main-svg")).to_have_count(0)
+    for scheme, seen in (("light", "in-light"), ("dark", "in-dark")):
+        page.emulate_media(color_scheme=scheme)
+        shown = figure.locator(".drawing").evaluate_all(
+            "all => all.filter(one => one.checkVisibility()).map(one => one.className)"
+        )
+        assert shown == [f"drawing {seen}"]
+    assert page.evaluate("window.shifted") < MAX_SHIFT
+    wider = "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.ariaLabel)"
+    assert page.locator(".scrolled").evaluate_all(wider) == [], "tables that are cut"
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Save as a file").click()
+    assert "seen-in-a-browser" in saved.value.suggested_filename
+    assert 'class="back"' not in Path(saved.value.path()).read_text(encoding="utf-8")
+    page.get_by_role("link", name="seen-in-a-browser").click()
+    playwright.expect(page.get_by_role("progressbar")).to_be_visible()
 
 
 def test_what_a_gemm_costs_is_asked_by_keyboard_alone(tab: Callable[..., Any]) -> None:
@@ -186,11 +227,13 @@ def test_pages_are_accessible_in_both_schemes_and_fit_narrow_and_wide_windows(
         page.goto(path)
         if path.startswith(("/compare?", "/cost?")):
             page.locator(".plot svg").first.wait_for()
+        assert page.evaluate("window.shifted") < MAX_SHIFT, path
         page.evaluate("document.querySelectorAll('main details').forEach((one, n) => (one.open = one.open || n < 3))")
         for width in (WIDE, NARROW):
             page.set_viewport_size({"width": width, "height": 900})
             wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wider <= 0, f"{path} is {wider} px wider than a window of {width}"
+        assert page.evaluate(TALL_ROWS) == [], path
         found = checker.run(page, options=RULES[scheme])
         assert found.violations_count == 0, f"{path}\n{found.generate_report()}"
 
