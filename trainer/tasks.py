@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import shared_task
 from sqlalchemy import Engine
@@ -21,8 +21,9 @@ from farm.errors import ErrandLost, FarmError
 from farm.registry import model_name
 from farm.services.errands import carry_out
 from farm.settings import settings
-from trainer.registry import TrainingOutcome, train_and_register
-from trainer.table import read_training_table
+
+if TYPE_CHECKING:
+    from trainer.registry import TrainingOutcome
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,10 @@ def _beat(started: Start) -> bool:
 
 def _attempt(started: Start) -> TrainingOutcome | str:
     """The outcome, or why there is none. Raises `ErrandLost`, and `OperationalError` where the database is away."""
+    # With the first training come scikit-learn, pandas and MLflow, 200 MB: a trainer that waits for work does without.
+    from trainer.registry import train_and_register
+    from trainer.table import read_training_table
+
     try:
         with engine().connect() as connection:
             rows = read_training_table(connection, started.device_type, any_source=started.any_source)
@@ -103,7 +108,7 @@ def _write_down(started: Start, result: TrainingOutcome | str) -> bool:
     done: dict[str, Any] = {"error": result} if isinstance(result, str) else {"outcome": result.to_json()}
     with engine().connect() as connection:
         held = trainings.finish(connection, started, **done)
-    if held and isinstance(result, TrainingOutcome):
+    if held and not isinstance(result, str):
         ids = {"training_id": started.training_id}
         log.info("registered %s version %s", result.model_name, result.version, extra=ids)
     return held

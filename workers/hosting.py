@@ -20,10 +20,9 @@ from farm.db import devices
 from farm.devices import Backend, DeviceIdentity, host_name
 from farm.services.backoff import BackOff
 from farm.services.processes import start_guarded
-from farm.settings import settings
+from farm.settings import WORKER_DEVICE_ID, settings
 from workers import metrics
 from workers.lookout import Look, Lookout
-from workers.tasks import DEVICE_ID
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +177,7 @@ class Host:
         return {uuid for uuid, backend in known if uuid not in here and self._lookout.asks_for(uuid, backend)}
 
     def _environment_of(self, identity: DeviceIdentity, device_id: int) -> dict[str, str]:
-        own = {DEVICE_ID: str(device_id), **metrics.labels_of(identity, settings())}
+        own = {WORKER_DEVICE_ID: str(device_id), **metrics.labels_of(identity, settings())}
         if identity.backend is Backend.CUDA:
             own["CUDA_VISIBLE_DEVICES"] = identity.uuid
             own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"

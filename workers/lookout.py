@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from farm.devices import Backend, DeviceIdentity
 from farm.errors import BadRecording, MissingColumns, UnknownDeviceSelection
-from workers.devices import cards, cpu, discover
+from workers.devices import cards, discover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class Lookout:
             return discover(word)
         if word == "auto" and not self._cards.ever_seen:
             # The CPU stands in for cards that never were here, not for one that is lost.
-            return [cpu.identify()] if word in self._given else discover(word)
+            return discover("cpu") if word in self._given else discover(word)
         if isinstance(visible, Exception):
             raise visible
         if word in ("auto", "cuda"):

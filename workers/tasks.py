@@ -43,9 +43,6 @@ from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
-DEVICE_ID = WORKER_DEVICE_ID
-"""The environment variable by which `farm-worker` tells a device's processes which device is theirs."""
-
 EXIT_POISONED = 87
 
 OPENING_SECONDS = 120.0
@@ -65,7 +62,7 @@ _stopping = threading.Event()
 
 def device_id() -> int:
     """The database id of the device that this process serves."""
-    return int(os.environ[DEVICE_ID])
+    return int(os.environ[WORKER_DEVICE_ID])
 
 
 @cache

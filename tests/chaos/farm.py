@@ -36,7 +36,7 @@ from farm.services.processes import end_tree, start_guarded, wait_gone
 from farm.services.redis import EmbeddedRedis
 from farm.services.urls import redis_client_url
 from farm.services.usage import revive
-from workers.tasks import DEVICE_ID
+from farm.settings import WORKER_DEVICE_ID
 
 log = logging.getLogger("chaos")
 
@@ -254,7 +254,7 @@ class Farm:
             for process in program.family():
                 with contextlib.suppress(psutil.Error):
                     ours = process.cmdline()[1:] == ["-m", "chaos.process"]
-                    if ours and process.environ().get(DEVICE_ID) == number:
+                    if ours and process.environ().get(WORKER_DEVICE_ID) == number:
                         return DeviceProcesses(process)
         return None
 

@@ -25,10 +25,10 @@ from farm.db.engine import make_engine
 from farm.devices import Backend, DeviceIdentity, host_name
 from farm.services import ServiceUrls
 from farm.services.processes import is_alive
+from farm.settings import WORKER_DEVICE_ID
 from workers.devices import discover
 from workers.hosting import Host
 from workers.lookout import Look, Lookout
-from workers.tasks import DEVICE_ID
 
 RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 
@@ -85,7 +85,7 @@ class FarmWorker:
         for process in psutil.Process(self.pid).children(recursive=True):
             try:
                 if process.cmdline()[1:] == ["-m", "workers.process"]:
-                    found[int(process.environ()[DEVICE_ID])] = process.pid
+                    found[int(process.environ()[WORKER_DEVICE_ID])] = process.pid
             except psutil.Error:
                 continue
         return found
@@ -321,4 +321,4 @@ def test_a_card_is_the_only_one_that_its_process_sees(host: Hosts) -> None:
     variables = {uuid: worker._environment for uuid, worker in hosted._host._workers.items()}
     assert variables["GPU-a"]["CUDA_VISIBLE_DEVICES"] == "GPU-a"
     assert "CUDA_VISIBLE_DEVICES" not in variables["CPU-1"]
-    assert len({variables[uuid][DEVICE_ID] for uuid in variables}) == 2
+    assert len({variables[uuid][WORKER_DEVICE_ID] for uuid in variables}) == 2

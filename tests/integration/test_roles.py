@@ -38,7 +38,7 @@ from farm.errors import BadRole, RoleRefused
 from farm.services import ServiceUrls, postgres, services
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
-from workers.tasks import DEVICE_ID
+from farm.settings import WORKER_DEVICE_ID
 
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"
@@ -126,7 +126,9 @@ def test_under_the_role_a_campaign_is_measured_to_its_end_though_a_child_dies_an
         submit(load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000))
         quarantined = "SELECT count(*) FROM devices WHERE state = 'quarantined' AND state_reason LIKE '%canary%runtime_q1_ms is inf'"
         eventually(lambda: number(engine, quarantined) == 1)
-        kill_in_a_batch(engine, lambda: [p for p in worker.children_that_measure() if p.environ()[DEVICE_ID] == "1"])
+        kill_in_a_batch(
+            engine, lambda: [p for p in worker.children_that_measure() if p.environ()[WORKER_DEVICE_ID] == "1"]
+        )
         eventually(lambda: number(engine, "SELECT count(*) FROM failures WHERE kind = 'killed'"))
         eventually(lambda: number(engine, "SELECT count(*) FROM campaigns WHERE state = 'done'"))
         assert number(engine, "SELECT count(*) FROM measurements") == 270

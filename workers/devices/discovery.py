@@ -11,7 +11,7 @@ from farm.builds.cache import KernelCache
 from farm.devices import Backend, DeviceIdentity
 from farm.errors import CudaUnavailable, NoSuchDevice, UnknownDeviceSelection
 from farm.settings import settings
-from workers.devices import cards, cpu, recorded
+from workers.devices import cards
 from workers.devices.base import Device
 from workers.kernels.sources import Kernels, OwnKernels
 
@@ -44,7 +44,7 @@ def _discover_one(word: str, selection: str) -> list[DeviceIdentity]:
     if word == "auto":
         return _automatic()
     if word == "cpu":
-        return [cpu.identify()]
+        return [_cpu()]
     if word == "cuda":
         return _cards()
     if word.startswith("recorded:"):
@@ -54,6 +54,12 @@ def _discover_one(word: str, selection: str) -> list[DeviceIdentity]:
     raise UnknownDeviceSelection(value=selection, why=f"{word!r} is none of the known words")
 
 
+def _cpu() -> DeviceIdentity:
+    from workers.devices import cpu  # imports NumPy
+
+    return cpu.identify()
+
+
 def _automatic() -> list[DeviceIdentity]:
     try:
         found = cards.find_cards()
@@ -61,7 +67,7 @@ def _automatic() -> list[DeviceIdentity]:
         if Path("/proc/driver/nvidia/version").exists():
             log.warning("this host has an NVIDIA driver, but the CPU is measured. %s", error)
         found = []
-    return found or [cpu.identify()]
+    return found or [_cpu()]
 
 
 def _cards() -> list[DeviceIdentity]:
@@ -74,7 +80,7 @@ def _cards() -> list[DeviceIdentity]:
 
 
 def _named(uuid: str) -> DeviceIdentity:
-    known = [cpu.identify()] if uuid.upper().startswith("CPU-") else cards.find_cards()
+    known = [_cpu()] if uuid.upper().startswith("CPU-") else cards.find_cards()
     for identity in known:
         if identity.uuid.lower() == uuid.lower():
             return identity
@@ -95,6 +101,8 @@ def _recording(text: str, selection: str) -> DeviceIdentity:
         scale = -1.0
     if not 0 <= scale <= 1000:
         raise UnknownDeviceSelection(value=selection, why=f"scale is {given!r}, and must be a number from 0 to 1000")
+    from workers.devices import recorded  # imports Arrow
+
     return recorded.identify(Path(file), scale, options.get("device", [None])[-1])
 
 
@@ -104,9 +112,13 @@ def open_device(identity: DeviceIdentity, kernels: Kernels | None = None) -> Dev
     Kernels that are built ahead of time come from `kernels`; without, from this host alone.
     """
     if identity.backend is Backend.CPU:
-        return cpu.CpuDevice(identity)
+        from workers.devices.cpu import CpuDevice
+
+        return CpuDevice(identity)
     if identity.backend is Backend.RECORDED:
-        return recorded.RecordedDevice(identity)
+        from workers.devices.recorded import RecordedDevice
+
+        return RecordedDevice(identity)
     from workers.devices.cuda import CudaDevice  # imports CuPy when it is opened
 
     return CudaDevice(identity, kernels or OwnKernels(KernelCache(settings().kernel_cache), versions_of(settings())))
