@@ -53,7 +53,12 @@ def tiles(
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw PNGs into this folder.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """How tile size changes time, power, energy, occupancy and shared memory of the family tiled."""
+    """How tile size changes time, power, energy, occupancy and shared memory of the family tiled.
+
+    Examples:
+        farm analyze tiles paper-tiled
+        farm analyze tiles --recording rows.parquet --baseline 4 --plot figures
+    """
     if (campaign is None) == (recording is None):
         raise BadInput(detail="Name either a campaign, or a file of measurements with --recording FILE.")
     draw = None if plot is None else _artist(plot)

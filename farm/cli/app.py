@@ -23,7 +23,13 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Measure matrix multiplications on every GPU you have, and learn to predict their time, power and energy.",
+    help="""Measure matrix multiplications on every GPU you have, and learn to predict their time, power and energy.
+
+    Examples:
+        farm run examples/campaigns/quickstart.yaml
+        farm status
+        farm predict "tiled(tile=16) 512x512x512 f32"
+    """,
     epilog="Exit codes: 2 bad input, 3 a service cannot be used, 4 no such thing, 5 wrong database revision, "
     "6 jobs ended dead or no model trained, 7 a device is unwell or a side slower than it may be, 130 interrupted.",
 )

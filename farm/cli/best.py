@@ -30,6 +30,10 @@ def show(
     """The best kernel of each problem that a campaign found: its time, cuBLASLt's beside it, and what finding it cost.
 
     The share of the best is told where other campaigns measured all kernels of the problem on that type.
+
+    Examples:
+        farm best cutlass-tuned
+        farm best cutlass-tuned --type nvidia-h200 --limit 5
     """
     with farm_of(settings()) as farm:
         known = farm.ask(results.best, campaign, type=device_type)

@@ -95,7 +95,12 @@ def submit(
     again: AgainOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Submit a campaign. The same file twice is the same campaign: nothing is measured again, but with --again."""
+    """Submit a campaign. The same file twice is the same campaign: nothing is measured again, but with --again.
+
+    Examples:
+        farm submit sweep.yaml
+        farm submit --dry-run sweep.yaml
+    """
     submission = Submission(
         text=text_of(file), name=str(file), owner=login_name(), allow_missing=allow_missing, again=again
     )
@@ -182,7 +187,11 @@ def _print_plan(made: Planned, as_json: bool) -> None:
 
 
 def watch(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
-    """Follow a campaign to its end. Ctrl-C stops the watching, not the campaign."""
+    """Follow a campaign to its end. Ctrl-C stops the watching, not the campaign.
+
+    Examples:
+        farm watch quickstart
+    """
     with farm_of(settings()) as farm:
         now = farm.ask(campaigns.progress, campaign)
         if open_jobs(now.counts) and not now.devices_live:
@@ -208,7 +217,11 @@ def warn_of_lost(name: str, counts: Mapping[str, int]) -> None:
 
 
 def cancel(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
-    """Cancel a campaign: nothing more of it is measured. Its results stay; submitting it again goes on with it."""
+    """Cancel a campaign: nothing more of it is measured. Its results stay; submitting it again goes on with it.
+
+    Examples:
+        farm cancel quickstart
+    """
     with farm_of(settings()) as farm:
         done = farm.ask(campaigns.cancel, campaign)
     if as_json:
@@ -221,7 +234,11 @@ def cancel(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
 
 
 def pause(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
-    """Pause a campaign: no further job of it starts until farm resume. What is in hand still lands."""
+    """Pause a campaign: no further job of it starts until farm resume. What is in hand still lands.
+
+    Examples:
+        farm pause quickstart
+    """
     with farm_of(settings()) as farm:
         done = farm.ask(campaigns.pause, campaign)
     if as_json:
@@ -236,7 +253,11 @@ def pause(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
 
 
 def resume(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
-    """Go on with a campaign that was paused."""
+    """Go on with a campaign that was paused.
+
+    Examples:
+        farm resume quickstart
+    """
     with farm_of(settings()) as farm:
         done = farm.ask(campaigns.resume, campaign)
     if as_json:

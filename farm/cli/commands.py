@@ -95,7 +95,7 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.epilog, self.help = _with_examples(self)
+        _show_examples(self, "farm")
         for entry in COMMANDS:
             self.add_command(LazyCommand(entry))
 
@@ -121,8 +121,7 @@ def loaded(entry: Entry) -> Any:
         holder.command(entry.name)(target)
     group: Any = typer.main.get_command(holder)
     command = group.commands[entry.name]
-    for _, each in walk(command, (entry.name,)):
-        each.epilog, each.help = _with_examples(each)
+    _show_examples(command, f"farm {entry.name}")
     return command
 
 
@@ -139,21 +138,32 @@ def every_command() -> Iterator[tuple[tuple[str, ...], Any]]:
         yield from walk(loaded(entry), (entry.name,))
 
 
+def _show_examples(command: Any, words: str) -> list[str]:
+    """Puts the examples of a command at the end of its help. Returns them.
+
+    A group shows the first example of each of its commands, after itself where it does something alone.
+    """
+    examples = examples_of(command.help)
+    for name, each in getattr(command, "commands", {}).items():
+        examples += _show_examples(each, f"{words} {name}")[:1]
+    if getattr(command, "invoke_without_command", False):
+        examples.insert(0, words)
+    command.help = _without_examples(command.help)
+    if examples:
+        lines = "\n".join(_escaped(example) for example in examples)
+        command.epilog = f"[bold]Examples[/]\n{lines}" + (f"\n\n{command.epilog}" if command.epilog else "")
+    command.examples = examples
+    return examples
+
+
+def _without_examples(text: str | None) -> str | None:
+    return None if text is None else inspect.cleandoc(text).partition(f"\n{EXAMPLES}\n")[0].rstrip()
+
+
 def examples_of(text: str | None) -> list[str]:
     """The command lines in the `Examples:` section of a docstring."""
     _, _, section = inspect.cleandoc(text or "").partition(f"\n{EXAMPLES}\n")
     return [line.strip() for line in section.splitlines() if line.strip()]
-
-
-def _with_examples(command: Any) -> tuple[str | None, str | None]:
-    """The epilog and the help of a command, after its examples were moved from the help to the epilog."""
-    text = inspect.cleandoc(command.help or "")
-    examples = examples_of(text)
-    if not examples:
-        return command.epilog, command.help
-    lines = "\n".join(f"  {_escaped(example)}" for example in examples)
-    epilog = f"[bold]Examples[/]\n{lines}" + (f"\n\n{command.epilog}" if command.epilog else "")
-    return epilog, text.partition(f"\n{EXAMPLES}\n")[0].rstrip()
 
 
 def _escaped(text: str) -> str:

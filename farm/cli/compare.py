@@ -112,7 +112,13 @@ def compare(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost."""
+    """Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost.
+
+    Examples:
+        farm compare nvidia-h200 nvidia-h100-80gb-hbm3
+        farm compare --by driver --type nvidia-h200
+        farm compare host=a host=b --check 2
+    """
     from farm.cli import compared  # it loads numpy, which no other command needs to wait for
 
     asked = Comparing(

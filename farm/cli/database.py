@@ -25,7 +25,11 @@ app = typer.Typer(help="The database's revision, and the roles of its workers an
 
 @app.command()
 def upgrade(as_json: JsonOption = False) -> None:
-    """Bring the database to the revision that this version of the farm needs. What is there stays."""
+    """Bring the database to the revision that this version of the farm needs. What is there stays.
+
+    Examples:
+        farm db upgrade
+    """
     with _database() as engine:
         before = migrate.current(engine)
         migrate.upgrade(engine)
@@ -40,7 +44,11 @@ def upgrade(as_json: JsonOption = False) -> None:
 
 @app.command()
 def current(as_json: JsonOption = False) -> None:
-    """Say which revision the database has and which this version needs."""
+    """Say which revision the database has and which this version needs.
+
+    Examples:
+        farm db current
+    """
     with _database() as engine:
         found = migrate.current(engine)
     if as_json:
@@ -61,6 +69,9 @@ def worker_role(
     Its password is FARM_WORKER_PASSWORD. Unset: a new role gets one, printed this once; an old one keeps its own.
 
     Workers then use FARM_DATABASE_URL=postgresql://farm_worker:PASSWORD@HOST:5432/farm.
+
+    Examples:
+        farm db worker-role
     """
     _set_up(
         name,
@@ -84,6 +95,9 @@ def reader_role(
     Its password is FARM_READER_PASSWORD. Unset: a new role gets one, printed this once; an old one keeps its own.
 
     Readers then use postgresql://farm_reader:PASSWORD@HOST:5432/farm.
+
+    Examples:
+        farm db reader-role
     """
     _set_up(
         name,
@@ -124,7 +138,11 @@ def _set_up(
 
 @app.command()
 def check() -> None:
-    """For developers: fail where the tables in code and the migrations differ."""
+    """For developers: fail where the tables in code and the migrations differ.
+
+    Examples:
+        farm db check
+    """
     with _database() as engine:
         migrate.check_models_match(engine)
 

@@ -50,6 +50,9 @@ def list_(all_: ImportedOption = False, as_json: JsonOption = False) -> None:
     Duty is the share of time inside a measurement, in the last ten minutes and without breaks of a minute and more.
     Silent ones first: FARM_SILENT_AFTER_SECONDS (20) without a word from their worker. Devices of imported files are not
     listed without --all; --json has them always.
+
+    Examples:
+        farm devices list --json
     """
     with farm_of(settings()) as farm:
         known = farm.ask(operations.list_)
@@ -132,7 +135,11 @@ def drain(
     reason: Annotated[str | None, typer.Option("--reason", "-r", help="Why; shown with the device.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give the devices no more work. What they hold they finish. It lasts until farm devices resume."""
+    """Give the devices no more work. What they hold they finish. It lasts until farm devices resume.
+
+    Examples:
+        farm devices drain GPU-4e7a5dfa --reason "new driver"
+    """
     _set(operations.drain, which, reason, as_json)
 
 
@@ -142,13 +149,21 @@ def quarantine(
     reason: Annotated[str, typer.Option("--reason", "-r", help="Why; shown with the device.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
-    """Stop using the devices: the job in hand is finished, the rest goes elsewhere. It lasts until farm devices resume."""
+    """Stop using the devices: the job in hand is finished, the rest goes elsewhere. It lasts until farm devices resume.
+
+    Examples:
+        farm devices quarantine GPU-4e7a5dfa --reason "wrong results"
+    """
     _set(operations.quarantine, which, reason, as_json)
 
 
 @app.command()
 def resume(which: WhichArgument, as_json: JsonOption = False) -> None:
-    """Let the devices take work again."""
+    """Let the devices take work again.
+
+    Examples:
+        farm devices resume GPU-4e7a5dfa
+    """
     _set(operations.resume, which, None, as_json)
 
 

@@ -64,6 +64,10 @@ def health(
     """Are the devices well? Each beside its peers and beside its own past; ends with exit code 7 where one is not.
 
     Which is slow, hot, throttled, power-capped, drifting or gone, since when, with how much confidence, and what to do.
+
+    Examples:
+        farm health
+        farm health --type nvidia-h200 --since 7d
     """
     from farm.cli import unwell  # it loads numpy, which no other command needs to wait for
 

@@ -38,7 +38,10 @@ def dataset(
 ) -> None:
     """Import the farm's own recordings, each whole or not at all, and each once: the same content again adds nothing.
 
-    Of several files, those that hold something else are left out and named. Example: farm import dataset examples/datasets/*.parquet
+    Of several files, those that hold something else are left out and named.
+
+    Examples:
+        farm import dataset examples/datasets/*.parquet
     """
     _import(files, of_dataset.look, dry_run=dry_run, as_json=as_json)
 
@@ -52,7 +55,12 @@ def gpperf(
     dry_run: DryRun = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Import tables of GPPerf: CUTLASS kernels as its profiler timed them, and the paper's tiled kernel."""
+    """Import tables of GPPerf: CUTLASS kernels as its profiler timed them, and the paper's tiled kernel.
+
+    Examples:
+        farm import gpperf cutlass.csv
+        farm import gpperf tiled.csv --device nvidia-geforce-rtx-4070 --dry-run
+    """
     _import(files, lambda path: of_gpperf.look(path, device=device), dry_run=dry_run, as_json=as_json)
 
 
@@ -62,7 +70,11 @@ def aiconfigurator(
     dry_run: DryRun = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Import GEMM tables of NVIDIA AIConfigurator: what the vendor's library took in bf16; other rows are left out."""
+    """Import GEMM tables of NVIDIA AIConfigurator: what the vendor's library took in bf16; other rows are left out.
+
+    Examples:
+        farm import aiconfigurator gemm_perf.parquet --dry-run
+    """
     _import(files, of_aiconfigurator.look, dry_run=dry_run, as_json=as_json)
 
 

@@ -45,6 +45,10 @@ def jobs(
     """Jobs of a campaign: state, attempts, last error, and a command that measures each alone, where it failed.
 
     The command works on the device's own host, needs no services and stores nothing.
+
+    Examples:
+        farm jobs --campaign quickstart --state dead
+        farm jobs --campaign quickstart --job 17
     """
     with farm_of(settings()) as farm:
         shown = farm.ask(
@@ -111,6 +115,10 @@ def retry(
     """Open jobs again that ended without a result, with all their attempts before them: all that are dead, or those chosen.
 
     --class invalid and --job choose among invalid jobs too, unless --state says otherwise.
+
+    Examples:
+        farm retry quickstart
+        farm retry quickstart --class killed
     """
     choice = Choice(states=states or [], kinds=kinds or [], job_ids=job_ids or [])
     with farm_of(settings()) as farm:

@@ -55,7 +55,12 @@ def list_(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The kernels that the farm knows: built, in work, wanted and failed, and how many jobs wait for each."""
+    """The kernels that the farm knows: built, in work, wanted and failed, and how many jobs wait for each.
+
+    Examples:
+        farm kernels list
+        farm kernels list cutlass-tuned --state failed
+    """
     with session() as opened, opened.engine.connect() as connection:
         campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
         rows = kernels.listed(connection, states=state, campaign_id=campaign_id)
@@ -109,7 +114,11 @@ def add(
     folder: Annotated[Path, typer.Argument(help="A folder that farm kernels build made.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
-    """Put kernels that were built elsewhere into the farm's store. Jobs that wait for them go on."""
+    """Put kernels that were built elsewhere into the farm's store. Jobs that wait for them go on.
+
+    Examples:
+        farm kernels add built-kernels
+    """
     cache = KernelCache(folder)
     names = [record.hash for record in cache.records()] if folder.is_dir() else []
     if not names:
@@ -168,6 +177,9 @@ def build(
 
     Built ones are kept, so that it goes on where it was after Ctrl-C. A host reads them from the folder that FARM_KERNELS
     names; farm kernels add gives them to a whole farm.
+
+    Examples:
+        farm kernels build sweep.yaml --arch sm_90a --output built-kernels
     """
     campaign = load(file, limit=settings().max_configurations)
     capabilities = [capability_of(name) for name in arch]
@@ -251,7 +263,11 @@ def prune(
     keep: Annotated[float, typer.Option("--keep", min=0, help="How much to keep, in MB.")] = 2000,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove kernels from this host's own folder, those that were not used for longest first. They are fetched again."""
+    """Remove kernels from this host's own folder, those that were not used for longest first. They are fetched again.
+
+    Examples:
+        farm kernels prune --keep 500
+    """
     cache = KernelCache(settings().kernel_cache)
     removed = cache.prune(int(keep * 1e6))
     left = [record.bytes for record in cache.records()]

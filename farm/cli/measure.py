@@ -104,6 +104,10 @@ def measure(
     """Measure one configuration on one device of this host, alone. It needs no services and stores nothing.
 
     Nothing else should use the device meanwhile. Where several devices are named, the first is used.
+
+    Examples:
+        farm measure "tiled(tile=16) 512x512x512 f32"
+        farm measure "cublaslt 4096x4096x4096 f16" --device cuda --power all
     """
     asked = Configuration.parse(configuration)
     under = rules_of(rules, power=power, job_seconds=job_seconds, warm_l2=warm_l2, distribution=distribution, seed=seed)

@@ -50,7 +50,12 @@ def train(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a model per device type, evaluate it on shapes held out, and register it; the better one is champion."""
+    """Train a model per device type, evaluate it on shapes held out, and register it; the better one is champion.
+
+    Examples:
+        farm train
+        farm train nvidia-h200 --any-source
+    """
     with session(broker=True) as opened:
         with opened.engine.connect() as connection:
             campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
@@ -171,7 +176,11 @@ def pull(
     version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Download a model: mlflow.pyfunc.load_model(FOLDER) loads it where the farm is not installed."""
+    """Download a model: mlflow.pyfunc.load_model(FOLDER) loads it where the farm is not installed.
+
+    Examples:
+        farm models pull nvidia-h200 --to h200-model
+    """
     with farm_of(settings()) as farm:
         model = farm.ask(operations.show, name, version=version)
         folder = to if to.name else Path(model.name)
@@ -200,7 +209,12 @@ def show(
     card: Annotated[bool, typer.Option("--card", help="Print the model card, which is Markdown.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Everything about a version: errors by fold and target, sources, the decision on it, the champions so far."""
+    """Everything about a version: errors by fold and target, sources, the decision on it, the champions so far.
+
+    Examples:
+        farm models show nvidia-h200
+        farm models show nvidia-h200 --version 3 --card
+    """
     with farm_of(settings()) as farm:
         model = farm.ask(operations.show, name, version=version, card=card)
     if as_json:
@@ -221,7 +235,11 @@ def compare(
     second: Annotated[str, typer.Argument(help="Another.")] = registry.CHALLENGER,
     as_json: JsonOption = False,
 ) -> None:
-    """Two versions side by side: errors by fold and target, of each on its own table."""
+    """Two versions side by side: errors by fold and target, of each on its own table.
+
+    Examples:
+        farm models compare nvidia-h200 2 3
+    """
     with farm_of(settings()) as farm:
         models = [farm.ask(operations.show, name, version=version) for version in (first, second)]
     if as_json:
@@ -243,7 +261,11 @@ def promote(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a version the champion by hand."""
+    """Make a version the champion by hand.
+
+    Examples:
+        farm models promote nvidia-h200 3 --reason "better on large shapes"
+    """
     with farm_of(settings()) as farm:
         done = farm.ask(operations.promote, name, Promotion(version=version, reason=reason, force=force))
     if as_json:
@@ -255,7 +277,11 @@ def promote(
 
 @app.command()
 def rollback(name: NameArgument, reason: ReasonOption = None, as_json: JsonOption = False) -> None:
-    """Make the champion before the present one the champion again."""
+    """Make the champion before the present one the champion again.
+
+    Examples:
+        farm models rollback nvidia-h200
+    """
     with farm_of(settings()) as farm:
         done = farm.ask(operations.rollback, name, Rollback(reason=reason))
     if as_json:
@@ -284,7 +310,13 @@ def predict(
     version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Predict time, power, energy and TFLOP/s with the registered model of a device type."""
+    """Predict time, power, energy and TFLOP/s with the registered model of a device type.
+
+    Examples:
+        farm predict "tiled(tile=16) 512x512x512 f32"
+        farm predict --shape 512x512x1024 --family tiled -p tile=32
+        farm predict --file configurations.csv --type nvidia-h200 --json
+    """
     asked = [Configuration.parse(text) for text in configurations or []]
     if shape is not None:
         problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout))

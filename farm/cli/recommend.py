@@ -50,6 +50,10 @@ def recommend(
 
     Bounds hold a measurement in nine cases of ten. The safe choice is the kernel that is best in the worst case, by the upper
     bound.
+
+    Examples:
+        farm recommend 4096x4096x4096 --dtype f16 --type nvidia-h200
+        farm recommend 512x512x512 --objective energy --top 3
     """
     if every_type:
         if device_type or version or unmeasured:

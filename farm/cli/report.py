@@ -43,6 +43,10 @@ def report(
     Rooflines, time and energy against size, heat maps of kernel parameters, the Pareto front of time and energy, the best kernel
     of each problem, tiles and occupancy, devices beside each other, the accuracy of the model, and where all of it comes from. Of
     a campaign that goes on, what was measured so far.
+
+    Examples:
+        farm report quickstart --open
+        farm report quickstart --output quickstart.html --png charts
     """
     if output is not None and output.is_dir():
         raise BadInput(

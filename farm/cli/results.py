@@ -94,6 +94,11 @@ def results(
 
     --where takes the language of a campaign's constraints, over the columns of an export, the parameters of kernels and
     parts of details and environment. A row matches no condition on a value that it lacks; has(power_w) asks for one.
+
+    Examples:
+        farm results --campaign quickstart --sort -tflops --limit 10
+        farm results --type nvidia-h200 --since 7d --output h200.csv
+        farm results --where "m >= 4096 and ab == f16"
     """
     chosen = _format(format_, output, as_json)
     asked = operations.conditions(where=where, source=source, since=since, until=until)

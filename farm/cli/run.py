@@ -54,6 +54,11 @@ def run(
 
     Starts what is not up and stops what it started. Interrupted, it goes on where it was when it is run again;
     what is measured stays measured.
+
+    Examples:
+        farm run examples/campaigns/quickstart.yaml
+        farm run --no-train sweep.yaml
+        farm run --again sweep.yaml
     """
     began = time.monotonic()
     campaign = load(file, limit=settings().max_configurations)

@@ -32,6 +32,10 @@ def sentinels(
     Drift is that of the median of the latest three from the median of the first three; positive is slower. It is flagged
     where it is beyond 2% and beyond three times the spread. Of its type: the latest over the median of all devices of the
     type, which compares hosts.
+
+    Examples:
+        farm sentinels
+        farm sentinels quickstart --device GPU-4e7a5dfa
     """
     with farm_of(settings()) as farm:
         seen = farm.ask(operations.list_, campaign=campaign, device=device)

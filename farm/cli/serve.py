@@ -49,6 +49,10 @@ def serve(
 
     Only this machine is let in, and everybody on it may do everything. --tokens asks each for a token, which says who may
     read, submit or operate; it is needed for every other --host.
+
+    Examples:
+        farm serve
+        farm serve --host 0.0.0.0 --port 8443 --tokens
     """
     if not all(importlib.util.find_spec(name) for name in NEEDED):
         raise WebMissing

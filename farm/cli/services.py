@@ -34,7 +34,12 @@ def up(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Start the farm in the background: services, coordinator, workers and trainer. They run until farm down."""
+    """Start the farm in the background: services, coordinator, workers and trainer. They run until farm down.
+
+    Examples:
+        farm up
+        farm up --no-trainer
+    """
     require_own(settings())
     absent = [name for name in ("mlflow", "sklearn") if importlib.util.find_spec(name) is None]
     if trainer and absent:
@@ -77,7 +82,11 @@ def _show(stack: RunningStack, *, started: bool) -> None:
 
 
 def down(as_json: JsonOption = False) -> None:
-    """Stop what farm up started, and services that a killed command left running. Data stay."""
+    """Stop what farm up started, and services that a killed command left running. Data stay.
+
+    Examples:
+        farm down
+    """
     with remarks.status("stopping the farm"):
         done = background.stop_in_background(settings())
     if as_json:
@@ -92,7 +101,12 @@ _CHECKS = Table("checks", Column("check"), Column("state"), Column("what", folds
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Check everything that the farm depends on, and name the fix of what is wrong. Changes nothing."""
+    """Check everything that the farm depends on, and name the fix of what is wrong. Changes nothing.
+
+    Examples:
+        farm doctor
+        farm doctor --json
+    """
     with remarks.status("looking"):
         checks = [*examine(settings()), *_check_api(settings())]
     if as_json:

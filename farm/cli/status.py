@@ -41,6 +41,11 @@ def status(
 
     Rates are jobs per minute that ended, measured or not. The time left is that of the jobs that
     are not stuck, at the pace of the last five minutes; none is shown where nothing ended lately.
+
+    Examples:
+        farm status
+        farm status quickstart
+        farm status quickstart --json
     """
     if campaign is None:
         _show_all(as_json)

@@ -66,7 +66,11 @@ def create(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token and print it, this once. Use it as FARM_API_TOKEN, or sign in to the page with it."""
+    """Make a token and print it, this once. Use it as FARM_API_TOKEN, or sign in to the page with it.
+
+    Examples:
+        farm tokens create ada --role submit --expires 30d
+    """
     lifetime = None if expires is None else duration(expires)
     with session() as opened, opened.engine.begin() as connection:
         made = tokens.create(connection, name, role, by=login_name() or "unknown", lifetime=lifetime)
@@ -81,7 +85,11 @@ def create(
 def revoke(
     name: Annotated[str, typer.Argument(help="The token's name.", show_default=False)], as_json: JsonOption = False
 ) -> None:
-    """Let nobody in any more with a token, from this moment."""
+    """Let nobody in any more with a token, from this moment.
+
+    Examples:
+        farm tokens revoke ada
+    """
     with session() as opened, opened.engine.begin() as connection:
         tokens.revoke(connection, name)
     if as_json:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
-from command_tree import top_level
+from command_tree import imported, top_level
 from commands import NOWHERE, farm_here
 from imports import farm_alone
 
-from farm.cli.commands import COMMANDS, Entry, loaded
+from farm.cli.commands import COMMANDS, Entry, every_command, loaded
 
 SLOW_TO_IMPORT = frozenset(
     {"alembic", "celery", "fastapi", "httpx", "kombu", "matplotlib", "mlflow", "numpy", "pandas", "psycopg", "pyarrow",
@@ -53,3 +55,44 @@ def test_the_top_level_imports_no_command_and_nothing_that_is_slow_to_import(arg
     assert ran.packages & SLOW_TO_IMPORT == set()
     modules = {f"farm.cli.{entry.target.partition(':')[0]}" for entry in COMMANDS}
     assert ran.modules & modules == set()
+
+
+# --- examples ----------------------------------------------------------------------------------------
+
+EVERY_COMMAND = [((), top_level()), *every_command()]
+
+
+def parsed(words: list[str]) -> Any:
+    """What the command line makes of those words: the context of the command that they name. Raises a usage error."""
+    command, path = top_level(), ["farm"]
+    while words and hasattr(command, "commands") and words[0] in command.commands:
+        path.append(words.pop(0))
+        command = imported(command.commands[path[-1]])
+    return command.make_context(" ".join(path), words)
+
+
+@pytest.mark.parametrize(("words", "command"), EVERY_COMMAND, ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
+def test_every_command_has_examples_that_it_takes(words: tuple[str, ...], command: Any) -> None:
+    assert command.examples, f"add a section Examples: to the docstring of farm {' '.join(words)}"
+    for example in command.examples:
+        assert example.startswith(" ".join(["farm", *words]))
+        assert len(example) <= 78, "longer than a line of a terminal of 80 columns"
+        assert parsed(shlex.split(example)[1:]).command is not top_level()
+
+
+@pytest.mark.parametrize(
+    "wrong", ["farm results --no-such-option", "farm results --limit many", "farm pause", "farm models promote one"]
+)
+def test_an_example_that_its_command_does_not_take_is_found(wrong: str) -> None:
+    with pytest.raises(Exception, match=r"(?i)no such option|not a valid|valid integer|missing") as caught:
+        parsed(shlex.split(wrong)[1:])
+    assert type(caught.value).__name__ in ("NoSuchOption", "BadParameter", "MissingParameter")
+
+
+def test_help_ends_with_the_examples_word_for_word_at_80_columns(tmp_path: Path) -> None:
+    shown = farm_here(tmp_path, NOWHERE)("predict", "--help", COLUMNS="80").stdout
+    _, _, end = shown.partition("Examples")
+    assert [line.strip() for line in end.splitlines() if line.strip()] == loaded(
+        next(entry for entry in COMMANDS if entry.name == "predict")
+    ).examples
+    assert "Examples:" not in shown
