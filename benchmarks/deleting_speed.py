@@ -21,7 +21,7 @@ from views_speed import BATCH, FILL, KERNELS, TYPES
 
 from farm.db import archive, deletions
 from farm.db.engine import make_engine
-from farm.db.tables import DeletionKind
+from farm.db.states import DeletionKind
 
 
 def of_size(rows: int) -> dict[str, float]:

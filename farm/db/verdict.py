@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from farm.db.campaigns import open_jobs
-from farm.db.tables import CampaignState, JobState
+from farm.db.states import CampaignState, JobState
 from farm.texts import counts_text
 
 WITHOUT_RESULT = (JobState.DEAD, JobState.INVALID)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farm.api.campaigns import Steered
-from farm.db.tables import CampaignState, JobState
+from farm.db.states import CampaignState, JobState
 from farm.db.verdict import Verdict, state_text, verdict, without_result
 
 
