@@ -297,7 +297,7 @@ def _allowed(field: FieldInfo) -> str:
         words = ["a number" if float in kinds else "a whole number"]
         words += [f"above {limit.gt:,g}" for limit in limits if isinstance(limit, Gt)]
         words += [f"of at least {limit.ge:,}" for limit in limits if isinstance(limit, Ge)]
-        words += [f"and at most {int(limit.le):,}" for limit in limits if isinstance(limit, Le)]
+        words += [f"and at most {limit.le:,.0f}" for limit in limits if isinstance(limit, Le)]
         return " ".join(words)
     if all(isinstance(kind, str) for kind in kinds):
         return " or ".join(kinds)

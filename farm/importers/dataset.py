@@ -187,7 +187,7 @@ def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     try:
         found = {} if text is None else json.loads(text)
     except RecursionError:
-        raise ValueError(f"{name} is nested too deeply: {shortened(text)}") from None
+        raise ValueError(f"{name} is nested too deeply: {shortened(str(text))}") from None
     except ValueError as error:
         raise ValueError(f"{name} is {shortened(repr(text))}, and no JSON: {error}") from None
     if not isinstance(found, dict):
