@@ -64,7 +64,7 @@ def train(
             rows = {} if known and not missing else trainings.rows_by_source(connection, campaign_id=campaign_id)
         wanted = device_types or known
         if missing or not wanted:
-            raise BadInput(detail=_nothing_to_learn_from(missing, known, rows))
+            raise BadInput(detail=nothing_to_learn_from(missing, known, rows))
         with Stack.attach_or_start(opened.settings, opened.urls, ["trainer"]) as stack:
             outcomes = train_types(opened, wanted, any_source=any_source, check=stack.check)
     failed = {kind: o["error"] for kind, o in outcomes.items() if o["error"] is not None}
@@ -87,7 +87,7 @@ _OUTCOMES = Table(
 )
 
 
-def _nothing_to_learn_from(missing: Sequence[str], known: Sequence[str], rows: dict[str, dict[str, int]]) -> str:
+def nothing_to_learn_from(missing: Sequence[str], known: Sequence[str], rows: dict[str, dict[str, int]]) -> str:
     """`missing` are the types that were named and have no measured rows; none: no type has any."""
     others = {name: rows[name] for name in (missing or rows) if rows.get(name)}
     if others:

@@ -21,9 +21,11 @@ from test_searches import fold, measure, wanted
 
 import farm
 from farm.campaign import Campaign
+from farm.cli.models import nothing_to_learn_from
 from farm.compare import reading
 from farm.compare.comparing import Comparison, compare
 from farm.compare.gathering import Question
+from farm.db import trainings
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
@@ -356,13 +358,18 @@ def test_the_answer_comes_first_and_minor_notes_are_counted_in_one_line(command:
     assert [len(told[which]) for which in ("notes", "minor_notes")] == [1, 2]
 
 
-def test_training_names_the_rows_that_any_source_would_learn_from(command: Command, put: Put) -> None:
+def test_training_names_the_rows_that_any_source_would_learn_from(engine: Engine, put: Put) -> None:
     put(H200, taken(source="imported"))
-    says = f"nvidia-h200 has no measured rows, but {len(CONFIGURATIONS)} imported"
-    for asked_for in ((), ("nvidia-h200",)):
-        refused(command("train", *asked_for), 2, says, "`farm train nvidia-h200 --any-source` learns from them")
-    refused(command("train", "l40s", "nvidia-h200"), 2, says, "l40s: no rows of any source")
-    refused(command("train", "l40s"), 2, "l40s: no measurements", "Run a campaign first")
+    with engine.connect() as connection:
+        rows = trainings.rows_by_source(connection, campaign_id=None)
+    assert rows == {"nvidia-h200": {"imported": len(CONFIGURATIONS)}}
+    says = (
+        f"nvidia-h200 has no measured rows, but {len(CONFIGURATIONS)} imported. "
+        "`farm train nvidia-h200 --any-source` learns from them."
+    )
+    assert nothing_to_learn_from([], [], rows) == nothing_to_learn_from(["nvidia-h200"], [], rows) == says
+    assert nothing_to_learn_from(["l40s", "nvidia-h200"], [], rows) == f"{says} l40s: no rows of any source."
+    assert "l40s: no measurements. Measured: cpu. Run a campaign" in nothing_to_learn_from(["l40s"], ["cpu"], rows)
 
 
 def test_a_farm_without_rows_says_so(engine: Engine, command: Command) -> None:
