@@ -168,8 +168,7 @@ def decide(
     known |= {"champion": rival.version, "champion_score": contest.other, "better_in": contest.better_in}
     promoted = contest.holds(MARGIN, CONFIDENCE) and not rival.only_it_knows
     test = PromotionTest.KINDS if rival.only_it_knows else PromotionTest.CHAMPION
-    against = f"champion version {rival.version}"
-    known["verdict"] = contest.verdict(test, against, MARGIN, CONFIDENCE, promoted=promoted)
+    known["verdict"] = contest.verdict(test, f"champion version {rival.version}", MARGIN, CONFIDENCE, promoted=promoted)
     scores = f"scores {contest.score:.4f}, and champion version {rival.version} {contest.other:.4f}"
     where = f"on {len(measured):,} configurations of shapes that neither has seen"
     if rival.favoured:
