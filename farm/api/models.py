@@ -361,7 +361,7 @@ def costs(
 def _cost(
     access: Access, info: ModelInfo, problem: Problem, family: list[str] | None, objective: Objective, top: int
 ) -> CostOn:
-    head = {
+    head: dict[str, Any] = {
         "device_type": info.device_type,
         "model": info.name,
         "version": info.version,

@@ -235,8 +235,8 @@ def _choose(engine: Engine, question: Question, predictable: Collection[str], fi
             without_rows[side.name] = why
             notes.append(f"{side.name} has no rows to compare: {why}.")
     if without_rows and not (filling or predictable):
-        first, *others = without_rows
-        also = "".join(f" {side} has none either: {without_rows[side]}." for side in others)
+        first, *too = without_rows
+        also = "".join(f" {name} has none either: {without_rows[name]}." for name in too)
         raise SideWithoutRows(side=first, why=without_rows[first], also=also)
     overlap = _overlapping(chosen)
     notes += [f"{' and '.join(overlap)} have rows in common."] if overlap else []

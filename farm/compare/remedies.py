@@ -15,11 +15,13 @@ from farm.errors import FarmError, NotComparable, NothingShared, SideWithoutRows
 REFUSALS = (SideWithoutRows, NotComparable, NothingShared)
 """Errors that another way of asking may avoid."""
 
+Refusal = SideWithoutRows | NotComparable | NothingShared
+
 _NARROWED = ("clocks", "distribution")
 """The keys of sides that `farm.compare.comparable` refuses to mix."""
 
 
-def explained(engine: Engine, question: Question, error: FarmError, compare: Callable[[Question], object]) -> FarmError:
+def explained(engine: Engine, question: Question, error: Refusal, compare: Callable[[Question], object]) -> FarmError:
     """The same error with what else stands in the way, and a command that was tried and works, where there is one."""
     if isinstance(error, NothingShared):
         return error
