@@ -24,7 +24,12 @@ def command(tmp_path: Path) -> Command:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that a browser was asked to open."""
     found = list[str]()
-    monkeypatch.setattr("webbrowser.open", lambda address: bool(found.append(address)) or True)
+
+    def opens(address: str) -> bool:
+        found.append(address)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", opens)
     return found
 
 
