@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from farm.analysis.tiles import DeviceTiles, ProblemTiles, TilePoint
+from farm.atomic_write import replacing
 from farm.errors import BadInput, ServiceUnavailable
 
 _FASTEST, _THRIFTIEST = "#D55E00", "#009E73"
@@ -105,7 +106,8 @@ def _problem_plot(path: Path, study: DeviceTiles, problem: ProblemTiles) -> Path
         f"{study.device_type}: tiled, {problem.label}\n{_of_rows(problem.rows, problem.devices)}", fontsize=11
     )
     _legend(figure, problem)
-    figure.savefig(path)
+    with replacing(path) as draft:
+        figure.savefig(draft)
     return path
 
 
@@ -211,7 +213,8 @@ def _map_plot(path: Path, study: DeviceTiles) -> Path:
     marks = marks if count >= 8 else [marks[0], marks[-1]]
     bar.set_ticks(marks, labels=[f"{mark:g}×" for mark in marks])
     bar.minorticks_off()
-    figure.savefig(path)
+    with replacing(path) as draft:
+        figure.savefig(draft)
     return path
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from pydantic import BaseModel, ConfigDict
 
+from farm.atomic_write import replacing
 from farm.db.states import Role
 
 if TYPE_CHECKING:
@@ -57,9 +58,10 @@ class Download:
     rows: int | None = None
 
     def move_to(self, target: Path) -> None:
-        """Puts it there instead of what is there. Raises `OSError`, and removes it all the same."""
+        """Puts it there instead of what is there. Raises `BadInput`, and removes it all the same."""
         try:
-            shutil.copyfile(self.path, target)
+            with replacing(target) as draft:
+                shutil.copyfile(self.path, draft)
         finally:
             self.path.unlink()
 

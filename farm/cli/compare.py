@@ -9,7 +9,6 @@ import typer
 
 from farm.api import Download, comparing, farm_of
 from farm.api.comparing import SMALLER_IS_A_TIE_PCT, ComparedAndFilled, Comparing, Filling
-from farm.cli.files import writable
 from farm.cli.output import JsonOption, emit_json, remarks
 from farm.errors import FarmError
 from farm.settings import settings
@@ -145,8 +144,7 @@ def compare(
         found = farm.ask(comparing.compare, asked) if filled is None else filled.compared
         if output is not None and found is not None:
             written = farm.ask(comparing.pairs, asked)
-            with writable(output):
-                written.move_to(output)
+            written.move_to(output)
     if as_json:
         told: dict[str, Any] = {"baseline": None, "sides": []} if found is None else found.model_dump()
         emit_json(told if filled is None else {**told, "fills": [one.model_dump() for one in filled.fills]})

@@ -10,7 +10,6 @@ import typer
 
 from farm.api import Direct, Farm, campaigns, farm_of, reports
 from farm.cli import browser
-from farm.cli.files import writable
 from farm.cli.output import remarks
 from farm.errors import BadInput, ServiceUnavailable
 from farm.services.home import Home

@@ -13,10 +13,10 @@ import typer
 
 from farm import datasets
 from farm.api import reports
+from farm.atomic_write import write_text
 from farm.campaign import Campaign, Target, TargetKind, load
 from farm.campaign.campaign import in_order
 from farm.cli.campaigns import CampaignIncomplete, direct, store
-from farm.cli.files import writable
 from farm.cli.hints import print_next
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.progress import follow
@@ -140,8 +140,7 @@ def _replayed(campaign: Campaign, recordings: Recordings, page: Path) -> dict[st
             report = summarise(connection, stored.campaign_id)
         with remarks.status("writing the report"):
             _, text = reports.made(direct(opened).access, targeted.digest, device_type=None)
-        with writable(page):
-            page.write_text(text, encoding="utf-8")
+        write_text(page, text)
     if counts["dead"]:
         raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=campaign.name)
     return report | {

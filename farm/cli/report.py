@@ -13,9 +13,9 @@ from rich.console import Console
 
 from farm.api import Direct, farm_of, reports
 from farm.api.access import Access
+from farm.atomic_write import writable, write_text
 from farm.cli import browser
 from farm.cli.campaigns import CampaignArgument
-from farm.cli.files import writable
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.errors import BadInput
 from farm.settings import settings
@@ -63,8 +63,7 @@ def report(
             step("waiting for the page")
             sent = farm.ask(reports.page, campaign, type=device_type)
             file = output or Path(sent.name)
-            with writable(file):
-                sent.move_to(file)
+            sent.move_to(file)
             console.print(str(file), markup=False, soft_wrap=True)
     if open_:
         browser.open_address(file.resolve().as_uri())
@@ -85,8 +84,7 @@ def _made_here(
     began = time.monotonic()
     found, text = reports.made(access, campaign, device_type=device_type, progress=step)
     file = output or Path(f"{found.campaign}.html")
-    with writable(file):
-        file.write_text(text, encoding="utf-8")
+    write_text(file, text)
     pictures = list[Path]()
     if png is not None:
         step(f"drawing {len(found.pictures)} PNGs")

@@ -15,9 +15,10 @@ from farm import __version__
 from farm.api import Farm, farm_of
 from farm.api import results as operations
 from farm.api.results import Identity, OfRow, Results
+from farm.atomic_write import replacing
 from farm.cli import t4
 from farm.cli.campaigns import direct
-from farm.cli.files import writable, write
+from farm.cli.files import write
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
 from farm.cli.tables import Column, Table
 from farm.db import filters, measurements
@@ -237,8 +238,8 @@ def _export(rows: list[dict[str, Any]], chosen: Format, output: Path | None, pro
     flat = [{key: json.dumps(v) if isinstance(v, dict) else v for key, v in row.items()} for row in rows]
     if chosen is Format.PARQUET:
         assert output is not None
-        with writable(output):
-            _write_parquet(flat, output, provenance)
+        with replacing(output) as draft:
+            _write_parquet(flat, draft, provenance)
         return
     text = io.StringIO()
     if chosen is Format.JSON:
@@ -250,7 +251,7 @@ def _export(rows: list[dict[str, Any]], chosen: Format, output: Path | None, pro
     write(text.getvalue(), output)
 
 
-def _write_parquet(rows: list[dict[str, Any]], output: Path, provenance: Provenance | None) -> None:
+def _write_parquet(rows: list[dict[str, Any]], draft: Path, provenance: Provenance | None) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -258,7 +259,7 @@ def _write_parquet(rows: list[dict[str, Any]], output: Path, provenance: Provena
     table_of_rows = pa.table(columns)
     if provenance is not None:
         table_of_rows = table_of_rows.replace_schema_metadata({METADATA_KEY: json.dumps(provenance.to_json())})
-    pq.write_table(table_of_rows, output, compression="zstd")
+    pq.write_table(table_of_rows, draft, compression="zstd")
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from farm.cli.files import writable, write
+from farm.atomic_write import writable
+from farm.cli.files import write
 from farm.cli.output import remarks
 from farm.db import campaigns, devices, outcomes
 from farm.db.filters import EVERYTHING, Filter

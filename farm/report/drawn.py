@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.atomic_write import write_bytes
 from farm.errors import ServiceUnavailable
 from farm.report.charts import Axis, Chart, Dashes, HeatMap, Marker, Picture, Scale, Series, marker_of
 
@@ -80,11 +81,11 @@ def _small(picture: Picture, scheme: str) -> tuple[bytes, tuple[int, int]]:
 
 
 def write_pngs(pictures: list[Picture], folder: Path) -> list[Path]:
-    """Writes each picture into the folder, which is made, as `NAME.png`. Raises `OSError`."""
+    """Writes each picture into the folder, which is made, as `NAME.png`. Raises `OSError`, `BadInput`."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{picture.name}.png" for picture in pictures]
     for path, picture in zip(paths, pictures, strict=True):
-        path.write_bytes(png(picture))
+        write_bytes(path, png(picture))
     return paths
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from farm.atomic_write import replacing, write_text
 from farm.errors import BadRecording, FarmError
 from farm.kernels import Configuration
 from farm.measurement import MEASUREMENT_COLUMNS
@@ -161,19 +162,23 @@ def write_recording(path: Path, rows: Iterable[Mapping[str, Any]], provenance: P
     fields = [*_CONFIGURATION_TYPES, *((name, type_of_result(name)) for name in RESULT_COLUMNS)]
     if is_csv(path):
         fields = [field for field in fields if field[0] != ID_COLUMN]
-        sidecar_of(path).write_text(metadata + "\n")
     schema = pa.schema(fields, metadata=None if is_csv(path) else {METADATA_KEY: metadata.encode()})
-    opened = pa_csv.CSVWriter(path, schema) if is_csv(path) else pq.ParquetWriter(path, schema, compression="zstd")
     count, waiting = 0, list[dict[str, Any]]()
-    with opened as writer:
-        for row in rows:
-            waiting.append(_as_columns(row))
-            count += 1
-            if len(waiting) == BATCH_ROWS:
+    with replacing(path) as draft:
+        opened = (
+            pa_csv.CSVWriter(draft, schema) if is_csv(path) else pq.ParquetWriter(draft, schema, compression="zstd")
+        )
+        with opened as writer:
+            for row in rows:
+                waiting.append(_as_columns(row))
+                count += 1
+                if len(waiting) == BATCH_ROWS:
+                    writer.write_table(pa.Table.from_pylist(waiting, schema))
+                    waiting.clear()
+            if waiting:
                 writer.write_table(pa.Table.from_pylist(waiting, schema))
-                waiting.clear()
-        if waiting:
-            writer.write_table(pa.Table.from_pylist(waiting, schema))
+    if is_csv(path):
+        write_text(sidecar_of(path), metadata + "\n")
     return count
 
 
