@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import farm
+from farm.cli import streams
 from farm.cli.commands import LazyGroup
 from farm.errors import FarmError, first_line
 
@@ -58,6 +59,7 @@ def _options(
 
 def main() -> None:
     """The program `farm`: its signals, its log, and the command line it was started with."""
+    streams.prepare()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _interrupt)
@@ -70,16 +72,14 @@ def main() -> None:
 def carry_out(arguments: Sequence[str]) -> NoReturn:
     """Runs a command line and exits. A user's mistake ends with one message and its exit code, never with a traceback."""
     try:
-        app(arguments, standalone_mode=True)
+        with streams.flushed():
+            app(arguments, standalone_mode=True)
     except FarmError as error:
         _say(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _say("Interrupted. What was submitted is kept and goes on with the next farm run or farm up.")
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
     except Exception as error:
         # Imported here, because most commands that end well do not need it.
         from sqlalchemy.exc import OperationalError

@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from farm.cli.streams import REPLACE
+
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _ASCII_LEVELS = " .:-=+*%#"
-_IN_ASCII = str.maketrans({"±": "+-", "°": "", "–": "-", "…": "...", "·": ".", "²": "2", "√": "sqrt ", "×": "x"})
 
 FAR_OFF = 3.0
 """Quartile distances beyond the quartiles: what lies further out is counted in one line, or it would flatten the rest."""
@@ -25,7 +26,7 @@ class Paper:
 
     def fitting(self, text: str) -> str:
         """The text in characters that the paper takes."""
-        return text.translate(_IN_ASCII).encode("ascii", "replace").decode() if self.ascii_only else text
+        return text.encode("ascii", REPLACE).decode() if self.ascii_only else text
 
     def bar(self, share: float, width: int) -> str:
         """A bar of `width` characters for a share of 1. Of any share above 0 something is seen."""

@@ -84,7 +84,5 @@ def _made(farm: Farm, current: Settings, name: str, digest: str) -> Path:
     file = Home.open(current).path / "reports" / f"{found.campaign}-{digest[:8]}.html"
     with writable(file):
         file.parent.mkdir(exist_ok=True)
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(file)
+    write_text(file, text)
     return file

@@ -22,6 +22,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from farm.cli.output import console
+from farm.cli.streams import printable
 
 __all__ = ["ESSENTIAL", "TABLES", "Column", "Table", "unique_beginnings"]
 
@@ -110,7 +111,7 @@ class Table:
         if any(len(row) != len(self.columns) for row in every):
             raise ValueError(f"the table {self.key} has {len(self.columns)} columns")
         filled = [
-            _Filled(column, column.heading.format(**names or {}), [row[place] for row in every])
+            _Filled(column, printable(column.heading.format(**names or {})), [row[place] for row in every])
             for place, column in enumerate(self.columns)
             if column.name not in without and not (self.sparse and all(row[place] is _NOTHING for row in every))
         ]
@@ -241,7 +242,7 @@ def _print_lines(texts: Iterable[Text], width: int, *, indent: str = "") -> None
 
 
 def _print_title(title: str, width: int) -> None:
-    _print_lines([Text(title, style="bold")], width)
+    _print_lines([Text(printable(title), style="bold")], width)
 
 
 # --- cells -------------------------------------------------------------------------------------------
@@ -253,8 +254,8 @@ def _cell(value: Any) -> Text:
     if value is None:
         return _NOTHING
     if isinstance(value, Text):
-        return value
-    return Text(_plain(value))
+        return Text(printable(value.plain), style=value.style)
+    return Text(printable(_plain(value)))
 
 
 def _plain(value: Any) -> str:
