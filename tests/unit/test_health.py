@@ -192,6 +192,26 @@ def test_one_device_is_judged_beside_all_its_peers() -> None:
     assert found.devices[0].time.confidence < every.confidence
 
 
+@pytest.mark.parametrize(
+    ("state", "advice"),
+    [
+        ({}, "Measure the same configurations"),
+        ({"silent": True}, "Start farm-worker on gpu01. Measure the same configurations"),
+        ({"stopped": True}, "Start farm-worker on gpu01. Measure the same configurations"),
+        ({"vanished_at": SINCE - timedelta(days=9)}, "Nothing can be measured on it until gpu01 shows it again."),
+        ({"foreign": True}, ""),
+    ],
+    ids=["there", "silent", "stopped", "gone", "imported"],
+)
+def test_nobody_is_told_to_measure_on_a_card_that_is_not_there(state: dict[str, object], advice: str) -> None:
+    found = check(
+        *(night(device, cells=range(4)) for device in range(4)), members=[card(number, **state) for number in range(4)]
+    )
+    assert verdicts(found) == ["unknown"] * 4
+    (told,) = found.devices[0].findings
+    assert told.advice[: len(advice) or None] == advice
+
+
 def test_too_little_is_unknown_and_says_what_it_takes() -> None:
     found = check(*(night(device, cells=range(4)) for device in range(4)))
     assert verdicts(found) == ["unknown"] * 4

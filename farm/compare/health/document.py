@@ -148,6 +148,7 @@ class Member:
     vanished_at: datetime | None = None
     last_seen_at: datetime | None = None
     silent: bool = False
+    stopped: bool = False
     # Imported or recorded: nobody measures on it.
     foreign: bool = False
     # Where the driver says so: the temperature from which on the card slows down, and the limit that it comes with.

@@ -170,7 +170,8 @@ class _Judge:
             notes.append(words.left_out(int(left_out[number])))
         if member.state == "drained" and not member.foreign:
             notes.append(f"drained: {member.state_reason or 'no reason given'}")
-        findings = worst_first(alarms) or (self._without_alarm(member, rows, estimates),)
+        found = worst_first(alarms) or (self._without_alarm(member, rows, estimates),)
+        findings = tuple(words.possible(member, one) for one in found)
         past_one = estimates[Asked.PAST] or estimates[Asked.SENTINEL] or estimates[Asked.CHANGED]
         return DeviceHealth(
             uuid=member.uuid,

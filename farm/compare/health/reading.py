@@ -28,7 +28,7 @@ SELECT d.id, d.uuid, d.type, h.name AS host, d.state, d.state_reason, d.state_ch
     nullif(d.last_seen_at, '-infinity') AS last_seen_at,
     NOT foreign_rows AND isfinite(d.last_seen_at)
         AND d.last_seen_at < clock_timestamp() - make_interval(secs => :silent_after) AS silent,
-    foreign_rows AS "foreign",
+    NOT foreign_rows AND NOT isfinite(coalesce(d.last_seen_at, '-infinity')) AS stopped, foreign_rows AS "foreign",
     (d.facts->>'slowdown_c')::float8 AS slowdown_c, (d.facts->>'default_power_limit_w')::float8 AS default_limit_w
 FROM devices d JOIN hosts h ON h.id = d.host_id
 CROSS JOIN LATERAL (SELECT starts_with(d.uuid, '{UUID_PREFIX}') OR d.backend = 'recorded' AS foreign_rows) f

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +17,19 @@ _MEASURE = (
     "Measure the same configurations on every card of the type: a campaign with the target `each: {type}`, as "
     "examples/campaigns/compare-cards.yaml; farm submit FILE --again once it was measured before."
 )
+
+
+def possible(member: Member, finding: Finding) -> Finding:
+    """The finding without advice that nobody can follow: an imported or recorded device is a file and not a card."""
+    return replace(finding, advice="") if member.foreign else finding
+
+
+def _measuring(member: Member) -> str:
+    """How more is measured on a device, if it is there."""
+    if member.vanished_at is not None:
+        return f"Nothing can be measured on it until {member.host} shows it again."
+    first = f"Start farm-worker on {member.host}. " if member.silent or member.stopped else ""
+    return first + _MEASURE.format(type=member.type)
 
 
 def factor(one: Estimate) -> str:
@@ -236,7 +250,7 @@ def unsure(member: Member, found: Estimate, tolerance: float) -> Finding:
         verdict=Verdict.UNKNOWN if not faster else Verdict.WELL,
         evidence=f"takes {factor(found)} times as long as {found.against} {_on(found)}: "
         + ("faster than they are" if faster else f"perhaps more than {100 * tolerance:g}%, and not shown"),
-        advice="" if faster else _MEASURE.format(type=member.type),
+        advice="" if faster else _measuring(member),
         estimate=found,
     )
 
@@ -250,7 +264,7 @@ def too_little(member: Member, rows: int, found: Estimate | None, since: datetim
         why = (
             f"{found.shapes} shapes shared with {found.against} are too few for {percent(found.confidence)} confidence"
         )
-    return Finding(verdict=Verdict.UNKNOWN, evidence=why, advice=_MEASURE.format(type=member.type), estimate=found)
+    return Finding(verdict=Verdict.UNKNOWN, evidence=why, advice=_measuring(member), estimate=found)
 
 
 def left_out(configurations: int) -> str:
