@@ -69,3 +69,13 @@ def configuration_text(row: Mapping[str, Any]) -> str:
 def shortened(text: str, most: int = 60) -> str:
     """The first `most` characters of a text, with `…` where there are more."""
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+MAX_LISTED = 20
+"""Lines of a list of problems in a message."""
+
+
+def lines_text(lines: Sequence[str], *, what: str = "problems") -> str:
+    """The first lines of a list of problems, each on its own line, and how many more there are."""
+    rest = [f"and {len(lines) - MAX_LISTED:,} more {what}"] if len(lines) > MAX_LISTED else []
+    return "\n".join([*lines[:MAX_LISTED], *rest])

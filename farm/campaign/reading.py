@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from farm.errors import CampaignFileError
+from farm.texts import lines_text
 
 Location = tuple[str | int, ...]
 """Where a value stands in the file: the keys and list positions that lead to it."""
@@ -35,9 +36,9 @@ class FileProblems:
         self.found.append((line, "".join(c if c.isprintable() else " " for c in text)))
 
     def as_error(self) -> CampaignFileError:
-        """One line for each problem, in the order of the file."""
+        """One line for each problem, in the order of the file: the first `MAX_LISTED`, and how many more there are."""
         lines = dict.fromkeys(f"{self.path}:{line}: {text}" for line, text in sorted(self.found, key=lambda p: p[0]))
-        return CampaignFileError(problems="\n".join(lines))
+        return CampaignFileError(problems=lines_text(list(lines)))
 
     def raise_if_any(self) -> None:
         if self.found:

@@ -33,6 +33,7 @@ from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
+from farm.texts import lines_text
 
 START_SECONDS = 120.0
 """How long importing the libraries, which may be cold, and opening the device may take."""
@@ -172,7 +173,7 @@ def rules_of(
     try:
         rules = MeasuringRules.model_validate(given)
     except ValidationError as error:
-        raise BadInput(detail="\n".join(_finding(detail) for detail in error.errors(include_url=False))) from None
+        raise BadInput(detail=lines_text([_finding(detail) for detail in error.errors(include_url=False)])) from None
     least, most = rules.timing.min_samples, rules.timing.max_samples
     if least > most:
         why = f"min_samples is {least} and max_samples {most}; the least cannot be more than the most"

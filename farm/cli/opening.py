@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from farm.api import Direct, Farm, campaigns, farm_of, reports
+from farm.atomic_write import writable, write_text
 from farm.cli import browser
 from farm.cli.output import remarks
 from farm.errors import BadInput, ServiceUnavailable

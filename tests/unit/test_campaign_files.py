@@ -238,6 +238,18 @@ def test_what_is_not_a_campaign_at_all_is_said_plainly(problems_of, text, proble
     assert found.startswith(problem)
 
 
+def test_of_thousands_of_problems_the_first_twenty_are_listed_and_the_rest_counted(write):
+    listed = "".join(f"  - {number}x0x64\n" for number in range(1, 5001))
+    text = f"name: a\nproblems:\n  types: f32\n  shapes:\n{listed}kernels:\n  family: tiled\n"
+    path = write(text)
+    with pytest.raises(CampaignFileError) as raised:
+        load(path, limit=1_000_000)
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 21
+    assert [line.split(": ")[0] for line in lines[:20]] == [f"{path}:{number}" for number in range(5, 25)]
+    assert lines[-1] == "and 4,980 more problems"
+
+
 def test_a_missing_file_and_a_folder_are_told_apart(tmp_path):
     with pytest.raises(CampaignFileError, match="there is no such file"):
         load(tmp_path / "absent.yaml", limit=1)
