@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from trainer.calibration import bounds, calibrate, out_of_fold_bounds
-from trainer.folds import FOLD_KINDS, HEADLINE, Split, Splits
+from trainer.folds import FOLD_KINDS, HEADLINE, Rows, Split
 from trainer.forest import ForestSettings, fit
 from trainer.model.columns import OUTPUTS
 from trainer.model.features import see
 from trainer.model.predictor import Interval, Predictor
+from trainer.progress import Progress
 
 Metrics = dict[str, float]
 Keep = Callable[[Predictor, pd.DataFrame, pd.DataFrame], None]
@@ -52,7 +53,12 @@ def measured_outputs(configured: pd.DataFrame) -> pd.DataFrame:
 
 
 def out_of_fold(
-    device_type: str, configured: pd.DataFrame, splits: Splits, settings: ForestSettings, keep: Keep | None = None
+    device_type: str,
+    configured: pd.DataFrame,
+    splits: Iterable[tuple[Rows, Rows]],
+    settings: ForestSettings,
+    keep: Keep | None = None,
+    progress: Progress | None = None,
 ) -> OutOfFold:
     """A prediction for each row by a model that was fitted without the row's fold.
 
@@ -64,6 +70,8 @@ def out_of_fold(
     for number, (training, held_out) in enumerate(splits):
         fitted_on, rows = configured.iloc[training], configured.iloc[held_out]
         model = fit(device_type, fitted_on, settings)
+        if progress is not None:
+            progress.fitted(len(fitted_on))
         if keep is not None:
             keep(model, fitted_on, rows)
         where = held_out[model.known(rows)]
@@ -125,16 +133,21 @@ def evaluate(
     keep: Keep | None = None,
     *,
     kinds: Mapping[str, Split] | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Evaluation]:
     """Each of the kinds, `FOLD_KINDS` if none are given, that the table can be split by. The headline must be the first.
 
     `keep` is given the headline's models. Bounds are those that the headline's held-out rows calibrate; those of the
-    headline itself are calibrated by its other folds.
+    headline itself are calibrated by its other folds. `progress` is given the work of all folds before the first, and told
+    of each that is done.
     """
     measured, intervals = measured_outputs(configured), dict[str, Interval]()
-    for kind, split in (kinds or FOLD_KINDS).items():
+    splits = {kind: list(split(configured)) for kind, split in (kinds or FOLD_KINDS).items()}
+    if progress is not None:
+        progress.plan(sum(len(training) for of_kind in splits.values() for training, _ in of_kind))
+    for kind, of_kind in splits.items():
         headline = kind == HEADLINE
-        held = out_of_fold(device_type, configured, split(configured), settings, keep if headline else None)
+        held = out_of_fold(device_type, configured, of_kind, settings, keep if headline else None, progress)
         if np.isnan(held.fold).all():
             continue
         if headline:

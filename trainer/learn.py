@@ -20,6 +20,7 @@ from trainer.held_out import Keeper
 from trainer.model.predictor import Interval
 from trainer.packaging import save_model
 from trainer.plots import HeldOutRows, importance_plot, plots
+from trainer.progress import Progress
 from trainer.table import configurations, table_hash
 
 
@@ -77,21 +78,27 @@ class Learned:
     metrics: MetricsByFold
 
 
-def learn(table: pd.DataFrame, facts: TableFacts, settings: ForestSettings, folder: Path) -> Learned:
+def learn(
+    table: pd.DataFrame, facts: TableFacts, settings: ForestSettings, folder: Path, progress: Progress | None = None
+) -> Learned:
     """Evaluates and fits a model, and writes into `folder`:
 
     - `run/`: the training table, pictures, and in `held_out/` the models of the evaluation;
     - `folds/<kind>/`: the held-out predictions of each fold kind;
     - `model/`: the model as MLflow loads it.
+
+    `progress` is told how far it is.
     """
     configured = configurations(table)
+    progress = progress or Progress()
+    progress.plan(len(configured))
     run = folder / RUN_FOLDER
     for made in ("evaluation", "training"):
         (run / made).mkdir(parents=True)
     keeper = Keeper(run / HELD_OUT_FOLDER)
     metrics: dict[str, dict[str, Metrics]] = {}
     intervals: Mapping[str, Interval] = {}
-    for found in evaluate(facts.device_type, configured, settings, keeper.keep):
+    for found in evaluate(facts.device_type, configured, settings, keeper.keep, progress=progress):
         metrics[found.kind] = dict(found.metrics)
         (folder / FOLDS_FOLDER / found.kind).mkdir(parents=True)
         beside = configured.join(found.predicted.add_prefix("predicted_"))
@@ -104,6 +111,7 @@ def learn(table: pd.DataFrame, facts: TableFacts, settings: ForestSettings, fold
     stored = table.assign(parameters=[_json_text(each) for each in table["parameters"]])
     stored.to_parquet(run / "training" / "table.parquet")
     model = fit(facts.device_type, configured, settings, intervals)
+    progress.fitted(len(configured))
     importance_plot(run / "evaluation", facts.device_type, model.importance)
     described = {"rows": facts.rows, "shapes": facts.shapes, "table_hash": facts.table_hash}
     save_model(model, configured, folder / MODEL_FOLDER, metadata=described)

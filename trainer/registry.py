@@ -29,6 +29,7 @@ from trainer.evaluate import Metrics
 from trainer.forest import ForestSettings
 from trainer.learn import FOLDS_FOLDER, MODEL_FOLDER, RUN_FOLDER, MetricsByFold, TableFacts, learn
 from trainer.model_card import model_card
+from trainer.progress import Progress
 from trainer.promotion import Decision, Rival, decide, unsound
 from trainer.runs import EXPERIMENT, log_decision, log_folds, log_training, register, start_run
 from trainer.table import check_training_table
@@ -91,6 +92,7 @@ def train_and_register(
     code_version: str,
     settings: ForestSettings | None = None,
     deciding: Callable[[], AbstractContextManager[Callable[[], None]]] = lambda: nullcontext(lambda: None),
+    progress: Progress | None = None,
 ) -> TrainingOutcome:
     """Evaluates and fits a model on the table, logs it to MLflow, and registers it as the challenger.
 
@@ -98,7 +100,7 @@ def train_and_register(
     equal table by equal code, nothing is done and the outcome says `reused`.
     `deciding` is entered when all is learned, and left when the version is registered: nobody else should decide on this
     device type meanwhile. What it yields is called before other programs can pull the model, and may raise to end it.
-    Raises `MissingColumns`, `TooFewMeasurements`, `RegistryUnreachable`, `MlflowMissing`.
+    `progress` is told how far the training is. Raises `MissingColumns`, `TooFewMeasurements`, `RegistryUnreachable`, `MlflowMissing`.
     """
     began = time.monotonic()
     settings = settings or ForestSettings()
@@ -118,7 +120,7 @@ def train_and_register(
         return _outcome(facts, metrics, made_before, began, reused=True)
     with TemporaryDirectory(prefix="gemm-forest-") as made:
         folder = Path(made)
-        learned = learn(table, facts, settings, folder)
+        learned = learn(table, facts, settings, folder, progress)
         with deciding() as check:
             decision = _decide(tracking_uri, device_type, learned.configured, folder)
             card = model_card(facts, table, learned, decision, code_version=code_version, campaign=campaign)

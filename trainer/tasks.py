@@ -21,6 +21,7 @@ from farm.errors import ErrandLost, FarmError
 from farm.registry import model_name
 from farm.services.errands import carry_out
 from farm.settings import settings
+from trainer.progress import Progress
 
 if TYPE_CHECKING:
     from trainer.registry import TrainingOutcome
@@ -43,7 +44,15 @@ def train(training_id: int) -> None:
 
     Where the database goes away, or the process does, the training is taken back and started again.
     """
-    carry_out(training_id, "training", start=_start, beat=_beat, attempt=_attempt, write_down=_write_down)
+    progress = Progress()
+    carry_out(
+        training_id,
+        "training",
+        start=_start,
+        beat=lambda started: _beat(started, progress),
+        attempt=lambda started: _attempt(started, progress),
+        write_down=_write_down,
+    )
 
 
 def _start(training_id: int) -> Start | None:
@@ -54,12 +63,12 @@ def _start(training_id: int) -> Start | None:
     return started
 
 
-def _beat(started: Start) -> bool:
+def _beat(started: Start, progress: Progress) -> bool:
     with engine().connect() as connection:
-        return trainings.beat(connection, started)
+        return trainings.beat(connection, started, progress=progress.share)
 
 
-def _attempt(started: Start) -> TrainingOutcome | str:
+def _attempt(started: Start, progress: Progress) -> TrainingOutcome | str:
     """The outcome, or why there is none. Raises `ErrandLost`, and `OperationalError` where the database is away."""
     # With the first training come scikit-learn, pandas and MLflow, 200 MB: a trainer that waits for work does without.
     from trainer.registry import train_and_register
@@ -74,6 +83,7 @@ def _attempt(started: Start) -> TrainingOutcome | str:
             tracking_uri=settings().tracking_uri,
             code_version=farm.__version__,
             deciding=lambda: _deciding(started),
+            progress=progress,
         )
     except (ErrandLost, OperationalError):
         raise

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from farm.cli.output import JsonOption, emit_json, remarks
+from farm.cli.progress import counting
 from farm.cli.tables import Column
 from farm.cli.tables import Table as PrintedTable
 from farm.errors import BadInput, BadRecording, MissingColumns, RowNotImported
@@ -124,14 +124,8 @@ def _looked_at(files: Sequence[Path], look: Callable[[Path], Table]) -> tuple[li
 
 @contextmanager
 def _progress(of: Table) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as bar:
-        task = bar.add_task(of.path.name, total=of.rows)
-
-        def read(rows: int) -> None:
-            bar.update(task, completed=rows, description=f"{of.path.name}, storing" if rows == of.rows else None)
-
-        yield read
+    with counting(of.path.name, of.rows) as done:
+        yield lambda rows: done(rows, f"{of.path.name}, storing" if rows == of.rows else None)
 
 
 def _said(one: Import) -> str:

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from farm.builds import slots_of
 from farm.builds.cache import KernelCache
@@ -20,6 +19,7 @@ from farm.builds.stores import store_of
 from farm.campaign import Campaign, load
 from farm.campaign.plan import binaries_for
 from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.progress import counting
 from farm.cli.tables import Column, Table
 from farm.db import campaigns, kernels
 from farm.db.states import KernelState
@@ -29,7 +29,7 @@ from farm.kernels.binary import Binary, capability_of
 from farm.services.processes import end_guarded, start_guarded
 from farm.services.session import session
 from farm.settings import environment_for_children, settings
-from farm.texts import seconds_text
+from farm.texts import lines_text, seconds_text
 
 app = typer.Typer(help="Kernels that are built ahead of time.", no_args_is_help=True)
 
@@ -148,8 +148,8 @@ def add(
         emit_json({"added": added, "known": known, "refused": refused})
     else:
         console.print(f"{added:,} kernels were added, {known:,} were there already.")
-        for why in refused:
-            console.print(f"[yellow]refused:[/] {escape(why)}", soft_wrap=True)
+        if refused:
+            console.print(f"[yellow]refused:[/] {escape(lines_text(refused, what='kernels'))}", soft_wrap=True)
     if refused:
         raise KernelsNotBuilt(failed=len(refused), kernels=len(names))
 
@@ -207,8 +207,8 @@ def build(
             console.print(
                 f"{invalid:,} configurations cannot run on {', '.join(arch)}: farm submit --dry-run says why."
             )
-        for why in failed:
-            console.print(f"[yellow]failed:[/] {escape(why)}", soft_wrap=True)
+        if failed:
+            console.print(f"[yellow]failed:[/] {escape(lines_text(failed, what='kernels'))}", soft_wrap=True)
     if failed:
         raise KernelsNotBuilt(failed=len(failed), kernels=len(answers))
 
@@ -226,14 +226,12 @@ def needed(campaign: Campaign, capabilities: list[tuple[int, int]]) -> tuple[lis
 
 def _built(name: str, wanted: list[Binary], folder: Path, slots: int) -> Iterator[dict[str, Any]]:
     """What became of each, as they are finished. Raises what keeps this host from building, and `ServiceUnavailable`."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         tempfile.NamedTemporaryFile("w", prefix="gemm-farm-", suffix=".jsonl") as descriptions,
-        Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as bar,
+        counting(f"building for {name}", len(wanted)) as done,
     ):
         descriptions.writelines(json.dumps(binary.to_json()) + "\n" for binary in wanted)
         descriptions.flush()
-        task = bar.add_task(f"building for {name}", total=len(wanted))
         command = [sys.executable, "-m", "workers.compiling", descriptions.name, str(folder), str(slots)]
         environment = environment_for_children()
         with start_guarded(command, environment=environment, grace_s=GRACE_SECONDS, stdout=subprocess.PIPE) as process:
@@ -245,7 +243,7 @@ def _built(name: str, wanted: list[Binary], folder: Path, slots: int) -> Iterato
                     if "refused" in answer:
                         raise ServiceUnavailable(detail=answer["refused"]["message"])
                     count += 1
-                    bar.advance(task)
+                    done(count, None)
                     yield answer
                 if count < len(wanted):
                     raise ServiceUnavailable(

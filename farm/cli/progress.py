@@ -1,9 +1,10 @@
-"""A campaign's progress on stderr: a bar for a terminal, a line now and then for a file."""
+"""Progress on stderr: a bar for a terminal; for a file, a line every ten seconds with the share done and the time left."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -11,10 +12,49 @@ from farm.api import Farm, campaigns
 from farm.api.campaigns import Progress as Now
 from farm.cli.output import remarks
 from farm.db.campaigns import open_jobs
-from farm.texts import rate_text, seconds_text
+from farm.texts import percent_text, rate_text, seconds_text
 
 REFRESH_SECONDS = 0.5
 LINE_SECONDS = 10.0
+"""Between two lines about progress, where there is no terminal."""
+
+
+class LogLines:
+    """Prints a line about progress now and then, where stderr is no terminal; the first after `LINE_SECONDS`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
+
+    def print(self, text: Callable[[], str]) -> None:
+        """Prints what `text` returns, if it is time for a line."""
+        now = self._clock()
+        if not remarks.is_terminal and now - self._last >= LINE_SECONDS:
+            self._last = now
+            remarks.print(text(), markup=False)
+
+
+@contextmanager
+def counting(
+    what: str, total: int, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int, str | None], None]]:
+    """Shows how many of `total` are done. What it yields takes the number, and other words for what is done, or None."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    lines, began = LogLines(clock), clock()
+    with Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+
+        def done(count: int, now: str | None = None) -> None:
+            bar.update(task, completed=count, description=now)
+            lines.print(lambda: f"{now or what}: {_how_far(count, total, clock() - began)}")
+
+        yield done
+
+
+def _how_far(count: int, total: int, seconds: float) -> str:
+    """`1,200 of 5,000, 24%, 1 min 10 s left`, at the speed so far."""
+    left = f", {seconds_text(seconds * (total - count) / count)} left" if 0 < count < total else ""
+    return f"{count:,} of {total:,}, {percent_text(count, total)}{left}"
 
 
 def follow(farm: Farm, campaign: str, *, check: Callable[[], None] = lambda: None) -> dict[str, int]:
@@ -31,7 +71,7 @@ def follow(farm: Farm, campaign: str, *, check: Callable[[], None] = lambda: Non
     )
     with Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as bar:
         task = bar.add_task(campaign, total=None, pace="")
-        said = time.monotonic()
+        lines = LogLines()
         while True:
             check()
             now = farm.ask(campaigns.progress, campaign)
@@ -39,10 +79,15 @@ def follow(farm: Farm, campaign: str, *, check: Callable[[], None] = lambda: Non
             bar.update(task, description=now.name, total=total, completed=total - waiting, pace=pace_text(now))
             if not waiting:
                 return now.counts
-            if not remarks.is_terminal and time.monotonic() - said >= LINE_SECONDS:
-                said = time.monotonic()
-                remarks.print(f"{now.name}: {total - waiting:,} of {total:,} jobs, {pace_text(now)}", markup=False)
+            lines.print(lambda: line_text(now))  # noqa: B023 - called at once
             time.sleep(REFRESH_SECONDS)
+
+
+def line_text(now: Now) -> str:
+    """`sweep: 1,200 of 5,000 jobs, 24%, 740 jobs/min, 5 min 08 s left`."""
+    total = sum(now.counts.values())
+    done = total - open_jobs(now.counts)
+    return f"{now.name}: {done:,} of {total:,} jobs, {percent_text(done, total)}, {pace_text(now)}"
 
 
 def pace_text(now: Now) -> str:

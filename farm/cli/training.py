@@ -8,11 +8,13 @@ from typing import Any
 
 from farm.broker import make_app
 from farm.cli.output import remarks
+from farm.cli.progress import LogLines
 from farm.coordinator.errands import Errands, trainings_of
 from farm.db import trainings
 from farm.db.states import TrainingState
 from farm.errors import NoWorkers
 from farm.services.session import Session
+from farm.texts import seconds_text, share_text
 
 ANSWER_SECONDS = 60.0
 """How long a trainer may take to begin."""
@@ -34,12 +36,32 @@ def train_types(
         looked_after = trainings_of(opened.engine, app, opened.settings)
         for kind, training_id in asked.items():
             status.update(f"training a model for {kind}")
-            outcomes[kind] = _wait(opened, training_id, check, looked_after)
+            outcomes[kind] = _wait(opened, training_id, check, looked_after, show=status.update)
     return outcomes
 
 
-def _wait(opened: Session, training_id: int, check: Callable[[], None], looked_after: Errands) -> dict[str, Any]:
-    asked = time.monotonic()
+def progress_text(training: dict[str, Any]) -> str:
+    """`training a model for nvidia-h200: 42%, 7 min 10 s left`; the time left is that at the speed so far."""
+    text, share = f"training a model for {training['device_type']}", training["progress"]
+    if training["state"] == TrainingState.REQUESTED:
+        return f"{text}: waiting for a trainer"
+    if not share:
+        return f"{text}: for {seconds_text(training['running_s'])} so far"
+    if share >= 1:
+        return f"{text}: every fold is learned, comparing and registering"
+    left = training["running_s"] * (1 - share) / share
+    return f"{text}: {share_text(share)}, {seconds_text(left)} left"
+
+
+def _wait(
+    opened: Session,
+    training_id: int,
+    check: Callable[[], None],
+    looked_after: Errands,
+    *,
+    show: Callable[[str], None],
+) -> dict[str, Any]:
+    asked, lines = time.monotonic(), LogLines()
     while True:
         check()
         looked_after.tend()
@@ -47,6 +69,8 @@ def _wait(opened: Session, training_id: int, check: Callable[[], None], looked_a
             training = trainings.read(connection, training_id)
         if training["state"] in (TrainingState.DONE, TrainingState.FAILED):
             return training
+        show(progress_text(training))
+        lines.print(lambda: progress_text(training))  # noqa: B023 - called at once
         if training["state"] == TrainingState.RUNNING:
             asked = time.monotonic()  # should its trainer die, another has this long again to begin
         elif time.monotonic() - asked > ANSWER_SECONDS:

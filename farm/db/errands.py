@@ -32,6 +32,7 @@ class Errands:
         failed: StrEnum,
         given_up: str,
         suits: str = "true",  # which rows a program can start: a condition, whose parameters `start` gets
+        resets: str = "",  # a column that is emptied at each start
     ) -> None:
         self.fence = f"id = :id AND state = '{running}' AND starts = :number"
         self._sent = text(f"""
@@ -40,7 +41,7 @@ class Errands:
         """)
         self._start = text(f"""
             UPDATE {table} SET state = '{running}', starts = starts + 1, started_at = clock_timestamp(),
-                heard_of_at = clock_timestamp()
+                heard_of_at = clock_timestamp(){f", {resets} = NULL" if resets else ""}
             WHERE id = :id AND state = '{waiting}' AND {suits} RETURNING *
         """)
         self._beat = text(f"UPDATE {table} SET heard_of_at = clock_timestamp() WHERE {self.fence}")

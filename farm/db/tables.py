@@ -447,6 +447,8 @@ class Training(Base):
     heard_of_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    # The share of its work that the trainer has done, from 0 to 1.
+    progress: Mapped[float | None]
     # What the trainer reports: metrics by fold and target, rows, shapes, run id, model name and version.
     outcome: Mapped[dict[str, Any] | None]
     error: Mapped[str | None]

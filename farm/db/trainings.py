@@ -33,6 +33,7 @@ _TRAININGS = Errands(
     running=TrainingState.RUNNING,
     failed=TrainingState.FAILED,
     given_up="its trainer died or fell silent, %s times in a row; the log of the trainer may say why",
+    resets="progress",
 )
 
 
@@ -72,9 +73,15 @@ def start(connection: Connection, training_id: int) -> Start | None:
     return None if row is None else Start(training_id, row.starts, row.device_type, row.any_source)
 
 
-def beat(connection: Connection, started: Start) -> bool:
-    """Says that the trainer lives. Returns whether it still has the training."""
-    return _TRAININGS.beat(connection, started.training_id, started.number)
+_BEAT = text(f"""
+UPDATE trainings SET heard_of_at = clock_timestamp(), progress = coalesce(:progress, progress) WHERE {_TRAININGS.fence}
+""")
+
+
+def beat(connection: Connection, started: Start, *, progress: float | None = None) -> bool:
+    """Says that the trainer lives, and what share of its work is done. Returns whether it still has the training."""
+    parameters = {"id": started.training_id, "number": started.number, "progress": progress}
+    return bool(connection.execute(_BEAT, parameters).rowcount)
 
 
 _FINISH = text(f"""
@@ -126,11 +133,14 @@ def deciding(engine: Engine, model: str) -> Iterator[Connection]:
         yield connection
 
 
-_READ = text("SELECT id, device_type, state, outcome, error FROM trainings WHERE id = :training_id")
+_READ = text("""
+SELECT id, device_type, state, outcome, error, progress, EXTRACT(epoch FROM clock_timestamp() - started_at)::float8 AS running_s
+FROM trainings WHERE id = :training_id
+""")
 
 
 def read(connection: Connection, training_id: int) -> dict[str, Any]:
-    """The training: device_type, state, outcome, error."""
+    """The training: device_type, state, outcome, error; the share that is done, and for how many seconds it has run."""
     return dict(connection.execute(_READ, {"training_id": training_id}).mappings().one())
 
 

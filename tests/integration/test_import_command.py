@@ -385,7 +385,10 @@ def test_the_command_says_what_came_and_lists_show_it_as_imported(command: Comma
     again = command("import", "dataset", str(PUBLISHED), str(PUBLISHED), "--json")
     assert [(one["outcome"], one["device_uuids"]) for one in json.loads(again.stdout)] == [("known", sorted(CARDS))] * 2
     assert again.stderr.count("was imported before") == 2
-    listed = command("devices").stdout
+    hidden = command("devices")
+    assert "IMP-" not in hidden.stdout
+    assert f"{len(CARDS)} imported devices are not listed: farm devices --all lists them too." in hidden.stderr
+    listed = command("devices", "--all").stdout
     assert listed.count(f"imported from {PUBLISHED.name}") == len(CARDS)
     here = json.loads(command("devices", "--json").stdout)
     assert {device["uuid"]: device["measurements"] for device in here} == CARDS

@@ -295,7 +295,7 @@ def test_devices_say_what_they_do_and_a_silent_one_is_red_above_all_others(
     assert "\x1b[1;31msilent" in shown
     assert shown.index("CPU-4") < shown.index("CPU-1")
     plain = said(command, "devices")
-    assert f"batch {lease.batch_id}, job {lease.jobs[2].id}, " in plain
+    assert re.search(rf"small +{lease.batch_id} +{lease.jobs[2].id} ", plain)
     assert "for 2 h 0" in plain
 
 

@@ -128,6 +128,25 @@ def test_a_trainer_that_is_heard_of_keeps_its_training(engine: Engine) -> None:
     assert taken_back(engine) == {}
 
 
+def test_a_trainer_says_how_far_it_is_and_the_next_one_begins_anew(engine: Engine) -> None:
+    training_id = asked(engine)
+    first = started(engine, training_id)
+    for share, stored_share in ((None, None), (0.25, 0.25), (None, 0.25)):
+        with engine.begin() as connection:
+            assert trainings.beat(connection, first, progress=share)
+            assert trainings.read(connection, training_id)["progress"] == stored_share
+    silent(engine)
+    taken_back(engine)
+    second = started(engine, training_id)
+    with engine.begin() as connection:
+        assert not trainings.beat(connection, first, progress=0.9)
+        assert trainings.read(connection, training_id)["progress"] is None
+        assert trainings.beat(connection, second, progress=0.5)
+        found = trainings.read(connection, training_id)
+    assert found["progress"] == 0.5
+    assert found["running_s"] >= 0
+
+
 def test_a_trainer_that_comes_back_after_another_took_over_changes_nothing(engine: Engine) -> None:
     training_id = asked(engine)
     first = started(engine, training_id)

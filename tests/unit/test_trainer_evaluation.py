@@ -17,6 +17,7 @@ from trainer.folds import HEADLINE, Splits, by_device, by_kernel, by_m, by_nk, b
 from trainer.forest import ForestSettings
 from trainer.model.predictor import CLAIM
 from trainer.plots import HeldOutRows, importance_plot, plots
+from trainer.progress import Progress
 from trainer.table import configurations
 
 SMALL = ForestSettings(trees=20)
@@ -217,3 +218,26 @@ def test_pictures_of_intervals_and_importances_are_drawn_where_there_are_any(
     plots(tmp_path, HeldOutRows("test-device", configured, measured, measured.assign(**bounds)))
     importance_plot(tmp_path, "test-device", {"log2_m": 0.7, "log2_n": 0.3})
     assert {path.name for path in tmp_path.iterdir()} == {*always, "interval_coverage.png", "importance.png"}
+
+
+class Watched(Progress):
+    """Remembers the share after each fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares: list[float] = []
+
+    def fitted(self, rows: int) -> None:
+        super().fitted(rows)
+        assert self.share is not None
+        self.shares.append(self.share)
+
+
+def test_progress_is_the_share_of_rows_that_models_were_fitted_on() -> None:
+    progress = Watched()
+    assert progress.share is None
+    kinds = {HEADLINE: by_shape, "random_rows": by_row}
+    list(evaluate("test-device", CONFIGURED, SMALL, kinds=kinds, progress=progress))
+    sizes = np.cumsum([len(training) for split in kinds.values() for training, _ in split(CONFIGURED)])
+    assert progress.shares == pytest.approx(list(sizes / sizes[-1]))
+    assert progress.shares[-1] == 1
