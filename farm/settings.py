@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from farm.errors import BadSettings
+from farm.names import default_home
 
 PREFIX = "FARM_"
 
@@ -33,20 +34,6 @@ YEAR_S = 365 * 86_400.0
 
 Seconds = Annotated[FiniteFloat, Gt(0), Le(YEAR_S)]
 """A time in seconds."""
-
-
-def default_home() -> Path:
-    """`.farm` of the current folder or of the nearest folder above that has it, as git finds `.git`."""
-    try:
-        here = Path.cwd()
-    except FileNotFoundError:
-        raise BadSettings(
-            problems="FARM_HOME is not set, and the current folder no longer exists. Change to a folder that does."
-        ) from None
-    for folder in (here, *here.parents):
-        if os.path.isdir(folder / ".farm"):  # noqa: PTH112 - unlike Path.is_dir, False where it cannot be read
-            return folder / ".farm"
-    return here / ".farm"
 
 
 def _folder(value: object) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -15,6 +16,7 @@ import typer
 import farm
 from farm.cli import streams
 from farm.cli.commands import LazyGroup
+from farm.cli.completing import silent
 from farm.errors import FarmError, first_line
 
 app = typer.Typer(
@@ -72,7 +74,7 @@ def main() -> None:
 def carry_out(arguments: Sequence[str]) -> NoReturn:
     """Runs a command line and exits. A user's mistake ends with one message and its exit code, never with a traceback."""
     try:
-        with streams.flushed():
+        with silent() if "_FARM_COMPLETE" in os.environ else streams.flushed():
             app(arguments, standalone_mode=True)
     except FarmError as error:
         _say(str(error))

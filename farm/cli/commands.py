@@ -18,6 +18,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from farm.cli.completing import add_completion
+
 MEASURE, FOLLOW, LEARN, OPERATE = "Measure", "Follow and steer", "Learn", "Operate"
 """The panels of `farm --help`."""
 
@@ -121,6 +123,8 @@ def loaded(entry: Entry) -> Any:
         holder.command(entry.name)(target)
     group: Any = typer.main.get_command(holder)
     command = group.commands[entry.name]
+    for words, each in walk(command, (entry.name,)):
+        add_completion(each, words)
     _show_examples(command, f"farm {entry.name}")
     return command
 

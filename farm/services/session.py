@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from farm.db import migrate
 from farm.db.engine import DURABLE, make_engine
+from farm.db.imports import UUID_PREFIX
 from farm.errors import NotThroughTheApi
+from farm.names import remember
 from farm.services import ServiceUrls, prepare_database, services
 from farm.settings import Settings, settings
 
@@ -40,8 +43,33 @@ def session(
             if migrate.current(engine) != migrate.head():
                 prepare_database(current, urls)
             yield Session(current, urls, engine)
+            _remember_names(current, engine)
         finally:
             engine.dispose()
+
+
+_NAMES = text("""
+SELECT ARRAY(SELECT name FROM (SELECT name, max(id) AS newest FROM campaigns GROUP BY name) c ORDER BY newest DESC LIMIT 500),
+    ARRAY(SELECT uuid FROM devices WHERE vanished_at IS NULL AND uuid NOT LIKE :imported ORDER BY id DESC LIMIT 500),
+    ARRAY(SELECT type FROM devices GROUP BY type ORDER BY max(id) DESC LIMIT 500),
+    ARRAY(SELECT device_type FROM trainings WHERE state = 'done' GROUP BY device_type ORDER BY max(id) DESC LIMIT 500)
+""")
+
+
+def _remember_names(current: Settings, engine: Engine) -> None:
+    """Leaves the names that shell completion offers. A database that does not answer any more is not waited for."""
+    if not current.home.is_dir():
+        return
+    try:
+        with engine.connect() as connection:
+            campaigns, uuids, types, trained = connection.execute(_NAMES, {"imported": f"{UUID_PREFIX}%"}).one()
+    except SQLAlchemyError:
+        return
+    url = None if current.database_url is None else current.database_url.get_secret_value()
+    from farm.registry import model_name
+
+    models = [model_name(device_type) for device_type in trained]
+    remember(current.home, url, {"campaigns": campaigns, "devices": uuids, "types": types, "models": models})
 
 
 def require_own(current: Settings) -> None:

@@ -1,0 +1,128 @@
+"""What the shell completes: names of campaigns, devices, types, models, kernel families and recordings.
+
+A completion answers at once or not at all: names come from the file that earlier commands left (`farm.names`), or from
+the API that FARM_API_URL names, in `SECONDS`. It starts no service, and whatever goes wrong completes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from typer import core
+
+from farm.names import default_home, recall
+
+SECONDS = 1.0
+"""How long the API may take."""
+
+COMPLETED = {
+    "campaign": "campaigns",
+    "device": "devices",
+    "which": "devices",
+    "device_type": "types",
+    "device_types": "types",
+    "sides": "types",
+    "family": "families",
+    "families": "families",
+    "models name": "models",
+    "dataset": "recordings",
+}
+"""Parameter of a command, behind its group where it means something else elsewhere -> what it takes."""
+
+
+def add_completion(command: Any, words: Sequence[str]) -> None:
+    """Gives the parameters of a command their completions; those of an enumeration have theirs from Typer."""
+    for parameter in command.params:
+        kind = COMPLETED.get(f"{words[0]} {parameter.name}") or COMPLETED.get(parameter.name)
+        if kind is not None:
+            parameter.shell_complete = _completion(kind)
+
+
+def _completion(kind: str) -> Callable[[Any, str], list[Any]]:
+    def complete(context: Any, incomplete: str) -> list[Any]:
+        item: Any = core.CompletionItem  # type: ignore[attr-defined]
+        return [item(name) for name in names_of(kind) if name.startswith(incomplete)]
+
+    return complete
+
+
+def names_of(kind: str) -> Sequence[str]:
+    """The names of that kind. Never raises, and prints nothing."""
+    try:
+        if kind == "families":
+            from farm.kernels.families import FAMILIES
+
+            return list(FAMILIES)
+        if kind == "recordings":
+            return _recordings()
+        if url := os.environ.get("FARM_API_URL"):
+            with _in_time(SECONDS):
+                return _of_api(url, kind)
+        home = Path(os.environ.get("FARM_HOME") or default_home())
+        return recall(home, os.environ.get("FARM_DATABASE_URL") or None).get(kind, [])
+    except Exception:
+        return []
+
+
+def _recordings() -> list[str]:
+    """The recordings that the farm is shipped with, without the sentinels that were measured beside them."""
+    folder = Path(__file__).parents[2] / "examples" / "datasets"
+    return sorted(path.stem for path in folder.glob("*.parquet") if not path.stem.endswith("-sentinels"))
+
+
+def _of_api(url: str, kind: str) -> list[str]:
+    path, field = {
+        "campaigns": ("campaigns?limit=500", "name"),
+        "devices": ("devices/names", "uuids"),
+        "types": ("devices/names", "types"),
+        "models": ("models", "name"),
+    }[kind]
+    from urllib.request import Request, urlopen
+
+    if not url.startswith(("http://", "https://")):
+        return []
+    request = Request(f"{url.rstrip('/')}/api/v1/{path}", headers={"Accept": "application/json"})
+    if token := os.environ.get("FARM_API_TOKEN"):
+        request.add_header("Authorization", f"Bearer {token}")
+    with urlopen(request, timeout=SECONDS) as answer:
+        found = json.load(answer)
+    names = found[field] if isinstance(found, dict) else [row[field] for row in found]
+    return list(dict.fromkeys(str(name) for name in names))
+
+
+@contextmanager
+def _in_time(seconds: float) -> Iterator[None]:
+    """Raises `TimeoutError` inside after that long: the time limit of a socket is for each read, not for the whole."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Inside, nothing reaches standard error, and an error ends the process as if there were nothing to complete."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # noqa: PTH123
+        try:
+            yield
+        except Exception:
+            sys.exit(0)
