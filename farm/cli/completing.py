@@ -49,8 +49,8 @@ def add_completion(command: Any, words: Sequence[str]) -> None:
 
 def _completion(kind: str) -> Callable[[Any, str], list[Any]]:
     def complete(context: Any, incomplete: str) -> list[Any]:
-        item: Any = core.CompletionItem  # type: ignore[attr-defined]
-        return [item(name) for name in names_of(kind) if name.startswith(incomplete)]
+        typer_core: Any = core  # it imports the class without exporting it
+        return [typer_core.CompletionItem(name) for name in names_of(kind) if name.startswith(incomplete)]
 
     return complete
 
