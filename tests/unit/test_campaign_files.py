@@ -46,8 +46,9 @@ def read(write):
 
 
 @pytest.fixture
-def problems_of(write):
-    """The lines of the error, without the path that each begins with."""
+def problems_of(write, monkeypatch):
+    """All lines of the error, without the path that each begins with."""
+    monkeypatch.setattr("farm.texts.MAX_LISTED", 1000)
 
     def of_text(text: str | bytes) -> list[str]:
         path = write(text)
