@@ -588,6 +588,7 @@ import sys
 from pathlib import Path
 from farm.services import binaries, cluster
 account = cluster.account_for_postgres()
+print("ready", flush=True)
 sys.stdin.readline()
 print(binaries.copied_for(account, binaries.postgres_of_wheel(), Path(sys.argv[1])).postgres.stat().st_ino)
 """
@@ -605,7 +606,14 @@ def test_of_processes_that_copy_the_binaries_at_once_one_does(folder: Path) -> N
         )
         for _ in range(3)
     ]
-    made = {process.communicate("go\n", timeout=240)[0] for process in copying}
+    for process in copying:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in copying:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    made = {process.communicate(timeout=240)[0] for process in copying}
     assert len(made) == 1
     assert [process.returncode for process in copying] == [0, 0, 0]
 
