@@ -22,7 +22,8 @@ from rich.text import Text
 
 from farm.cli.commands import COMMANDS
 from farm.errors import BadSettings
-from farm.settings import default_home, settings
+from farm.names import default_home
+from farm.settings import settings
 
 WORKING = ("run", "up")
 """Commands that start workers, which FARM_DEVICES is about."""
