@@ -45,7 +45,7 @@ class Document(BaseModel):
     """
 
     # Validators are built when a document is first made: a command makes few of all that its imports define.
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 @dataclass(frozen=True)

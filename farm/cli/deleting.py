@@ -236,12 +236,14 @@ def vacuum(
     if age > deletions.LONGEST_SECONDS:
         raise BadInput(detail=f"--older-than {older_than} is more than a hundred years.")
     request = VacuumRequest(older_than_s=age, dry_run=True)
+    listed = False
     with farm_of(settings()) as farm:
         found = farm.ask(deletions.vacuum, request)
         if found.removed and not dry_run:
             if not yes:
-                if not as_json:
+                if sys.stdin.isatty() and not as_json:
                     _print_lines(found.removed)
+                    listed = True
                 _confirm(f"Remove {len(found.removed)} deletions for good?")
             found = farm.ask(deletions.vacuum, request.model_copy(update={"dry_run": False}))
     if as_json:
@@ -249,6 +251,7 @@ def vacuum(
     elif not found.removed:
         console.print(f"Nothing was deleted {older_than} ago or earlier.", markup=False)
     else:
-        _print_lines(found.removed)
+        if not listed:
+            _print_lines(found.removed)
         kernels = f", and {found.kernels:,} kernels that nothing else uses" if found.kernels else ""
         console.print(f"{'Would remove' if found.dry_run else 'Removed'} the above for good{kernels}.")

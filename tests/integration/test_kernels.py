@@ -706,12 +706,12 @@ def test_people_are_told_what_is_waited_for_and_who_would_build_it(
 
 def test_a_run_that_nobody_can_build_for_ends_and_says_so(engine: Engine, stored: Stored, database_url: str) -> None:
     opened = Session(Settings(), ServiceUrls(database_url, None, "sqlite://"), engine)
-    with pytest.raises(NoBuilder, match="12 jobs need 2 kernels"):
-        _require_builder(opened, stored.campaign_id, builds=False)
-    _require_builder(opened, stored.campaign_id, builds=True)
     with engine.begin() as connection:
+        with pytest.raises(NoBuilder, match="12 jobs need 2 kernels"):
+            _require_builder(opened, connection, stored.campaign_id, builds=False)
+        _require_builder(opened, connection, stored.campaign_id, builds=True)
         kernels.announce(connection, "elsewhere", versions=BUILT_WITH, slots=1)
-    _require_builder(opened, stored.campaign_id, builds=False)
+        _require_builder(opened, connection, stored.campaign_id, builds=False)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cutlass_library") is None, reason="the extra build is not installed")
