@@ -212,7 +212,7 @@ def _outcome(
     facts: TableFacts, metrics: MetricsByFold, model: ModelInfo, began: float, *, reused: bool
 ) -> TrainingOutcome:
     return TrainingOutcome(
-        **asdict(facts),
+        **{**asdict(facts), "conditions": facts.conditions.to_json()},
         metrics={kind: {target: dict(found) for target, found in each.items()} for kind, each in metrics.items()},
         run_id=model.run_id or "",
         experiment=EXPERIMENT,

@@ -38,7 +38,7 @@ class Entry:
 
 
 COMMANDS = (
-    Entry("run", "run:run", MEASURE, "Measure a campaign here, train, register, pull the champion back where there is one, and report."),
+    Entry("run", "run:run", MEASURE, "Measure a campaign here, train and register a model, predict a shape that was held out, and report."),
     Entry("replay", "replay:replay", MEASURE, "Replay what other devices measured: no GPU is needed. Without a name: the datasets that there are."),
     Entry("submit", "campaigns:submit", MEASURE, "Submit a campaign. The same file twice is the same campaign: nothing is measured again, but with --again."),
     Entry("measure", "measure:measure", MEASURE, "Measure one configuration on one device of this host, alone. It needs no services and stores nothing."),

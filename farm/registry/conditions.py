@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 TAG = "conditions"
 """The tag of a model version that holds its conditions as JSON."""
@@ -81,6 +82,10 @@ class Conditions:
     measured_until: str | None = None
     # Rows of an import whose file has no dates.
     undated_rows: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.to_tag())
+        return found
 
     def to_tag(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))

@@ -346,7 +346,7 @@ def test_status_says_what_runs_where_how_fast_and_what_went_wrong(
     assert (row["state"], row["stuck_jobs"], row["counts"]) == ("active", 0, found["counts"])
     assert row["jobs_per_minute"] is not None
     assert row["seconds_left"] is not None
-    assert re.search(r"small +active +12 +33\.3% ", overview)
+    assert re.search(r"small +active, 1 dead +12 +33\.3% ", overview)
     assert re.search(r"\d (s|min \d\d s) ", overview)
 
 

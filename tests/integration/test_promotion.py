@@ -99,7 +99,7 @@ def test_a_model_of_shuffled_measurements_never_becomes_champion(uri: str) -> No
     first = train(uri, shuffled())
     assert (first.alias, registry.model_info(uri, DEVICE_TYPE, "1").sound) == ("challenger", False)
     assert "knows no kernels" in first.decision
-    with pytest.raises(NoSuchModel, match=r"version or alias champion. Known: version 1 = challenger"):
+    with pytest.raises(NoSuchModel, match=r"version or alias champion. It has: version 1 = challenger"):
         registry.pull(uri, DEVICE_TYPE)
     train(uri)
     assert train(uri, shuffled(MORE)).alias == "challenger"
