@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING
 
 from farm.api.pulled import PulledModels
-from farm.services.session import Session, session
 from farm.settings import Settings
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from farm.services.session import Session
 
 
 class Access:
@@ -29,6 +32,9 @@ class Access:
 
     @cached_property
     def session(self) -> Session:
+        # Imported here: SQLAlchemy takes longer to import than a question to a model takes.
+        from farm.services.session import session
+
         return self._stack.enter_context(session())
 
     def on_behalf_of(self, who: str) -> Access:

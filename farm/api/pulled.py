@@ -35,7 +35,7 @@ class PulledModels:
         key = (info.name, info.version)
         with self._lock:
             if key not in self._held:
-                self._held[key] = registry.pull(self._uri, *key)
+                self._held[key] = registry.answerer(self._uri, info)
             self._held.move_to_end(key)
             while len(self._held) > MOST:
                 self._held.popitem(last=False)

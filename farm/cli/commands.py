@@ -57,7 +57,7 @@ COMMANDS = (
     Entry("pause", "campaigns:pause", FOLLOW, "Pause a campaign: no further job of it starts until farm resume. What is in hand still lands."),
     Entry("resume", "campaigns:resume", FOLLOW, "Go on with a campaign that was paused."),
     Entry("cancel", "campaigns:cancel", FOLLOW, "Cancel a campaign: nothing more of it is measured. Its results stay; submitting it again goes on with it."),
-    Entry("train", "models:train", LEARN, "Train a model per device type, evaluate it on shapes held out, and register it; the better one is champion."),
+    Entry("train", "train:train", LEARN, "Train a model per device type, evaluate it on shapes held out, and register it; the better one is champion."),
     Entry("predict", "models:predict", LEARN, "Predict time, power, energy and TFLOP/s with the registered model of a device type."),
     Entry("recommend", "recommend:recommend", LEARN, "Rank the kernels that were measured and that a card can run for a problem, with the model of its type: the best first."),
     Entry("models", "models:app", LEARN, "The registered models."),

@@ -15,10 +15,10 @@ from farm import registry
 from farm.campaign import load
 from farm.cli.campaigns import AgainOption, CampaignIncomplete, FileArgument, direct, repeated, store
 from farm.cli.hints import print_next
-from farm.cli.models import print_outcomes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
 from farm.cli.progress import follow
 from farm.cli.tables import Column, Table
+from farm.cli.train import print_outcomes
 from farm.cli.training import train_types
 from farm.db import devices, kernels, trainings
 from farm.devices import host_name

@@ -9,11 +9,11 @@ import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from farm.errors import MlflowMissing, RegistryUnreachable
+from farm.registry.local import sqlite_file
 
 CONNECT_SECONDS = 5.0
 """How long a registry server may take to accept a connection."""
@@ -81,13 +81,9 @@ def registry_client(uri: str) -> Iterator[Any]:
         raise RegistryUnreachable(url=_without_password(uri), why=first_line(error)) from error
 
 
-def _sqlite_file(uri: str) -> Path | None:
-    return Path(urlsplit(uri).path.removeprefix("/")) if uri.startswith("sqlite:") else None
-
-
 def has_been_used(uri: str) -> bool:
     """False for a local store that nothing was written to yet: reading it would create it, at the cost of seconds."""
-    file = _sqlite_file(uri)
+    file = sqlite_file(uri)
     return file is None or file.exists()
 
 

@@ -7,11 +7,7 @@ from different things, so a fold that leaks contradicts itself, today and whenev
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,6 +19,7 @@ from farm.kernels import Configuration
 from farm.registry.client import registry_client
 from farm.registry.models import OUTPUTS, ModelInfo, pull
 from farm.registry.predictions import predict_table, raw_columns
+from farm.registry.stored_code import predictor_module
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +84,7 @@ class HeldOut:
         return predicted
 
     def _model(self, fold: int) -> Any:
-        return _predictor_module(self._folder / "code").Predictor.load(fold_folder(self._folder, fold))
+        return predictor_module(self._folder / "code").Predictor.load(fold_folder(self._folder, fold))
 
 
 def answers(ask: Callable[[pd.DataFrame], pd.DataFrame], rows: pd.DataFrame) -> pd.DataFrame:
@@ -133,24 +130,3 @@ def predict_held_out(uri: str, model: ModelInfo, configuration: Configuration) -
             predicted = answers(partial(predict_table, pull(uri, model.name, model.version)), row)
     runtime_ms = float(predicted["runtime_ms"].iloc[0])
     return runtime_ms if runtime_ms > 0 else None
-
-
-def _predictor_module(folder: Path) -> Any:
-    """The module `predictor` of the package in that folder, under a name made of its content.
-
-    As a registered model loads it: see `trainer/model/gemm_forest.py`, which has to do without this package.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    name = f"gemm_held_out_{digest.hexdigest()[:16]}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        if spec is None or spec.loader is None:
-            raise ImportError(f"the code of the models is missing: {folder}")
-        package = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(package)
-        sys.modules[name] = package
-    return importlib.import_module(f"{name}.predictor")

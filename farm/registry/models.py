@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,6 +16,8 @@ from farm.errors import BadInput, NoSuchModel, NoSuchVersion
 from farm.registry import conditions, verdict
 from farm.registry.client import first_line, has_been_used, load_pyfunc, mlflow_warnings_ignored, registry_client
 from farm.registry.conditions import Conditions
+from farm.registry.direct import DirectModel
+from farm.registry.local import files_in_folder, versions_in_file
 from farm.registry.verdict import Verdict
 
 OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
@@ -82,13 +84,17 @@ def list_models(uri: str) -> list[ModelInfo]:
     """Every version of every model of the farm, by name and newest first."""
     if not has_been_used(uri):
         return []
-    with registry_client(uri) as client:
-        found = [
-            _info(version, aliases)
-            for name, aliases in _models(client).items()
-            for version in _pages(client.search_model_versions, filter_string=f"name = '{name}'")
-            if DELETED_TAG not in version.tags
-        ]
+    in_file = versions_in_file(uri, prefix=PREFIX)
+    if in_file is not None:
+        found = [_info(version, version.aliases) for version in in_file if DELETED_TAG not in version.tags]
+    else:
+        with registry_client(uri) as client:
+            found = [
+                _info(version, aliases.get(str(version.version), ()))
+                for name, aliases in _models(client).items()
+                for version in _pages(client.search_model_versions, filter_string=f"name = '{name}'")
+                if DELETED_TAG not in version.tags
+            ]
     return sorted(found, key=lambda model: (model.name, -int(model.version)))
 
 
@@ -141,6 +147,17 @@ def pull(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> Any:
     model = model_info(uri, name, alias_or_version)
     with registry_client(uri) as client, mlflow_warnings_ignored():
         return load_pyfunc().load_model(_fetch(client, uri, model, None))
+
+
+def answerer(uri: str, model: ModelInfo) -> Any:
+    """A version to ask with `predict`, `predict_table` and `recommend`, loaded without MLflow where that is possible."""
+
+    def pulled() -> Any:
+        return pull(uri, model.name, model.version)
+
+    folder = files_in_folder(uri, model.name, model.version)
+    direct = None if folder is None else DirectModel.load(folder, pulled)
+    return pulled() if direct is None else direct
 
 
 def download(uri: str, name: str, alias_or_version: str | int = CHAMPION, *, to: Path) -> Path:
@@ -206,7 +223,7 @@ def _pages(search: Any, **arguments: Any) -> Iterator[Any]:
             return
 
 
-def _info(version: Any, aliases: dict[str, list[str]]) -> ModelInfo:
+def _info(version: Any, aliases: Sequence[str]) -> ModelInfo:
     tags = version.tags
 
     def number(tag: str) -> float | None:
@@ -219,7 +236,7 @@ def _info(version: Any, aliases: dict[str, list[str]]) -> ModelInfo:
         name=version.name,
         version=str(version.version),
         device_type=tags.get("device_type", version.name.removeprefix(PREFIX)),
-        aliases=tuple(sorted(aliases.get(str(version.version), ()))),
+        aliases=tuple(sorted(aliases)),
         created_at=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC),
         run_id=version.run_id or None,
         rows=whole("rows"),

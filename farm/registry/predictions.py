@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import BadInput, MissingColumns, NotPredictable
 from farm.kernels import Configuration
 from farm.registry.client import first_line, load_mlflow
+from farm.registry.direct import DirectModel
 from farm.registry.models import OUTPUTS
 
 if TYPE_CHECKING:
@@ -54,12 +55,17 @@ def predict(model: Any, configurations: Sequence[Configuration]) -> list[Predict
     """What a pulled model says of each configuration. Raises `NotPredictable`, naming what the model knows."""
     if not configurations:
         return []
-    import pandas as pd
+    rows = [raw_columns(each) for each in configurations]
+    if isinstance(model, DirectModel):
+        columns = model.answers(rows)
+        outputs = [{name: columns[name][i] for name in ANSWERS if name in columns} for i in range(len(rows))]
+    else:
+        import pandas as pd
 
-    outputs = _ask(model, pd.DataFrame.from_records([raw_columns(each) for each in configurations]))
+        outputs = _ask(model, pd.DataFrame.from_records(rows)).to_dict("records")
     return [
         Prediction(configuration=each.canonical, **_without_gaps(row))
-        for each, row in zip(configurations, outputs.to_dict("records"), strict=True)
+        for each, row in zip(configurations, outputs, strict=True)
     ]
 
 
@@ -69,6 +75,8 @@ def predict_table(model: Any, table: pd.DataFrame, *, path: str = "the table") -
     Kernel parameters may be columns of their own, or one column `parameters` of JSON text as in exported results.
     Raises `MissingColumns`, and `NotPredictable` for values that the model has not learned.
     """
+    if isinstance(model, DirectModel):
+        model = model.pulled
     schema = model.metadata.get_input_schema()
     wide = _spread_parameters(table, path)
     missing = [name for name in schema.required_input_names() if name not in wide]

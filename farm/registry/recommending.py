@@ -14,6 +14,7 @@ from farm.errors import BadInput, NotPredictable
 from farm.gemm import Problem
 from farm.gpus import traits_of_type
 from farm.kernels import Configuration, Kernel
+from farm.registry.direct import metadata_of
 from farm.registry.predictions import Prediction, predict
 
 MOST_CANDIDATES = 200_000
@@ -75,7 +76,7 @@ def recommend(
     values. Of many kernels that a model is unsure of, the first is likely one that it is wrong about. Raises `NotPredictable` where the model knows no
     such problem, where no kernel is left, and where it has not learned what the objective needs.
     """
-    metadata = model.metadata.metadata or {}
+    metadata = metadata_of(model)
     known = metadata.get("families")
     if known is None:
         raise NotPredictable(why="this model does not say which kernels it knows; train it again")

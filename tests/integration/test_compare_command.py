@@ -21,7 +21,7 @@ from test_searches import fold, measure, wanted
 
 import farm
 from farm.campaign import Campaign
-from farm.cli.models import nothing_to_learn_from
+from farm.cli.train import nothing_to_learn_from
 from farm.compare import reading
 from farm.compare.comparing import Comparison, compare
 from farm.compare.gathering import Question

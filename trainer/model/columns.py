@@ -7,13 +7,16 @@ nothing where the family has no such parameter.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REQUIRED = ("m", "n", "k", "ab", "family")
 WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta")
@@ -58,6 +61,8 @@ class Text:
         if len(columns[0].codes) == 1:
             return _single(":".join(column.values[column.codes[0]] for column in columns))
         widths = tuple(max(1, len(column.values)) for column in columns)
+        import pandas as pd
+
         codes, found = pd.factorize(np.ravel_multi_index(tuple(column.codes for column in columns), widths))
         parts = (
             [column.values[index] for index in picked.tolist()]
@@ -69,6 +74,12 @@ class Text:
 def _single(value: str) -> Text:
     """A column of one row."""
     return Text(np.zeros(1, "intp"), (value,))
+
+
+def is_table(frame: Mapping[str, Any] | pd.DataFrame) -> TypeGuard[pd.DataFrame]:
+    """Whether it is a table of pandas, which is not imported to find out: whoever has one has imported it."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(frame, pandas.DataFrame)
 
 
 def stacked(columns: Sequence[Any], rows: int) -> Floats:
@@ -262,7 +273,7 @@ class Vocabulary:
         if missing:
             raise ValueError(f"the columns {', '.join(missing)} are missing; the model needs {', '.join(REQUIRED)}")
         labels = _labels(frame)
-        if isinstance(frame, pd.DataFrame) and len(frame) == 1:
+        if is_table(frame) and len(frame) == 1:
             # A single value of a table takes as long to get as a column of it; the whole row takes a fifth of all of them.
             frame = {str(name): [value] for name, value in zip(frame, frame.to_numpy(object)[0], strict=True)}
         texts = {name: _text(frame, name, labels, None) for name in ("ab", "family")}
@@ -331,7 +342,7 @@ _KEY = 0x9E3779B97F4A7C15
 
 def _labels(frame: Mapping[str, Any] | pd.DataFrame) -> Any:
     """What rows are called in messages; as many as there are."""
-    return frame.index if isinstance(frame, pd.DataFrame) else range(len(frame["m"]))
+    return frame.index if is_table(frame) else range(len(frame["m"]))
 
 
 def _given(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any) -> Any:
@@ -347,6 +358,8 @@ def _number(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any) -> 
     given = np.asarray(_given(frame, name, labels))
     if given.dtype.kind in "iuf":
         return given
+    import pandas as pd
+
     parsed: Any = pd.to_numeric(pd.Series(given), errors="coerce")
     values: Floats = parsed.to_numpy("float64", na_value=np.nan)
     _refuse((np.isnan(values) & ~pd.isna(given))[None], frame, [name], labels, "a finite number")
@@ -368,10 +381,12 @@ def _text(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any, defau
             raise ValueError(f"row {labels[0]}: {name} is missing")
         return default
     given = _given(frame, name, labels)
-    if not isinstance(given, pd.Series):
+    if not is_table(frame):
         given = np.asarray(given, dtype=object)
         if len(given) == 1 and isinstance(given[0], str):
             return _single(str(given[0]))  # a tenth of the time that the general way takes
+    import pandas as pd
+
     codes, found = pd.factorize(given)
     values = tuple(str(value) for value in found)
     gaps = codes < 0

@@ -7,15 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from .card import Card
-from .columns import OUTPUTS, Configurations, Floats, Vocabulary, stacked
+from .columns import OUTPUTS, Configurations, Floats, Vocabulary, is_table, stacked
 from .features import Seen, see
 from .trees import Grove, Trees
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INTERFACE = 1
+"""Of `Predictor.load`, `Predictor.predicted` and `Vocabulary.raw_columns`, for programs that ask a model without MLflow."""
 
 FORMAT = 3
 """Of `model.json` and the arrays beside it."""
@@ -87,8 +92,10 @@ class Predictor:
 
     def predict(self, frame: Mapping[str, Any] | pd.DataFrame) -> pd.DataFrame:
         """`OUTPUTS`, `BOUNDS` and `OUTSIDE` of each row, as `predicted` gives them; the index is that of the frame."""
+        import pandas as pd
+
         found = pd.DataFrame(self.predicted(frame))
-        if isinstance(frame, pd.DataFrame):
+        if is_table(frame):
             found.index = frame.index
         return found
 
