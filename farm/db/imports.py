@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from sqlalchemy.exc import DBAPIError
 
 from farm.db.measurements import cursor_of
 from farm.db.states import DeviceState
-from farm.db.tables import Measurement as MeasurementTable
 from farm.devices import DeviceIdentity
 from farm.errors import ImportNotAllowed, RowNotImported, first_line
 from farm.kernels import Configuration
@@ -121,12 +121,18 @@ def stage(connection: Connection, rows: Iterable[ImportedRow], *, path: Path) ->
         raise _translated(connection, error, path, numbers) from error
 
 
-_POSITIVE = frozenset(
-    found[1]
-    for constraint in MeasurementTable.metadata.tables["measurements"].constraints
-    if isinstance(constraint, CheckConstraint) and (found := re.fullmatch(r"(\w+) > 0", str(constraint.sqltext)))
-)
-"""Columns that must be above 0, from the constraints of the table."""
+@cache
+def _positive() -> frozenset[str]:
+    """Columns that must be above 0, from the constraints of the table."""
+    # Imported here: every program imports this module, and the ORM is a tenth of what it would import.
+    from farm.db.tables import Measurement as MeasurementTable
+
+    return frozenset(
+        found[1]
+        for constraint in MeasurementTable.metadata.tables["measurements"].constraints
+        if isinstance(constraint, CheckConstraint) and (found := re.fullmatch(r"(\w+) > 0", str(constraint.sqltext)))
+    )
+
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 """Characters that Postgres stores neither in text nor in JSON: the zero character, and halves of surrogate pairs."""
@@ -138,7 +144,7 @@ def why_not_storable(measurement: Measurement) -> str | None:
         value = getattr(measurement, name)
         if value is None:
             continue
-        if name in _POSITIVE and not value > 0:
+        if name in _positive() and not value > 0:
             return f"{name} is {value!r}, and must be above 0"
         if isinstance(value, (str, dict)) and (found := unstorable(value)) is not None:
             return f"{name} holds {found}"

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         CHAMPION,
         ERRORS,
         OUTPUTS,
-        PREFIX,
         ModelInfo,
         answerer,
         answering_model,
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
         download,
         list_models,
         model_info,
-        model_name,
         packed,
         pull,
         unpack,
     )
+    from farm.registry.naming import PREFIX, model_name
     from farm.registry.predictions import (
         ANSWERS,
         Prediction,
@@ -111,7 +110,6 @@ __getattr__ = names_of(
             "CHAMPION",
             "ERRORS",
             "OUTPUTS",
-            "PREFIX",
             "ModelInfo",
             "answerer",
             "answering_model",
@@ -119,10 +117,13 @@ __getattr__ = names_of(
             "download",
             "list_models",
             "model_info",
-            "model_name",
             "packed",
             "pull",
             "unpack",
+        ),
+        "naming": (
+            "PREFIX",
+            "model_name",
         ),
         "predictions": (
             "ANSWERS",

@@ -21,8 +21,8 @@ from farm.registry.models import (
     every_version,
     list_models,
     model_info,
-    model_name,
 )
+from farm.registry.naming import model_name
 from farm.registry.promotions import crown, crowned_before
 
 

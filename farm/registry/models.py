@@ -18,6 +18,7 @@ from farm.registry.client import first_line, has_been_used, load_pyfunc, mlflow_
 from farm.registry.conditions import Conditions
 from farm.registry.direct import DirectModel
 from farm.registry.local import files_in_folder, versions_in_file
+from farm.registry.naming import PREFIX, model_name
 from farm.registry.verdict import Verdict
 
 OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
@@ -26,7 +27,6 @@ OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
 ERRORS = {"median_error_pct": "median error %", "mean_error_pct": "mean %", "p90_error_pct": "90th percentile %"}
 """Of the numbers of a target those that people are shown, and what they are called."""
 
-PREFIX = "gemm-forest-"
 CHAMPION = "champion"
 """The alias of the version that other programs pull."""
 
@@ -73,11 +73,6 @@ class ModelInfo:
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "created_at": self.created_at.isoformat()}
-
-
-def model_name(device_type: str) -> str:
-    """The registered name of a device type's model; a name that already has that form stays as it is."""
-    return device_type if device_type.startswith(PREFIX) else PREFIX + device_type
 
 
 def list_models(uri: str) -> list[ModelInfo]:

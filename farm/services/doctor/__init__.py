@@ -6,6 +6,7 @@ A check starts no service and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from farm.services.doctor.check import Check, State
 from farm.services.doctor.machine import (
@@ -49,4 +50,6 @@ def examine(settings: Settings) -> list[Check]:
         check_limits,
         check_stack,
     ]
-    return [check(settings) for check in checks]
+    # At once: most of the time goes into waiting for programs, and for MLflow's import in a process of its own.
+    with ThreadPoolExecutor(max_workers=len(checks)) as pool:
+        return [done.result() for done in [pool.submit(check, settings) for check in checks]]

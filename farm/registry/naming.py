@@ -1,0 +1,10 @@
+"""The names of registered models. It imports nothing: every command needs them for shell completion."""
+
+from __future__ import annotations
+
+PREFIX = "gemm-forest-"
+
+
+def model_name(device_type: str) -> str:
+    """The registered name of a device type's model; a name that already has that form stays as it is."""
+    return device_type if device_type.startswith(PREFIX) else PREFIX + device_type
