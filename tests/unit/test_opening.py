@@ -111,6 +111,7 @@ def test_a_server_that_ended_or_does_not_answer_is_passed_over(tmp_path: Path, p
 
 
 def test_a_home_that_cannot_be_written_is_served_all_the_same(tmp_path: Path) -> None:
-    (tmp_path / ".farm").write_text("a file")
+    (tmp_path / ".farm").mkdir()
+    (tmp_path / ".farm" / "run").write_text("a file where the folder of notes would be")
     with announced(home_of(tmp_path), "http://127.0.0.1:1"):
         assert served_url(home_of(tmp_path)) is None
