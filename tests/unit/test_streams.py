@@ -15,7 +15,7 @@ from commands import NOWHERE
 
 from farm.cli.streams import REPLACE, in_ascii
 
-LINES = 20_000
+LINES = 4_000
 PROGRAM = f"""
 import sys, typer
 from farm.cli import app as farm_app, main
