@@ -779,7 +779,7 @@ _EXPIRE = text("UPDATE batches SET lease_expires_at = clock_timestamp() - interv
 @cache
 def farm_settings(**changes: Any) -> Settings:
     """Settings under which sizes and silence do not depend on how fast this runs."""
-    return Settings(batch_seconds=1e12, silent_after_seconds=LONG, **changes)
+    return Settings(batch_seconds=1e7, silent_after_seconds=LONG, **changes)
 
 
 _EMPTY = text("""
