@@ -1,10 +1,10 @@
 """How long do commands take to start, and how much memory does a farm of four devices hold?
 
-    python benchmarks/start_up.py [--before PYTHON] [--repetitions 7] [--no-memory] [--no-model]
+    python benchmarks/start_up.py [--before PYTHON] [--repetitions 3] [--no-memory] [--no-model]
 
 Each side is an environment with the farm installed: this one, and with `--before` another one, named by its Python. Each gets a
-farm of its own in a temporary folder: a campaign is measured there, and a model of it trained and asked, unless `--no-model` says
-otherwise. Then each command runs on both sides in turn, so that whatever else the machine does meets both: seconds from start to
+farm of its own in a temporary folder: a small campaign is measured on the CPU there, and a model of it trained and made the
+champion, unless `--no-model` says otherwise. A command that fails ends the benchmark. Then each command runs on both sides in turn, so that whatever else the machine does meets both: seconds from start to
 end, and processor seconds, medians of the repetitions. `completion` is what the shell runs for `farm st<TAB>`, and
 `completion_campaign` for `farm status <TAB>`.
 
@@ -36,8 +36,15 @@ from common import end_like_interrupted, markdown, write
 ROOT = Path(__file__).parent.parent
 RECORDINGS = ("nvidia-h200-paper-tiled", "nvidia-h200-compare-cards", "nvidia-h100-80gb-hbm3-compare-cards")
 DEVICES = ",".join(["cpu", *(f"recorded:{ROOT / 'examples' / 'datasets' / name}.parquet" for name in RECORDINGS)])
-CAMPAIGN = ROOT / "examples" / "campaigns" / "quickstart.yaml"
-SETTLE_SECONDS = 10.0
+CAMPAIGN = {
+    "name": "start-up",
+    "targets": "any",
+    "problems": [{"shapes": [[m, n, 256] for m in (64, 128, 256, 512) for n in (64, 192, 384)], "types": ["f32"]}],
+    "kernels": [{"family": "blas", "threads": [1, 2]}],
+    "measure": {"timing": {"target_rse": 0.05, "max_seconds": 0.05, "warmup_seconds": 0.0}},
+}
+CONFIGURATION = "blas(threads=1) 512x192x256 f32"
+SETTLE_SECONDS = 5.0
 LIVE_SECONDS = 300.0
 MIB = 2**20
 
@@ -50,7 +57,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "devices": ("devices",),
     "doctor": ("doctor",),
     "models": ("models",),
-    "predict": ("predict", "tiled(tile=16) 512x512x512 f32"),
+    "predict": ("predict", CONFIGURATION),
 }
 COMPLETED = {"completion": ("farm st", "1"), "completion_campaign": ("farm status ", "2")}
 """The words on the command line, and which of them is completed, as the bash of a user gives them."""
@@ -81,9 +88,19 @@ class Side:
             words, which = COMPLETED[command]
             more = {"_FARM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": which}
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        self.farm(*COMMANDS[command], check=False, **more)
+        done = self.farm(*COMMANDS[command], check=False, **more)
         wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if done.returncode and command != "doctor":  # it may find something wrong with the machine
+            raise SystemExit(f"farm {command} of {self.name} ended with {done.returncode}: {done.stderr}")
         return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    def train(self) -> None:
+        """Measures the campaign on the CPU and makes the model of it the champion, however busy the machine is."""
+        file = self.home.parent / "start-up.yaml"
+        file.write_text(json.dumps(CAMPAIGN))
+        self.farm("run", str(file), check=False, FARM_DEVICES="cpu")  # 6: no champion
+        (model,) = json.loads(self.farm("models", "--json").stdout)
+        self.farm("models", "promote", model["name"], model["version"], "--force", "--reason", "benchmark")
 
     def processes(self) -> list[psutil.Process]:
         """Those of this farm: they have its home in their environment, or work in a folder of its services."""
@@ -161,7 +178,7 @@ def role_of(process: psutil.Process) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, metavar="PYTHON", help="the Python of an environment to compare with")
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--model", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--busy", action="store_true", help="say in the results that the machine did other work too")
@@ -201,7 +218,7 @@ def run(sides: list[Side], asked: argparse.Namespace) -> tuple[dict[str, Any], d
     memory = {side.name: side.memory() for side in sides} if asked.memory else {}
     for side in sides:
         if asked.model:
-            side.farm("run", str(CAMPAIGN), check=False, FARM_DEVICES="cpu")
+            side.train()
         side.farm("up", "--no-workers", "--no-trainer", "--no-builder")  # so that no command starts Postgres
     chosen = [command for command in COMMANDS if asked.model or command not in NEEDS_MODEL]
     taken: dict[str, dict[str, list[tuple[float, float]]]] = {c: {s.name: [] for s in sides} for c in chosen}

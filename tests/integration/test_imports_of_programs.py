@@ -1,0 +1,61 @@
+"""What commands and programs import: it decides how fast they start and how much memory a farm holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import farm_here
+from imports import farm_alone
+
+from farm.db.campaigns import Stored
+from farm.names import recall
+
+LEARNING = {"mlflow", "pandas", "sklearn", "scipy", "numpy", "matplotlib"}
+WEB_STACK = {"fastapi", "starlette", "uvicorn", "httpx"}
+UNUSED_ANYWHERE = {"sqlalchemy.orm", "alembic", "farm.db.tables"}
+
+
+@pytest.mark.parametrize("arguments", [(), ("small",)], ids=["all", "one"])
+def test_farm_status_imports_no_learning_and_no_web_stack(
+    small: Stored, database_url: str, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    environment = {"FARM_DATABASE_URL": database_url, "FARM_HOME": str(tmp_path / "home")}
+    ran = farm_alone("status", *arguments, environment=environment)
+    assert ran.code == 0, ran.stderr
+    assert "small" in ran.stdout
+    assert ran.packages & {*LEARNING, *WEB_STACK, "celery", "kombu"} == set()
+    assert ran.modules & UNUSED_ANYWHERE == set()
+
+
+@pytest.mark.parametrize(
+    ("program", "never"),
+    [
+        ("workers.process", {*LEARNING, *WEB_STACK, "cupy", "pyarrow"}),
+        ("workers.hosting", {*LEARNING, *WEB_STACK, "celery", "kombu"}),
+        ("workers.builder", {*LEARNING, *WEB_STACK, "cupy", "pyarrow"}),
+        ("trainer.main", {*LEARNING, *WEB_STACK, "pyarrow"}),
+        ("farm.coordinator.__main__", {*LEARNING, *WEB_STACK, "cupy", "pyarrow"}),
+        ("farm.services.supervisor", {*LEARNING, *WEB_STACK, "celery", "kombu"}),
+    ],
+)
+def test_a_program_imports_nothing_that_it_does_not_need_to_wait_for_work(program: str, never: set[str]) -> None:
+    code = f"import json, sys, {program}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    modules = set(json.loads(done.stdout))
+    assert {name.partition(".")[0] for name in modules} & never == set()
+    assert modules & UNUSED_ANYWHERE == set()
+
+
+def test_a_command_that_opened_the_database_leaves_the_names_for_completion(
+    small: Stored, database_url: str, tmp_path: Path
+) -> None:
+    home = tmp_path / ".farm"
+    home.mkdir()
+    assert farm_here(tmp_path, database_url)("status").returncode == 0
+    names = recall(home, database_url)
+    assert (names["campaigns"], names["types"]) == (["small"], ["cpu-test"])
+    assert (home / "names.json").is_file()
