@@ -56,6 +56,7 @@ def predict(model: Any, configurations: Sequence[Configuration]) -> list[Predict
     if not configurations:
         return []
     rows = [raw_columns(each) for each in configurations]
+    outputs: Sequence[Mapping[Any, Any]]
     if isinstance(model, DirectModel):
         columns = model.answers(rows)
         outputs = [{name: columns[name][i] for name in ANSWERS if name in columns} for i in range(len(rows))]
