@@ -36,6 +36,8 @@ class Job:
     solo: bool = False
     # Of its failures, the oldest first.
     kinds: list[str] = field(default_factory=list)
+    # The devices that refused it.
+    refused_by: set[int] = field(default_factory=set)
     # The device that it is to avoid while it waits.
     avoid: int | None = None
     # The devices that measured it.
@@ -76,8 +78,17 @@ class Device:
     id: int
     uuid: str
     type: str
+    # Its backend and traits: devices that are equal in them and in type refuse the same configurations.
+    traits: object = None
     state: str = DeviceState.ACTIVE
     silent: bool = False
+
+    def serves(self, pool: str) -> bool:
+        kind, _, names = pool.partition(":")
+        return self.uuid == names if kind == "device" else self.type in names.split(",")
+
+    def is_like(self, other: Device) -> bool:
+        return (self.type, self.traits) == (other.type, other.traits)
 
     @property
     def queues(self) -> tuple[str, str]:
@@ -145,8 +156,13 @@ class FarmModel:
 
     def fail(self, job: Job, kind: FailureKind, device_id: int | None) -> bool:
         """Counts a failed attempt. Returns whether that was the end of the job."""
-        job.attempts += 1
         job.kinds.append(kind)
+        if kind is FailureKind.INVALID and device_id is not None:
+            job.refused_by.add(device_id)
+            if self._may_be_measured_elsewhere(job):
+                job.avoid = device_id
+                return False
+        job.attempts += 1
         job.solo = job.solo or kind is FailureKind.KILLED
         if kind is FailureKind.INVALID:
             job.state = JobRecord.INVALID
@@ -155,6 +171,17 @@ class FarmModel:
         else:
             job.avoid = device_id
         return job.state != JobRecord.OPEN
+
+    def _may_be_measured_elsewhere(self, job: Job) -> bool:
+        """Whether its pool has a device that is here and is not like one that refused it."""
+        refusers = [self.devices[i] for i in job.refused_by]
+        return any(
+            device.serves(job.pool)
+            and device.state != DeviceState.QUARANTINED
+            and not device.silent
+            and not any(device.is_like(refuser) for refuser in refusers)
+            for device in self.devices.values()
+        )
 
     def release(self, batch: Batch, *, suspect: bool) -> None:
         if suspect and batch.current is not None:

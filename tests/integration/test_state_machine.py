@@ -686,7 +686,9 @@ class FarmMachine(RuleBasedStateMachine):
         with self.transaction(dies=dies) as connection:
             device_id = devices.register(connection, host="here", host_facts={}, device=identity)
         if not dies:
-            self.model.devices[device_id] = Device(device_id, identity.uuid, identity.type)
+            self.model.devices[device_id] = Device(
+                device_id, identity.uuid, identity.type, (identity.backend, identity.traits)
+            )
 
     # --- time ---
 
