@@ -67,7 +67,7 @@ class VacuumRequest(Document):
     """What to remove for good."""
 
     older_than_s: float = Field(
-        default=KEPT_SECONDS, ge=0, le=LONGEST_SECONDS, description="only what was deleted this long ago"
+        default=KEPT_SECONDS, strict=True, ge=0, le=LONGEST_SECONDS, description="only what was deleted this long ago"
     )
     dry_run: bool = Field(default=False, strict=True, description="only say what would go")
 

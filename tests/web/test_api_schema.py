@@ -55,7 +55,11 @@ def test_every_operation_answers_as_it_is_described(
         made = tokens.create(connection, "ann", Role.OPERATE, by="test")
     variables = {"MLFLOW_TRACKING_URI": api_access_with_model.settings.tracking_uri}
     with serving(tmp_path, database_url, "--tokens", **variables) as served:
-        check(served.address, tmp_path, made)
+        try:
+            check(served.address, tmp_path, made)
+        except AssertionError as error:
+            error.add_note(served.said)
+            raise
         assert served.stop() == 0
     assert "Traceback" not in served.said
     assert made not in served.said

@@ -7,7 +7,6 @@ nothing where the family has no such parameter.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -78,8 +77,8 @@ def _single(value: str) -> Text:
 
 def is_table(frame: Mapping[str, Any] | pd.DataFrame) -> TypeGuard[pd.DataFrame]:
     """Whether it is a table of pandas, which is not imported to find out: whoever has one has imported it."""
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(frame, pandas.DataFrame)
+    # Not by pandas' own type: another thread may be importing pandas at this moment.
+    return not isinstance(frame, Mapping)
 
 
 def stacked(columns: Sequence[Any], rows: int) -> Floats:
