@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     # Dispatch. Times are seconds.
     lease_seconds: Seconds = Field(default=30.0, description="a lease not renewed for this long has passed")
     batch_seconds: Seconds = Field(default=4.0, description="device time that one batch aims at")
-    batch_max_jobs: int = Field(default=500, ge=1, le=1_000_000, description="jobs in one batch at the most")
+    batch_max_jobs: int = Field(default=500, ge=1, le=1_000_000, description="maximum jobs in a batch")
     outstanding_batches: int = Field(
         default=2, ge=1, le=1_000, description="batches kept ready or running per live device"
     )
@@ -121,7 +121,7 @@ class Settings(BaseSettings):
         default=0, ge=0, le=1_024, description="kernels a builder builds at a time; 0: as cores and memory allow"
     )
     max_configurations: int = Field(
-        default=20_000_000, ge=1, le=10**12, description="configurations in one campaign at the most"
+        default=20_000_000, ge=1, le=10**12, description="maximum configurations in one campaign"
     )
 
     @model_validator(mode="after")

@@ -73,7 +73,7 @@ class Destination:
 
     @classmethod
     def of(cls, pool: PoolSpec, devices: Sequence[KnownDevice]) -> Destination:
-        """The pool of these devices, of which there is at least one, all of one kind."""
+        """The pool of these devices. There must be at least one, and all must be of one kind."""
         return cls(pool, devices[0].traits.kind, _traits(devices), _executing(devices))
 
     def job(self, configuration: Configuration) -> PlannedJob | None:

@@ -54,7 +54,7 @@ class Hinting(Console):
     """A console whose messages name commands that can be pasted."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As `Console.print`. Strings go through `pasteable`; tables and other renderables are left as they are."""
+        """Prints like `Console.print`, with strings passed through `pasteable`. Tables and other renderables do not change."""
         said = (pasteable(one, markup=options.get("markup", True)) if isinstance(one, str) else one for one in objects)
         super().print(*said, **options)
 

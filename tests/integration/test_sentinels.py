@@ -346,7 +346,7 @@ def test_of_a_long_series_the_first_three_and_the_latest_are_looked_at(
 
 
 def landed(engine: Engine, device_id: int, jobs: int, *, seconds: float, ago: float = 0.0) -> None:
-    """A batch that took so many seconds and ended so long before its campaign came, each job with a second in a window."""
+    """Adds a batch of the given length that ended the given time before its campaign. Each of its jobs has a one-second window."""
     lease = leased(engine, device_id, jobs)
     with engine.begin() as connection:
         batches.land(connection, lease, [(job, row(window_s=1.0)) for job in lease.jobs], {})

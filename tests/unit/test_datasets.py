@@ -1,4 +1,4 @@
-"""The recordings that come with the farm: found by name, described as they are, and complete."""
+"""The datasets that come with the farm: each is found by name, described correctly, and complete."""
 
 from __future__ import annotations
 
