@@ -1,6 +1,6 @@
 # make run    set up, then measure the quickstart campaign, train, and report
 # make test   set up, then run every test
-# make replays set up, then replay every dataset of examples/datasets through the whole farm
+# make long   set up, then the whole runs that take minutes: the README from top to bottom, a replay of every dataset, chaos
 # make chaos  set up, then break a farm for three minutes and audit it; SEED=7 repeats a run, SECONDS=300 is longer
 # make lint   set up, then hold the code to its standards
 #
@@ -12,7 +12,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := run
-.PHONY: run setup test replays chaos lint format lock clean
+.PHONY: run setup test long chaos lint format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -50,11 +50,13 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(if $(EXTR
 
 # Most tests wait for processes of the farm: three at a time keep two cores busy. TESTERS=0 for one. Files keep their order, as
 # those of whole farms come first: otherwise files of few and long tests come last, and one core is idle meanwhile.
-test: $(STAMP)
-	@$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
 
-replays: $(STAMP)
-	@$(BIN)/python -m pytest -m replays --numprocesses 0
+test: $(STAMP)
+	@$(PYTEST)
+
+long: $(STAMP)
+	@$(PYTEST) -m long
 
 chaos: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))

@@ -17,6 +17,7 @@ from chaos.run import DEVICES, SICK_DEVICE, report, run
 SEED, SECONDS = 11, 34.0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_farm_that_is_broken_every_second_measures_everything_once(tmp_path: Path) -> None:
     need_embedded_services()

@@ -208,8 +208,11 @@ def test_the_registry_lists_the_model_and_predict_uses_it(farm: Farm, report: An
     assert (by["why_not_champion"] is None) == (by["standing"] == "champion")
     (measured,) = by["conditions"]["sources"]
     assert (measured["source"], measured["rows"]) == ("measured", 12)
-    (protocol,) = by["conditions"]["protocols"]
-    assert (protocol["l2"], protocol["time"], protocol["operands"]) == ("cold", "burst", "uniform")
+    # Where the last-level cache is very large, small problems cannot be rotated out of it: they are a protocol of their own.
+    protocols = by["conditions"]["protocols"]
+    assert sum(one["rows"] for one in protocols) == 12
+    assert {(one["time"], one["operands"]) for one in protocols} == {("burst", "uniform")}
+    assert {one["l2"] for one in protocols} == {row["l2"] for row in farm.json("results", "--campaign", "whole-loop")}
     farm("models", "promote", model["name"], "1", "--force")
     answer = farm.json("predict", "blas(threads=1) 100x100x100 f32")
     assert answer["predictions"][0]["runtime_ms"] > 0

@@ -2,7 +2,8 @@
 
 Blocks that need Docker, a GPU or other hosts are marked by a comment before them, `<!-- needs: gpu -->`, which readers do not see.
 All others are run in order, line by line, as they stand. Three things are done as a user would: `make` finds its environment made
-already, `farm serve` is ended by Ctrl-C once it answers, and the port is a free one. `make test` is what runs this.
+already, `farm serve` is ended by Ctrl-C once it answers, and the port is a free one. `make test` is left out, as it would
+run far longer than all the rest.
 """
 
 from __future__ import annotations
@@ -125,6 +126,7 @@ def serve(folder: Path, words: list[str], variables: dict[str, str]) -> None:
         assert process.wait(60) in (0, 130)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)  # of a machine that does much else
 def test_a_user_who_follows_the_readme_from_top_to_bottom_gets_through(folder: Path) -> None:
     kept = {

@@ -128,7 +128,7 @@ def test_an_export_of_ones_own_is_replayed_with_all_that_it_recorded(folder: Pat
     assert all(device.get("duty") is None for device in ask(folder, "devices"))
 
 
-@pytest.mark.replays
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_dataset_is_replayed_whole_and_what_is_printed_next_works(folder: Path, name: str) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from serving_process import serving
 from sqlalchemy import Engine
 
@@ -48,6 +49,7 @@ def check(address: str, folder: Path, token: str) -> None:
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
 
 
+@pytest.mark.long
 def test_every_operation_answers_as_it_is_described(
     api_access_with_model: Access, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
