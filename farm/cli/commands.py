@@ -16,9 +16,10 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from farm.cli.completing import add_completion
+from farm.cli.parameters import QuickGroup, command_of
 
 MEASURE, FOLLOW, LEARN, OPERATE = "Measure", "Follow and steer", "Learn", "Operate"
 """The panels of `farm --help`."""
@@ -78,7 +79,10 @@ COMMANDS = (
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command in the help of the top level, and becomes the command itself when it is run or completed."""
+    """Stands for a command in the help of the top level, and becomes the command itself when it is run.
+
+    When it is completed, it becomes what `farm.cli.parameters` knows of the command, without importing it.
+    """
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry.name, help=entry.summary, rich_help_panel=entry.panel)
@@ -89,10 +93,13 @@ class LazyCommand(TyperCommand):
         return loaded(self.entry)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        return self.load().make_context(info_name, args, parent=parent, **extra)
+        completing = extra.get("resilient_parsing", False)
+        return (completed(self.entry) if completing else self.load()).make_context(
+            info_name, args, parent=parent, **extra
+        )
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(QuickGroup):
     """The top level: all of `COMMANDS`, none of them imported."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -100,15 +107,6 @@ class LazyGroup(TyperGroup):
         _show_examples(self, "farm")
         for entry in COMMANDS:
             self.add_command(LazyCommand(entry))
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        # Typer gives --help and its completion options the default None, and imports pydantic to check it: half the
-        # time of a completion.
-        options = super().get_params(ctx)
-        for option in options:
-            if option.default is None and getattr(option, "is_flag", False):
-                option.default = False
-        return list(options)
 
 
 @cache
@@ -123,10 +121,21 @@ def loaded(entry: Entry) -> Any:
         holder.command(entry.name)(target)
     group: Any = typer.main.get_command(holder)
     command = group.commands[entry.name]
-    for words, each in walk(command, (entry.name,)):
-        add_completion(each, words)
+    _add_completions(command, entry)
     _show_examples(command, f"farm {entry.name}")
     return command
+
+
+def completed(entry: Entry) -> Any:
+    """The command or group of an entry, as far as completion needs it; its module is not imported."""
+    command = command_of(entry.name)
+    _add_completions(command, entry)
+    return command
+
+
+def _add_completions(command: Any, entry: Entry) -> None:
+    for words, each in walk(command, (entry.name,)):
+        add_completion(each, words)
 
 
 def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -34,15 +34,21 @@ COMPLETED = {
     "family": "families",
     "families": "families",
     "models name": "models",
-    "dataset": "recordings",
+    "open name": "campaigns",
+    "delete campaign name": "campaigns",
+    "delete model name": "models",
+    "replay name": "recordings",
 }
-"""Parameter of a command, behind its group where it means something else elsewhere -> what it takes."""
+"""Parameter, behind its group or its whole command where it means something else elsewhere -> what it takes."""
 
 
 def add_completion(command: Any, words: Sequence[str]) -> None:
     """Gives the parameters of a command their completions; those of an enumeration have theirs from Typer."""
     for parameter in command.params:
-        kind = COMPLETED.get(f"{words[0]} {parameter.name}") or COMPLETED.get(parameter.name)
+        places = (f"{' '.join(words)} ", f"{words[0]} ", "")
+        kind = next(
+            (COMPLETED[place + parameter.name] for place in places if place + parameter.name in COMPLETED), None
+        )
         if kind is not None:
             parameter.shell_complete = _completion(kind)
 

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from imports import Ran, farm_alone
+from typer import core
 
-from farm.cli import completing
-from farm.cli.commands import COMMANDS, loaded
+from farm.cli import completing, write_parameters
+from farm.cli.commands import COMMANDS, Entry, loaded, walk
+from farm.cli.commands import completed as completed_command
+from farm.cli.parameters import FILE
 from farm.names import recall, remember
 
 NAMES = {
@@ -21,6 +24,7 @@ NAMES = {
     "types": ["nvidia-h200"],
     "models": ["gemm-forest-nvidia-h200"],
 }
+SLOW = {"celery", "mlflow", "numpy", "pandas", "psycopg", "pyarrow", "pydantic", "rich", "sqlalchemy", "yaml"}
 DATABASE = "postgresql://nobody@127.0.0.1:1/none"
 
 
@@ -43,7 +47,7 @@ def completed(home: Path, line: str, **more: str) -> Ran:
 def test_commands_are_completed_without_importing_any(home: Path) -> None:
     ran = completed(home, "farm st")
     assert ran.stdout.split() == ["status"]
-    assert not ran.packages & {"celery", "mlflow", "numpy", "pandas", "pydantic", "rich", "sqlalchemy"}
+    assert not ran.packages & SLOW
 
 
 @pytest.mark.parametrize(
@@ -52,10 +56,45 @@ def test_commands_are_completed_without_importing_any(home: Path) -> None:
         ("farm watch t", ["tile-sweep"]),
         ("farm models show ", ["gemm-forest-nvidia-h200"]),
         ("farm jobs --state dea", ["dead"]),
+        ("farm results --lim", ["--limit"]),
+        ("farm results --type nvidia-h200 --family cutl", ["cutlass", "cutlass3x"]),
+        ("farm delete campaign q", ["quickstart"]),
+        ("farm kernels l", ["list"]),
+        ("farm replay nvidia-h200-paper-t", ["nvidia-h200-paper-tiled"]),
     ],
 )
-def test_names_are_completed_where_a_command_takes_them(home: Path, line: str, offered: list[str]) -> None:
-    assert completed(home, line).stdout.split() == offered
+def test_names_and_options_are_completed_without_importing_the_command(
+    home: Path, line: str, offered: list[str]
+) -> None:
+    ran = completed(home, line)
+    assert ran.stdout.split() == offered
+    assert not ran.packages & SLOW
+    assert not ran.modules & {f"farm.cli.{entry.target.partition(':')[0]}" for entry in COMMANDS}
+
+
+def test_the_file_of_parameters_is_of_the_commands_as_they_are() -> None:
+    current = FILE.read_text(encoding="utf-8") == write_parameters.text()
+    assert current, "a command's parameters changed: python -m farm.cli.write_parameters"
+
+
+PARSED = ("name", "opts", "secondary_opts", "is_flag", "multiple", "nargs", "hidden", "help")
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_a_command_is_completed_from_the_file_as_from_its_module(entry: Entry) -> None:
+    known, real = (dict(walk(made(entry), (entry.name,))) for made in (completed_command, loaded))
+    assert list(known) == list(real)
+    for words, command in real.items():
+        assert [type(p).__bases__[-1] is core.TyperOption for p in known[words].params] == [
+            isinstance(p, core.TyperOption) for p in command.params
+        ]
+        for ours, its in zip(known[words].params, command.params, strict=True):
+            assert [getattr(ours, key, None) for key in PARSED] == [getattr(its, key, None) for key in PARSED]
+            if "shell_complete" in vars(its):
+                assert "shell_complete" in vars(ours)
+            else:
+                offered = [[i.value for i in p.shell_complete(None, "")] for p in (ours, its)]
+                assert offered[0] == offered[1]
 
 
 def test_without_a_database_that_is_known_nothing_is_completed_and_nothing_started(home: Path) -> None:
