@@ -45,7 +45,15 @@ class Document(BaseModel):
     """
 
     # Validators are built when a document is first made: a command makes few of all that its imports define.
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+
+def build_documents(base: type[Document] = Document) -> None:
+    """Builds the validators of every document that was imported. FastAPI warns about documents that defer theirs."""
+    for one in base.__subclasses__():
+        one.model_config["defer_build"] = False
+        one.model_rebuild(force=True)
+        build_documents(one)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from starlette.background import BackgroundTask
 
 from farm.api import OPERATIONS, PREFIX, Download, Operation
 from farm.api.access import Access
+from farm.api.operation import build_documents
 from farm.db.states import Role
 from farm.web.errors import Told
 from farm.web.security import COOKIE, Caller, Policy, caller
@@ -79,8 +80,10 @@ class _Guarded(APIRoute):
 
 def add_operations(app: FastAPI, policy: Policy) -> None:
     """Every operation, under `PREFIX`."""
+    operations = OPERATIONS.values()  # imports every document
+    build_documents()
     router = APIRouter(prefix=PREFIX, responses=ERRORS, route_class=_Guarded, dependencies=_schemes(policy))
-    for known in OPERATIONS.values():
+    for known in operations:
         router.add_api_route(
             known.path,
             _endpoint(known),
