@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+IMPORTED_PREFIX = "IMP-"
+"""How the UUIDs of devices of imports begin, and no others."""
+
 
 class DeviceKind(StrEnum):
     """What executes a kernel. It decides which kernel families a device can run."""

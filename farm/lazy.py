@@ -10,6 +10,8 @@ from typing import Any
 
 def names_of(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """The `__getattr__` of a package. `modules` says which module of the package defines which names."""
+    if clash := {name for names in modules.values() for name in names} & set(modules):
+        raise ValueError(f"{package}: {', '.join(sorted(clash))} would be the module as soon as that is imported")
     homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
 
     def getattr_of_package(name: str) -> Any:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farm.kernels import Kernel
-
 
 def counts_text(counts: Mapping[str, int]) -> str:
     """`1,200 pending, 7 done`, or `none`."""
@@ -46,6 +44,8 @@ def seconds_text(seconds: float) -> str:
 
 def kernel_text(row: Mapping[str, Any]) -> str:
     """`tiled(tile=16)` from the columns family and parameters."""
+    from farm.kernels import Kernel  # and every family: most commands print no kernel
+
     return str(Kernel(row["family"], tuple(sorted(row["parameters"].items()))))
 
 

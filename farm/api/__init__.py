@@ -16,7 +16,7 @@ from farm.lazy import names_of
 
 if TYPE_CHECKING:
     from farm.api.connecting import Direct, Farm, farm_of
-    from farm.api.operation import OPERATIONS, PREFIX, Document, Download, Operation, operation
+    from farm.api.operation import OPERATIONS, PREFIX, Document, Download, Operation
     from farm.api.remote import Remote
 
 __all__ = [
@@ -29,14 +29,13 @@ __all__ = [
     "Operation",
     "Remote",
     "farm_of",
-    "operation",
 ]
 
 _name = names_of(
     __name__,
     {
         "connecting": ("Direct", "Farm", "farm_of"),
-        "operation": ("OPERATIONS", "PREFIX", "Document", "Download", "Operation", "operation"),
+        "operation": ("OPERATIONS", "PREFIX", "Document", "Download", "Operation"),
         "remote": ("Remote",),
     },
 )

@@ -4,14 +4,21 @@
 >>> plan(campaign, devices, allow_missing=False).summary()  # doctest: +SKIP
 """
 
-from farm.campaign.blocks import KernelBlock, ProblemBlock
-from farm.campaign.campaign import Campaign
-from farm.campaign.loading import load, loads
-from farm.campaign.plan import Destination, KnownDevice, Plan, PlannedJob, PoolSpec, plan
-from farm.campaign.search import Search, Strategy
-from farm.campaign.shape_sets import shape_sets
-from farm.campaign.summary import InvalidGroup, NotApplicable, PlanCount, PlanSummary
-from farm.campaign.targets import Target, TargetKind
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from farm.lazy import names_of
+
+if TYPE_CHECKING:
+    from farm.campaign.blocks import KernelBlock, ProblemBlock
+    from farm.campaign.campaign import Campaign
+    from farm.campaign.figures import InvalidGroup, NotApplicable, PlanCount, PlanSummary
+    from farm.campaign.loading import load, loads
+    from farm.campaign.named_shapes import shape_sets
+    from farm.campaign.planning import Destination, KnownDevice, Plan, PlannedJob, PoolSpec, plan
+    from farm.campaign.search import Search, Strategy
+    from farm.campaign.targets import Target, TargetKind
 
 __all__ = [
     "Campaign",
@@ -35,3 +42,41 @@ __all__ = [
     "plan",
     "shape_sets",
 ]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "blocks": (
+            "KernelBlock",
+            "ProblemBlock",
+        ),
+        "campaign": ("Campaign",),
+        "loading": (
+            "load",
+            "loads",
+        ),
+        "planning": (
+            "Destination",
+            "KnownDevice",
+            "Plan",
+            "PlannedJob",
+            "PoolSpec",
+            "plan",
+        ),
+        "search": (
+            "Search",
+            "Strategy",
+        ),
+        "named_shapes": ("shape_sets",),
+        "figures": (
+            "InvalidGroup",
+            "NotApplicable",
+            "PlanCount",
+            "PlanSummary",
+        ),
+        "targets": (
+            "Target",
+            "TargetKind",
+        ),
+    },
+)

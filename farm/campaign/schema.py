@@ -12,8 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 
 from farm.campaign import expressions
 from farm.campaign.axes import AxisPart, parse_part, shown
+from farm.campaign.named_shapes import shape_sets
 from farm.campaign.search import Search
-from farm.campaign.shape_sets import shape_sets
 from farm.campaign.targets import ANY, Target, TargetKind
 from farm.campaign.words import did_you_mean
 from farm.errors import FarmError

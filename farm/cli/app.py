@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import signal
@@ -65,6 +66,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _interrupt)
+    # Looking through everything that was imported, once more at the end, takes a tenth of the time of farm status.
+    atexit.register(gc.freeze)
     # While Python takes itself down, Ctrl-C would end the process with another exit code.
     atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")

@@ -7,9 +7,11 @@ completion import no command. Tests compare the two, and run the examples throug
 
 from __future__ import annotations
 
+import gc
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -113,7 +115,8 @@ class LazyGroup(QuickGroup):
 def loaded(entry: Entry) -> Any:
     """The command or group of an entry, with the examples of each help at its end."""
     module, _, attribute = entry.target.partition(":")
-    target = getattr(import_module(f"farm.cli.{module}"), attribute)
+    with _without_collections():
+        target = getattr(import_module(f"farm.cli.{module}"), attribute)
     holder = typer.Typer(add_completion=False, rich_markup_mode="rich", callback=lambda: None)
     if isinstance(target, typer.Typer):
         holder.add_typer(target, name=entry.name)
@@ -124,6 +127,17 @@ def loaded(entry: Entry) -> Any:
     _add_completions(command, entry)
     _show_examples(command, f"farm {entry.name}")
     return command
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Inside, imports wait for no garbage collection; afterwards, none looks through what they made."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def completed(entry: Entry) -> Any:

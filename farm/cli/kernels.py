@@ -17,7 +17,7 @@ from farm.builds import slots_of
 from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
 from farm.campaign import Campaign, load
-from farm.campaign.plan import binaries_for
+from farm.campaign.planning import binaries_for
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.progress import counting
 from farm.cli.tables import Column, Table

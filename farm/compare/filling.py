@@ -15,8 +15,9 @@ from sqlalchemy import Connection, Engine, text
 
 from farm.campaign import Campaign, InvalidGroup, KnownDevice, Plan, PlanSummary, Target, TargetKind, plan
 from farm.campaign.campaign import in_order
-from farm.campaign.plan import why_invalid_on_all
-from farm.campaign.summary import MOST_REASONS, Reasons
+from farm.campaign.figures import MOST_REASONS
+from farm.campaign.planning import why_invalid_on_all
+from farm.campaign.summary import Reasons
 from farm.compare import reading
 from farm.compare.gathering import Gathered
 from farm.compare.sides import Side

@@ -23,6 +23,7 @@ from sqlalchemy.exc import IntegrityError
 
 from farm.db import imports
 from farm.db.states import DeletionKind
+from farm.devices import IMPORTED_PREFIX
 from farm.errors import CannotRestore, NoSuchDeletion
 
 PART_ROWS = 1000
@@ -198,7 +199,7 @@ def deleted(row: Any) -> Deleted:
 
 def find(connection: Connection, kind: DeletionKind, name: str) -> Deleted:
     """The newest deletion of that name, or with a key that begins so. Raises `NoSuchDeletion`."""
-    digits = name.removeprefix(imports.UUID_PREFIX)
+    digits = name.removeprefix(IMPORTED_PREFIX)
     key = digits if re.fullmatch(r"[0-9a-f]{6,64}", digits) else None
     row = connection.execute(_FIND, {"kind": kind, "name": name, "key": key}).mappings().one_or_none()
     if row is None:

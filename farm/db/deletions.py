@@ -18,6 +18,7 @@ from farm.db import archive, batches, campaigns, imports
 from farm.db.archive import LIST, TABLES, Deleted
 from farm.db.batches import ending
 from farm.db.states import CampaignState, DeletionKind
+from farm.devices import IMPORTED_PREFIX
 from farm.errors import AmbiguousImport, CampaignHasOpenWork, NoSuchImport
 
 OPEN_STATES = (CampaignState.ACTIVE, CampaignState.PAUSED)
@@ -157,8 +158,8 @@ def _listed(row: Any) -> dict[str, Any]:
 
 _IMPORTS = text(f"""
 SELECT DISTINCT ON (key) key, facts ->> 'imported_from' AS file FROM (
-    SELECT substr(uuid, {len(imports.UUID_PREFIX) + 1}, 16) AS key, facts, id FROM devices
-    WHERE starts_with(uuid, '{imports.UUID_PREFIX}')
+    SELECT substr(uuid, {len(IMPORTED_PREFIX) + 1}, 16) AS key, facts, id FROM devices
+    WHERE starts_with(uuid, '{IMPORTED_PREFIX}')
 ) d ORDER BY key, id
 """)
 
@@ -166,12 +167,12 @@ SELECT DISTINCT ON (key) key, facts ->> 'imported_from' AS file FROM (
 def _find_import(connection: Connection, name: str) -> tuple[str, str]:
     """(file, key) of an import by the name of its file, or the first digits of its SHA-256 or of its devices' UUIDs."""
     known = [(row.file or row.key, row.key) for row in connection.execute(_IMPORTS)]
-    digits = name.removeprefix(imports.UUID_PREFIX).partition("-")[0][:16]
+    digits = name.removeprefix(IMPORTED_PREFIX).partition("-")[0][:16]
     by_key = re.fullmatch(r"[0-9a-f]{6,16}", digits) is not None
     found = [one for one in known if one[0] == name or (by_key and one[1].startswith(digits))]
     if len(found) == 1:
         return found[0]
-    listed = ", ".join(f"{file} ({imports.UUID_PREFIX}{key})" for file, key in (found or known)[:12])
+    listed = ", ".join(f"{file} ({IMPORTED_PREFIX}{key})" for file, key in (found or known)[:12])
     if found:
         raise AmbiguousImport(name=name, candidates=listed)
     raise NoSuchImport(name=name, known=listed or "none")

@@ -9,8 +9,8 @@ from sqlalchemy import Connection, text
 
 from farm.db import kernels
 from farm.db.campaigns import TALLY
-from farm.db.imports import UUID_PREFIX
 from farm.db.states import BatchState, JobState, KernelState
+from farm.devices import IMPORTED_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ SELECT type, CASE
         WHEN vanished_at IS NULL AND last_seen_at > clock_timestamp() - make_interval(secs => :silent_after) THEN 'live'
         ELSE 'silent'
     END AS condition, count(*) AS n
-FROM devices WHERE NOT starts_with(uuid, '{UUID_PREFIX}') GROUP BY 1, 2
+FROM devices WHERE NOT starts_with(uuid, '{IMPORTED_PREFIX}') GROUP BY 1, 2
 """)
 # A queue is `gpu.<type>` or `device.<uuid>`.
 _BATCHES = text("""

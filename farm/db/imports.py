@@ -26,7 +26,7 @@ from sqlalchemy.exc import DBAPIError
 
 from farm.db.measurements import cursor_of
 from farm.db.states import DeviceState
-from farm.devices import DeviceIdentity
+from farm.devices import IMPORTED_PREFIX, DeviceIdentity
 from farm.errors import ImportNotAllowed, RowNotImported, first_line
 from farm.kernels import Configuration
 from farm.measurement import MEASUREMENT_COLUMNS, Measurement
@@ -57,13 +57,9 @@ class ImportedDevice:
     rows: int
 
 
-UUID_PREFIX = "IMP-"
-"""How the UUIDs of devices of imports begin, and no others."""
-
-
 def uuid_of(content: str, key: str) -> str:
     """`IMP-3fa94c0e11d2ab47-GPU-4e7a…`: the UUID of a device that a file of that SHA-256 names so."""
-    return f"{UUID_PREFIX}{content[:16]}-{key}"
+    return f"{IMPORTED_PREFIX}{content[:16]}-{key}"
 
 
 _LOCK = text("SELECT pg_advisory_xact_lock(:key)")

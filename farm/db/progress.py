@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.db.campaigns import TALLY
-from farm.db.imports import UUID_PREFIX
 from farm.db.states import CampaignState, DeviceState
+from farm.devices import IMPORTED_PREFIX
 
 # --- jobs --------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class DeviceNow:
 _DEVICES = text(f"""
 SELECT d.id AS device_id, d.uuid, d.type, h.name AS host, d.state, d.state_reason AS reason, b.batch_id,
     CASE
-        WHEN starts_with(d.uuid, '{UUID_PREFIX}') THEN 'imported'
+        WHEN starts_with(d.uuid, '{IMPORTED_PREFIX}') THEN 'imported'
         WHEN d.vanished_at IS NOT NULL THEN 'gone'
         WHEN d.last_seen_at = '-infinity' THEN 'stopped'
         WHEN d.last_seen_at > clock_timestamp() - make_interval(secs => :silent_after) THEN 'live'

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, text
 
-from farm.db import measurements
-from farm.db.batches import Lease
-from farm.kernels import Configuration
-from farm.measurement import Measurement
+# What only workers need is imported there: farm status reads sentinels too.
+if TYPE_CHECKING:
+    from farm.db.batches import Lease
+    from farm.kernels import Configuration
+    from farm.measurement import Measurement
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ def land(connection: Connection, lease: Lease, configuration: Configuration, row
 
     One that cannot be stored is logged and left out; the batch lands without it.
     """
+    from farm.db import measurements
+
     columns = configuration.columns()
     values = {**columns, "id": configuration.id, "parameters": json.dumps(columns["parameters"])}
     attempt = connection.begin_nested()

@@ -1,8 +1,15 @@
 """How it is computed: kernel families, what each can be asked for, and what is invalid where."""
 
-from farm.kernels.configuration import MEMORY_SHARE, Configuration, Kernel
-from farm.kernels.families import FAMILIES, family_named
-from farm.kernels.family import KernelFamily, Parameter, Reason, Rule
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from farm.lazy import names_of
+
+if TYPE_CHECKING:
+    from farm.kernels.configuration import MEMORY_SHARE, Configuration, Kernel
+    from farm.kernels.families import FAMILIES, family_named
+    from farm.kernels.family import KernelFamily, Parameter, Reason, Rule
 
 __all__ = [
     "FAMILIES",
@@ -15,3 +22,24 @@ __all__ = [
     "Rule",
     "family_named",
 ]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "configuration": (
+            "MEMORY_SHARE",
+            "Configuration",
+            "Kernel",
+        ),
+        "families": (
+            "FAMILIES",
+            "family_named",
+        ),
+        "family": (
+            "KernelFamily",
+            "Parameter",
+            "Reason",
+            "Rule",
+        ),
+    },
+)

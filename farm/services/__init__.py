@@ -1,8 +1,25 @@
 """Embedded Postgres and Redis, and the processes that one machine runs beside them."""
 
-from farm.services.background import prepare_database
-from farm.services.embedded import ServiceUrls, services
-from farm.services.stack import Program, Stack, programs
-from farm.services.urls import safe_url
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from farm.lazy import names_of
+
+if TYPE_CHECKING:
+    from farm.services.background import prepare_database
+    from farm.services.embedded import ServiceUrls, services
+    from farm.services.stack import Program, Stack, programs
+    from farm.services.urls import safe_url
 
 __all__ = ["Program", "ServiceUrls", "Stack", "prepare_database", "programs", "safe_url", "services"]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "background": ("prepare_database",),
+        "embedded": ("ServiceUrls", "services"),
+        "stack": ("Program", "Stack", "programs"),
+        "urls": ("safe_url",),
+    },
+)

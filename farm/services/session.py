@@ -11,10 +11,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from farm.db import migrate
 from farm.db.engine import DURABLE, make_engine
-from farm.db.imports import UUID_PREFIX
+from farm.devices import IMPORTED_PREFIX
 from farm.errors import NotThroughTheApi
 from farm.names import remember
-from farm.services import ServiceUrls, prepare_database, services
+from farm.services import ServiceUrls, services
 from farm.settings import Settings, settings
 
 
@@ -41,6 +41,8 @@ def session(
         engine = make_engine(urls.database_url, application="farm", pool_size=connections, session=statements)
         try:
             if migrate.current(engine) != migrate.head():
+                from farm.services import prepare_database
+
                 prepare_database(current, urls)
             yield Session(current, urls, engine)
             _remember_names(current, engine)
@@ -62,7 +64,7 @@ def _remember_names(current: Settings, engine: Engine) -> None:
         return
     try:
         with engine.connect() as connection:
-            campaigns, uuids, types, trained = connection.execute(_NAMES, {"imported": f"{UUID_PREFIX}%"}).one()
+            campaigns, uuids, types, trained = connection.execute(_NAMES, {"imported": f"{IMPORTED_PREFIX}%"}).one()
     except SQLAlchemyError:
         return
     url = None if current.database_url is None else current.database_url.get_secret_value()

@@ -18,7 +18,7 @@ from farm.compare.health.rows import Fleet, Rows, bits_of
 from farm.compare.sides import Device, Side, settle
 from farm.compare.statistics import Ints
 from farm.db.columns import Words, coded, codes, numbers, read, words
-from farm.db.imports import UUID_PREFIX
+from farm.devices import IMPORTED_PREFIX
 from farm.errors import BadInput
 from farm.measurement import Source
 
@@ -31,7 +31,7 @@ SELECT d.id, d.uuid, d.type, h.name AS host, d.state, d.state_reason, d.state_ch
     NOT foreign_rows AND NOT isfinite(coalesce(d.last_seen_at, '-infinity')) AS stopped, foreign_rows AS "foreign",
     (d.facts->>'slowdown_c')::float8 AS slowdown_c, (d.facts->>'default_power_limit_w')::float8 AS default_limit_w
 FROM devices d JOIN hosts h ON h.id = d.host_id
-CROSS JOIN LATERAL (SELECT starts_with(d.uuid, '{UUID_PREFIX}') OR d.backend = 'recorded' AS foreign_rows) f
+CROSS JOIN LATERAL (SELECT starts_with(d.uuid, '{IMPORTED_PREFIX}') OR d.backend = 'recorded' AS foreign_rows) f
 WHERE :any_source OR NOT foreign_rows
 ORDER BY d.type, h.name, d.uuid
 """)

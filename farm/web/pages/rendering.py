@@ -16,8 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 import farm
 from farm.api import OPERATIONS
 from farm.api.access import Access
-from farm.db.imports import UUID_PREFIX
 from farm.db.states import Role
+from farm.devices import IMPORTED_PREFIX
 from farm.texts import configuration_text, kernel_text, rate_text, seconds_text, share_text, types_of_text, types_text
 from farm.web.pages import said
 from farm.web.pages.assets import address_of
@@ -81,8 +81,8 @@ def linked(path: str, query: Mapping[str, Any]) -> str:
 
 def shortened(uuid: str) -> str:
     """`GPU-f168d49b…`, and `IMP-10e2…GPU-f168d49b…` of a device whose rows were imported: what tells devices apart."""
-    if uuid.startswith(UUID_PREFIX):
-        return f"{uuid[:8]}…{shortened(uuid.removeprefix(UUID_PREFIX).partition('-')[2])}"
+    if uuid.startswith(IMPORTED_PREFIX):
+        return f"{uuid[:8]}…{shortened(uuid.removeprefix(IMPORTED_PREFIX).partition('-')[2])}"
     return uuid if len(uuid) <= 20 else f"{uuid[:12]}…"
 
 

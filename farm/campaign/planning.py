@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from farm.campaign.campaign import Campaign
+from farm.campaign.figures import PlanSummary
 from farm.campaign.search import Draw, Search, Strategy, baseline_of
-from farm.campaign.summary import PlanSummary, summarise
+from farm.campaign.summary import summarise
 from farm.campaign.targets import Target, TargetKind
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices

@@ -1,0 +1,69 @@
+"""The figures of a plan, for those who print and answer them; `summary` computes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MOST_REASONS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCount:
+    """The jobs of one kernel family for one pool, and how many of them are known to be invalid."""
+
+    family: str
+    pool: str
+    jobs: int
+    invalid: int
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidGroup:
+    """Invalid jobs whose reasons differ in numbers alone."""
+
+    # With … in place of the numbers that differ.
+    reason: str
+    count: int
+    # The canonical form of the first such configuration, and the reason in its own words.
+    example: str
+    example_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """Configurations that make no job for a target, because their family runs on another kind of device."""
+
+    family: str
+    target: str
+    configurations: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCount:
+    """One round of a search. What it measures at the most, and an upper estimate of that in seconds of device time."""
+
+    round: int
+    jobs: int
+    # Under rules that cost less than the campaign's own.
+    short: bool
+    estimated_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """The figures of a plan. A configuration that two blocks share counts twice here, and is measured once."""
+
+    configurations: int
+    excluded_by_constraints: int
+    jobs: int
+    counts: tuple[PlanCount, ...]
+    # The most frequent first; at most `MOST_REASONS`, and the number of jobs whose reason is in none of them.
+    invalid: tuple[InvalidGroup, ...]
+    invalid_for_other_reasons: int
+    not_applicable: tuple[NotApplicable, ...]
+    # Different kernels that are built ahead of time.
+    binaries: int
+    # Upper estimates of device time by pool, in seconds; the devices of a pool share it.
+    estimated_seconds: dict[str, float]
+    # Of a search; the other figures are of its first round, but for the estimates, which are of all.
+    rounds: tuple[RoundCount, ...] = ()
