@@ -2,7 +2,7 @@
 
 Every table of the command line is a `Table` that is declared once, with its columns in the order of printing:
 
-- A pipe or a file gets every column at its full width.
+- A pipe or a file gets every column at its full width (`farm.cli.piped`).
 - On a terminal, text folds between words; numbers never fold. Columns that have a short form take it. Then columns are left
   out, the highest `priority` first, and a line below the table names them.
 - Where even the columns of priority 0 do not fit, and where any does not fit on a terminal of less than `NARROW` columns,
@@ -22,6 +22,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from farm.cli.output import console
+from farm.cli.piped import PipedColumn, table_lines
 from farm.cli.streams import printable
 
 __all__ = ["ESSENTIAL", "TABLES", "Column", "Table", "unique_beginnings"]
@@ -107,15 +108,20 @@ class Table:
             names: What the `{fields}` of headings stand for.
             without: Names of columns that this table does not have this time.
         """
-        every = [[_cell(value) for value in row] for row in rows]
+        every = list(rows)
         if any(len(row) != len(self.columns) for row in every):
             raise ValueError(f"the table {self.key} has {len(self.columns)} columns")
-        filled = [
-            _Filled(column, printable(column.heading.format(**names or {})), [row[place] for row in every])
+        chosen = [
+            (place, column, printable(column.heading.format(**names or {})))
             for place, column in enumerate(self.columns)
-            if column.name not in without and not (self.sparse and all(row[place] is _NOTHING for row in every))
+            if column.name not in without and not (self.sparse and all(row[place] is None for row in every))
         ]
         width = console.width
+        if console.is_piped:
+            self._print_piped([PipedColumn(heading, [_text(row[place]) for row in every], column.number)
+                               for place, column, heading in chosen], title)  # fmt: skip
+            return
+        filled = [_Filled(column, heading, [_cell(row[place]) for row in every]) for place, column, heading in chosen]
         shown, widths = _fitted(filled, width)
         if title is not None:
             _print_title(title, width)
@@ -132,6 +138,13 @@ class Table:
                 )  # fmt: skip
         if title is not None:
             console.print()
+
+    def _print_piped(self, columns: Sequence[PipedColumn], title: str | None) -> None:
+        if title is not None:
+            console.file.write(printable(title) + "\n")
+        console.file.writelines(table_lines(columns, _GAP))
+        if title is not None:
+            console.file.write("\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,15 +260,17 @@ def _print_title(title: str, width: int) -> None:
 
 # --- cells -------------------------------------------------------------------------------------------
 
-_NOTHING = Text("–")
+_NOTHING = "–"
 
 
 def _cell(value: Any) -> Text:
+    return Text(_text(value), style=value.style if isinstance(value, Text) else "")
+
+
+def _text(value: Any) -> str:
     if value is None:
-        return _NOTHING
-    if isinstance(value, Text):
-        return Text(printable(value.plain), style=value.style)
-    return Text(printable(_plain(value)))
+        return printable(_NOTHING)
+    return printable(value.plain if isinstance(value, Text) else _plain(value))
 
 
 def _plain(value: Any) -> str:

@@ -15,6 +15,7 @@ from rich.text import Text
 from screens import WIDTHS, printed
 
 import farm.cli
+from farm.cli.output import console
 from farm.cli.tables import TABLES, Column, Table, unique_beginnings
 
 for module in pkgutil.iter_modules(farm.cli.__path__):
@@ -84,6 +85,42 @@ def test_a_table_fits_the_terminal_and_shows_whole_numbers_and_words(key: str, w
                 assert any(value in line for line in lines), f"{column.name}: {value}"
             for piece in [value[:12]] if column.short else pieces(value):
                 assert any(piece in line for line in lines), f"{column.name}: {piece} of {value}"
+
+
+class Rich:
+    """A table that rich lays out: `print` of it, into a pipe too."""
+
+    def __init__(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.table, self.monkeypatch = table, monkeypatch
+
+    def print(self, rows: list[list[Any]], **more: Any) -> None:
+        with self.monkeypatch.context() as patched:
+            patched.setattr(type(console), "is_piped", False)
+            self.table.print(rows, **more)
+
+
+ODD = ("two\nlines", Text("styled", style="red"), "幅の広い字", "a\tb\x1b[31m", 1_234_567, 0.000012345, True, None, "")
+
+
+@pytest.mark.parametrize("key", TABLES)
+def test_a_pipe_gets_what_rich_would_lay_out(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TABLES[key]
+    odd = [[ODD[(row + place) % len(ODD)] for place, _ in enumerate(table.columns)] for row in range(len(ODD))]
+    for rows in (rows_of(table), odd):
+        ours, its = (
+            printed(lambda t=t, r=rows: t.print(r, title="a title", names=FIELDS), None)  # type: ignore[misc]
+            for t in (table, Rich(table, monkeypatch))
+        )
+        assert ours == its
+
+
+def test_a_row_in_a_pipe_makes_no_object_of_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("a row of a pipe was laid out by rich")
+
+    monkeypatch.setattr("farm.cli.tables.Text.__init__", refused)
+    table = TABLES["results"]
+    assert len(printed(lambda: table.print([["a"] * len(table.columns)] * 100), None)) == 102
 
 
 @pytest.mark.parametrize("key", TABLES)
