@@ -31,14 +31,14 @@ class _Output(Hinting):
         width, height = shutil.get_terminal_size()  # COLUMNS goes before what the terminal says
         return ConsoleDimensions(width if wide else UNLIMITED, height)
 
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        raise NotImplementedError("the terminal has its own size")
+
     @property
     def is_piped(self) -> bool:
         """Whether it goes to a pipe or a file, without colours."""
         return self.width == UNLIMITED and not self.is_terminal
-
-    @size.setter
-    def size(self, new_size: tuple[int, int]) -> None:
-        raise NotImplementedError("the terminal has its own size")
 
 
 console = _Output(highlight=False)
