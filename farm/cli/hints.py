@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.text import Text
 
 from farm.cli.commands import COMMANDS
@@ -30,6 +31,9 @@ WORKING = ("run", "up")
 
 _MENTION = re.compile(rf"(?<![\w./-])farm (?=(?:{'|'.join(entry.name for entry in COMMANDS)})\b)")
 
+_CARRIED = re.compile(r"FARM_HOME=(?:'[^']*'|\S)+ (?:\w+=(?:'[^']*'|\S)+ )*$")
+"""Before a mention that carries the home already."""
+
 
 def command(words: str) -> str:
     """The command line of `farm` with these words, to be pasted into a shell."""
@@ -39,24 +43,54 @@ def command(words: str) -> str:
 def pasteable(message: str, *, markup: bool = False) -> str:
     """A message whose mentions of commands carry the home of this process, where it is not the one they would find.
 
-    With `markup`, the message is rich's markup, and a bracket in a path is none of it.
+    With `markup`, the message is rich's markup, and a bracket in a path is none of it. A mention that carries the home
+    already stays as it is.
     """
-    try:
-        if not _MENTION.search(message) or not (home := _environment("")):
-            return message
-    except BadSettings:  # the settings are what the message is about
-        return message
+    places, home = _mentions(message)
     before = escape(home) if markup else home
-    return _MENTION.sub(lambda found: before + found.group(), message)
+    for place in reversed(places):
+        message = message[:place] + before + message[place:]
+    return message
+
+
+def pasteable_text(message: Text) -> Text:
+    """The same for text with styles."""
+    places, home = _mentions(message.plain)
+    for place in reversed(places):
+        message = message[:place] + Text(home) + message[place:]
+    return message
+
+
+def _mentions(message: str) -> tuple[list[int], str]:
+    """Where a message mentions commands without their home, and what they lack; nowhere if they lack nothing."""
+    if "farm " not in message:
+        return [], ""
+    places = [found.start() for found in _MENTION.finditer(message) if not _CARRIED.search(message[: found.start()])]
+    try:
+        return (places, home) if places and (home := _environment("")) else ([], "")
+    except BadSettings:  # the settings are what the message is about
+        return [], ""
 
 
 class Hinting(Console):
     """A console whose messages name commands that can be pasted."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints like `Console.print`, with strings passed through `pasteable`. Tables and other renderables do not change."""
-        said = (pasteable(one, markup=options.get("markup", True)) if isinstance(one, str) else one for one in objects)
-        super().print(*said, **options)
+        """Prints like `Console.print`, with texts passed through `pasteable`, padded ones too. Other renderables do not change."""
+        super().print(*(self._pasteable(one, markup=options.get("markup", True)) for one in objects), **options)
+
+    def print_laid_out(self, *objects: Any, **options: Any) -> None:
+        """Prints lines that `pasteable` has been applied to before they were folded."""
+        super().print(*objects, **options)
+
+    def _pasteable(self, one: Any, *, markup: bool) -> Any:
+        if isinstance(one, str):
+            return pasteable(one, markup=markup)
+        if isinstance(one, Text):
+            return pasteable_text(one)
+        if isinstance(one, Padding):
+            one.renderable = self._pasteable(one.renderable, markup=markup)
+        return one
 
 
 def print_next(steps: Sequence[tuple[str, str]]) -> None:

@@ -12,6 +12,7 @@ from farm.api import farm_of
 from farm.api import jobs as operations
 from farm.api.jobs import MOST_JOBS, Choice, Ended, Job
 from farm.cli.campaigns import CampaignArgument
+from farm.cli.hints import pasteable
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
 from farm.db.states import OPEN_JOB_STATES, CampaignState, FailureKind, JobState
 from farm.settings import settings
@@ -82,7 +83,7 @@ def _print_job(job: Job) -> None:
     console.print(Text.assemble(f"{job.job_id}  ", state, f"  {configuration}  {job.pool}{alone}"))
     for line in (_where_text(job), _error_text(job)):
         if line:
-            console.print(fill(line, console.width, **_INDENTED), markup=False)
+            console.print_laid_out(fill(pasteable(line), console.width, **_INDENTED), markup=False)
     console.print(f"    {job.command}", soft_wrap=True, markup=False)
 
 

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from farm import __version__ as farm_version
 from farm.api import about, farm_of
-from farm.cli.hints import pasteable
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.errors import FarmError, first_line
@@ -114,8 +113,7 @@ def doctor(as_json: JsonOption = False) -> None:
     else:
         colours = {State.OK: "green", State.WARNING: "yellow", State.MISSING: "red"}
         _CHECKS.print(
-            (check.check, Text(check.state, style=colours[check.state]), check.what, pasteable(check.fix))
-            for check in checks
+            (check.check, Text(check.state, style=colours[check.state]), check.what, check.fix) for check in checks
         )
     if any(check.state is State.MISSING for check in checks):
         raise typer.Exit(SERVICE_IS_BROKEN)

@@ -21,6 +21,7 @@ from rich import table as rich_table
 from rich.cells import cell_len
 from rich.text import Text
 
+from farm.cli.hints import pasteable
 from farm.cli.output import console
 from farm.cli.piped import PipedColumn, table_lines
 from farm.cli.streams import printable
@@ -249,9 +250,9 @@ def _print_lines(texts: Iterable[Text], width: int, *, indent: str = "") -> None
     """Prints each text, folded; lines after its first are indented."""
     for text in texts:
         first, *rest = _spans(text.plain, width - len(indent), width - len(_INDENT)) or [(0, 0)]
-        console.print(Text(indent) + text[first[0] : first[1]], crop=False, overflow="ignore", no_wrap=True)
+        console.print_laid_out(Text(indent) + text[first[0] : first[1]], crop=False, overflow="ignore", no_wrap=True)
         for start, end in rest:
-            console.print(Text(_INDENT) + text[start:end], crop=False, overflow="ignore", no_wrap=True)
+            console.print_laid_out(Text(_INDENT) + text[start:end], crop=False, overflow="ignore", no_wrap=True)
 
 
 def _print_title(title: str, width: int) -> None:
@@ -270,7 +271,7 @@ def _cell(value: Any) -> Text:
 def _text(value: Any) -> str:
     if value is None:
         return printable(_NOTHING)
-    return printable(value.plain if isinstance(value, Text) else _plain(value))
+    return printable(pasteable(value.plain if isinstance(value, Text) else _plain(value)))
 
 
 def _plain(value: Any) -> str:
@@ -280,7 +281,8 @@ def _plain(value: Any) -> str:
         return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
     if isinstance(value, int):
         return f"{value:,}"
-    return "".join(c if c.isprintable() or c == "\n" else " " for c in str(value))
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else " " for c in text)
 
 
 def unique_beginnings(names: Sequence[str], *, shortest: int = 12) -> list[str]:

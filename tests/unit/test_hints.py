@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 import typer
 from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+from screens import printed
 
 from farm.cli import hints, output
 from farm.cli.app import app
+from farm.cli.tables import Column, Table
 from farm.settings import environment
 
 
@@ -64,6 +68,41 @@ def test_whatever_a_command_says_goes_through_it(
     printer.print("[bold]farm doctor[/] looks for what is wrong.")
     out, err = capsys.readouterr()
     assert f"FARM_HOME={shlex.quote(str(elsewhere))} farm doctor looks" in out + err
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Text("see farm status", style="red"),
+        Padding("[red]see[/] farm status", (0, 0, 0, 4)),
+        Padding(Text("see farm status"), 2),
+    ],
+    ids=["text", "padded markup", "padded text"],
+)
+def test_text_with_a_style_and_padded_text_go_through_it(elsewhere: Path, message: object) -> None:
+    home = f"FARM_HOME={shlex.quote(str(elsewhere))} "
+    assert f"see {home}farm status" in "\n".join(printed(lambda: output.console.print(message), None))
+
+
+CELLS = Table("cells with commands", Column("what", folds=True), Column("fix", folds=True))
+
+
+@pytest.mark.parametrize("width", [None, 2000, 300, 30], ids=["a pipe", "one line", "folded", "blocks"])
+def test_the_cells_of_a_table_go_through_it_once(elsewhere: Path, width: int | None) -> None:
+    filler = "it is a long sentence " * 20
+    rows = [(filler, "farm up starts it"), (Text("farm doctor looks", style="red"), hints.command("status"))]
+    shown = " ".join(" ".join(printed(lambda: CELLS.print(rows), width)).split())
+    home = f"FARM_HOME={shlex.quote(str(elsewhere))} "
+    assert shown.count(home) == 3 or width in (300, 30)  # the path is folded there
+    assert len(re.findall("FARM_HOME", shown)) == 3
+
+
+def test_a_command_that_carries_its_home_already_stays_as_it_is(elsewhere: Path) -> None:
+    with environment(FARM_HOME=str(elsewhere)):
+        for words in ("status small", "up"):
+            line = hints.command(words).replace(hints._program(), "farm")
+            assert hints.pasteable(line) == line
+            assert hints.pasteable_text(Text(line)).plain == line
 
 
 def test_every_command_of_the_program_is_known_to_the_hints() -> None:
