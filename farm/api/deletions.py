@@ -78,22 +78,25 @@ class Deletion(Document):
     kind: Kind
     name: str
     dry_run: bool
-    digest: str | None = Field(description="of a campaign or import")
-    owner: str | None
-    state: str | None = Field(description="of a campaign, before it is deleted")
-    jobs: int
-    open_jobs: int = Field(description="that are pending or running; a campaign with any is deleted only with `cancel`")
-    running: int = Field(description="jobs that workers hold: what they measure of them is lost")
-    rounds: int
-    rows: int
-    sentinels: int = Field(description="rows that stay: they describe devices")
-    kernels: int = Field(description="kernels that nothing else uses; a vacuum removes them")
-    same_name: int = Field(description="other campaigns of this name, which stay")
-    versions: list[str] = Field(description="versions of a model that go")
-    next_champion: str | None = Field(description="the version that becomes champion")
-    was_champion: bool
+    digest: str | None = Field(default=None, description="of a campaign or import")
+    owner: str | None = None
+    state: str | None = Field(default=None, description="of a campaign, before it is deleted")
+    jobs: int = 0
+    open_jobs: int = Field(
+        default=0, description="that are pending or running; a campaign with any is deleted only with `cancel`"
+    )
+    running: int = Field(default=0, description="jobs that workers hold: what they measure of them is lost")
+    rounds: int = 0
+    rows: int = 0
+    sentinels: int = Field(default=0, description="rows that stay: they describe devices")
+    kernels: int = Field(default=0, description="kernels that nothing else uses; a vacuum removes them")
+    same_name: int = Field(default=0, description="other campaigns of this name, which stay")
+    versions: list[str] = Field(default=[], description="versions of a model that go")
+    next_champion: str | None = Field(default=None, description="the version that becomes champion")
+    was_champion: bool = False
     trained: list[str] | None = Field(
-        description="models that may have learned from these rows, which stay; null: the registry does not answer"
+        default=[],
+        description="models that may have learned from these rows, which stay; null: the registry does not answer",
     )
 
 
@@ -102,11 +105,11 @@ class DeletedLine(Document):
 
     kind: Kind
     name: str
-    digest: str | None
+    digest: str | None = None
     deleted_at: datetime
     deleted_by: str
-    jobs: int
-    rows: int
+    jobs: int = 0
+    rows: int = 0
     bytes: int = Field(description="what it takes in the database, or of files in the registry")
 
 
@@ -115,10 +118,10 @@ class Restored(Document):
 
     kind: Kind
     name: str
-    jobs: int
-    rows: int
-    versions: list[str] = Field(description="restored versions of a model")
-    champion: str | None = Field(description="the one of them that is the champion again")
+    jobs: int = 0
+    rows: int = 0
+    versions: list[str] = Field(default=[], description="restored versions of a model")
+    champion: str | None = Field(default=None, description="the one of them that is the champion again")
 
 
 class Vacuumed(Document):
@@ -166,9 +169,6 @@ def _of_rows(access: Access, found: Dependents, *, dry_run: bool) -> Deletion:
         sentinels=found.sentinels,
         kernels=found.kernels_alone,
         same_name=found.same_name,
-        versions=[],
-        next_champion=None,
-        was_champion=False,
         trained=_trained(access, found),
     )
 
@@ -196,21 +196,9 @@ def _of_model(found: Going, *, dry_run: bool) -> Deletion:
         kind=Kind.MODEL,
         name=found.versions[0].name,
         dry_run=dry_run,
-        digest=None,
-        owner=None,
-        state=None,
-        jobs=0,
-        open_jobs=0,
-        running=0,
-        rounds=0,
-        rows=0,
-        sentinels=0,
-        kernels=0,
-        same_name=0,
         versions=[model.version for model in found.versions],
         next_champion=found.next_champion,
         was_champion=_champion(found.versions) is not None,
-        trained=[],
     )
 
 
@@ -283,11 +271,8 @@ def _line_of_model(one: DeletedVersion) -> DeletedLine:
     return DeletedLine(
         kind=Kind.MODEL,
         name=f"{one.name}/{one.version}",
-        digest=None,
         deleted_at=one.deleted_at,
         deleted_by=one.deleted_by,
-        jobs=0,
-        rows=0,
         bytes=one.bytes,
     )
 
@@ -300,15 +285,13 @@ def restore(access: Access, restoring: RestoreRequest) -> Restored:
         return Restored(
             kind=Kind.MODEL,
             name=versions[0].name,
-            jobs=0,
-            rows=0,
             versions=[model.version for model in versions],
             champion=_champion(versions),
         )
     with access.begin() as connection:
         take_time(connection)
         found = archive.restore(connection, DeletionKind(restoring.kind), restoring.name)
-    return Restored(kind=restoring.kind, name=found.name, jobs=found.jobs, rows=found.rows, versions=[], champion=None)
+    return Restored(kind=restoring.kind, name=found.name, jobs=found.jobs, rows=found.rows)
 
 
 @operation("POST", "/deletions/vacuum", role=Role.OPERATE)

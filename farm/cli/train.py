@@ -35,17 +35,19 @@ def train(
         farm train
         farm train nvidia-h200 --any-source
     """
-    with session(broker=True) as opened:
-        with opened.engine.connect() as connection:
-            campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
-            known = trainings.trainable_types(connection, campaign_id=campaign_id, any_source=any_source)
-            missing = sorted(set(device_types or ()) - set(known))
-            rows = {} if known and not missing else trainings.rows_by_source(connection, campaign_id=campaign_id)
-        wanted = device_types or known
-        if missing or not wanted:
-            raise BadInput(detail=nothing_to_learn_from(missing, known, rows))
-        with Stack.attach_or_start(opened.settings, opened.urls, ["trainer"]) as stack:
-            outcomes = train_types(opened, wanted, any_source=any_source, check=stack.check)
+    with session() as opened, opened.engine.connect() as connection:  # what cannot be trained needs no broker
+        campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
+        known = trainings.trainable_types(connection, campaign_id=campaign_id, any_source=any_source)
+        missing = sorted(set(device_types or ()) - set(known))
+        rows = {} if known and not missing else trainings.rows_by_source(connection, campaign_id=campaign_id)
+    wanted = device_types or known
+    if missing or not wanted:
+        raise BadInput(detail=nothing_to_learn_from(missing, known, rows))
+    with (
+        session(broker=True) as opened,
+        Stack.attach_or_start(opened.settings, opened.urls, ["trainer"]) as stack,
+    ):
+        outcomes = train_types(opened, wanted, any_source=any_source, check=stack.check)
     failed = {kind: o["error"] for kind, o in outcomes.items() if o["error"] is not None}
     if as_json:
         emit_json(outcomes)

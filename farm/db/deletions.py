@@ -32,14 +32,14 @@ class Dependents:
     name: str
     # See `farm.db.tables.Deletion`.
     key: str
-    owner: str | None
+    owner: str | None = None
     # Of a campaign.
-    state: str | None
-    jobs: int
+    state: str | None = None
+    jobs: int = 0
     # Jobs that are still to be measured, and those that workers hold, of a cancelled campaign too.
-    open_jobs: int
-    running: int
-    rounds: int
+    open_jobs: int = 0
+    running: int = 0
+    rounds: int = 0
     rows: int
     sentinels: int
     # The device types and sources of its rows, and since when they are in this farm: what models may have learned from.
@@ -47,10 +47,10 @@ class Dependents:
     sources: tuple[str, ...]
     since: datetime | None
     # Hashes of the kernels that it used or waits for, and how many of them nothing else uses.
-    kernels: tuple[str, ...]
-    kernels_alone: int
+    kernels: tuple[str, ...] = ()
+    kernels_alone: int = 0
     # Other campaigns of that name, which stay.
-    same_name: int
+    same_name: int = 0
 
 
 _OF_CAMPAIGN = text("""
@@ -139,16 +139,7 @@ def dependents_of_import(connection: Connection, name: str) -> Dependents:
         kind=DeletionKind.IMPORT,
         name=file,
         key=key,
-        owner=None,
-        state=None,
-        jobs=0,
-        open_jobs=0,
-        running=0,
-        rounds=0,
         **_listed(rows),
-        kernels=(),
-        kernels_alone=0,
-        same_name=0,
     )
 
 
