@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from farm.broker import queue_of_device, queue_of_type
 from farm.coordinator import LEADER_LOCK
 from farm.db import kernels, progress
-from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow
+from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow
 from farm.db.states import CampaignState, DeviceState
 from farm.settings import Settings
 from farm.texts import seconds_text, some_of
@@ -33,6 +33,7 @@ class Cause(StrEnum):
     NO_DEVICE = "no_device"
     NO_COORDINATOR = "no_coordinator"
     NO_BUILDER = "no_builder"
+    REFUSED = "refused"
     BEHIND = "behind"
     NOT_TAKEN = "not_taken"
 
@@ -71,17 +72,24 @@ class Farm:
     coordinated: bool
     resend_after_s: float
     builders: int = 0
+    refused: Sequence[RefusedNow] = ()
 
 
 def look(connection: Connection, settings: Settings, *, also: int | None = None) -> Farm:
     """The farm as it stands now; with the lanes of the campaign `also`, even if it is over."""
+    lanes = progress.lanes(connection, also=also)
+    devices = progress.devices(connection, silent_after=settings.silent_after_seconds)
     return Farm(
-        lanes=progress.lanes(connection, also=also),
-        devices=progress.devices(connection, silent_after=settings.silent_after_seconds),
+        lanes=lanes,
+        devices=devices,
         queues=progress.queues(connection),
         coordinated=progress.is_held(connection, LEADER_LOCK),
         resend_after_s=settings.resend_after_seconds,
         builders=len(kernels.builders(connection, silent_after=settings.silent_after_seconds)),
+        refused=progress.refused(
+            connection,
+            [lane.lane_id for lane in lanes if lane.waiting and _some_rest([d for d in devices if lane.serves(d)])],
+        ),
     )
 
 
@@ -96,6 +104,11 @@ def outlooks(connection: Connection, farm: Farm, campaign_ids: Iterable[int]) ->
         left = sum(lane.open + lane.later for lane in active) - sum(s.jobs for s in mine)
         found[campaign_id] = Outlook(pace=pace, stuck=mine, seconds_left=pace.seconds_for(left) if left > 0 else None)
     return found
+
+
+def _some_rest(devices: Sequence[DeviceNow]) -> bool:
+    """Whether some of these take work and others do not: what the first refused may wait for the others."""
+    return len({device.takes_work for device in devices}) == 2
 
 
 # --- what is stuck -----------------------------------------------------------------------------------
@@ -137,6 +150,8 @@ def _of_lane(farm: Farm, lane: LaneNow) -> Stuck | None:
         jobs, cause, why = lane.for_kernels, Cause.NO_BUILDER, NO_BUILDER
     elif untaken:
         cause, why = Cause.NOT_TAKEN, _why_untaken(untaken)
+    elif refused := _refused_by_live(farm, lane, live):
+        jobs, cause, why = sum(one.jobs for one in refused), Cause.REFUSED, _why_refused(refused, able)
     elif not lane.queued and not lane.running and (ahead := _ahead(farm, lane, live)):
         cause, why = Cause.BEHIND, _why_behind(lane, ahead)
     else:
@@ -152,11 +167,35 @@ def _undecided(lane: LaneNow) -> Stuck:
 def _why_no_device(lane: LaneNow, able: Sequence[DeviceNow]) -> str:
     if able:
         listed = some_of([f"{d.uuid} on {d.host}, {condition(d)}" for d in able], most=3, separator="; ")
-        return f"no device takes them: {listed}"
+        return f"no device takes them: {listed}{_how_to_resume(able)}"
     if lane.device_types is None:
         return f"the device {lane.device_uuid} was never announced; farm-worker on its host does that"
     kinds = some_of(lane.device_types, most=6)
     return f"no device of {kinds} was ever announced; farm-worker on a host that has one does that"
+
+
+def _refused_by_live(farm: Farm, lane: LaneNow, live: Sequence[DeviceNow]) -> list[RefusedNow]:
+    """Jobs that every device that takes work refused."""
+    ids = {device.device_id for device in live}
+    return [one for one in farm.refused if one.lane_id == lane.lane_id and ids <= set(one.refused_by)]
+
+
+def _why_refused(refused: Sequence[RefusedNow], able: Sequence[DeviceNow]) -> str:
+    known = set[int]().union(*(one.refused_by for one in refused))
+    rest = [device for device in able if not device.takes_work]
+    others = [device for device in rest if device.device_id not in known] or rest
+    listed = some_of([f"{d.uuid} on {d.host}, {condition(d)}" for d in others], most=3, separator="; ")
+    return f"the devices that take work refused them, and the others do not take any: {listed}{_how_to_resume(others)}"
+
+
+def _how_to_resume(devices: Sequence[DeviceNow]) -> str:
+    """The command for a device that people or the farm took out of service, and that would work otherwise."""
+    out = [d for d in devices if d.state is not DeviceState.ACTIVE and d.presence is Presence.LIVE]
+    return (
+        f"; farm devices resume {out[0].uuid} puts {'it' if len(out) == 1 else 'the first'} to work again"
+        if out
+        else ""
+    )
 
 
 def _ahead(farm: Farm, lane: LaneNow, live: Sequence[DeviceNow]) -> list[LaneNow]:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from farm.broker import queue_of_type
 from farm.campaign import Campaign
+from farm.coordinator import outlook
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.coordinator.schedule import LiveDevice, Schedule
@@ -541,6 +542,23 @@ def test_a_job_is_invalid_where_every_device_of_its_pool_refused_it(
         assert [tuple(row) for row in lost] == [("invalid", 1)] * 2
         assert connection.execute(text("SELECT max(attempts) FROM jobs WHERE state = 'done'")).scalar_one() == 0
         assert campaigns.finish(connection) == [stored.campaign_id]
+
+
+def test_jobs_that_only_a_drained_device_may_take_are_stuck(engine: Engine, announce: Announce, submit: Submit) -> None:
+    device_of = {f"REC-{n}": announce(recording(n)) for n in (1, 2)}
+    stored = submit(Campaign.from_document(document()))
+    with engine.begin() as connection:
+        devices.set_state(connection, device_of["REC-2"], DeviceState.DRAINED, "a test")
+        connection.execute(text("UPDATE devices SET last_seen_at = clock_timestamp()"))
+    one = asked(engine, {"REC-1": device_of["REC-1"]})
+    assert one is not None
+    land(engine, one[1], {one[1].jobs[0].id: Failure(FailureKind.INVALID, "not in the recording")})
+    with engine.connect() as connection:
+        stands = replace(outlook.look(connection, Settings()), coordinated=True)
+    (stuck,) = outlook.what_is_stuck(stands, of=[stored.campaign_id])
+    assert (stuck.jobs, stuck.cause) == (1, outlook.Cause.REFUSED)
+    assert "REC-2" in stuck.why
+    assert "farm devices resume REC-2" in stuck.why
 
 
 def test_what_the_devices_that_are_here_refused_does_not_wait_for_one_that_is_gone(

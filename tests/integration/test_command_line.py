@@ -98,6 +98,10 @@ def test_a_database_at_another_revision_is_left_alone(command: Command, database
     assert command("status").returncode == 0
 
 
+def test_a_type_without_rows_is_named_before_the_broker_is_needed(command: Command, engine: Engine) -> None:
+    refused(command("train", "nvidia-h200", FARM_BROKER_URL="redis://127.0.0.1:1/0"), 2, "nvidia-h200: no measurements")
+
+
 def test_a_model_that_does_not_exist_is_named(command: Command) -> None:
     refused(command("predict", "--type", "nvidia-h200", "tiled(tile=16) 64x64x64 f32"), 4, "gemm-forest-nvidia-h200")
     refused(command("models", "pull", "nvidia-h200"), 4, "gemm-forest-nvidia-h200", "farm train")

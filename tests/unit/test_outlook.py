@@ -13,7 +13,7 @@ from farm.api.jobs import device_for
 from farm.cli.progress import pace_text
 from farm.coordinator.outlook import Cause, Farm, Stuck, condition, what_is_stuck
 from farm.db.kernels import Awaited
-from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow
+from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow
 from farm.db.states import CampaignState, DeviceState
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
 
@@ -100,8 +100,22 @@ def test_devices_that_take_no_work_are_named_with_what_keeps_them_from_it() -> N
     assert stuck.why == (
         "no device takes them: GPU-2b on gpu01, silent for 3 min 20 s; "
         "GPU-5e on gpu01, quarantined 2 h 00 min ago: hot (by ann); "
-        "GPU-4d on gpu01, gone from its host for 1 min 05 s and 1 more"
+        "GPU-4d on gpu01, gone from its host for 1 min 05 s and 1 more; "
+        "farm devices resume GPU-5e puts it to work again"
     )
+
+
+def test_what_the_working_devices_refused_waits_for_a_drained_one() -> None:
+    drained = replace(HOT, state=DeviceState.DRAINED)
+    refused = RefusedNow(lane_id=LANE.lane_id, refused_by=(LIVE.device_id,), jobs=3)
+    stuck = only(farm(LANE, devices=(LIVE, drained), refused=(refused,)))
+    assert (stuck.jobs, stuck.cause) == (3, Cause.REFUSED)
+    assert stuck.why == (
+        "the devices that take work refused them, and the others do not take any: "
+        "GPU-5e on gpu01, drained 2 h 00 min ago: hot (by ann); farm devices resume GPU-5e puts it to work again"
+    )
+    another = replace(LIVE, device_id=9, uuid="GPU-9")
+    assert what_is_stuck(farm(LANE, devices=(LIVE, drained, another), refused=(refused,))) == []
 
 
 @pytest.mark.parametrize(
