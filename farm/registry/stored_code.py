@@ -7,25 +7,26 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 
-def predictor_module(folder: Path) -> Any:
-    """The module `predictor` of the package in that folder, under a name made of its content.
+# The same function as in `trainer/model/gemm_forest.py`. That file is stored with each model and has to do without this
+# package, and importing it imports MLflow, which takes seconds. A test compares the two.
+def predictor_module(folder: Path) -> ModuleType:
+    """The module `predictor` of the package in `folder`, which is imported under a name made of its content.
 
-    As a registered model loads it: see `trainer/model/gemm_forest.py`, which has to do without this package. Raises
-    `ImportError`.
+    Raises `ImportError`.
     """
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    name = f"gemm_stored_{digest.hexdigest()[:16]}"
+    name = f"gemm_forest_{digest.hexdigest()[:16]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(
             name, folder / "__init__.py", submodule_search_locations=[str(folder)]
         )
         if spec is None or spec.loader is None:
-            raise ImportError(f"the code of the models is missing: {folder}")
+            raise ImportError(f"the model's code is missing: {folder}")
         package = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(package)
         sys.modules[name] = package
