@@ -7,6 +7,7 @@ late changes nothing.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -83,37 +84,54 @@ def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
 
 
 def consume(
-    app: Celery, *, pool: str, queues: Sequence[str], name: str, stop: threading.Event | None = None, slots: int = 1
-) -> None:
-    """Runs a Celery worker on those queues, so many tasks at a time, until it is told to stop.
+    app: Celery,
+    *,
+    pool: str,
+    queues: Sequence[str],
+    name: str,
+    stop: threading.Event | None = None,
+    slots: int = 1,
+    idle_s: float | None = None,
+) -> int:
+    """Runs a Celery worker on those queues, so many tasks at a time, until it is told to stop. Returns its exit status.
 
     Celery takes the signals over when it begins. `stop` says that the program was told before that, and would not be again.
+    With `idle_s` the worker also ends where it had no task for so many seconds.
     """
-    from celery import signals
+    from celery import concurrency, signals
+    from celery.utils.nodenames import host_format
     from celery.worker import state
 
-    if stop is not None:
+    def end_if_told(**_: Any) -> None:
+        if stop is not None and stop.is_set():
+            state.should_stop = 0
+        elif idle_s is not None:
+            threading.Thread(target=_end_when_idle, args=(idle_s,), name="idle", daemon=True).start()
 
-        def end_if_told(**_: Any) -> None:
-            if stop.is_set():
-                state.should_stop = 0
-
-        signals.worker_ready.connect(end_if_told, weak=False)
-    chatter = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-    app.worker_main(
-        [
-            "--quiet",
-            "worker",
-            "-P",
-            pool,
-            "-c",
-            str(slots),
-            "-Q",
-            ",".join(queues),
-            "-n",
-            name,
-            "-l",
-            "WARNING",
-            *chatter,
-        ]
+    signals.worker_ready.connect(end_if_told, weak=False)
+    # As `celery worker` makes it. The command itself would bring a shell with completion, 10 MB in each process.
+    worker = app.Worker(
+        hostname=host_format(name),
+        pool_cls=concurrency.get_implementation(pool),
+        concurrency=slots,
+        queues=list(queues),
+        loglevel="WARNING",
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
     )
+    worker.start()
+    return worker.exitcode or 0
+
+
+def _end_when_idle(idle_s: float) -> None:
+    """Ends this process's worker when it has had no task for so long. A message that comes just then is sent again."""
+    from celery.worker import state
+
+    busy_at = time.monotonic()
+    while time.monotonic() - busy_at < idle_s:
+        time.sleep(min(1.0, idle_s / 4))
+        if state.reserved_requests or state.active_requests:
+            busy_at = time.monotonic()
+    state.should_stop = 0

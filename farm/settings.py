@@ -18,13 +18,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from farm.errors import BadSettings
 from farm.names import default_home
+from farm.variables import IDLE_EXIT_SECONDS, INTERNAL_VARIABLES
 
 PREFIX = "FARM_"
-
-WORKER_DEVICE_ID = "FARM_WORKER_DEVICE_ID"
-WORKER_METRICS_DEVICE = "FARM_WORKER_METRICS_DEVICE"
-WORKER_METRICS_DEVICE_TYPE = "FARM_WORKER_METRICS_DEVICE_TYPE"
-"""Variables that `farm-worker` sets for the processes of one device. They are not settings."""
 
 TEST_PREFIX = "FARM_TEST_"
 """Variables of the test suite."""
@@ -192,11 +188,10 @@ def settings() -> Settings:
 def unknown_variables() -> list[str]:
     """One line for each `FARM_*` variable of the environment that is not a setting, with the names it resembles."""
     known = {_variable(name): name for name in Settings.model_fields}
-    passed_on = {WORKER_DEVICE_ID, WORKER_METRICS_DEVICE, WORKER_METRICS_DEVICE_TYPE}
     found = []
     for given in sorted(os.environ):
         name = given.upper()  # as pydantic-settings reads them
-        if not name.startswith(PREFIX) or name.startswith(TEST_PREFIX) or name in known or name in passed_on:
+        if not name.startswith(PREFIX) or name.startswith(TEST_PREFIX) or name in known or name in INTERNAL_VARIABLES:
             continue
         close = get_close_matches(name, known, n=2, cutoff=0.8)
         advice = f"Did you mean {' or '.join(close)}?" if close else "docs/operating.md lists the settings."
@@ -226,6 +221,12 @@ def _set(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def idle_exit_s() -> float | None:
+    """After how many seconds without work this process ends; None for one that waits for ever."""
+    given = os.environ.get(IDLE_EXIT_SECONDS)
+    return None if given is None else float(given)
 
 
 def environment_for_children(**urls: str) -> dict[str, str]:

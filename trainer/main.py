@@ -14,7 +14,7 @@ from farm.db.migrate import require_head
 from farm.errors import FarmError
 from farm.logs import set_up_logging, warn_of_unknown_variables
 from farm.services import services
-from farm.settings import settings
+from farm.settings import idle_exit_s, settings
 
 USAGE = """usage: farm-trainer
 
@@ -46,7 +46,8 @@ def main() -> None:
             settings.cache_clear()
             # One training at a time, in this very process: it holds no device, and libraries are loaded once.
             app = make_app(urls.broker_url, include=("trainer.tasks",))
-            consume(app, pool="solo", queues=[TRAIN_QUEUE], name="trainer@%h")
+            status = consume(app, pool="solo", queues=[TRAIN_QUEUE], name="trainer@%h", idle_s=idle_exit_s())
+        sys.exit(status)
     except FarmError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

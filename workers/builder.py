@@ -22,7 +22,7 @@ from farm.errors import first_line
 from farm.logs import set_up_logging
 from farm.services.errands import heard_of
 from farm.services.waiting import when_they_answer
-from farm.settings import settings
+from farm.settings import idle_exit_s, settings
 from workers import building
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,15 @@ def serve(stop: threading.Event) -> None:
         name = f"{host_name()}:{os.getpid()}"
         with _announced(engine, name, slots):
             # The compiler is a process of its own, so threads are enough.
-            consume(app, pool="threads", queues=[BUILD_QUEUE], name=f"builder-{os.getpid()}@%h", stop=stop, slots=slots)
+            consume(
+                app,
+                pool="threads",
+                queues=[BUILD_QUEUE],
+                name=f"builder-{os.getpid()}@%h",
+                stop=stop,
+                slots=slots,
+                idle_s=idle_exit_s(),
+            )
 
 
 @contextmanager

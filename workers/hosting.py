@@ -6,7 +6,6 @@ import logging
 import os
 import platform
 import queue
-import subprocess
 import sys
 import threading
 import time
@@ -19,8 +18,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from farm.db import devices
 from farm.devices import Backend, DeviceIdentity, host_name
 from farm.services.backoff import BackOff
-from farm.services.processes import start_guarded
-from farm.settings import WORKER_DEVICE_ID, settings
+from farm.services.groups import ProcessGroup
+from farm.settings import settings
+from farm.variables import WORKER_DEVICE_ID
 from workers import metrics
 from workers.lookout import Look, Lookout
 
@@ -42,7 +42,7 @@ class _Worker:
         self.identity = identity
         self.misses = 0  # looks in a row
         self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ProcessGroup | None = None
         self._back_off = BackOff()
 
     def tend(self) -> None:
@@ -59,7 +59,7 @@ class _Worker:
         if self._process is None or self._back_off.is_due(now):
             self._back_off.started(now)
             command = [sys.executable, "-m", "workers.process"]
-            self._process = start_guarded(command, environment=self._environment, grace_s=GRACE_SECONDS)
+            self._process = ProcessGroup(command, environment=self._environment, grace_s=GRACE_SECONDS)
 
     def ask_to_stop(self) -> None:
         if self._process is not None:
@@ -69,7 +69,7 @@ class _Worker:
         return self._process is None or self._process.poll() is not None
 
     def wait(self) -> None:
-        """Until the batch in hand is finished, or the guardian has ended what did not stop in time."""
+        """Until the batch in hand is finished, or what did not stop in time is killed."""
         if self._process is not None:
             self._process.wait()
 

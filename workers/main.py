@@ -11,6 +11,7 @@ import typer
 
 from farm.errors import BadInput, FarmError
 from farm.logs import set_up_logging, warn_of_unknown_variables
+from farm.services.groups import collect_orphans
 from farm.services.waiting import when_they_answer
 from farm.settings import environment_for_children, settings
 from workers import metrics
@@ -27,6 +28,7 @@ def serve(selection: str, stop: threading.Event) -> None:
     """Runs a worker for each selected device until `stop`."""
     from workers.hosting import Host  # with the signals of a device's worker, which are none of a builder's
 
+    collect_orphans()
     lookout = Lookout(selection)
     first = lookout.first()
     with (

@@ -20,7 +20,8 @@ from pathlib import Path
 from farm.devices import DeviceIdentity
 from farm.metrics import Count, Duration, Metrics, PrometheusMetrics, serving
 from farm.services.home import Home
-from farm.settings import WORKER_METRICS_DEVICE, WORKER_METRICS_DEVICE_TYPE, Settings
+from farm.settings import Settings
+from farm.variables import WORKER_METRICS_DEVICE, WORKER_METRICS_DEVICE_TYPE
 
 log = logging.getLogger(__name__)
 

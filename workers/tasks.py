@@ -1,7 +1,8 @@
-"""The Celery application of a device's worker, and its one task.
+"""What the two processes of a device's Celery worker do.
 
 The parent process consumes messages, says that the device lives, renews the lease in hand, and hands back the batch of
-a child that died. The child process, started afresh by `spawn`, opens the device, proves it and measures.
+a child that died. The child process, started afresh by `spawn`, opens the device, proves it and measures. It imports
+this module with its first batch (see `workers.child`).
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from functools import cache
 from typing import Any
 
 from billiard.process import active_children
-from celery import shared_task, signals
+from celery import signals
 from celery.exceptions import WorkerLostError
 from celery.worker import state
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from farm.broker import MEASURE_BATCH
 from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
@@ -31,10 +31,11 @@ from farm.db.batches import Held
 from farm.db.engine import HASTY, make_engine
 from farm.db.states import DeviceState
 from farm.errors import CanaryFailed, DevicePoisoned, FarmError, first_line
-from farm.logs import set_up_logging
 from farm.metrics import Metrics
-from farm.settings import WORKER_DEVICE_ID, settings
+from farm.settings import settings
+from farm.variables import WORKER_DEVICE_ID
 from workers.canary import prove
+from workers.child import STOP_SIGNAL, stopping
 from workers.devices import open_device
 from workers.kernels.sources import FarmKernels
 from workers.metrics import CANARY_FAILURES, CHILD, CHILD_DEATHS, DATABASE_ERRORS, JOBS, PARENT, metrics_of
@@ -53,11 +54,6 @@ UNLEASED_SECONDS = OPENING_SECONDS + 30.0
 
 DEATHS_WHILE_OPENING, DEATHS_WINDOW_SECONDS = 3, 600.0
 """A device whose process dies this often in this time, before it has claimed anything or at its sentinel, is quarantined."""
-
-STOP_SIGNAL = signal.SIGUSR2
-"""Sent by the parent to its child when the worker is to stop: finish the job in hand, hand back the rest."""
-
-_stopping = threading.Event()
 
 
 def device_id() -> int:
@@ -99,7 +95,7 @@ def _runner() -> Runner:
         device,
         device_id(),
         lease_seconds=settings().lease_seconds,
-        stopping=_stopping,
+        stopping=stopping,
         deadline=deadline,
         metrics=_metrics(CHILD),
         sentinel_jobs=settings().sentinel_jobs,
@@ -107,9 +103,8 @@ def _runner() -> Runner:
     )
 
 
-@shared_task(name=MEASURE_BATCH)
 def measure_batch(batch_id: int) -> None:
-    """Measures the batch of that id. What it holds is looked up; a message that means nothing here does nothing."""
+    """The task, in the child. Measures the batch of that id. What it holds is looked up; a message that means nothing here does nothing."""
     if not _is_batch_id(batch_id):
         log.error("a message without a batch id was ignored")
         return
@@ -155,17 +150,6 @@ def _quarantine(reason: str) -> None:
 
 def _poisoned(error: BaseException | None) -> bool:
     return error is not None and (isinstance(error, DevicePoisoned) or _poisoned(error.__cause__))
-
-
-@signals.setup_logging.connect
-def _logging(**_: Any) -> None:
-    set_up_logging(settings(), "worker")
-
-
-@signals.worker_process_init.connect
-def _set_up_child(**_: Any) -> None:
-    set_up_logging(settings(), "worker")
-    signal.signal(STOP_SIGNAL, lambda *_: _stopping.set())
 
 
 # --- the parent --------------------------------------------------------------------------------------
@@ -235,7 +219,7 @@ def _beat(consumer: Any) -> None:
         try:
             with engine().begin() as connection:
                 held = batches.renew(connection, device_id=device_id(), lease_seconds=settings().lease_seconds)
-                if not _stopping.is_set():  # then it has said farewell, and only finishes the job in hand
+                if not stopping.is_set():  # then it has said farewell, and only finishes the job in hand
                     asking.follow(devices.heartbeat(connection, device_id()))
             if watchdog.bites(time.monotonic(), task=_task_in_hand(), left_s=held.left_s if held else None):
                 _end_child(held)
@@ -270,7 +254,7 @@ def _start_beating(sender: Any, **_: Any) -> None:
 
 @signals.worker_shutting_down.connect
 def _leave(**_: Any) -> None:
-    _stopping.set()
+    stopping.set()
     for child in active_children():
         os.kill(child.pid, STOP_SIGNAL)
     try:

@@ -36,7 +36,7 @@ from farm.services.processes import end_tree, start_guarded, wait_gone
 from farm.services.redis import EmbeddedRedis
 from farm.services.urls import redis_client_url
 from farm.services.usage import revive
-from farm.settings import WORKER_DEVICE_ID
+from farm.variables import WORKER_DEVICE_ID
 
 log = logging.getLogger("chaos")
 

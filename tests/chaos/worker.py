@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
 from chaos.mischief import set_clock_ahead
-from farm.services.processes import start_guarded
+from farm.services.groups import ProcessGroup
 from workers import main
 
 
-def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], **options: Any) -> ProcessGroup:
     ours = ["chaos.process" if word == "workers.process" else word for word in command]
-    return start_guarded(ours, **options)
+    return ProcessGroup(ours, **options)
 
 
 if __name__ == "__main__":
     set_clock_ahead()
     with (
-        patch("workers.hosting.start_guarded", _start),
+        patch("workers.hosting.ProcessGroup", _start),
         # A minute of chaos stands for a day: a program that is killed often is not left alone for long.
         patch("farm.services.backoff.LONGEST_PAUSE_S", 4.0),
     ):

@@ -16,7 +16,7 @@ from delegating import Delegating
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
-from farm.services.processes import start_guarded
+from farm.services.groups import ProcessGroup
 from workers.devices import Device, open_device
 from workers.devices.cuda_errors import cuda_errors
 from workers.kernels.base import Placement
@@ -77,7 +77,7 @@ def _open(identity: DeviceIdentity, kernels: Kernels) -> Device:
 
 
 def _start(command: Sequence[str], **options: Any) -> Any:
-    return start_guarded([sys.executable, __file__, AS_A_DEVICE], **options)
+    return ProcessGroup([sys.executable, __file__, AS_A_DEVICE], **options)
 
 
 if AS_A_DEVICE in sys.argv or __name__ != "__main__":  # Celery's child imports this module under another name
@@ -92,5 +92,5 @@ if __name__ == "__main__":
     else:
         from workers import main
 
-        with patch("workers.hosting.start_guarded", _start):
+        with patch("workers.hosting.ProcessGroup", _start):
             main.main()

@@ -25,7 +25,7 @@ from farm.db.engine import make_engine
 from farm.devices import Backend, DeviceIdentity, host_name
 from farm.services import ServiceUrls
 from farm.services.processes import is_alive
-from farm.settings import WORKER_DEVICE_ID
+from farm.variables import WORKER_DEVICE_ID
 from workers.devices import discover
 from workers.hosting import Host
 from workers.lookout import Look, Lookout
@@ -144,6 +144,9 @@ def test_a_device_that_vanishes_is_marked_and_stopped_and_served_again_when_it_i
     eventually(lambda: vanished(engine) == {uuids[0]: False, uuids[1]: False})
     eventually(lambda: worker.serving().keys() == {first, second})
     assert worker.serving()[second] == pids[second]
+
+    family = psutil.Process(worker.pid).children(recursive=True)
+    assert len(family) == 4, "a parent and a child for each device, and no guardian or tracker"
 
     # A process that dies though its device is there is started again.
     psutil.Process(pids[second]).kill()

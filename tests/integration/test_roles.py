@@ -38,7 +38,7 @@ from farm.errors import BadRole, RoleRefused
 from farm.services import ServiceUrls, postgres, services
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
-from farm.settings import WORKER_DEVICE_ID
+from farm.variables import WORKER_DEVICE_ID
 
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"

@@ -1,0 +1,50 @@
+"""The process that measures, as Celery's parent starts it: it imports what measuring needs with its first batch.
+
+Until then it holds half the memory. What it does is in `workers.tasks`.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from celery import shared_task, signals
+
+from farm.broker import MEASURE_BATCH
+from farm.services.groups import end_with_parent
+
+STOP_SIGNAL = signal.SIGUSR2
+"""Sent by the parent to its child when the worker is to stop: finish the job in hand, hand back the rest."""
+
+stopping = threading.Event()
+"""Set in both processes of a device when the worker is to stop."""
+
+
+@shared_task(name=MEASURE_BATCH)
+def measure_batch(batch_id: int) -> None:
+    """Measures the batch of that id (see `workers.tasks`)."""
+    _tasks().measure_batch(batch_id)
+
+
+@cache
+def _tasks() -> ModuleType:
+    from farm.logs import set_up_logging
+    from farm.settings import settings
+    from workers import tasks
+
+    set_up_logging(settings(), "worker")
+    return tasks
+
+
+@signals.setup_logging.connect
+def _logging(**_: Any) -> None:
+    """Keeps Celery from setting up the logging: each of the two processes does, the child with its first batch."""
+
+
+@signals.worker_process_init.connect
+def _set_up(**_: Any) -> None:
+    end_with_parent(signal.SIGKILL)
+    signal.signal(STOP_SIGNAL, lambda *_: stopping.set())

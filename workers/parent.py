@@ -1,0 +1,52 @@
+"""The parent process of a device: the Celery worker that `workers.process` runs."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from celery import Celery
+from sqlalchemy.exc import OperationalError
+
+from farm.broker import consume, make_app, queue_of_device, queue_of_type
+from farm.db import batches, devices
+from farm.devices import DeviceIdentity
+from farm.errors import first_line
+from farm.logs import set_up_logging
+from farm.settings import settings
+from workers import tasks
+from workers.spawning import spawn_without_tracker
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+"""Between two tries while the database does not answer."""
+
+
+def app() -> Celery:
+    """The application on the broker that `farm-worker` names."""
+    url = settings().broker_url
+    assert url is not None, "farm-worker sets FARM_BROKER_URL"
+    return make_app(url.get_secret_value(), include=("workers.child",))
+
+
+def take_over() -> DeviceIdentity:
+    """Hands back what an earlier worker of this device held. Waits for a database that does not answer."""
+    while True:
+        try:
+            with tasks.engine().begin() as connection:
+                reason = "its worker ended and was started again"
+                batches.release_all(connection, device_id=tasks.device_id(), reason=reason)
+                return devices.identity(connection, tasks.device_id())
+        except OperationalError as error:
+            log.warning("waiting for the database: %s", first_line(error.orig))
+            time.sleep(RETRY_SECONDS)
+
+
+def serve() -> int:
+    """Serves the device until the worker is told to stop. Returns its exit status."""
+    set_up_logging(settings(), "worker")
+    identity = take_over()
+    queues = [queue_of_device(identity.uuid), queue_of_type(identity.type)]
+    spawn_without_tracker()
+    return consume(app(), pool="prefork", queues=queues, name=f"{identity.uuid}@%h")
