@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.devices import Backend, DeviceIdentity
-from farm.errors import BadRecording, MissingColumns, UnknownDeviceSelection
+from farm.errors import BadRecording, CudaUnavailable, FarmError, MissingColumns, UnknownDeviceSelection
 from workers.devices import cards, discover
+from workers.devices.apart import Apart, Found
+from workers.devices.discovery import warn_of_unused_cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class Lookout:
         self._selection = selection
         self._words = [word.strip() for word in selection.split(",") if word.strip()]
         self._cards = _Cards()
+        self._apart = Apart()
         # By word: the UUIDs of every device that it ever gave.
         self._given: dict[str, set[str]] = {}
 
@@ -49,10 +52,11 @@ class Lookout:
     def look(self) -> Look:
         """What is here now. The driver is asked once, in a session that lasts no longer: an older one would show what was."""
         visible = self._look_at_cards()
+        apart = self._apart.look([word for word in self._words if not _names_cards(word)])
         found, problems, unknown = dict[str, DeviceIdentity](), dict[str, str](), set[str]()
         for word in self._words:
             try:
-                given = self._find(word, visible)
+                given = self._find(word, visible, apart)
             except UnknownDeviceSelection:
                 raise
             except (BadRecording, MissingColumns) as error:
@@ -86,17 +90,29 @@ class Lookout:
         except Exception as error:  # it is the trouble of the words that name cards, and of no other
             return error
 
-    def _find(self, word: str, visible: list[DeviceIdentity] | Exception) -> list[DeviceIdentity]:
+    def _find(
+        self, word: str, visible: list[DeviceIdentity] | Exception, apart: Mapping[str, Found]
+    ) -> list[DeviceIdentity]:
         if not _names_cards(word):
-            return discover(word)
+            return _devices(apart[word])
         if word == "auto" and not self._cards.ever_seen:
             # The CPU stands in for cards that never were here, not for one that is lost.
-            return discover("cpu") if word in self._given else discover(word)
+            if word not in self._given and isinstance(visible, Exception):
+                if not isinstance(visible, CudaUnavailable):
+                    raise visible
+                warn_of_unused_cards(visible)
+            return _devices(self._apart.look(["cpu"])["cpu"])
         if isinstance(visible, Exception):
             raise visible
         if word in ("auto", "cuda"):
             return visible
         return [identity for identity in visible if identity.uuid.lower() == word.lower()]
+
+
+def _devices(found: Found) -> list[DeviceIdentity]:
+    if isinstance(found, FarmError):
+        raise found
+    return found
 
 
 def _names_cards(word: str) -> bool:

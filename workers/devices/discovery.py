@@ -64,10 +64,15 @@ def _automatic() -> list[DeviceIdentity]:
     try:
         found = cards.find_cards()
     except CudaUnavailable as error:
-        if Path("/proc/driver/nvidia/version").exists():
-            log.warning("this host has an NVIDIA driver, but the CPU is measured. %s", error)
+        warn_of_unused_cards(error)
         found = []
     return found or [_cpu()]
+
+
+def warn_of_unused_cards(error: CudaUnavailable) -> None:
+    """Says why the CPU stands in for the cards of a host that has a driver for them."""
+    if Path("/proc/driver/nvidia/version").exists():
+        log.warning("this host has an NVIDIA driver, but the CPU is measured. %s", error)
 
 
 def _cards() -> list[DeviceIdentity]:

@@ -1,0 +1,88 @@
+"""Devices that another process identifies: NumPy and Arrow, which that takes, are 90 MB in a process that only hosts workers.
+
+python -m workers.devices.apart WORD…
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from farm import errors
+from farm.devices import DeviceIdentity
+from farm.errors import FarmError
+
+Found = list[DeviceIdentity] | FarmError
+"""What a word names, or why that cannot be found."""
+
+_Answer = tuple[list[DeviceIdentity] | None, str, dict[str, Any]]
+"""The devices; or None, the class of an error, and its fields."""
+
+_RECORDED = "recorded:"
+
+
+class Apart:
+    """What `workers.devices.discover` finds for single words. A device that cannot have changed is not looked for again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[object, Found]] = {}
+
+    def look(self, words: Sequence[str]) -> dict[str, Found]:
+        """By word: its devices, or what `discover` raises. All that must be looked for is, in one process."""
+        states = {word: _state(word) for word in words}
+        asked = [word for word, state in states.items() if state is None or self._known.get(word, ())[:1] != (state,)]
+        answers = dict(zip(asked, _ask(asked), strict=True)) if asked else {}
+        self._known.update((word, (states[word], found)) for word, found in answers.items() if isinstance(found, list))
+        return {word: answers[word] if word in answers else self._known[word][1] for word in words}
+
+
+def _state(word: str) -> object:
+    """What the devices of a word depend on; None where that is not known, and they are looked for each time."""
+    if word.startswith(_RECORDED):
+        file = Path(word.removeprefix(_RECORDED).partition("?")[0])
+        return tuple(_version(path) for path in (file, file.with_name(f"{file.name}.json")))
+    return word if word == "cpu" or word.upper().startswith("CPU-") else None
+
+
+def _version(path: Path) -> tuple[int, ...] | str:
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:
+        return type(error).__name__
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _ask(words: Sequence[str]) -> list[Found]:
+    done = subprocess.run([sys.executable, "-m", __name__, *words], stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        return [FarmError(detail=f"looking for it ended with status {done.returncode}") for _ in words]
+    answers: list[_Answer] = pickle.loads(done.stdout)
+    return [getattr(errors, error)(**fields) if found is None else found for found, error, fields in answers]
+
+
+def _answer(find: Callable[[str], list[DeviceIdentity]], word: str) -> _Answer:
+    try:
+        return find(word), "", {}
+    except FarmError as error:
+        return None, type(error).__name__, error.fields
+    except Exception as error:  # whatever the disk has
+        return None, FarmError.__name__, {"detail": str(error)}
+
+
+def main(words: Sequence[str]) -> None:
+    from farm.logs import set_up_logging
+    from farm.settings import settings
+    from workers.devices.discovery import discover
+
+    set_up_logging(settings(), "farm-worker")
+    out = sys.stdout.buffer
+    sys.stdout = sys.stderr  # libraries may print
+    out.write(pickle.dumps([_answer(discover, word) for word in words]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
