@@ -35,6 +35,8 @@ def up(
 ) -> None:
     """Start the farm in the background: services, coordinator, workers and trainer. They run until farm down.
 
+    The trainer and the builder run only while there is work for them. Until then their state is "waiting".
+
     Examples:
         farm up
         farm up --no-trainer

@@ -37,7 +37,8 @@ class RunningStack:
     home: Path
     # Shown without passwords: database, broker, tracking.
     urls: dict[str, str]
-    # name -> state (running; ended, to be started again; elsewhere: another command runs it), pid, restarts, log
+    # name -> state (running; waiting for work; ended, to be started again; elsewhere: another command runs it), pid,
+    # restarts, log
     programs: dict[str, dict[str, Any]]
 
 

@@ -38,6 +38,7 @@ SETTINGS = {
     "shared_buffers": "128MB",
     "max_connections": "100",
     "wal_level": "minimal",
+    "max_logical_replication_workers": "0",  # its launcher is a process with nothing to do
     "max_wal_senders": "0",
     "synchronous_commit": "on",
     "timezone": "UTC",

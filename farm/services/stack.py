@@ -12,12 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from farm.broker import BUILD_QUEUE, TRAIN_QUEUE
 from farm.errors import ProgramEnded
 from farm.services import child
 from farm.services.embedded import ServiceUrls
 from farm.services.home import Home
 from farm.services.processes import end_tree, last_lines, start_guarded, trim_log
 from farm.settings import Settings, environment_for_children
+from farm.variables import IDLE_EXIT_SECONDS
 
 GRACE_S = 40.0
 """What a program has to finish after it is asked to end. The workers take up to 30 s, to end the batches in hand."""
@@ -29,14 +31,14 @@ class Program:
 
     name: str
     command: tuple[str, ...]
+    # The queue that it works off. `farm up` runs such a program only while there is work for it.
+    queue: str | None = None
 
 
 COORDINATOR = Program("coordinator", (sys.executable, "-m", "farm.coordinator"))
 WORKERS = Program("workers", (sys.executable, "-m", "workers.main"))
-TRAINER = Program("trainer", (sys.executable, "-m", "trainer.main"))
-
-
-BUILDER = Program("builder", (sys.executable, "-m", "workers.main", "--build"))
+TRAINER = Program("trainer", (sys.executable, "-m", "trainer.main"), queue=TRAIN_QUEUE)
+BUILDER = Program("builder", (sys.executable, "-m", "workers.main", "--build"), queue=BUILD_QUEUE)
 
 
 KNOWN = {program.name: program for program in (COORDINATOR, TRAINER, BUILDER, WORKERS)}
@@ -105,6 +107,9 @@ class Stack:
     They do not feel a Ctrl-C in the terminal, so that the caller decides when they end; and they end with the caller,
     even one that is killed. Their output goes to `logs/<name>.log` of the home.
 
+    With `idle_exit_s`, a program that works off a queue is not started with the others. It waits for `restart`, ends
+    after so many seconds without work, and waits again.
+
     A home runs each program once. One that another process runs (`farm up`, another `farm run`) is left to that, and
     is taken over by `check` or `take_over` when that process stops it.
     """
@@ -116,17 +121,21 @@ class Stack:
         *,
         programs: Sequence[Program] = programs(),
         grace_s: float = GRACE_S,
+        idle_exit_s: float | None = None,
     ) -> None:
         self._home = Home(home.resolve())
         self._programs = {program.name: program for program in programs}
         self._grace_s = grace_s
         self._running: dict[str, _Running] = {}  # in the order in which they started
+        self._waiting: dict[str, IO[str]] = {}  # the locks of programs that wait for work
+        self._on_demand = {p.name for p in programs if p.queue is not None and idle_exit_s is not None}
         self._environment = environment_for_children(
             FARM_HOME=str(self._home.path),
             FARM_DATABASE_URL=urls.database_url,
             MLFLOW_TRACKING_URI=urls.tracking_uri,
             **({"FARM_BROKER_URL": urls.broker_url} if urls.broker_url else {}),
         )
+        self._until_idle = {} if idle_exit_s is None else {IDLE_EXIT_SECONDS: f"{idle_exit_s:g}"}
 
     def __enter__(self) -> Self:
         try:
@@ -158,10 +167,18 @@ class Stack:
         return [name for name in self.elsewhere() if self._try_start(name)]
 
     def restart(self, name: str) -> None:
-        """Starts a program of ours again that has ended."""
+        """Starts a program of ours that has ended, or that waits for work."""
+        self._launch(name, self._waiting.pop(name) if name in self._waiting else self._stopped(name))
+
+    def rest(self, name: str) -> None:
+        """From now on, a program of ours that has ended waits for work."""
+        self._waiting[name] = self._stopped(name)
+
+    def _stopped(self, name: str) -> IO[str]:
+        """Clears away what is left of a program of ours. Returns its lock, which is still held."""
         running = self._running.pop(name)
         running.stop()
-        self._launch(name, running.lock)
+        return running.lock
 
     def _try_start(self, name: str) -> bool:
         lock = (self._home.run / f"{name}.up.lock").open("a")
@@ -170,14 +187,16 @@ class Stack:
         except BlockingIOError:
             lock.close()
             return False
-        self._launch(name, lock)
+        if name in self._on_demand:
+            self._waiting[name] = lock
+        else:
+            self._launch(name, lock)
         return True
 
     def _launch(self, name: str, lock: IO[str]) -> None:
         try:
-            self._running[name] = _Running(
-                self._programs[name], self._home.log(name), self._environment, self._grace_s, lock
-            )
+            environment = {**self._environment, **(self._until_idle if name in self._on_demand else {})}
+            self._running[name] = _Running(self._programs[name], self._home.log(name), environment, self._grace_s, lock)
         except BaseException:
             lock.close()
             raise
@@ -188,6 +207,8 @@ class Stack:
             _, running = self._running.popitem()
             running.stop()
             running.lock.close()
+        while self._waiting:
+            self._waiting.popitem()[1].close()
 
     def check(self) -> None:
         """Raises `ProgramEnded` (an `EmbeddedServiceFailed`) with its last words, where a program of ours has ended."""
@@ -205,9 +226,17 @@ class Stack:
         """The programs of ours that have ended though nobody stopped them."""
         return [name for name, running in self._running.items() if running.exit_code() is not None]
 
+    def idled_out(self) -> list[str]:
+        """The programs of ours that ended because they had no work for long."""
+        return [name for name in self.ended() if name in self._on_demand and self._running[name].exit_code() == 0]
+
+    def waiting(self) -> dict[str, Program]:
+        """The programs of ours that wait for work."""
+        return {name: self._programs[name] for name in self._waiting}
+
     def elsewhere(self) -> list[str]:
         """The programs that are left to another process."""
-        return [name for name in self._programs if name not in self._running]
+        return [name for name in self._programs if name not in self._running and name not in self._waiting]
 
     def pids(self) -> dict[str, int]:
         """The process of each program of ours: its guardian, whose child it is."""

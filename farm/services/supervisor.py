@@ -14,13 +14,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from farm.errors import FarmError
 from farm.logs import set_up_logging
 from farm.services.background import UP_LOCK
 from farm.services.backoff import BackOff
+from farm.services.demand import Demand
 from farm.services.embedded import revive_services, services
 from farm.services.home import Home, write_json
 from farm.services.processes import start_stamp
@@ -31,6 +32,9 @@ from farm.settings import Settings, settings
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5
+IDLE_EXIT_S = 60.0
+"""A trainer or builder ends after so long without work."""
+
 SETTLE_S = 1.5
 """A program that lives this long after its start has read its settings and imported what it needs."""
 
@@ -62,7 +66,8 @@ class Supervisor:
     def _hold(self) -> None:
         with (
             services(self._settings, broker=True) as urls,
-            Stack(urls, self._home.path, programs=self._programs) as stack,
+            Stack(urls, self._home.path, programs=self._programs, idle_exit_s=IDLE_EXIT_S) as stack,
+            Demand(self._settings, urls) as demand,
         ):
             shown = {"database": safe_url(urls.database_url), "tracking": safe_url(urls.tracking_uri)}
             shown["broker"] = safe_url(urls.broker_url or "")
@@ -72,12 +77,12 @@ class Supervisor:
             self._stop.wait(SETTLE_S)
             self._say("ready", stack, shown)
             while not self._stop.wait(LOOK_EVERY_S):
-                if self._look(stack):
+                if self._look(stack, demand.of):
                     self._say("ready", stack, shown)
             self._say("stopping", stack, shown)
 
-    def _look(self, stack: Stack) -> bool:
-        """Replaces what has died. True where something changed."""
+    def _look(self, stack: Stack, demanded: Callable[[Mapping[str, Program]], Iterable[str]]) -> bool:
+        """Replaces what has died, and starts what has work. True where something changed."""
         try:
             changed = bool(revived := revive_services(self._settings))
             for name in revived:
@@ -90,6 +95,10 @@ class Supervisor:
             changed = True
         for name in stack.ended():
             back_off, now = self._back_off[name], time.monotonic()
+            if name in stack.idled_out():
+                stack.rest(name)
+                changed = True
+                continue
             if back_off.ended(now):
                 logger.warning("%s ended; it is started again in %.0f s", name, back_off.pause_s)
                 changed = True
@@ -97,10 +106,18 @@ class Supervisor:
                 stack.restart(name)
                 back_off.started(time.monotonic())
                 changed = True
+        for name in demanded(stack.waiting()):
+            stack.restart(name)
+            self._back_off[name] = BackOff()
+            self._back_off[name].started(time.monotonic())
+            changed = True
         return changed
 
     def _say(self, state: str, stack: Stack, urls: dict[str, str]) -> None:
-        ended, elsewhere, pids = stack.ended(), stack.elsewhere(), stack.pids()
+        ended, elsewhere, waiting, pids = stack.ended(), stack.elsewhere(), stack.waiting(), stack.pids()
+        states = {
+            **dict.fromkeys(ended, "ended"), **dict.fromkeys(elsewhere, "elsewhere"), **dict.fromkeys(waiting, "waiting")
+        }  # fmt: skip
         content = {
             "state": state,
             "pid": os.getpid(),
@@ -109,7 +126,7 @@ class Supervisor:
             "urls": urls,
             "programs": {
                 name: {
-                    "state": "ended" if name in ended else "elsewhere" if name in elsewhere else "running",
+                    "state": states.get(name, "running"),
                     "pid": pids.get(name),
                     "restarts": self._back_off[name].restarts,
                     "log": str(log),

@@ -11,9 +11,11 @@ import pytest
 from commands import farm_here
 from imports import farm_alone
 
+import farm
 from farm.db.campaigns import Stored
 from farm.names import recall
 
+RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 LEARNING = {"mlflow", "pandas", "sklearn", "scipy", "numpy", "matplotlib"}
 WEB_STACK = {"fastapi", "starlette", "uvicorn", "httpx"}
 ONLY_TO_SUBMIT = {
@@ -55,6 +57,26 @@ def test_a_program_imports_nothing_that_it_does_not_need_to_wait_for_work(progra
     modules = set(json.loads(done.stdout))
     assert {name.partition(".")[0] for name in modules} & never == set()
     assert modules & UNUSED_ANYWHERE == set()
+
+
+def test_a_child_imports_what_measuring_needs_with_its_first_batch() -> None:
+    code = "import json, sys, workers.process, workers.child; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    packages = {name.partition(".")[0] for name in json.loads(done.stdout)}
+    assert packages & {*LEARNING, "sqlalchemy", "psycopg", "pydantic", "redis"} == set()
+
+
+def test_a_host_finds_devices_without_the_libraries_that_identify_them() -> None:
+    code = (
+        "import json, sys; from workers.lookout import Lookout; look = Lookout(sys.argv[1]).first(); "
+        "print(json.dumps([len(look.found), sorted(sys.modules)]))"
+    )
+    selection = f"cpu,recorded:{RECORDING}"
+    command = [sys.executable, "-c", code, selection]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found, modules = json.loads(done.stdout)
+    assert found == 2
+    assert {name.partition(".")[0] for name in modules} & {"numpy", "pyarrow", "celery"} == set()
 
 
 def test_a_command_that_opened_the_database_leaves_the_names_for_completion(

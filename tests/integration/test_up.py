@@ -27,6 +27,7 @@ from homes import (
 )
 from typer.testing import CliRunner
 
+from farm.broker import BUILD, BUILD_QUEUE, TRAIN, TRAIN_QUEUE, make_app
 from farm.cli.app import app
 from farm.db import migrate
 from farm.db.engine import make_engine
@@ -50,6 +51,18 @@ signal.signal(signal.SIGTERM, supervisor.stop)
 supervisor.run()
 """
 """The supervisor with programs that only sleep."""
+
+ON_DEMAND = """
+import signal
+from farm.services import supervisor
+from farm.services.stack import BUILDER, TRAINER, Program
+from farm.settings import settings
+supervisor.IDLE_EXIT_S = 1.0
+made = supervisor.Supervisor(settings(), [TRAINER, Program(BUILDER.name, ("false",), queue=BUILDER.queue)])
+signal.signal(signal.SIGTERM, made.stop)
+made.run()
+"""
+"""The supervisor with the trainer and a builder."""
 
 Up = Callable[[], tuple[RunningStack, bool]]
 
@@ -129,6 +142,36 @@ def test_what_dies_is_replaced(home: Path, farm_settings: Settings, up: Up) -> N
     eventually(lambda: (home / "redis" / "redis.pid").read_text() not in ("", f"{redis_pid}\n"))
     assert states(farm_settings)["coordinator"] == ("running", 0)
     stop_in_background(farm_settings)
+
+
+def test_a_trainer_runs_only_while_it_has_work(home: Path, farm_settings: Settings) -> None:
+    script = home.parent / "supervisor.py"
+    script.write_text(ON_DEMAND)
+    stack, _ = start_in_background(farm_settings, supervisor=(sys.executable, str(script)))
+    assert {name: (p["state"], p["pid"]) for name, p in stack.programs.items()} == {
+        "trainer": ("waiting", None),
+        "builder": ("waiting", None),
+    }
+    with services(farm_settings, broker=True) as urls:
+        assert urls.broker_url is not None
+        sender = make_app(urls.broker_url)
+
+        def builders() -> int:
+            return int(ask(urls.database_url, "SELECT count(*) FROM builders")[0])
+
+        eventually(lambda: builders() == 1)  # one that waits builds as soon as it must
+        for _ in range(2):
+            sender.send_task(TRAIN, args=[12345], queue=TRAIN_QUEUE)
+            eventually(lambda: states(farm_settings)["trainer"] == ("running", 0))
+            eventually(lambda: states(farm_settings)["trainer"] == ("waiting", 0))
+        with sender.connection_for_read() as connection:
+            assert connection.default_channel.client.llen(TRAIN_QUEUE) == 0
+
+        sender.send_task(BUILD, args=[12345], queue=BUILD_QUEUE)
+        eventually(lambda: states(farm_settings)["builder"][0] == "ended")  # it cannot start here
+        eventually(lambda: builders() == 0)
+        sender.close()
+        assert stop_in_background(farm_settings).stopped[:2] == ["builder", "trainer"]
 
 
 def test_after_a_killed_supervisor_the_next_up_starts_anew(home: Path, farm_settings: Settings, up: Up) -> None:

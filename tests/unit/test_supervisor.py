@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,17 +26,34 @@ class NotingStack:
         self._clock = clock
         self.down: set[str] = set()
         self.free: list[str] = []
+        self.idle: set[str] = set()  # ended, because they had no work
+        self.waits: dict[str, Program] = {}
+        self.work: list[str] = []
         self.restarted: list[tuple[str, float]] = []
 
     def ended(self) -> list[str]:
-        return sorted(self.down)
+        return sorted(self.down | self.idle)
+
+    def idled_out(self) -> list[str]:
+        return sorted(self.idle)
+
+    def rest(self, name: str) -> None:
+        self.idle.remove(name)
+        self.waits[name] = Program(name, ("true",), queue=name)
+
+    def waiting(self) -> dict[str, Program]:
+        return dict(self.waits)
+
+    def demanded(self, waiting: Mapping[str, Program]) -> list[str]:
+        return [name for name in self.work if name in waiting]
 
     def take_over(self) -> list[str]:
         taken, self.free = self.free, []
         return taken
 
     def restart(self, name: str) -> None:
-        self.down.remove(name)
+        self.down.discard(name)
+        self.waits.pop(name, None)
         self.restarted.append((name, self._clock.now))
 
     def elsewhere(self) -> list[str]:
@@ -78,7 +96,7 @@ def look_for(seconds: float, watching: Supervisor, stack: NotingStack, clock: Cl
     """Looks every half second for that long. Returns how often something had changed."""
     changes = 0
     for _ in range(int(seconds / supervisor.LOOK_EVERY_S)):
-        changes += watching._look(cast(Stack, stack))
+        changes += watching._look(cast(Stack, stack), stack.demanded)
         clock.now += supervisor.LOOK_EVERY_S
     return changes
 
@@ -123,6 +141,22 @@ def test_what_it_says_changes_when_a_program_ends_and_when_it_runs_again(
     assert look_for(1, watching, stack, clock) == 1
     assert said() == {"state": "running", "restarts": 1}
     assert look_for(5, watching, stack, clock) == 0
+
+
+def test_a_program_without_work_waits_and_is_started_at_once_when_there_is_some(
+    watching: Supervisor, stack: NotingStack, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    stack.idle = {"workers"}
+    assert look_for(10, watching, stack, clock) == 1
+    assert (list(stack.waits), stack.restarted) == (["workers"], [])
+    assert "ended" not in caplog.text
+    stack.work, asked_at = ["workers"], clock.now
+    assert look_for(1, watching, stack, clock) == 1
+    assert stack.restarted == [("workers", asked_at)]
+    # One that dies at its work is replaced as any other.
+    stack.down, ended_at = {"workers"}, clock.now
+    look_for(5, watching, stack, clock)
+    assert stack.restarted[1:] == [("workers", ended_at + 1.0)]
 
 
 def test_a_service_that_cannot_be_revived_does_not_keep_programs_down(
