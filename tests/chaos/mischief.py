@@ -3,7 +3,7 @@
 Production code has no hooks for this. `farm-worker` is started as `python -m chaos.worker`, which starts the Celery
 worker of a device as `python -m chaos.process` instead of `python -m workers.process`; that module replaces the one
 function by which a worker makes its device, `workers.tasks.open_device`. Celery's `spawn` imports the main module of
-the parent in the child, so the child has the replacement too. All else is production code, down to the guardians.
+the parent in the child, so the child has the replacement too. All else is production code.
 """
 
 from __future__ import annotations

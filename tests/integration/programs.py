@@ -71,7 +71,7 @@ class Program:
         return self.wait()
 
     def kill(self) -> None:
-        """At once; of farm-worker, the guardians then end what it started."""
+        """At once; what a farm-worker started ends with it."""
         self._process.kill()
         self._process.wait()
 
