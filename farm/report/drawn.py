@@ -65,15 +65,26 @@ class PagePicture:
 
 def page_pngs(picture: Picture) -> PagePicture:
     """The picture for a page, which has its title already: few colours, some tens of KB each."""
-    light, (width, height) = _small(picture, "light")
-    dark, _ = _small(picture, "dark")
-    return PagePicture(light, dark, width, height)
+    light, dark = (_drawn(picture, titled=False, scheme=scheme) for scheme in ("light", "dark"))
+    light_png, (width, height) = _small(light)
+    _lay_out_as(dark, light)
+    return PagePicture(light_png, _small(dark)[0], width, height)
 
 
-def _small(picture: Picture, scheme: str) -> tuple[bytes, tuple[int, int]]:
+def _lay_out_as(figure: Any, done: Any) -> None:
+    """Takes the places of the axes from a figure that is drawn. The layout pass is about 40% of the drawing time."""
+    figure.set_layout_engine("none")
+    for own, placed in zip(figure.axes, done.axes, strict=True):
+        for which in ("original", "active"):
+            own.set_position(placed.get_position(original=which == "original"), which=which)
+
+
+def _small(figure: Any) -> tuple[bytes, tuple[int, int]]:
     from PIL import Image
 
-    whole = Image.open(io.BytesIO(_written(_drawn(picture, titled=False, scheme=scheme), _PAGE_DPI))).convert("RGB")
+    figure.set_dpi(_PAGE_DPI)
+    figure.canvas.draw()
+    whole = Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB")
     few = whole.quantize(_PAGE_COLOURS, dither=Image.Dither.NONE)
     file = io.BytesIO()
     few.save(file, "PNG", optimize=True)

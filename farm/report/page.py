@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,9 @@ PRINTED_ROWS = 50
 
 SCROLLED_ROWS = 20
 """Rows of a table on the screen before it gets a height of its own."""
+
+_BREAKS = re.compile(r"(?<=,)(?<!\d,(?=\d))")
+"""After each comma that is not between digits."""
 
 _TEMPLATES = files("farm.report").joinpath("templates")
 
@@ -102,10 +106,10 @@ def _environment() -> Environment:
 
 
 def breakable(text: str) -> str:
-    """Text that may be broken after a comma, as names of kernels must be."""
+    """Text that may be broken after a comma, as names of kernels must be, but not inside a number such as 1,008."""
     from markupsafe import Markup, escape
 
-    return escape(text).replace(",", Markup(",<wbr>"))
+    return Markup("<wbr>").join(map(escape, _BREAKS.split(text)))
 
 
 def _text(name: str) -> str:

@@ -189,6 +189,18 @@ def test_a_text_cannot_end_the_script_that_it_is_in() -> None:
     assert json.loads(text) == {"x": "</script><!-- & \u2028"}
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("tiled(tile=8,stages=2)", "tiled(tile=8,<wbr>stages=2)"),
+        ("1,008 GFLOP/s per W", "1,008 GFLOP/s per W"),
+        ("<b>, 1,200,000", "&lt;b&gt;,<wbr> 1,200,000"),
+    ],
+)
+def test_texts_break_after_commas_but_not_inside_numbers(text: str, written: str) -> None:
+    assert page.breakable(text) == written
+
+
 def test_without_plotly_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interactive, "find_spec", lambda _: None)
     with pytest.raises(ServiceUnavailable, match=r"gemm-farm\[web\]"):
@@ -236,6 +248,12 @@ def test_a_picture_has_a_variant_for_a_dark_page(picture: Chart | HeatMap) -> No
         assert has_colour(opened(data), drawn.INK[scheme], within=60), "axes and texts"
         if isinstance(picture, Chart) and scheme == "dark":
             assert not has_colour(opened(data), drawn.PAPER["light"], within=10)
+
+
+@pytest.mark.parametrize("picture", [chart(POINTS, ROOF), heat_map(np.array([[0.0, 50.0], [75.0, 100.0]]))])
+def test_both_variants_of_a_picture_have_the_same_layout(picture: Chart | HeatMap) -> None:
+    figure = drawn._drawn(picture, titled=False, scheme="dark")
+    assert drawn.page_pngs(picture).dark == drawn._small(figure)[0]
 
 
 def luminance(colour: str) -> float:
