@@ -213,12 +213,12 @@ def named(found: Deletion) -> str:
 def dependents(found: Deletion) -> list[str]:
     """What goes with it, and what stays, one sentence each."""
     if found.kind is Kind.MODEL:
-        said = [f"{named(found)} would go, with the runs and files." if found.dry_run else f"{named(found)} went."]
+        said = [f"{named(found)}, with its training run and files."]
         if found.was_champion:
             said.append(
                 f"Version {found.next_champion} becomes the champion."
                 if found.next_champion
-                else "There is no earlier champion left: the model has no champion then."
+                else "No earlier champion is left, so the model will have no champion."
             )
         return said
     parts = [f"{found.rows:,} rows"]
@@ -229,15 +229,15 @@ def dependents(found: Deletion) -> list[str]:
     if found.kernels:
         said.append(f"Kernels that nothing else uses: {found.kernels:,}. farm vacuum removes them.")
     if found.sentinels:
-        said.append(f"Sentinels that stay, as they describe devices: {found.sentinels:,}.")
+        said.append(f"Sentinel rows that stay because they describe devices: {found.sentinels:,}.")
     if found.running:
-        said.append(f"Jobs that workers hold now: {found.running:,}. What they measure of these is lost.")
+        said.append(f"Jobs that are running now: {found.running:,}. Their measurements are lost.")
     if found.same_name:
-        said.append(f"Other campaigns of this name stay: {found.same_name:,}.")
+        said.append(f"Other campaigns with this name, which stay: {found.same_name:,}.")
     if found.trained is None:
-        said.append("The model registry does not answer: models may have learned from these rows.")
+        said.append("The model registry does not respond. Models may have been trained on these rows.")
     elif found.trained:
-        said.append(f"Models that learned from such rows stay: {', '.join(found.trained)}.")
+        said.append(f"Models that may have been trained on these rows, which stay: {', '.join(found.trained)}.")
     return said
 
 

@@ -158,7 +158,7 @@ SELECT DISTINCT ON (key) key, facts ->> 'imported_from' AS file FROM (
 def _find_import(connection: Connection, name: str) -> tuple[str, str]:
     """(file, key) of an import by the name of its file, or the first digits of its SHA-256 or of its devices' UUIDs."""
     known = [(row.file or row.key, row.key) for row in connection.execute(_IMPORTS)]
-    digits = name.removeprefix(IMPORTED_PREFIX).partition("-")[0][:16]
+    digits = imports.key_of(name)
     by_key = re.fullmatch(r"[0-9a-f]{6,16}", digits) is not None
     found = [one for one in known if one[0] == name or (by_key and one[1].startswith(digits))]
     if len(found) == 1:

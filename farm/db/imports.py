@@ -62,6 +62,11 @@ def uuid_of(content: str, key: str) -> str:
     return f"{IMPORTED_PREFIX}{content[:16]}-{key}"
 
 
+def key_of(device_uuid: str) -> str:
+    """`3fa94c0e11d2ab47`: the first digits of the content's SHA-256, from the UUID of a device of the import."""
+    return device_uuid.removeprefix(UUID_PREFIX).partition("-")[0][:16]
+
+
 _LOCK = text("SELECT pg_advisory_xact_lock(:key)")
 _FOUND = text("SELECT uuid FROM devices WHERE starts_with(uuid, :prefix) ORDER BY uuid")
 

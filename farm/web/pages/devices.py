@@ -12,6 +12,7 @@ from farm.api import devices
 from farm.api.devices import Which
 from farm.db.progress import Presence
 from farm.errors import BadInput
+from farm.web.pages.deletions import import_page
 from farm.web.pages.rendering import Visiting, linked
 
 router = APIRouter()
@@ -35,6 +36,7 @@ def list_(visit: Visiting, host: Annotated[str, Query()] = "", type: Annotated[s
         asked={"host": host, "type": type},
         counted=visit.ask(devices.counts),
         here=linked("/devices", {"host": host, "type": type}),
+        import_page=import_page,
     )
 
 
@@ -46,9 +48,9 @@ def set_(
     reason: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:
     if to not in _ACTIONS:
-        raise BadInput(detail=f"There is no {to!r} for a device: drain, quarantine or resume it.")
+        raise BadInput(detail=f"Unknown action {to!r}. Actions: drain, quarantine or resume.")
     if to == "quarantine" and not reason.strip():
-        raise BadInput(detail="Say why the device is quarantined: others will ask.")
+        raise BadInput(detail="Give a reason for the quarantine.")
     operation, message = _ACTIONS[to]
     done = visit.ask(operation, Which(which=[which], reason=reason.strip() or None))
     changed = sum(one.changed for one in done)
