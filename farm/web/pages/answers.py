@@ -42,13 +42,13 @@ PAGES = (
 )
 
 _TITLES = {
-    400: "That cannot be done",
+    400: "Bad request",
     401: "Sign in",
     403: "Not allowed",
     404: "Not found",
-    422: "That cannot be read",
-    500: "A defect",
-    503: "Out of reach",
+    422: "Invalid request",
+    500: "Internal error",
+    503: "Service unavailable",
 }
 
 

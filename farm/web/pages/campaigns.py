@@ -31,7 +31,7 @@ def list_(
     before: Annotated[int | None, Query(ge=0)] = None,
 ) -> Response:
     if state not in _STATES:
-        raise BadInput(detail=f"There is no state {state!r}. States: {', '.join(filter(None, _STATES))}.")
+        raise BadInput(detail=f"Unknown state {state!r}. States: {', '.join(filter(None, _STATES))}.")
     found = visit.ask(
         campaigns.list_, state=_STATES[state], owner=owner or None, search=search or None, before=before, limit=PAGE + 1
     )
@@ -86,7 +86,7 @@ _STEERING = {
 @router.post("/campaigns/{campaign}/steer")
 def steer(visit: Visiting, campaign: str, to: Annotated[str, Form()]) -> Response:
     if to not in _STEERING:
-        raise BadInput(detail=f"There is no {to!r} for a campaign: pause, resume or cancel it.")
+        raise BadInput(detail=f"Unknown action {to!r}. Actions: pause, resume or cancel.")
     operation, message = _STEERING[to]
     done = visit.ask(operation, campaign)
     return visit.go(f"/campaigns/{segment(campaign)}", message if done.changed else "unchanged")
@@ -127,7 +127,7 @@ def _chosen(kind: Any, value: str) -> list[Any] | None:
     if not value:
         return None
     if value not in list(kind):
-        raise BadInput(detail=f"{value!r} is none of {', '.join(kind)}.")
+        raise BadInput(detail=f"Unknown value {value!r}. Values: {', '.join(kind)}.")
     return [kind(value)]
 
 

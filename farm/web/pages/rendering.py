@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 import farm
 from farm.api import OPERATIONS
@@ -86,6 +87,14 @@ def shortened(uuid: str) -> str:
     return uuid if len(uuid) <= 20 else f"{uuid[:12]}…"
 
 
+def inline_code(text: str) -> Markup:
+    """Text in which `backticks` mark code, as messages of the command line have it."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
+
+
 def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("farm.web", "templates"),
@@ -100,6 +109,7 @@ def _environment() -> Environment:
         factor=factor,
         figure=figure,
         floored=floored,
+        inline_code=inline_code,
         kernel=kernel_text,
         kernel_of=lambda configuration: configuration.partition(" ")[0],
         moment=moment,

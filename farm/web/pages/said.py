@@ -10,30 +10,30 @@ SECONDS = 60
 
 WORDS: dict[str, tuple[str, str]] = {
     "submitted": ("Submitted: {count} job.", "Submitted: {count} jobs."),
-    "known": ("This campaign was known already, with all its jobs: nothing is measured again.",) * 2,
+    "known": ("This campaign was submitted before. No jobs were added.",) * 2,
     "more": (
-        "This campaign was known already, and {count} job was added to it.",
-        "This campaign was known already, and {count} jobs were added to it.",
+        "This campaign was submitted before. {count} job was added.",
+        "This campaign was submitted before. {count} jobs were added.",
     ),
-    "paused": ("Paused: what is in hand still lands, and no further job starts until it is resumed.",) * 2,
-    "resumed": ("It goes on.",) * 2,
-    "cancelled": ("Cancelled: nothing more of it is measured. Its results stay.",) * 2,
-    "deleted": ("Deleted. It can be restored below until a vacuum removes it.",) * 2,
-    "restored": ("Restored as it was.",) * 2,
-    "unchanged": ("It was so already; nothing changed.",) * 2,
+    "paused": ("Paused. Running jobs finish. No further job starts until you resume the campaign.",) * 2,
+    "resumed": ("Resumed.",) * 2,
+    "cancelled": ("Cancelled. No further job is measured. Results stay.",) * 2,
+    "deleted": ("Deleted. You can restore it below until farm vacuum removes it.",) * 2,
+    "restored": ("Restored.",) * 2,
+    "unchanged": ("Already in that state. No change.",) * 2,
     "retried": (
-        "{count} job is open again, with all its attempts before it.",
-        "{count} jobs are open again, with all their attempts before them.",
+        "{count} job is open again with its full number of attempts.",
+        "{count} jobs are open again with their full number of attempts.",
     ),
     "drained": (
-        "{count} device gets no more work; what it holds it finishes.",
-        "{count} devices get no more work; what they hold they finish.",
+        "{count} device drained. It finishes its current batch and gets no new work.",
+        "{count} devices drained. They finish their current batches and get no new work.",
     ),
     "quarantined": (
-        "{count} device finishes the job in hand and is used no more.",
-        "{count} devices finish the job in hand and are used no more.",
+        "{count} device quarantined. It finishes its current job and gets no new work.",
+        "{count} devices quarantined. They finish their current jobs and get no new work.",
     ),
-    "taken-back": ("{count} device takes work again.", "{count} devices take work again."),
+    "taken-back": ("{count} device resumed.", "{count} devices resumed."),
     "signed-out": ("Signed out.",) * 2,
 }
 """Of one, and of several or none."""

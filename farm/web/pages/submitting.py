@@ -19,9 +19,9 @@ router = APIRouter()
 
 FIRST = """\
 name: my-first-campaign
-description: What do I want to know?
+description: What this campaign measures
 
-# Each configuration once, on any device that can run it.
+# Measure each configuration once, on any device that can run it.
 targets: any
 
 problems:

@@ -28,7 +28,7 @@
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 8, r: 20, t: 8, b: 52 },
-      xaxis: { ...axis, ...layout.xaxis, ...(narrow ? { nticks: 4 } : {}) },
+      xaxis: { ...axis, ...layout.xaxis, title: { ...layout.xaxis.title, font: { size: 13 } }, ...(narrow ? { nticks: 4 } : {}) },
       yaxis: { ...axis, automargin: true, ...layout.yaxis, showgrid: false, zeroline: false },
       legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0 },
       dragmode: false,

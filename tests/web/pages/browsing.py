@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 
+import farm
 from farm.campaign import loads
 from farm.devices import DeviceKind, DeviceTraits
 from farm.provenance import Provenance
@@ -29,6 +31,11 @@ targets:
 problems: {m: [64, 128, 192, 256, 320, 384, 448, 512], n: 64, k: [64, 128], types: f32}
 kernels: [{family: blas, threads: [1, 2]}]
 """
+
+
+DATASET = Path(farm.__file__).parents[1] / "examples" / "datasets" / "nvidia-h200-paper-all-tiles.parquet"
+IMPORTED = (DATASET, hashlib.sha256(DATASET.read_bytes()).hexdigest()[:16])
+"""What the served farm has imported: the file, and the name of the import in addresses."""
 
 
 class _InThisProcess(httpx.BaseTransport):

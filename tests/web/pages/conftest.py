@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from browsing import BrowsedFarm, record, visitor
+from browsing import IMPORTED, BrowsedFarm, record, visitor
 from homes import embedded_settings, need_embedded_services
 from sqlalchemy import Engine
 
@@ -95,6 +95,9 @@ def browsed_farm(registry_with_a_model: Path) -> Iterator[BrowsedFarm]:
             record(folder / f"{name}.parquet", f"card-{name}", runtime_ms=runtime_ms)
         subprocess.run(
             [*farm, "up", "--no-trainer", "--no-builder"], cwd=folder, env=environment, check=True, capture_output=True
+        )
+        subprocess.run(
+            [*farm, "import", "dataset", str(IMPORTED[0])], cwd=folder, env=environment, check=True, capture_output=True
         )
         with subprocess.Popen(
             [*farm, "serve", "--port", "0"],

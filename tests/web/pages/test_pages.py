@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,16 @@ import pytest
 from browsing import visitor
 from commands import NOWHERE, farm_here
 from samples import card, cpu, document, landed, row
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, text
 
 import farm
 from farm.api.access import Access
 from farm.campaign import Campaign, plan
-from farm.db import batches, campaigns, devices, tokens
+from farm.db import batches, campaigns, devices, imports, tokens
 from farm.db.batches import Failure
 from farm.db.engine import make_engine
 from farm.db.states import FailureKind, Role
+from farm.measurement import Source
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.web.app import make_app
@@ -34,7 +37,7 @@ NASTY = "<script>alert('x')</script>"
 PAGES = (
     "/", "/campaigns/small", "/campaigns/small/jobs", "/campaigns/small/results", "/campaigns/small/best", "/devices", "/health",
     "/health?any_source=true&type=cpu-test", "/compare", "/cost", "/cost?m=512&n=512&k=512&types=f32", "/models", "/models/nvidia-h200", "/submit", "/api",
-    "/campaigns/nosuch", "/campaigns/small/delete", "/deleted",
+    "/campaigns/nosuch", "/campaigns/small/delete", "/models/nvidia-h200/delete", "/models/nvidia-h200/delete?version=1", "/deleted",
 )  # fmt: skip
 
 
@@ -67,6 +70,22 @@ def submitted(engine: Engine, **changes: object) -> campaigns.Stored:
         return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
 
 
+def imported(engine: Engine, *, content: str, file: str, rows: int, source: Source = Source.IMPORTED) -> None:
+    """An import of one card, which `farm import` would leave drained and never heard of."""
+    found = replace(card(7, kind="nvidia-h200"), uuid=imports.uuid_of(content, "GPU-elsewhere"))
+    with engine.begin() as connection:
+        device_id = devices.register(connection, host="imported:elsewhere", host_facts={}, device=found)
+        connection.execute(
+            text("""
+UPDATE devices SET state = 'drained', last_seen_at = '-infinity', first_seen_at = '2020-01-01',
+    facts = jsonb_build_object('imported_from', CAST(:file AS text)) WHERE id = :id
+"""),
+            {"file": file, "id": device_id},
+        )
+    written = [f"tiled(tile=16) {m}x64x64 f32:f32:f32 nn alpha=1 beta=0" for m in range(1, rows + 1)]
+    landed(engine, device_id, [(one, row(source=source)) for one in written])
+
+
 def words(page: str) -> str:
     """What a page says, without its markup."""
     return re.sub(r"\s+", " ", unescape(re.sub(r"<(script|style).*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)))
@@ -85,6 +104,7 @@ def test_pages_say_what_they_are_and_run_no_script_that_stands_in_them(
     page = answer.text
     assert re.search(r"<title>[^<]+ · GEMM Farm</title>", page)
     assert len(re.findall(r"<h1[ >]", page)) == 1
+    assert f"GEMM Farm {farm.__version__} ·" in words(page), "the foot names the version"
     assert NASTY not in page
     for tag in re.findall(r"<script[^>]*>", page):
         assert 'src="/static/' in tag or 'type="application/json"' in tag
@@ -225,7 +245,7 @@ def test_a_check_counts_and_submits_nothing_and_submitting_leads_to_the_campaign
     assert "Submitted: 2 jobs." in words(browser_like.get(done.headers["location"]).text)
     assert "Submitted" not in words(browser_like.get(done.headers["location"]).text)
     again = browser_like.post("/submit", data={"text": RIGHT, "to": "submit"})
-    assert "was known already" in words(again.text)
+    assert "was submitted before" in words(again.text)
 
 
 def test_a_file_goes_before_the_text_and_its_name_is_in_its_mistakes(browser_like: httpx.Client, filled: int) -> None:
@@ -242,11 +262,11 @@ def test_a_campaign_is_paused_resumed_retried_and_cancelled(browser_like: httpx.
     def done(path: str, **form: str) -> str:
         return words(browser_like.post(f"/campaigns/small/{path}", data=form).text)
 
-    assert "Paused:" in done("steer", to="pause")
-    assert "so already" in done("steer", to="pause")
-    assert "It goes on." in done("steer", to="resume")
+    assert "Paused." in done("steer", to="pause")
+    assert "Already in that state" in done("steer", to="pause")
+    assert "Resumed." in done("steer", to="resume")
     assert "1 job is open again" in done("retry")
-    assert "Cancelled:" in done("steer", to="cancel")
+    assert "Cancelled." in done("steer", to="cancel")
     assert "small is cancelled, and nothing of it waits" in done("steer", to="resume")
     assert "pause, resume or cancel" in done("steer", to="melt")
 
@@ -257,29 +277,83 @@ def test_a_campaign_is_deleted_after_a_question_and_restored(browser_like: httpx
     assert "12 jobs, 2 rows" in words(asked)
     assert "Cancel its 9 open jobs" in words(asked)
     assert "small has 9 open jobs" in words(browser_like.post("/campaigns/small/delete").text)
-    digest = re.search(r"/campaigns/(\w{12})/delete", asked)
+    digest = re.search(r"/campaigns/(\w+)/delete", asked)
     assert digest is not None
     gone = browser_like.post(f"/campaigns/{digest[1]}/delete", data={"cancel": "true"}).text
-    assert "Deleted. It can be restored below" in words(gone)
+    assert "Deleted. You can restore it below" in words(gone)
     assert "by the web page" in words(gone)
     assert browser_like.get("/campaigns/small").status_code == 404
     whole = re.search(r'name="name" value="(\w+)"', gone)
     assert whole is not None
     back = words(browser_like.post("/deleted/restore", data={"kind": "campaign", "name": whole[1]}).text)
-    assert "Restored as it was." in back
-    assert "Nothing is deleted." in back
+    assert "Restored." in back
+    assert "Nothing was deleted." in back
     assert "cancelled" in words(browser_like.get("/campaigns/small").text)
+
+
+def test_an_import_is_deleted_after_its_dependents_are_shown_and_restored(
+    browser_like: httpx.Client, engine: Engine
+) -> None:
+    # Of the source that the registered model was trained on, so that the model is among the dependents.
+    imported(engine, content="3fa94c0e11d2ab47", file="elsewhere.parquet", rows=3, source=Source.MEASURED)
+    listed = browser_like.get("/devices").text
+    (confirmation,) = re.findall(r'href="(/imports/[^"]+/delete)"', listed)
+    assert confirmation == "/imports/3fa94c0e11d2ab47/delete"
+    asked = browser_like.get(confirmation).text
+    assert "import elsewhere.parquet (3fa94c0e11d2): 3 rows." in words(asked)
+    assert "gemm-forest-nvidia-h200/1 = champion" in words(asked), "models that may have been trained on its rows"
+    assert "GPU-elsewhere" in listed, "nothing is deleted before the confirmation"
+    (action,) = re.findall(r'<form method="post" action="(/imports[^"]+)"', asked)
+    gone = browser_like.post(action).text
+    assert "Deleted. You can restore it below" in words(gone)
+    assert "GPU-elsewhere" not in browser_like.get("/devices").text
+    assert browser_like.get(confirmation).status_code == 404
+    assert "Restored." in words(_restored(browser_like, gone))
+    assert "GPU-elsewhere" in browser_like.get("/devices").text
+
+
+def test_versions_of_a_model_are_deleted_after_their_dependents_are_shown_and_restored(
+    access: Access, registry_with_a_model: Path, tmp_path: Path
+) -> None:
+    copied = shutil.copyfile(registry_with_a_model / "mlflow.db", tmp_path / "mlflow.db")
+    settings = access.settings.model_copy(update={"mlflow_tracking_uri": f"sqlite:///{copied}"})
+    own = Access(settings, who="test", opened=access.session)
+    with visitor(make_app(own, policy=Policy(tokens=False))) as client:
+        page = client.get("/models/nvidia-h200").text
+        (confirmation,) = re.findall(r'href="(/models/[^"]+/delete\?[^"]+)"', page)
+        asked = client.get(unescape(confirmation)).text
+        assert "gemm-forest-nvidia-h200 version 1" in words(asked)
+        assert "No earlier champion is left" in words(asked)
+        assert client.get("/models/nvidia-h200").status_code == 200, "nothing is deleted before the confirmation"
+        (action,) = re.findall(r'<form method="post" action="(/models[^"]+)"', asked)
+        (version,) = re.findall(r'name="version" value="([^"]+)"', asked)
+        gone = client.post(action, data={"version": version}).text
+        assert "gemm-forest-nvidia-h200/1" in words(gone)
+        assert client.get("/models/nvidia-h200").status_code == 404
+        assert "Restored." in words(_restored(client, gone))
+        assert "champion" in words(client.get("/models/nvidia-h200").text)
+        everything = client.get("/models/nvidia-h200/delete").text
+        assert 'name="version"' not in everything
+        assert client.post("/models/gemm-forest-nvidia-h200/delete").status_code == 200
+        assert client.get("/models/nvidia-h200").status_code == 404
+
+
+def _restored(client: httpx.Client, deleted: str) -> str:
+    """The page after pressing the first Restore button of the list of deletions."""
+    form = re.search(r'name="kind" value="(\w+)"><button name="name" value="([^"]+)"', deleted)
+    assert form is not None
+    return client.post("/deleted/restore", data={"kind": form[1], "name": form[2]}).text
 
 
 def test_devices_are_taken_out_of_work_with_a_reason_and_back(browser_like: httpx.Client, filled: int) -> None:
     def done(to: str, reason: str = "") -> str:
         return words(browser_like.post("/devices", data={"which": "CPU-1", "to": to, "reason": reason}).text)
 
-    assert "Say why" in done("quarantine", "  ")
+    assert "Give a reason" in done("quarantine", "  ")
     assert "too hot (by the web page)" in done("quarantine", "too hot")
-    assert "1 device takes work again" in done("resume")
+    assert "1 device resumed" in done("resume")
     assert "drained by the web page" in done("drain")
-    assert "so already" in done("drain")
+    assert "Already in that state" in done("drain")
 
 
 def test_a_page_of_another_site_changes_nothing(browser_like: httpx.Client, filled: int) -> None:
@@ -326,7 +400,7 @@ def test_signing_in_leads_back_and_signing_out_ends_it(
     assert "HttpOnly" in cookie
     assert "SameSite=lax" in cookie
     assert "Secure" not in cookie
-    assert "some-read may read" in words(client.get("/").text)
+    assert "some-read (role read)" in words(client.get("/").text)
     assert "Signed out." in words(client.post("/logout").text)
     assert client.get("/", follow_redirects=False).status_code == 303
 
@@ -347,24 +421,31 @@ def test_nobody_is_led_elsewhere_after_signing_in(
 
 
 def test_a_role_sees_and_does_no_more_than_it_may(
-    browser_with_tokens: httpx.Client, filled: int, token: Callable[[Role], str]
+    browser_with_tokens: httpx.Client, engine: Engine, filled: int, token: Callable[[Role], str]
 ) -> None:
     client = browser_with_tokens
+    imported(engine, content="3fa94c0e11d2ab47", file="elsewhere.parquet", rows=1)
     seen = {}
     for role in Role:
         client.cookies.set(COOKIE, token(role))
-        pages = {path: client.get(path).text for path in ("/campaigns/small", "/devices", "/submit")}
+        pages = {
+            path: client.get(path).text for path in ("/campaigns/small", "/devices", "/submit", "/models/nvidia-h200")
+        }
         seen[role] = (
             'value="pause"' in pages["/campaigns/small"],
             'value="drain"' in pages["/devices"],
             'value="submit"' in pages["/submit"],
             "/delete" in pages["/campaigns/small"],
+            "/imports/3fa94c0e11d2ab47/delete" in pages["/devices"],
+            "/models/gemm-forest-nvidia-h200/delete" in pages["/models/nvidia-h200"],
         )
         if role is Role.READ:
             for path, form in (
                 ("/campaigns/small/steer", {"to": "pause"}),
                 ("/campaigns/small/retry", {}),
                 ("/campaigns/small/delete", {"cancel": "true"}),
+                ("/models/nvidia-h200/delete", {"version": "1"}),
+                ("/imports/3fa94c0e11d2ab47/delete", {}),
                 ("/deleted/restore", {"kind": "campaign", "name": "small"}),
                 ("/devices", {"which": "CPU-1", "to": "drain"}),
                 ("/submit", {"text": RIGHT, "to": "submit"}),
@@ -372,9 +453,9 @@ def test_a_role_sees_and_does_no_more_than_it_may(
                 assert client.post(path, data=form).status_code == 403, path
             assert client.post("/submit", data={"text": RIGHT, "to": "check"}).status_code == 200
     assert seen == {
-        Role.READ: (False, False, False, False),
-        Role.SUBMIT: (True, False, True, False),
-        Role.OPERATE: (True, True, True, True),
+        Role.READ: (False, False, False, False, False, False),
+        Role.SUBMIT: (True, False, True, False, False, False),
+        Role.OPERATE: (True, True, True, True, True, True),
     }
 
 
@@ -443,7 +524,7 @@ def test_what_a_side_lacks_is_submitted_with_a_button_or_predicted_apart(
     landed(engine, others[1], [(one, row(2.0)) for one in written[:2]])
     sides = {"side": ["GPU-1", "GPU-2"]}
     shown = browser_like.get("/compare", params=sides).text
-    assert "Measure what is missing" in words(shown)
+    assert "Measure missing configurations" in words(shown)
     assert "With predictions" not in words(shown)
     foretold = words(browser_like.get("/compare", params={**sides, "predict": "true"}).text)
     assert "With predictions" in foretold
@@ -464,7 +545,7 @@ def test_health_names_the_slow_device_with_its_evidence(browser_like: httpx.Clie
         slow = 1.2 if number == 3 else 1.0
         landed(engine, device, [(one, row(slow * (1 + n / 10))) for n, one in enumerate(written)])
     shown = words(browser_like.get("/health").text)
-    assert "1 of 4 devices need a look" in shown.replace("device needs", "devices need")
+    assert "1 of 4 devices needs attention" in shown.replace("device needs", "devices needs")
     assert "slow takes 1.2000" in shown
     assert "drain GPU-3" in shown
     unknown = browser_like.get("/health", params={"type": "nosuch"})
