@@ -64,7 +64,7 @@ def uuid_of(content: str, key: str) -> str:
 
 def key_of(device_uuid: str) -> str:
     """`3fa94c0e11d2ab47`: the first digits of the content's SHA-256, from the UUID of a device of the import."""
-    return device_uuid.removeprefix(UUID_PREFIX).partition("-")[0][:16]
+    return device_uuid.removeprefix(IMPORTED_PREFIX).partition("-")[0][:16]
 
 
 _LOCK = text("SELECT pg_advisory_xact_lock(:key)")
