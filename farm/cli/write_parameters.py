@@ -7,6 +7,7 @@ from typing import Any
 
 from typer import core
 
+from farm.atomic_write import write_text
 from farm.cli.commands import COMMANDS, loaded
 from farm.cli.parameters import ABSENT, FILE
 
@@ -51,4 +52,4 @@ def _lines(value: Any, indent: str = "") -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(text(), encoding="utf-8")
+    write_text(FILE, text())
