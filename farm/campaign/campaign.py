@@ -7,10 +7,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from farm.campaign.blocks import KernelBlock, ProblemBlock, largest_factors
+from farm.campaign.domain import random_points
+from farm.campaign.drawing import DrawnBlock, draw
 from farm.campaign.expressions import PROBLEM_NAMES, Constraint, compile_all
 from farm.campaign.search import Search
 from farm.campaign.targets import Target
@@ -32,6 +35,8 @@ class Campaign:
     targets: tuple[Target, ...]
     # Every kernel on every problem; or, where there are none of these, what is listed.
     problems: tuple[ProblemBlock, ...] = ()
+    # Instead of problems, what they are drawn from.
+    drawn: tuple[DrawnBlock, ...] = ()
     kernels: tuple[KernelBlock, ...] = ()
     # By their canonical form, each once: see `in_order`.
     listed: tuple[Configuration, ...] = ()
@@ -54,7 +59,16 @@ class Campaign:
     @property
     def size(self) -> int:
         """Configurations before constraints, and before those that two blocks share are counted once."""
-        return sum(map(len, self.problems)) * sum(map(len, self.kernels)) + len(self.listed)
+        return (self._drawn_problems + sum(map(len, self.problems))) * sum(map(len, self.kernels)) + len(self.listed)
+
+    @property
+    def _blocks(self) -> tuple[ProblemBlock | DrawnBlock, ...]:
+        return (*self.problems, *self.drawn)
+
+    @property
+    def _drawn_problems(self) -> int:
+        """How many problems are drawn, where the domains have so many."""
+        return self.search.problems or 0 if self.drawn and self.search is not None else 0
 
     @cached_property
     def families(self) -> tuple[str, ...]:
@@ -90,7 +104,7 @@ class Campaign:
         if self.listed:
             return {"configurations": [one.canonical for one in self.listed]}
         return {
-            "problems": [block.to_document() for block in self.problems],
+            "problems": [block.to_document() for block in self._blocks],
             "kernels": [block.to_document() for block in self.kernels],
             "constraints": [constraint.text for constraint in self.constraints],
         }
@@ -122,19 +136,27 @@ class Campaign:
             CampaignFileError: a constraint cannot be computed for a configuration, as in a division by zero.
         """
         yield from self.listed
-        of_problem = [c for c in self.constraints if c.of_problem]
-        keeps_problem = _Filter(of_problem, PROBLEM_NAMES, self.where)
         streams = [_KernelStream(block, self) for block in self.kernels]
         constrained = bool(self.constraints)
+        for problem in self._kept_problems():
+            # Computing flops and bytes costs more than all the rest; without constraints nobody asks for them.
+            values = _values_of(problem) if constrained else ()
+            for stream in streams:
+                for kernel in stream.kept_for(values):
+                    yield Configuration(problem, kernel)
+
+    def _kept_problems(self) -> Iterator[Problem]:
+        """Every problem that the constraints on problems keep: those that are listed, or those that are drawn."""
+        of_problem = [c for c in self.constraints if c.of_problem]
+        keeps_values = _Filter(of_problem, PROBLEM_NAMES, self.where)
+
+        def keeps(problem: Problem) -> bool:
+            return not of_problem or keeps_values(_values_of(problem))
+
         for block in self.problems:
-            for problem in block:
-                # Computing flops and bytes costs more than all the rest; without constraints nobody asks for them.
-                values = _values_of(problem) if constrained else ()
-                if of_problem and not keeps_problem(values):
-                    continue
-                for stream in streams:
-                    for kernel in stream.kept_for(values):
-                        yield Configuration(problem, kernel)
+            yield from filter(keeps, block)
+        if self.drawn and self.search is not None:
+            yield from islice(draw(self.drawn, random_points, seed=self.search.seed, keeps=keeps), self._drawn_problems)
 
 
 def in_order(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from farm.campaign import expressions
 from farm.campaign.axes import Axis, AxisPart
 from farm.campaign.blocks import KernelBlock, ProblemBlock, ShapeList, ShapeProduct, largest_factors
 from farm.campaign.campaign import Campaign, in_order
+from farm.campaign.domain import Domain, Source, Weighted
+from farm.campaign.drawing import DrawnBlock
 from farm.campaign.messages import add_findings, field_path
 from farm.campaign.reading import FileProblems, Located, parse, read
 from farm.campaign.schema import (
     AxesFields,
     CampaignFields,
+    DrawnFields,
     KernelFields,
     ListFields,
     ProblemFields,
@@ -57,6 +61,7 @@ def _loaded(file: Located, path: Path, *, limit: int, owner: str | None) -> Camp
     _refuse_too_large(fields, path, limit)
     campaign = _built(fields, file, path, owner)
     _check_halving_leaves_some(campaign, file)
+    _check_drawn(campaign, file)
     return campaign
 
 
@@ -159,6 +164,23 @@ def _check_halving_leaves_some(campaign: Campaign, file: Located) -> None:
     file.problems.raise_if_any()
 
 
+def _check_drawn(campaign: Campaign, file: Located) -> None:
+    """A domain is drawn from, and only a domain is."""
+    search = campaign.search
+    example = "search: {strategy: random, problems: 500}"
+    if campaign.drawn and campaign.problems:
+        why = "some blocks list their problems and some draw them from a domain; make them two campaigns"
+        file.problems.add(file.line_of(("problems",)), f"problems: {why}")
+    elif campaign.drawn and (search is None or search.problems is None):
+        where = ("search",) if "search" in file.data else ("problems",)
+        why = f"the problems are drawn from a domain: say how many, as in {example}"
+        file.problems.add(file.line_of(where), f"{where[0]}: {why}")
+    elif not campaign.drawn and search is not None and search.problems is not None:
+        why = "the problems of this campaign are listed, not drawn from a domain; remove it"
+        file.problems.add(file.line_of(("search", "problems")), f"search.problems: {why}")
+    file.problems.raise_if_any()
+
+
 def _refuse_too_large(fields: CampaignFields | ListFields, path: Path, limit: int) -> None:
     """Multiplies the lengths of the axes as written, without expanding one."""
     if isinstance(fields, ListFields):
@@ -166,7 +188,9 @@ def _refuse_too_large(fields: CampaignFields | ListFields, path: Path, limit: in
         if count > limit:
             raise CampaignTooLarge(path=path, count=count, limit=limit, factors=f"configurations {count:,}")
         return
-    problems = [_lengths(block) for block in fields.problems]
+    problems = [_lengths(block) for block in fields.problems if not isinstance(block, DrawnFields)]
+    if _drawn_fields(fields) and fields.search is not None:
+        problems.append({"drawn": fields.search.problems or 0})
     kernels = [(b.family, {name: sum(p.count for p in parts) for name, parts in _axes(b)}) for b in fields.kernels]
     count = sum(math.prod(b.values()) for b in problems) * sum(math.prod(b.values()) for _, b in kernels)
     if count > limit:
@@ -217,18 +241,25 @@ def _built(fields: CampaignFields | ListFields, file: Located, path: Path | None
         c.text: expressions.Constraint(c.text, c.names, file.line_of(file.written(("constraints", i))))
         for i, c in enumerate(fields.constraints)
     }
-    problems = {_sort_key(block): block for block in map(_problem_block, fields.problems)}
+    listed = [block for block in fields.problems if not isinstance(block, DrawnFields)]
+    problems = {_sort_key(block): block for block in map(_problem_block, listed)}
+    drawn = {_sort_key(block): block for block in map(_drawn_block, _drawn_fields(fields))}
     kernels = {_sort_key(block): block for block in map(_kernel_block, fields.kernels)}
     return Campaign(
         **common,
         problems=tuple(block for _, block in sorted(problems.items())),
+        drawn=tuple(block for _, block in sorted(drawn.items())),
         kernels=tuple(block for _, block in sorted(kernels.items())),
         constraints=tuple(constraint for _, constraint in sorted(constraints.items())),
         search=None if fields.search is None else fields.search.in_normal_form(),
     )
 
 
-def _sort_key(block: ProblemBlock | KernelBlock) -> str:
+def _drawn_fields(fields: CampaignFields) -> list[DrawnFields]:
+    return [block for block in fields.problems if isinstance(block, DrawnFields)]
+
+
+def _sort_key(block: ProblemBlock | DrawnBlock | KernelBlock) -> str:
     return json.dumps(block.to_document(), sort_keys=True)
 
 
@@ -239,13 +270,24 @@ def _problem_block(block: ProblemFields) -> ProblemBlock:
     else:
         assert isinstance(block, ShapesFields)
         shapes = ShapeList(tuple(sorted({shape for entry in block.shapes for shape in entry})))
-    return ProblemBlock(
-        shapes=shapes,
-        types=tuple(sorted(set(block.types), key=str)),
-        layouts=tuple(sorted(set(block.layouts))),
-        alpha=tuple(sorted(set(block.alpha))),
-        beta=tuple(sorted(set(block.beta))),
-    )
+    return ProblemBlock(shapes=shapes, **_variants(block))
+
+
+def _drawn_block(block: DrawnFields) -> DrawnBlock:
+    weights: Counter[Source] = Counter()
+    for sources in block.domain:
+        weights.update(sources)
+    in_order = sorted(weights.items(), key=lambda item: json.dumps(item[0].to_document(), sort_keys=True))
+    return DrawnBlock(Domain(Weighted(dict(in_order))), **_variants(block), weight=block.weight)
+
+
+def _variants(block: ProblemFields) -> dict[str, Any]:
+    return {
+        "types": tuple(sorted(set(block.types), key=str)),
+        "layouts": tuple(sorted(set(block.layouts))),
+        "alpha": tuple(sorted(set(block.alpha))),
+        "beta": tuple(sorted(set(block.beta))),
+    }
 
 
 def _kernel_block(block: KernelFields) -> KernelBlock:

@@ -13,7 +13,14 @@ from pydantic_core import ErrorDetails
 
 from farm.campaign.axes import shown
 from farm.campaign.reading import Located, Location
-from farm.campaign.schema import MODEL_OF_ITEM, AxesFields, CampaignFields, ListFields, ShapesFields, campaign_model
+from farm.campaign.schema import (
+    MODEL_OF_ITEM,
+    AxesFields,
+    CampaignFields,
+    ListFields,
+    ShapesFields,
+    campaign_model,
+)
 from farm.campaign.words import did_you_mean
 
 
@@ -90,15 +97,18 @@ def _fields_of(location: Location, file: Located) -> str:
 
 def _model_at(location: Location, file: Located) -> type[BaseModel]:
     """The model whose fields stand at a location."""
-    if location and location[0] in MODEL_OF_ITEM:
-        item = file.data[str(location[0])]
-        if isinstance(item, list):
-            if len(location) == 1:
-                return campaign_model(file.data)
-            item = item[int(location[1])]
-        return MODEL_OF_ITEM[str(location[0])](item)
-    model: type[BaseModel] = campaign_model(file.data)
-    for step in location:
+    here: Any = file.data
+    model: type[BaseModel] = campaign_model(here)
+    rest = list(location)
+    while rest and rest[0] in MODEL_OF_ITEM:
+        name = str(rest.pop(0))
+        here = here[name]
+        if isinstance(here, list):
+            if not rest:
+                return model
+            here = here[int(rest.pop(0))]
+        model = MODEL_OF_ITEM[name](here)
+    for step in rest:
         annotation = model.model_fields[str(step)].annotation if step in model.model_fields else None
         for kind in (annotation, *typing.get_args(annotation)):  # a field that may be left out is a model or None
             if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from farm.campaign.campaign import Campaign
 from farm.campaign.figures import PlanSummary
-from farm.campaign.search import Draw, Search, Strategy, baseline_of
+from farm.campaign.search import Draw, FamilyDraw, Search, Strategy, baseline_of
 from farm.campaign.summary import summarise
 from farm.campaign.targets import Target, TargetKind
 from farm.devices import Backend, DeviceKind, DeviceTraits
@@ -192,15 +192,20 @@ class Plan:
             if search.kernels is None:
                 yield from self.grid(of_problem)
             else:
-                valid: dict[PoolSpec, Draw] = {}
+                valid: dict[PoolSpec, Draw | FamilyDraw] = {}
                 for job in self.grid(of_problem):
                     if job.invalid_reason is not None:
-                        yield job
+                        if not self.campaign.drawn:  # of a domain, much is out of reach of a kernel; nobody asked for it
+                            yield job
                         continue
-                    valid.setdefault(job.pool, Draw(search.kernels, search.seed)).add(job.configuration)
+                    draw = valid.get(job.pool)
+                    if draw is None:
+                        kind = FamilyDraw if self.campaign.drawn else Draw
+                        draw = valid.setdefault(job.pool, kind(search.kernels, search.seed))
+                    draw.add(job.configuration)
                 for pool, draw in valid.items():
-                    yield from (PlannedJob(configuration, pool, None) for configuration in draw.drawn())
-            if search.strategy is not Strategy.HALVING:
+                    yield from (job for job in self.grid(draw.drawn()) if job.pool == pool)
+            if search.strategy is not Strategy.HALVING and not self.campaign.drawn:
                 yield from self.baselines(problem)
 
     def baselines(self, problem: Problem) -> Iterator[PlannedJob]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -12,7 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 
 from farm.campaign import expressions
 from farm.campaign.axes import AxisPart, parse_part, shown
-from farm.campaign.named_shapes import shape_sets
+from farm.campaign.domain import Layers, ListedShapes, LogRange, Ranges, Source, Weighted, named_domains
+from farm.campaign.named_shapes import MODELS, shape_sets
 from farm.campaign.search import Search
 from farm.campaign.targets import ANY, Target, TargetKind
 from farm.campaign.words import did_you_mean
@@ -130,8 +131,128 @@ class AxesFields(ProblemFields):
     k: OneOrMore[Annotated[AxisPart, _axis_value("k", _EXTENTS)]]
 
 
+def _log_range(written: object) -> LogRange:
+    """`1..16384`, or one number."""
+    found = _RANGE.fullmatch(str(written).strip()) if isinstance(written, (str, int)) else None
+    if found is None:
+        raise ValueError(f"{shown(written)} is not a range; write for example 16..32768")
+    low, high = int(found[1]), int(found[2] or found[1])
+    if low > high:
+        raise ValueError(f"the range {low}..{high} counts down; write {high}..{low}")
+    if not 1 <= low <= high <= LARGEST_EXTENT:
+        raise ValueError(f"the range {low}..{high} leaves 1..{LARGEST_EXTENT}; write for example 16..32768")
+    return LogRange(low, high)
+
+
+_RANGE = re.compile(r"(-?\d{1,12})(?:\s*\.\.\s*(-?\d{1,12}))?", re.ASCII)
+
+
+def _weight_of(written: object) -> float:
+    if isinstance(written, (int, float)) and not isinstance(written, bool) and 0 < written < math.inf:
+        return float(written)
+    raise ValueError(f"{shown(written)} is not a weight; write a number above 0, such as 1 or 0.5")
+
+
+Weight = Annotated[float, _parsed(_weight_of)]
+
+
+def _weights_of(written: object, parse: Callable[[Any], T], example: str) -> Weighted[T]:
+    """A mapping from values to weights; a list, or one value, gives each the same weight."""
+    if not isinstance(written, dict):
+        values = _as_list(written)
+        assert isinstance(values, list)
+        written = dict.fromkeys(map(str, values), 1.0)
+    if not written:
+        raise ValueError(f"it is empty; write for example {example}")
+    weights = {parse(value): _weight_of(weight) for value, weight in written.items()}
+    return Weighted(dict(sorted(weights.items())))
+
+
+def _alignments_of(written: object) -> Weighted[int]:
+    def parse(value: Any) -> int:
+        if not re.fullmatch(r"[1-9]\d{0,5}", str(value)):
+            raise ValueError(f"{shown(value)} is not an alignment; write a whole number of elements, such as 8")
+        return int(value)
+
+    return _weights_of(written, parse, "{1: 1, 8: 1, 64: 2}")
+
+
+def _weighted_shapes_of(written: object) -> Weighted[Shape]:
+    return _weights_of(written, Shape.parse, "{512x512x512: 1}")
+
+
+def _layers_of(written: object) -> str:
+    known = [model.name for model in MODELS]
+    if isinstance(written, str) and written in known:
+        return written
+    raise ValueError(f"there is no model {shown(written)}; {did_you_mean(str(written), known)}")
+
+
+Extent = Annotated[LogRange, _parsed(_log_range)]
+
+
+class SourceFields(FileModel):
+    """A part of a domain."""
+
+    weight: Weight = 1.0
+
+
+class RangesFields(SourceFields):
+    m: Extent
+    n: Extent
+    k: Extent
+    align: Annotated[Weighted[int], _parsed(_alignments_of)] = Weighted({1: 1.0})
+
+    def source(self) -> Source:
+        return Ranges(self.m, self.n, self.k, self.align)
+
+
+class LayersFields(SourceFields):
+    layers: OneOrMore[Annotated[str, _parsed(_layers_of)]]
+    tokens: Extent
+    tensor_parallel: OneOrMore[Annotated[int, Field(ge=1, le=1024)]] = [1]
+
+    def source(self) -> Source:
+        split = tuple(sorted(set(self.tensor_parallel)))
+        return Layers(tuple(sorted(set(self.layers))), self.tokens, split)
+
+
+class WeightedShapesFields(SourceFields):
+    shapes: Annotated[Weighted[Shape], _parsed(_weighted_shapes_of)]
+
+    def source(self) -> Source:
+        return ListedShapes(self.shapes)
+
+
+def source_model(written: object) -> type[RangesFields | LayersFields | WeightedShapesFields]:
+    """The model of a part of a domain, by the field that only it has."""
+    if isinstance(written, dict) and "layers" in written:
+        return LayersFields
+    return WeightedShapesFields if isinstance(written, dict) and "shapes" in written else RangesFields
+
+
+def _sources_of(written: object) -> Mapping[Source, float]:
+    """The sources of a named domain; or the one that is described, with its weight."""
+    if isinstance(written, str):
+        known = named_domains()
+        if written not in known:
+            raise ValueError(f"there is no domain {shown(written)}; {did_you_mean(written, known)}")
+        return known[written].sources.weight_of
+    fields = source_model(written).model_validate(written)
+    return {fields.source(): fields.weight}
+
+
+class DrawnFields(ProblemFields):
+    """Problems whose shapes are drawn from a domain: a mixture of sources."""
+
+    domain: OneOrMore[Annotated[Mapping[Source, float], _parsed(_sources_of)]]
+    weight: Weight = 1.0
+
+
 def problem_model(written: object) -> type[ProblemFields]:
-    """The model of a block of problems: with the axes m, n and k where it names one, else with shapes."""
+    """The model of a block of problems: drawn where it names a domain, with axes where it names one, else with shapes."""
+    if isinstance(written, dict) and "domain" in written:
+        return DrawnFields
     has_axes = isinstance(written, dict) and "shapes" not in written and {"m", "n", "k"} & written.keys()
     return AxesFields if has_axes else ShapesFields
 
@@ -265,5 +386,9 @@ def campaign_model(written: object) -> type[CampaignFields | ListFields]:
     return ListFields if isinstance(written, dict) and "configurations" in written else CampaignFields
 
 
-MODEL_OF_ITEM: dict[str, Callable[[object], type[BaseModel]]] = {"problems": problem_model, "kernels": kernel_model}
+MODEL_OF_ITEM: dict[str, Callable[[object], type[BaseModel]]] = {
+    "problems": problem_model,
+    "domain": source_model,
+    "kernels": kernel_model,
+}
 """For the fields whose items are mappings of several kinds: the model of one item."""

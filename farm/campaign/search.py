@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from enum import StrEnum
-from heapq import heappush, heappushpop
+from heapq import heappush, heappushpop, nsmallest
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -49,6 +50,9 @@ class Search(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     strategy: Strategy = Field(description="all kernels, some at random, or many briefly and the best closely")
+    problems: int | None = Field(
+        default=None, ge=1, le=10_000_000, description="problems drawn from the domain of a campaign that has one"
+    )
     kernels: int | None = Field(
         default=None, ge=1, le=10_000_000, description="kernels tried for each problem, drawn at random"
     )
@@ -61,7 +65,8 @@ class Search(BaseModel):
     def in_normal_form(self) -> Search:
         """The same with the kernels that `random` draws unless told otherwise."""
         if self.strategy is Strategy.RANDOM and self.kernels is None:
-            return self.model_copy(update={"kernels": RANDOM_KERNELS})
+            kernels = RANDOM_KERNELS if self.problems is None else DOMAIN_KERNELS
+            return self.model_copy(update={"kernels": kernels})
         return self
 
     def to_document(self) -> dict[str, Any]:
@@ -69,7 +74,8 @@ class Search(BaseModel):
         names = [name for name, strategies in FIELDS_OF.items() if self.strategy in strategies]
         if self.kernels is None:
             names = [name for name in names if name not in ("kernels", "seed")]
-        return {"strategy": self.strategy.value} | {name: getattr(self, name) for name in names}
+        given = {name: getattr(self, name) for name in names}
+        return {"strategy": self.strategy.value} | {name: value for name, value in given.items() if value is not None}
 
     def going_on(self, kernels: int) -> int:
         """How many of a problem's kernels, the fastest, a short round leaves. Without more than the finalists, all."""
@@ -121,6 +127,7 @@ class Search(BaseModel):
 
 
 FIELDS_OF = {
+    "problems": (Strategy.RANDOM,),
     "kernels": (Strategy.RANDOM, Strategy.HALVING),
     "keep": (Strategy.HALVING,),
     "finalists": (Strategy.HALVING,),
@@ -131,6 +138,11 @@ FIELDS_OF = {
 RANDOM_KERNELS = 60
 """Kernels that `random` draws unless told otherwise: with a probability of 95% one of them is among the best 5%
 (1 - 0.95⁶⁰; Bergstra and Bengio, Journal of Machine Learning Research 13, 2012)."""
+
+
+DOMAIN_KERNELS = 4
+"""Kernels that are drawn for each problem of a domain unless told otherwise: operands and reference are made once for all of
+them, and a model learns from pairs which of two kernels is faster."""
 
 
 class Draw:
@@ -163,6 +175,37 @@ class Draw:
 
     def drawn(self) -> list[Configuration]:
         return [self._drawn[name] for _, name in sorted(self._numbers, reverse=True)]
+
+
+class FamilyDraw:
+    """So many of a problem's configurations at random, where each family is as likely as any other.
+
+    Weighted sampling without replacement (Efraimidis and Spirakis, Information Processing Letters 97, 2006): a kernel
+    weighs 1 / the number of kernels that its family has for the problem. As with `Draw`, the result follows from the seed
+    and the canonical forms alone.
+    """
+
+    def __init__(self, most: int, seed: int) -> None:
+        self._most = most
+        self._seed = seed
+        self._offered: dict[str, Configuration] = {}  # by canonical form
+
+    def add(self, configuration: Configuration) -> None:
+        """Offers one. The same again changes nothing."""
+        self._offered[configuration.canonical] = configuration
+
+    def drawn(self) -> list[Configuration]:
+        kernels_of = Counter(one.kernel.family for one in self._offered.values())
+
+        def key(name: str) -> float:
+            return -math.log1p(-_share(self._seed, name)) * kernels_of[self._offered[name].kernel.family]
+
+        return [self._offered[name] for name in nsmallest(self._most, self._offered, key=key)]
+
+
+def _share(seed: int, name: str) -> float:
+    """A number from [0, 1) that follows from both."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:6], "big") / 2**48
 
 
 def baseline_of(problem: Problem) -> Configuration:

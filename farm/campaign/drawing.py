@@ -1,0 +1,89 @@
+"""Drawing problems from domains: stratified by block and element type (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from farm.campaign.domain import COORDINATES, Domain, Points, item_at
+from farm.gemm import ElementTypes, Layout, Problem
+
+MAX_REFUSED = 10_000
+"""After so many refused or repeated problems in a row a stratum is taken to be empty, or exhausted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnBlock:
+    """Problems that are drawn: shapes of a domain; types, layouts, alpha and beta as likely as each other."""
+
+    domain: Domain
+    types: tuple[ElementTypes, ...]
+    layouts: tuple[Layout, ...]
+    alpha: tuple[float, ...]
+    beta: tuple[float, ...]
+    # How many problems it gets, relative to the campaign's other blocks.
+    weight: float = 1.0
+
+    def to_document(self) -> dict[str, Any]:
+        return {
+            "domain": self.domain.to_document(),
+            "types": [str(types) for types in self.types],
+            "layouts": [str(layout) for layout in self.layouts],
+            "alpha": list(self.alpha),
+            "beta": list(self.beta),
+            "weight": self.weight,
+        }
+
+
+class _Stratum:
+    """An element type of a block, with a sequence of points of its own."""
+
+    def __init__(self, block: DrawnBlock, types: ElementTypes, points: Points, seed: int) -> None:
+        self.weight = block.weight / len(block.types)
+        self.turn = 0.0
+        self._block = block
+        self._types = types
+        self._points = points(1 + COORDINATES + 3, seed)
+        self._drawn: set[Problem] = set()
+
+    def next(self, keeps: Callable[[Problem], bool]) -> Problem | None:
+        """Another problem that is kept; None where there seems to be none."""
+        block = self._block
+        for _ in range(MAX_REFUSED):
+            point = next(self._points)
+            layout, alpha, beta = (
+                item_at(block.layouts, point[-3]),
+                item_at(block.alpha, point[-2]),
+                item_at(block.beta, point[-1]),
+            )
+            problem = Problem(block.domain.shape(point[:-3]), self._types, layout, alpha, beta)
+            if problem not in self._drawn and keeps(problem):
+                self._drawn.add(problem)
+                return problem
+        return None
+
+
+def draw(
+    blocks: Sequence[DrawnBlock], points: Points, *, seed: int, keeps: Callable[[Problem], bool]
+) -> Iterator[Problem]:
+    """Different problems of which `keeps` is true, without end where the domains have so many.
+
+    Each element type of each block is a stratum. They take turns by their weights, so that every beginning of the sequence
+    has its share of each (as load balancers choose servers: "smooth weighted round-robin").
+    """
+    strata = [_Stratum(block, types, points, 1000 * seed + i) for i, (block, types) in enumerate(_typed(blocks))]
+    while strata:
+        for stratum in strata:
+            stratum.turn += stratum.weight
+        chosen = max(strata, key=lambda stratum: stratum.turn)
+        chosen.turn -= sum(stratum.weight for stratum in strata)
+        problem = chosen.next(keeps)
+        if problem is None:
+            strata.remove(chosen)
+        else:
+            yield problem
+
+
+def _typed(blocks: Sequence[DrawnBlock]) -> Iterator[tuple[DrawnBlock, ElementTypes]]:
+    return ((block, types) for block in blocks for types in block.types)
