@@ -115,6 +115,11 @@ class Shape:
             if type(extent) is not int or not 1 <= extent <= LARGEST_EXTENT:
                 raise BadShape(value=f"{self.m}x{self.n}x{self.k}", why=f"{name} is {extent!r}", largest=LARGEST_EXTENT)
 
+    @property
+    def flops(self) -> int:
+        """Floating-point (or integer) operations: 2·m·n·k, the convention of BLAS and of vendors' tables."""
+        return 2 * self.m * self.n * self.k
+
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
 
@@ -188,8 +193,10 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point (or integer) operations: 2·m·n·k, the convention of BLAS and of vendors' tables."""
-        return 2 * self.shape.m * self.shape.n * self.shape.k
+        """Those of its shape: alpha and beta are not counted."""
+        return (
+            2 * self.shape.m * self.shape.n * self.shape.k
+        )  # without a second call: it is asked for each configuration
 
     @property
     def bytes(self) -> int:

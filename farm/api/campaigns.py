@@ -37,6 +37,10 @@ LONGEST_FILE = 4 * 2**20
 """Characters of a campaign file: reading these takes half a minute of a processor."""
 
 
+MAX_FILES = 100
+"""Files that a campaign file may name."""
+
+
 EXAMPLE = """\
 name: example
 targets: any
@@ -55,6 +59,9 @@ class Submission(Document):
     )
     allow_missing: bool = Field(default=False, strict=True, description="accept targets that no device has yet")
     again: bool = Field(default=False, strict=True, description="measure it once more, as after a driver changed")
+    files: dict[str, Annotated[str, Field(max_length=LONGEST_FILE)]] = Field(
+        default={}, max_length=MAX_FILES, description="the texts of the CSV files that its domains name, by name"
+    )
 
 
 class Judged(Document):
@@ -267,6 +274,7 @@ def _read(access: Access, submission: Submission) -> Campaign:
         name=submission.name,
         limit=access.settings.max_configurations,
         owner=submission.owner or access.who,
+        files=submission.files,
     )
     if not submission.again:
         return campaign

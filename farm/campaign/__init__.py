@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from farm.campaign.blocks import KernelBlock, ProblemBlock
     from farm.campaign.campaign import Campaign
     from farm.campaign.figures import InvalidGroup, NotApplicable, PlanCount, PlanSummary
-    from farm.campaign.loading import load, loads
+    from farm.campaign.loading import load, loads, texts_named
     from farm.campaign.named_shapes import shape_sets
     from farm.campaign.planning import Destination, KnownDevice, Plan, PlannedJob, PoolSpec, plan
     from farm.campaign.search import Search, Strategy
@@ -41,6 +41,7 @@ __all__ = [
     "loads",
     "plan",
     "shape_sets",
+    "texts_named",
 ]
 
 __getattr__ = names_of(
@@ -54,6 +55,7 @@ __getattr__ = names_of(
         "loading": (
             "load",
             "loads",
+            "texts_named",
         ),
         "planning": (
             "Destination",

@@ -58,16 +58,26 @@ class Campaign:
 
     @property
     def size(self) -> int:
-        """Configurations before constraints, and before those that two blocks share are counted once."""
-        return (self._drawn_problems + sum(map(len, self.problems))) * sum(map(len, self.kernels)) + len(self.listed)
+        """Configurations before constraints, and before those that two blocks share are counted once.
+
+        Of problems that are drawn from a domain, those that are measured.
+        """
+        kernels = self.kernel_count
+        drawn = self.search.drawn_size(kernels) if self.drawn and self.search is not None else 0
+        return drawn + sum(map(len, self.problems)) * kernels + len(self.listed)
+
+    @property
+    def kernel_count(self) -> int:
+        """Kernels of its blocks, before constraints."""
+        return sum(map(len, self.kernels))
 
     @property
     def _blocks(self) -> tuple[ProblemBlock | DrawnBlock, ...]:
         return (*self.problems, *self.drawn)
 
     @property
-    def _drawn_problems(self) -> int:
-        """How many problems are drawn, where the domains have so many."""
+    def requested_problems(self) -> int:
+        """Problems that are drawn where the domains have so many. 0 for a campaign without a domain."""
         return self.search.problems or 0 if self.drawn and self.search is not None else 0
 
     @cached_property
@@ -78,6 +88,8 @@ class Campaign:
 
     def factors(self) -> str:
         """The longest axes, for people: `problems[0].m 4,096, tiled.tile 32`."""
+        if self.drawn and self.search is not None:
+            return self.search.drawn_factors(self.kernel_count)
         return largest_factors([b.factors() for b in self.problems], [(b.family, b.factors()) for b in self.kernels])
 
     def measures(self, kernel: Kernel) -> bool:
@@ -129,8 +141,14 @@ class Campaign:
 
         return from_document(document)
 
-    def configurations(self) -> Iterator[Configuration]:
+    def configurations(
+        self, runs: Callable[[Configuration], bool] = lambda _configuration: True
+    ) -> Iterator[Configuration]:
         """Every configuration that the constraints keep: lazily, in an order that depends on the campaign alone.
+
+        Args:
+            runs: Whether a configuration can be measured. A problem that is drawn from a domain is replaced by another one
+                where none of its configurations can. Nothing else is left out.
 
         Raises:
             CampaignFileError: a constraint cannot be computed for a configuration, as in a division by zero.
@@ -138,15 +156,19 @@ class Campaign:
         yield from self.listed
         streams = [_KernelStream(block, self) for block in self.kernels]
         constrained = bool(self.constraints)
-        for problem in self._kept_problems():
+
+        def of_problem(problem: Problem) -> Iterator[Configuration]:
             # Computing flops and bytes costs more than all the rest; without constraints nobody asks for them.
             values = _values_of(problem) if constrained else ()
             for stream in streams:
                 for kernel in stream.kept_for(values):
                     yield Configuration(problem, kernel)
 
-    def _kept_problems(self) -> Iterator[Problem]:
-        """Every problem that the constraints on problems keep: those that are listed, or those that are drawn."""
+        for problem in self._kept_problems(lambda problem: any(map(runs, of_problem(problem)))):
+            yield from of_problem(problem)
+
+    def _kept_problems(self, runs: Callable[[Problem], bool]) -> Iterator[Problem]:
+        """Every problem that the constraints on problems keep: those that are listed, or those drawn of which `runs` is true."""
         of_problem = [c for c in self.constraints if c.of_problem]
         keeps_values = _Filter(of_problem, PROBLEM_NAMES, self.where)
 
@@ -156,7 +178,8 @@ class Campaign:
         for block in self.problems:
             yield from filter(keeps, block)
         if self.drawn and self.search is not None:
-            yield from islice(draw(self.drawn, random_points, seed=self.search.seed, keeps=keeps), self._drawn_problems)
+            problems = draw(self.drawn, random_points, seed=self.search.seed, keeps=keeps, runs=runs)
+            yield from islice(problems, self.requested_problems)
 
 
 def in_order(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]:

@@ -87,8 +87,9 @@ class Ranges:
         value, multiple = extent.at(where), self.align.choose(choice)
         if multiple > value:  # as large an alignment as the value allows
             multiple = max((a for a in self.align.weight_of if a <= value), default=1)
-        rounded = round(value / multiple) * multiple
-        return rounded if extent.low <= rounded <= extent.high else value
+        first, last = math.ceil(extent.low / multiple), extent.high // multiple
+        # A narrow range may have no multiple.
+        return value if first > last else min(max(round(value / multiple), first), last) * multiple
 
     def to_document(self) -> dict[str, Any]:
         align = {str(multiple): weight for multiple, weight in self.align.weight_of.items()}

@@ -10,7 +10,11 @@ from farm.campaign.domain import COORDINATES, Domain, Points, item_at
 from farm.gemm import ElementTypes, Layout, Problem
 
 MAX_REFUSED = 10_000
-"""After so many refused or repeated problems in a row a stratum is taken to be empty, or exhausted."""
+"""After this many repeated problems, or problems that a constraint excludes, in a row a stratum counts as exhausted."""
+
+MAX_WITHOUT_KERNEL = 1_000
+"""After this many problems in a row that no kernel runs, a stratum counts as exhausted. Each may take the rules of thousands of
+kernels to find out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +49,12 @@ class _Stratum:
         self._block = block
         self._types = types
         self._points = points(1 + COORDINATES + 3, seed)
-        self._drawn: set[Problem] = set()
+        self._seen: set[Problem] = set()
 
-    def next(self, keeps: Callable[[Problem], bool]) -> Problem | None:
-        """Another problem that is kept; None where there seems to be none."""
-        block = self._block
-        for _ in range(MAX_REFUSED):
+    def next(self, keeps: Callable[[Problem], bool], runs: Callable[[Problem], bool]) -> Problem | None:
+        """Another problem that is kept and runs; None where there seems to be none."""
+        block, without_kernel, refused = self._block, 0, 0
+        while refused < MAX_REFUSED and without_kernel < MAX_WITHOUT_KERNEL:
             point = next(self._points)
             layout, alpha, beta = (
                 item_at(block.layouts, point[-3]),
@@ -58,19 +62,35 @@ class _Stratum:
                 item_at(block.beta, point[-1]),
             )
             problem = Problem(block.domain.shape(point[:-3]), self._types, layout, alpha, beta)
-            if problem not in self._drawn and keeps(problem):
-                self._drawn.add(problem)
+            if problem in self._seen or not keeps(problem):
+                refused += 1
+                continue
+            self._seen.add(problem)
+            if runs(problem):
                 return problem
+            without_kernel += 1
         return None
 
 
 def draw(
-    blocks: Sequence[DrawnBlock], points: Points, *, seed: int, keeps: Callable[[Problem], bool]
+    blocks: Sequence[DrawnBlock],
+    points: Points,
+    *,
+    seed: int,
+    keeps: Callable[[Problem], bool],
+    runs: Callable[[Problem], bool] = lambda _problem: True,
 ) -> Iterator[Problem]:
-    """Different problems of which `keeps` is true, without end where the domains have so many.
+    """Draws different problems, without end where the domains have so many.
 
     Each element type of each block is a stratum. They take turns by their weights, so that every beginning of the sequence
-    has its share of each (as load balancers choose servers: "smooth weighted round-robin").
+    has its share of each (as load balancers choose servers: "smooth weighted round-robin"). A problem that is refused is
+    replaced by another one of its stratum. A stratum is left out once it seems to be exhausted.
+
+    Args:
+        points: Where in the domains to look. See `farm.campaign.domain.Points`.
+        seed: Of the points.
+        keeps: Whether the constraints keep a problem. It is asked for each point, so it should be fast.
+        runs: Whether a kernel runs a problem that is kept.
     """
     strata = [_Stratum(block, types, points, 1000 * seed + i) for i, (block, types) in enumerate(_typed(blocks))]
     while strata:
@@ -78,7 +98,7 @@ def draw(
             stratum.turn += stratum.weight
         chosen = max(strata, key=lambda stratum: stratum.turn)
         chosen.turn -= sum(stratum.weight for stratum in strata)
-        problem = chosen.next(keeps)
+        problem = chosen.next(keeps, runs)
         if problem is None:
             strata.remove(chosen)
         else:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 MOST_REASONS = 10
 
+SAMPLE_PROBLEMS = 8
+"""Problems of a domain that a plan shows."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanCount:
@@ -50,8 +53,62 @@ class RoundCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Quantiles:
+    """The least, the middle and the largest of some numbers. Of an even number, the lower of the middle ones."""
+
+    min: int
+    median: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTypes:
+    """The problems of one combination of element types that were drawn from a domain."""
+
+    # inputs:output:accumulator
+    types: str
+    problems: int
+    # What is measured of them: different kernels of each problem.
+    configurations: int
+    # None where there is no problem: the constraints exclude all, or no kernel runs any.
+    m: Quantiles | None
+    n: Quantiles | None
+    k: Quantiles | None
+    flops: Quantiles | None
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnProblem:
+    """A problem that was drawn from a domain, and the kernels that were drawn for it."""
+
+    shape: str
+    types: str
+    layout: str
+    alpha: float
+    beta: float
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was drawn from the domain of a campaign."""
+
+    # Fewer than requested where the domain has no more that run.
+    problems: int
+    requested: int
+    configurations: int
+    by_types: tuple[DrawnTypes, ...]
+    # The first `SAMPLE_PROBLEMS`.
+    sample: tuple[DrawnProblem, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """The figures of a plan. A configuration that two blocks share counts twice here, and is measured once."""
+    """The figures of a plan. A configuration that two blocks share counts twice here, and is measured once.
+
+    Of a campaign with a domain, `configurations` counts every kernel that the constraints leave for the problems that were
+    drawn, and `excluded_by_constraints` the others. `jobs` and `drawn` count what is measured.
+    """
 
     configurations: int
     excluded_by_constraints: int
@@ -67,3 +124,5 @@ class PlanSummary:
     estimated_seconds: dict[str, float]
     # Of a search; the other figures are of its first round, but for the estimates, which are of all.
     rounds: tuple[RoundCount, ...] = ()
+    # None for a campaign without a domain.
+    drawn: Drawn | None = None

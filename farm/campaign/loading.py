@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,8 +19,9 @@ from farm.campaign.campaign import Campaign, in_order
 from farm.campaign.domain import Domain, Source, Weighted
 from farm.campaign.drawing import DrawnBlock
 from farm.campaign.messages import add_findings, field_path
-from farm.campaign.reading import FileProblems, Located, parse, read
+from farm.campaign.reading import FileProblems, Located, Location, parse, read
 from farm.campaign.schema import (
+    READ_TEXT,
     AxesFields,
     CampaignFields,
     DrawnFields,
@@ -30,8 +32,9 @@ from farm.campaign.schema import (
     campaign_model,
 )
 from farm.campaign.search import FIELDS_OF, Search, Strategy
+from farm.campaign.shape_files import ReadText, among, reading_in
 from farm.campaign.targets import Target
-from farm.errors import CampaignTooLarge
+from farm.errors import CampaignFileError, CampaignTooLarge
 from farm.kernels import FAMILIES
 from farm.logins import login_name
 from farm.measurement import TimingRules
@@ -44,20 +47,73 @@ def load(path: Path, *, limit: int) -> Campaign:
         CampaignFileError: everything that is wrong with the file, one line each.
         CampaignTooLarge: it asks for more than `limit` configurations before constraints.
     """
-    return _loaded(read(path), path, limit=limit, owner=None)
+    return _loaded(read(path), path, limit=limit, owner=None, read_text=reading_in(path.parent))
 
 
-def loads(text: str, *, name: str, limit: int, owner: str | None) -> Campaign:
-    """As `load`, of the text of a campaign file; `name` is what errors call it.
+def loads(
+    text: str, *, name: str, limit: int, owner: str | None, files: Mapping[str, str] = MappingProxyType({})
+) -> Campaign:
+    """As `load`, of the text of a campaign file. No file is opened.
 
-    A campaign that names no owner is that owner's. Raises as `load`.
+    Args:
+        text: The campaign file.
+        name: What errors call it.
+        limit: Configurations that it may have before constraints.
+        owner: Whose the campaign is where it names no owner.
+        files: The texts of the files that it names, by name. See `texts_named`.
+
+    Raises:
+        CampaignFileError: As `load`.
+        CampaignTooLarge: As `load`.
     """
     path = Path(name)
-    return _loaded(parse(text, path), path, limit=limit, owner=owner)
+    return _loaded(parse(text, path), path, limit=limit, owner=owner, read_text=among(files))
 
 
-def _loaded(file: Located, path: Path, *, limit: int, owner: str | None) -> Campaign:
-    fields = _checked(file)
+def texts_named(text: str, path: Path) -> dict[str, str]:
+    """The texts of the files that a campaign file names, by name, for `loads` on another machine.
+
+    None where the campaign file is not valid YAML, which `loads` reports.
+
+    Args:
+        text: The campaign file.
+        path: Where it is. Names are relative to its folder.
+
+    Raises:
+        CampaignFileError: A file cannot be read.
+    """
+    try:
+        file = parse(text, path)
+    except CampaignFileError:
+        return {}
+    read_text, texts = reading_in(path.parent), dict[str, str]()
+    for location, name in _named_files(file.data):
+        try:
+            texts[name.strip()] = read_text(name.strip())
+        except ValueError as error:
+            file.problems.add(file.line_of(location), f"{field_path(location)}: {error}")
+    file.problems.raise_if_any()
+    return texts
+
+
+def _named_files(data: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    """The files that the domains of a campaign name, and where it names them."""
+    for i, block in _items(data.get("problems")):
+        for j, source in _items(block.get("domain") if isinstance(block, dict) else None):
+            if isinstance(source, dict) and isinstance(source.get("file"), str) and source["file"].strip():
+                yield ("problems", *i, "domain", *j, "file"), source["file"]
+
+
+def _items(written: object) -> Iterator[tuple[Location, object]]:
+    """The items of a list, or the one that stands for it, and what they add to a location."""
+    if isinstance(written, list):
+        yield from (((i,), item) for i, item in enumerate(written))
+    else:
+        yield (), written
+
+
+def _loaded(file: Located, path: Path, *, limit: int, owner: str | None, read_text: ReadText) -> Campaign:
+    fields = _checked(file, read_text)
     _refuse_too_large(fields, path, limit)
     campaign = _built(fields, file, path, owner)
     _check_halving_leaves_some(campaign, file)
@@ -68,17 +124,17 @@ def _loaded(file: Located, path: Path, *, limit: int, owner: str | None) -> Camp
 def from_document(document: Mapping[str, Any]) -> Campaign:
     """The campaign of a stored document. Raises `CampaignFileError` where this version cannot read it."""
     file = Located(dict(document), {}, FileProblems(f"campaign {document.get('name', 'without a name')}"))
-    return _built(_checked(file), file, None)
+    return _built(_checked(file, among({})), file, None)
 
 
-def _checked(file: Located) -> CampaignFields | ListFields:
+def _checked(file: Located, read_text: ReadText) -> CampaignFields | ListFields:
     model = campaign_model(file.data)
     _check_sample_limits(file)
     if model is CampaignFields:
         _check_constraints_apply(file)
         _check_search(file)
     try:
-        fields = model.model_validate(file.data)
+        fields = model.model_validate(file.data, context={READ_TEXT: read_text})
     except ValidationError as error:
         add_findings(error, file)
         raise file.problems.as_error() from None
@@ -143,6 +199,10 @@ def _check_search(file: Located) -> None:
         location = ("search", name)
         file.problems.add(file.line_of(location), f"{field_path(location)}: {why}")
 
+    draws = any(isinstance(block, dict) and "domain" in block for _, block in _items(file.data.get("problems")))
+    if draws and strategy is not Strategy.RANDOM:
+        refuse("strategy", f"{strategy} does not draw problems from a domain; use random, or list the problems")
+        return
     for name in [name for name in search if strategy not in FIELDS_OF.get(name, known)]:
         refuse(name, f"{strategy} does not read it; remove it, or use {' or '.join(FIELDS_OF[name])}")
     if strategy is Strategy.HALVING and "seed" in search and "kernels" not in search:
@@ -188,11 +248,14 @@ def _refuse_too_large(fields: CampaignFields | ListFields, path: Path, limit: in
         if count > limit:
             raise CampaignTooLarge(path=path, count=count, limit=limit, factors=f"configurations {count:,}")
         return
-    problems = [_lengths(block) for block in fields.problems if not isinstance(block, DrawnFields)]
-    if _drawn_fields(fields) and fields.search is not None:
-        problems.append({"drawn": fields.search.problems or 0})
     kernels = [(b.family, {name: sum(p.count for p in parts) for name, parts in _axes(b)}) for b in fields.kernels]
-    count = sum(math.prod(b.values()) for b in problems) * sum(math.prod(b.values()) for _, b in kernels)
+    kernel_count = sum(math.prod(b.values()) for _, b in kernels)
+    search = fields.search
+    if _drawn_fields(fields) and search is not None and search.drawn_size(kernel_count) > limit:
+        factors = search.drawn_factors(kernel_count)
+        raise CampaignTooLarge(path=path, count=search.drawn_size(kernel_count), limit=limit, factors=factors)
+    problems = [_lengths(block) for block in fields.problems if not isinstance(block, DrawnFields)]
+    count = sum(math.prod(b.values()) for b in problems) * kernel_count
     if count > limit:
         raise CampaignTooLarge(path=path, count=count, limit=limit, factors=largest_factors(problems, kernels))
 

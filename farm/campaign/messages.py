@@ -17,8 +17,10 @@ from farm.campaign.schema import (
     MODEL_OF_ITEM,
     AxesFields,
     CampaignFields,
+    DrawnFields,
     ListFields,
     ShapesFields,
+    SourceFields,
     campaign_model,
 )
 from farm.campaign.words import did_you_mean
@@ -70,6 +72,8 @@ def _unknown_field(location: Location, file: Located) -> str:
         return f"a block of problems has shapes, or m, n and k, not both; remove shapes or {name}"
     if model is AxesFields and name == "shapes":
         return "a block of problems has shapes, or m, n and k, not both"
+    if model is DrawnFields and name in ("shapes", "m", "n", "k"):
+        return f"a block of problems has a domain, or its shapes, not both; move {name} into the domain, or remove the domain"
     if model is ListFields and name in CampaignFields.model_fields:
         return f"configurations are all that such a campaign measures; remove {name}, or configurations"
     known = [*model.model_fields, *(["configurations"] if model is CampaignFields else [])]
@@ -79,6 +83,7 @@ def _unknown_field(location: Location, file: Located) -> str:
 def _missing_field(location: Location, file: Located) -> str:
     if location and location[-1] == "shapes":
         return "it is missing; give shapes (shapes: [512x512x512]), or the axes m, n and k"
+    name, model = str(location[-1]), _model_at(location[:-1], file)
     examples = {
         "name": "name: my-sweep",
         "problems": "problems: [{shapes: [512x512x512], types: f32}]",
@@ -86,9 +91,10 @@ def _missing_field(location: Location, file: Located) -> str:
         "types": "types: f32",
         "family": "family: tiled",
         "strategy": "strategy: halving",
+        "tokens": "tokens: 1..16384",
     }
-    name = str(location[-1])
-    return f"it is missing; write for example {examples.get(name, f'{name}: 512..8192 x2')}"
+    extents = f"{name}: 16..32768" if issubclass(model, SourceFields) else f"{name}: 512..8192 x2"
+    return f"it is missing; write for example {examples.get(name, extents)}"
 
 
 def _fields_of(location: Location, file: Located) -> str:

@@ -160,7 +160,14 @@ class Plan:
         Raises:
             NothingToMeasure: at the end, if there was no job.
         """
-        return self.jobs_of(self.campaign.configurations())
+        return self.jobs_of(self.configurations())
+
+    def configurations(self) -> Iterator[Configuration]:
+        """Every configuration of the campaign. Problems that are drawn from a domain run on a device of the targets."""
+        return self.campaign.configurations(self._runs)
+
+    def _runs(self, configuration: Configuration) -> bool:
+        return any(job.invalid_reason is None for job in self.grid([configuration]))
 
     def jobs_of(self, configurations: Iterable[Configuration]) -> Iterator[PlannedJob]:
         """The jobs of these configurations: for each, one for each pool that the targets mean.
@@ -195,7 +202,9 @@ class Plan:
                 valid: dict[PoolSpec, Draw | FamilyDraw] = {}
                 for job in self.grid(of_problem):
                     if job.invalid_reason is not None:
-                        if not self.campaign.drawn:  # of a domain, much is out of reach of a kernel; nobody asked for it
+                        if (
+                            not self.campaign.drawn
+                        ):  # of a domain, much is out of reach of a kernel; nobody asked for it
                             yield job
                         continue
                     draw = valid.get(job.pool)
@@ -223,9 +232,16 @@ class Plan:
         return [name for name, destination in self.destinations.items() if kind not in _kinds(destination)]
 
     def _why_nothing(self) -> str:
-        if next(self.campaign.configurations(), None) is None:
-            texts = "; ".join(c.text for c in self.campaign.constraints)
+        left = next(self.campaign.configurations(), None)
+        texts = "; ".join(c.text for c in self.campaign.constraints)
+        if left is None and self.campaign.drawn:
+            return f"its constraints ({texts}) leave none of the configurations that were drawn from its domain; relax them"
+        if left is None:
             return f"its constraints ({texts}) leave none of {self.campaign.size:,} configurations"
+        if self.campaign.drawn:
+            reasons = (f": {job.invalid_reason}" for job in self.grid([left]) if job.invalid_reason)
+            example = f"; for example, {left.canonical}{next(reasons, ' is for another kind of device')}"
+            return f"none of its kernels runs a problem of its domain on the devices of its targets{example}{self.recorded_hint}"
         return f"none of the configurations that its constraints leave runs on the devices of its targets{self.recorded_hint}"
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationInfo, create_model
 
 from farm.campaign import expressions
 from farm.campaign.axes import AxisPart, parse_part, shown
 from farm.campaign.domain import Layers, ListedShapes, LogRange, Ranges, Source, Weighted, named_domains
 from farm.campaign.named_shapes import MODELS, shape_sets
 from farm.campaign.search import Search
+from farm.campaign.shape_files import ReadText, among, parse_shapes
 from farm.campaign.targets import ANY, Target, TargetKind
 from farm.campaign.words import did_you_mean
 from farm.errors import FarmError
@@ -135,7 +137,7 @@ def _log_range(written: object) -> LogRange:
     """`1..16384`, or one number."""
     found = _RANGE.fullmatch(str(written).strip()) if isinstance(written, (str, int)) else None
     if found is None:
-        raise ValueError(f"{shown(written)} is not a range; write for example 16..32768")
+        raise ValueError(f"{shown(written)} is not a range; write for example 16..32768, or one number")
     low, high = int(found[1]), int(found[2] or found[1])
     if low > high:
         raise ValueError(f"the range {low}..{high} counts down; write {high}..{low}")
@@ -164,7 +166,9 @@ def _weights_of(written: object, parse: Callable[[Any], T], example: str) -> Wei
         written = dict.fromkeys(map(str, values), 1.0)
     if not written:
         raise ValueError(f"it is empty; write for example {example}")
-    weights = {parse(value): _weight_of(weight) for value, weight in written.items()}
+    weights = defaultdict[T, float](float)  # 512 and 512x512x512 are one shape
+    for value, weight in written.items():
+        weights[parse(value)] += _weight_of(weight)
     return Weighted(dict(sorted(weights.items())))
 
 
@@ -224,28 +228,61 @@ class WeightedShapesFields(SourceFields):
         return ListedShapes(self.shapes)
 
 
-def source_model(written: object) -> type[RangesFields | LayersFields | WeightedShapesFields]:
-    """The model of a part of a domain, by the field that only it has."""
-    if isinstance(written, dict) and "layers" in written:
-        return LayersFields
-    return WeightedShapesFields if isinstance(written, dict) and "shapes" in written else RangesFields
+def _shapes_of_file(written: object, info: ValidationInfo) -> Weighted[Shape]:
+    if not isinstance(written, str) or not written.strip():
+        raise ValueError(f"{shown(written)} is not the name of a file; write for example shapes.csv")
+    read: ReadText = (info.context or {}).get(READ_TEXT) or among({})
+    return parse_shapes(read(written.strip()), written.strip())
 
 
-def _sources_of(written: object) -> Mapping[Source, float]:
+READ_TEXT = "read_text"
+"""The key of the context of a validation that has a `ReadText`, for the files that a campaign names."""
+
+
+class ShapeFileFields(SourceFields):
+    file: Annotated[Weighted[Shape], PlainValidator(_shapes_of_file)]
+
+    def source(self) -> Source:
+        return ListedShapes(self.file)
+
+
+SOURCE_MODELS: dict[str, type[RangesFields | LayersFields | WeightedShapesFields | ShapeFileFields]] = {
+    "file": ShapeFileFields,
+    "layers": LayersFields,
+    "shapes": WeightedShapesFields,
+    **dict.fromkeys("mnk", RangesFields),
+}
+"""The models of a part of a domain, by the fields that tell them apart."""
+
+_SOURCE_FORMS = (
+    "write the name of a domain, {m: 1..16384, n: 16..32768, k: 16..32768}, {layers: llama-3.1-8b, tokens: 1..16384}, "
+    "{shapes: {512x4096x4096: 2}} or {file: shapes.csv}"
+)
+
+
+def source_model(written: object) -> type[RangesFields | LayersFields | WeightedShapesFields | ShapeFileFields]:
+    """The model of a part of a domain."""
+    names = written if isinstance(written, dict) else {}
+    return next((model for name, model in SOURCE_MODELS.items() if name in names), RangesFields)
+
+
+def _sources_of(written: object, info: ValidationInfo) -> Mapping[Source, float]:
     """The sources of a named domain; or the one that is described, with its weight."""
     if isinstance(written, str):
         known = named_domains()
         if written not in known:
-            raise ValueError(f"there is no domain {shown(written)}; {did_you_mean(written, known)}")
+            raise ValueError(f"there is no domain {shown(written)}; {did_you_mean(written, known)}, or {_SOURCE_FORMS}")
         return known[written].sources.weight_of
-    fields = source_model(written).model_validate(written)
+    if not isinstance(written, dict) or not SOURCE_MODELS.keys() & written.keys():
+        raise ValueError(f"{shown(written)} is not part of a domain; {_SOURCE_FORMS}")
+    fields = source_model(written).model_validate(written, context=info.context)
     return {fields.source(): fields.weight}
 
 
 class DrawnFields(ProblemFields):
     """Problems whose shapes are drawn from a domain: a mixture of sources."""
 
-    domain: OneOrMore[Annotated[Mapping[Source, float], _parsed(_sources_of)]]
+    domain: OneOrMore[Annotated[Mapping[Source, float], PlainValidator(_sources_of)]]
     weight: Weight = 1.0
 
 
@@ -257,8 +294,8 @@ def problem_model(written: object) -> type[ProblemFields]:
     return AxesFields if has_axes else ShapesFields
 
 
-def _problems_of(written: object) -> ProblemFields:
-    return problem_model(written).model_validate(written)
+def _problems_of(written: object, info: ValidationInfo) -> ProblemFields:
+    return problem_model(written).model_validate(written, context=info.context)
 
 
 # --- kernels ---------------------------------------------------------------------------------------
@@ -367,7 +404,7 @@ class CommonFields(FileModel):
 class CampaignFields(CommonFields):
     """A whole campaign file that measures every kernel on every problem."""
 
-    problems: OneOrMore[Annotated[ProblemFields, _parsed(_problems_of)]]
+    problems: OneOrMore[Annotated[ProblemFields, PlainValidator(_problems_of)]]
     kernels: OneOrMore[Annotated[KernelFields, _parsed(_kernel_of)]]
     constraints: Annotated[
         list[Annotated[expressions.Constraint, _parsed(expressions.parse)]], BeforeValidator(_as_list)

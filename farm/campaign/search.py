@@ -69,6 +69,15 @@ class Search(BaseModel):
             return self.model_copy(update={"kernels": kernels})
         return self
 
+    def drawn_size(self, kernels: int) -> int:
+        """Configurations of the problems that are drawn from a domain, of a campaign with so many kernels."""
+        return (self.problems or 0) * min(kernels, self.in_normal_form().kernels or kernels)
+
+    def drawn_factors(self, kernels: int) -> str:
+        """What `drawn_size` is the product of, for people."""
+        per_problem = min(kernels, self.in_normal_form().kernels or kernels)
+        return f"search.problems {self.problems or 0:,}, search.kernels {per_problem:,}"
+
     def to_document(self) -> dict[str, Any]:
         """The fields that its strategy reads."""
         names = [name for name, strategies in FIELDS_OF.items() if self.strategy in strategies]

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from statistics import median_low
 from typing import TYPE_CHECKING
 
-from farm.campaign.figures import MOST_REASONS, InvalidGroup, NotApplicable, PlanCount, PlanSummary, RoundCount
+from farm.campaign.figures import (
+    MOST_REASONS,
+    SAMPLE_PROBLEMS,
+    Drawn,
+    DrawnProblem,
+    DrawnTypes,
+    InvalidGroup,
+    NotApplicable,
+    PlanCount,
+    PlanSummary,
+    Quantiles,
+    RoundCount,
+)
 from farm.campaign.search import Search, Strategy
 from farm.devices import DeviceKind
-from farm.gemm import Problem
+from farm.gemm import Problem, Shape
 from farm.kernels import FAMILIES, Configuration, Kernel
 from farm.kernels.binary import Binary
 from farm.measurement import MeasuringRules
@@ -32,26 +46,31 @@ _OVERHEAD_S = 0.01
 
 def summarise(plan: Plan) -> PlanSummary:
     """Runs through the plan once. Raises `NothingToMeasure` where it makes no job."""
-    families: Counter[str] = Counter()
+    offered = _Offered()
     jobs: Counter[tuple[str, str]] = Counter()
     invalid: Counter[tuple[str, str]] = Counter()
     groups = Reasons()
     search = plan.campaign.search
     rounds = _Rounds(plan, search or Search(strategy=Strategy.GRID))
+    drawn = _Drawn()
     binaries: set[Binary] = set()
-    for job in _counting(plan, families):
+    for job in _counting(plan, offered):
         key = (job.configuration.kernel.family, job.pool.name)
         jobs[key] += 1
         rounds.add(job)
+        drawn.add(job)
         binaries.update(job.binaries)
         if job.invalid_reason is not None:
             invalid[key] += 1
             groups.add(job.invalid_reason, job.configuration)
     counted = rounds.counts()
     shown, others = groups.most_frequent(MOST_REASONS)
+    campaign, families = plan.campaign, offered.families
+    # The size of a campaign with a domain says what is drawn, and not what it is drawn from.
+    candidates = offered.problems * campaign.kernel_count if campaign.drawn else campaign.size
     return PlanSummary(
         configurations=families.total(),
-        excluded_by_constraints=plan.campaign.size - families.total(),
+        excluded_by_constraints=candidates - families.total(),
         jobs=jobs.total(),
         counts=tuple(PlanCount(*key, jobs[key], invalid[key]) for key in sorted(jobs)),
         invalid=shown,
@@ -64,7 +83,78 @@ def summarise(plan: Plan) -> PlanSummary:
         binaries=len(binaries),
         rounds=() if search is None else counted,
         estimated_seconds=dict(sorted(rounds.seconds.items())),
+        drawn=drawn.figures(plan) if campaign.drawn else None,
     )
+
+
+@dataclass(slots=True)
+class _Offered:
+    """The configurations that the jobs of a plan come from: how many, by family, and of how many problems."""
+
+    families: Counter[str] = field(default_factory=Counter)
+    problems: int = 0
+
+
+class _Drawn:
+    """What was drawn from a domain, from the jobs of a plan."""
+
+    def __init__(self) -> None:
+        # By element types: the shapes, and how many kernels were drawn for all of them.
+        self._shapes = defaultdict[str, list[Shape]](list)
+        self._kernels: Counter[str] = Counter()
+        self._sample: list[tuple[Problem, set[Kernel]]] = []
+        self._problem: Problem | None = None
+        self._of_problem: set[Kernel] = set()
+
+    def add(self, job: PlannedJob) -> None:
+        """The next job; those of one problem come together."""
+        problem, kernel = job.configuration.problem, job.configuration.kernel
+        if problem != self._problem:
+            self._problem, self._of_problem = problem, set()
+            self._shapes[str(problem.types)].append(problem.shape)
+            if len(self._sample) < SAMPLE_PROBLEMS:
+                self._sample.append((problem, self._of_problem))
+        if kernel not in self._of_problem:  # of several pools
+            self._of_problem.add(kernel)
+            self._kernels[str(problem.types)] += 1
+
+    def figures(self, plan: Plan) -> Drawn:
+        campaign = plan.campaign
+        named = sorted({str(types) for block in campaign.drawn for types in block.types})
+        return Drawn(
+            problems=sum(map(len, self._shapes.values())),
+            requested=campaign.requested_problems,
+            configurations=self._kernels.total(),
+            by_types=tuple(_drawn_types(types, self._shapes[types], self._kernels[types]) for types in named),
+            sample=tuple(
+                DrawnProblem(
+                    str(problem.shape),
+                    str(problem.types),
+                    problem.layout.value,
+                    problem.alpha,
+                    problem.beta,
+                    tuple(sorted(map(str, kernels))),
+                )
+                for problem, kernels in self._sample
+            ),
+        )
+
+
+def _drawn_types(types: str, shapes: list[Shape], configurations: int) -> DrawnTypes:
+    return DrawnTypes(
+        types,
+        len(shapes),
+        configurations,
+        m=_quantiles(shape.m for shape in shapes),
+        n=_quantiles(shape.n for shape in shapes),
+        k=_quantiles(shape.k for shape in shapes),
+        flops=_quantiles(shape.flops for shape in shapes),
+    )
+
+
+def _quantiles(numbers: Iterable[int]) -> Quantiles | None:
+    values = sorted(numbers)
+    return Quantiles(values[0], median_low(values), values[-1]) if values else None
 
 
 class _Rounds:
@@ -131,12 +221,15 @@ class _Rounds:
         self._problem = None
 
 
-def _counting(plan: Plan, families: Counter[str]) -> Iterator[PlannedJob]:
-    """The jobs of the plan, while the configurations that they come from are counted by family."""
+def _counting(plan: Plan, offered: _Offered) -> Iterator[PlannedJob]:
+    """The jobs of the plan, while the configurations that they come from are counted."""
 
     def counted() -> Iterator[Configuration]:
-        for configuration in plan.campaign.configurations():
-            families[configuration.kernel.family] += 1
+        problem: Problem | None = None
+        for configuration in plan.configurations():
+            offered.families[configuration.kernel.family] += 1
+            offered.problems += configuration.problem is not problem  # one object for all of a problem's kernels
+            problem = configuration.problem
             yield configuration
 
     return plan.jobs_of(counted())

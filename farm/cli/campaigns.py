@@ -14,7 +14,7 @@ from farm.api import Direct, campaigns, farm_of
 from farm.api.access import Access
 from farm.api.campaigns import Planned, Steered, Submission, planned
 from farm.builds import versions_of
-from farm.campaign import Campaign
+from farm.campaign import Campaign, texts_named
 from farm.campaign.reading import text_of
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.progress import follow
@@ -101,8 +101,14 @@ def submit(
         farm submit sweep.yaml
         farm submit --dry-run sweep.yaml
     """
+    text = text_of(file)
     submission = Submission(
-        text=text_of(file), name=str(file), owner=login_name(), allow_missing=allow_missing, again=again
+        text=text,
+        name=str(file),
+        owner=login_name(),
+        allow_missing=allow_missing,
+        again=again,
+        files=texts_named(text, file),
     )
     with farm_of(settings()) as farm:
         if dry_run:

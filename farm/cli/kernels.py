@@ -25,6 +25,7 @@ from farm.db import campaigns, kernels
 from farm.db.states import KernelState
 from farm.devices import host_name, traits_of_capability
 from farm.errors import BadBinary, BadInput, KernelsNotBuilt, NoSuchKernels, ServiceUnavailable
+from farm.kernels import Configuration
 from farm.kernels.binary import Binary, capability_of
 from farm.services.processes import end_guarded, start_guarded
 from farm.services.session import session
@@ -218,9 +219,13 @@ def needed(campaign: Campaign, capabilities: list[tuple[int, int]]) -> tuple[lis
     traits = [traits_of_capability(capability) for capability in capabilities]
     wanted: dict[Binary, None] = {}
     invalid = 0
-    for configuration in campaign.configurations():
+
+    def runs(configuration: Configuration) -> bool:
+        return any(configuration.why_invalid(device) is None for device in traits)
+
+    for configuration in campaign.configurations(runs):
         wanted |= dict.fromkeys(binaries_for(configuration, traits))
-        invalid += all(configuration.why_invalid(device) is not None for device in traits)
+        invalid += not runs(configuration)
     return list(wanted), invalid
 
 

@@ -263,7 +263,7 @@ def _expanded(connection: Connection, campaign: Campaign) -> Iterator[tuple[Wher
     known = campaigns.known_devices(connection)
     type_of = {device.uuid: device.type for device in known}
     planned = plan(campaign, known, allow_missing=True)
-    for problem, configurations in groupby(campaign.configurations(), key=lambda configuration: configuration.problem):
+    for problem, configurations in groupby(planned.configurations(), key=lambda configuration: configuration.problem):
         seen = set[tuple[str, uuid.UUID]]()
         for job in planned.grid(configurations):
             types = job.pool.device_types or (type_of.get(job.pool.device_uuid or "", ""),)

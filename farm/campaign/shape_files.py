@@ -1,0 +1,116 @@
+"""Files of shapes with weights, which a domain may name: CSV with the header m,n,k or m,n,k,weight."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from farm.campaign.domain import Weighted
+from farm.errors import FarmError
+from farm.gemm import Shape
+
+MAX_SHAPES = 100_000
+"""Different shapes of one file: a campaign's document holds all of them."""
+
+_LARGEST_FILE_BYTES = 4 * 2**20
+_EXTENTS = ("m", "n", "k")
+_EXAMPLE = "write a header m,n,k,weight, and then lines such as 512,4096,4096,2"
+
+ReadText = Callable[[str], str]
+"""Returns the text of the file of that name. Raises `ValueError`, which says why it cannot be read and what to do."""
+
+
+def reading_in(folder: Path) -> ReadText:
+    """Reads files, whose names are relative to a folder."""
+
+    def read(name: str) -> str:
+        path = folder / name
+        try:
+            if path.stat().st_size > _LARGEST_FILE_BYTES:
+                raise ValueError(f"{name} is larger than {_LARGEST_FILE_BYTES // 2**20} MiB; name a smaller file")
+            return path.read_text("utf-8-sig")
+        except FileNotFoundError:
+            raise ValueError(
+                f"there is no file {path}; a name is relative to the folder of the campaign file"
+            ) from None
+        except UnicodeDecodeError:
+            raise ValueError(f"{name} is not UTF-8; save the file as UTF-8 text") from None
+        except OSError as error:
+            raise ValueError(f"{name} cannot be read: {error.strerror or error}") from None
+
+    return read
+
+
+def among(texts: Mapping[str, str]) -> ReadText:
+    """Reads files whose texts came with the campaign file, by name: nothing on this machine is opened."""
+
+    def read(name: str) -> str:
+        if name not in texts:
+            raise ValueError(
+                f"{name} was not sent with the campaign, and the server opens no files; list the shapes instead, "
+                "as in {shapes: {512x4096x4096: 2}}, or use farm submit"
+            )
+        return texts[name]
+
+    return read
+
+
+def parse_shapes(text: str, name: str) -> Weighted[Shape]:
+    """Reads the shapes of a CSV file. The weights of a shape that stands there several times are added up.
+
+    Args:
+        text: The file. Columns may be in any order, blank lines are skipped, and without a weight all weigh 1.
+        name: What errors call it.
+
+    Raises:
+        ValueError: The first line that is wrong, with its number, and how many more are.
+    """
+    rows = csv.reader(text.splitlines())
+    try:
+        header = [column.strip().lower() for column in next(rows, [])]
+        if sorted(header) not in (sorted(_EXTENTS), sorted((*_EXTENTS, "weight"))):
+            raise ValueError(f"{name}:1: the header is not m,n,k or m,n,k,weight; {_EXAMPLE}")
+        weights: Counter[Shape] = Counter()
+        wrong: list[str] = []
+        for row in rows:
+            if not any(cell.strip() for cell in row):
+                continue
+            try:
+                shape, weight = _shape_of(row, header)
+                weights[shape] += weight  # type: ignore[assignment]  # a Counter adds up floats as well
+            except (ValueError, FarmError) as error:
+                wrong.append(f"{name}:{rows.line_num}: {error}")
+    except csv.Error as error:
+        raise ValueError(f"{name}:{rows.line_num}: not CSV: {error}") from None
+    if wrong:
+        more = f" ({len(wrong) - 1:,} more lines are wrong)" if len(wrong) > 1 else ""
+        raise ValueError(wrong[0] + more)
+    if not weights:
+        raise ValueError(f"{name} has no shapes; {_EXAMPLE}")
+    if len(weights) > MAX_SHAPES:
+        raise ValueError(f"{name} has {len(weights):,} different shapes; a domain may hold {MAX_SHAPES:,} of a file")
+    return Weighted(dict(sorted(weights.items())))
+
+
+def _shape_of(row: list[str], header: list[str]) -> tuple[Shape, float]:
+    if len(row) != len(header):
+        raise ValueError(f"there are {len(row)} values for the {len(header)} columns {','.join(header)}")
+    cell = dict(zip(header, map(str.strip, row), strict=True))
+    for name in _EXTENTS:
+        if not re.fullmatch(r"[0-9]{1,12}", cell[name]):
+            raise ValueError(f"{name} is {cell[name]!r}; write a whole number such as 4096")
+    return Shape(*(int(cell[name]) for name in _EXTENTS)), _weight_of(cell.get("weight", "1"))
+
+
+def _weight_of(written: str) -> float:
+    try:
+        weight = float(written)
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise ValueError(f"the weight is {written!r}; write a number above 0, such as 1 or 0.5")
+    return weight
