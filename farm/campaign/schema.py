@@ -271,7 +271,7 @@ def _sources_of(written: object, info: ValidationInfo) -> Mapping[Source, float]
     if isinstance(written, str):
         known = named_domains()
         if written not in known:
-            raise ValueError(f"there is no domain {shown(written)}; {did_you_mean(written, known)}, or {_SOURCE_FORMS}")
+            raise ValueError(f"there is no domain {shown(written)}; {did_you_mean(written, known)}")
         return known[written].sources.weight_of
     if not isinstance(written, dict) or not SOURCE_MODELS.keys() & written.keys():
         raise ValueError(f"{shown(written)} is not part of a domain; {_SOURCE_FORMS}")

@@ -15,6 +15,7 @@ from farm.api.access import Access
 from farm.api.campaigns import Planned, Steered, Submission, planned
 from farm.builds import versions_of
 from farm.campaign import Campaign, texts_named
+from farm.campaign.figures import Drawn, Quantiles
 from farm.campaign.reading import text_of
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.progress import follow
@@ -27,7 +28,7 @@ from farm.errors import FarmError
 from farm.logins import login_name
 from farm.services.session import Session
 from farm.settings import settings
-from farm.texts import counts_text, seconds_text
+from farm.texts import counts_text, seconds_text, types_of_text
 
 FileArgument = Annotated[Path, typer.Argument(help="A campaign file (YAML).", show_default=False)]
 AgainOption = Annotated[
@@ -163,6 +164,62 @@ _ROUNDS = Table(
 )
 
 
+_DRAWN = Table(
+    "problems drawn from a domain",
+    Column("types"),
+    Column("problems", number=True),
+    Column("configurations", number=True),
+    Column("m", number=True),
+    Column("n", number=True),
+    Column("k", number=True),
+    Column("flops", number=True, priority=1),
+)
+
+_SAMPLE = Table(
+    "sample of a domain",
+    Column("problem"),
+    Column("types"),
+    Column("layout"),
+    Column("kernel", folds=True),
+)
+
+
+def _quantiles_text(numbers: Quantiles | None, form: str = ",") -> str:
+    return "" if numbers is None else " / ".join(format(n, form) for n in (numbers.min, numbers.median, numbers.max))
+
+
+def _print_drawn(drawn: Drawn) -> None:
+    """The ranges of what was drawn from a domain, and some of its problems."""
+    rows = [
+        (
+            types_of_text(of.types),
+            of.problems,
+            of.configurations,
+            *map(_quantiles_text, (of.m, of.n, of.k)),
+            _quantiles_text(of.flops, ".2g"),
+        )
+        for of in drawn.by_types
+    ]
+    _DRAWN.print(rows, title="problems drawn from the domain: min / median / max")
+    sample = [
+        (
+            one.shape + ("" if (one.alpha, one.beta) == (1, 0) else f" alpha={one.alpha:g} beta={one.beta:g}"),
+            types_of_text(one.types),
+            one.layout,
+            kernel,
+        )
+        for one in drawn.sample
+        for kernel in one.kernels
+    ]
+    _SAMPLE.print(sample, title=f"the first {len(drawn.sample)} of {drawn.problems:,} problems")
+    console.print(f"{drawn.configurations:,} configurations of {drawn.problems:,} problems are measured.")
+    if drawn.problems < drawn.requested:
+        remarks.print(
+            f"[yellow]{drawn.requested:,} problems were requested:[/] the domain has no more that its constraints keep and a "
+            "kernel runs."
+        )
+
+
 def _print_plan(made: Planned, as_json: bool) -> None:
     summary = made.plan
     if as_json:
@@ -178,6 +235,8 @@ def _print_plan(made: Planned, as_json: bool) -> None:
     for left in summary.not_applicable:
         where = "that the farm knows" if left.target == "any" else f"of {left.target}"
         console.print(f"{left.configurations:,} {left.family} configurations run on no device {where}.")
+    if summary.drawn is not None:
+        _print_drawn(summary.drawn)
     if summary.excluded_by_constraints:
         console.print(f"{summary.excluded_by_constraints:,} configurations are left out by the constraints.")
     if summary.binaries:

@@ -310,7 +310,10 @@ def test_equal_searches_are_one_campaign_and_without_a_search_it_is_the_one_it_w
     [
         ("{}", "5: search.strategy: it is missing; write for example strategy: halving"),
         ("", "5: search: it has no value; write for example {strategy: halving}, or remove the field"),
-        ("halving", "5: search: 'halving' is not a mapping; its fields are strategy, kernels, keep, finalists, seed"),
+        (
+            "halving",
+            "5: search: 'halving' is not a mapping; its fields are strategy, problems, kernels, keep, finalists, seed",
+        ),
         (
             "{strategy: best}",
             "5: search.strategy: 'best' is not known here; write grid or random or halving "
