@@ -140,6 +140,27 @@ def test_a_name_that_is_a_path_is_not_found(remote: Command) -> None:
     refused(remote("status", "odd/../name"), 4, "Not Found")
 
 
+def test_a_file_of_shapes_beside_a_campaign_goes_with_it(
+    device: int, direct: Command, remote: Command, tmp_path: Path
+) -> None:
+    drawn = document(
+        name="drawn",
+        problems={"domain": {"file": "shapes.csv"}, "types": "f32"},
+        search={"strategy": "random", "problems": 2},
+    )
+    for folder, command in ((tmp_path, direct), (tmp_path / "away", remote)):
+        (folder / "drawn.yaml").write_text(json.dumps(drawn))
+        refused(command("submit", "drawn.yaml"), 2, "there is no file shapes.csv")
+        (folder / "shapes.csv").write_text("m,n,k,weight\n64,64,64,1\n128,64,64,5\n")
+    plans = [json.loads(command("submit", "drawn.yaml", "--dry-run", "--json").stdout) for command in (direct, remote)]
+    assert plans[0] == plans[1]
+    assert {one["shape"] for one in plans[0]["drawn"]["sample"]} == {"64x64x64", "128x64x64"}
+    assert plans[0]["drawn"]["requested"] == 2
+    told = direct("submit", "drawn.yaml", "--dry-run").stdout
+    assert "problems drawn from the domain: min / median / max" in told
+    assert "the first 2 of 2 problems" in told
+
+
 def test_a_campaign_is_submitted_steered_and_retried_through_the_api(
     engine: Engine, remote: Command, measured: None, tmp_path: Path
 ) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from farm.campaign import Campaign, KnownDevice, Search, Strategy, load, plan, shape_sets
+from farm.campaign.domain import named_domains
 from farm.campaign.expressions import PROBLEM_NAMES
-from farm.campaign.schema import AxesFields, CampaignFields, ListFields, ShapesFields
+from farm.campaign.named_shapes import MODELS
+from farm.campaign.schema import SOURCE_MODELS, AxesFields, CampaignFields, DrawnFields, ListFields, ShapesFields
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.kernels import FAMILIES
 from farm.measurement import MeasuringRules
@@ -90,6 +92,8 @@ def test_the_documentation_names_every_field_family_set_and_name_of_a_constraint
     ]
     names += [*MeasuringRules.model_fields, *timing.model_fields, *shape_sets(), *FAMILIES, *PROBLEM_NAMES]
     names += [*Search.model_fields, *Strategy]
+    names += [*DrawnFields.model_fields, *named_domains(), *(model.name for model in MODELS)]
+    names += [name for fields in SOURCE_MODELS.values() for name in fields.model_fields]
     names += [p.name for family in FAMILIES.values() for p in family.parameters]
     missing = [name for name in names if not re.search(rf"`{re.escape(name)}\b[^`]*`|`[^`]*\b{re.escape(name)}`", DOCS)]
     assert missing == []
