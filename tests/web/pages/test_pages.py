@@ -248,6 +248,24 @@ def test_a_check_counts_and_submits_nothing_and_submitting_leads_to_the_campaign
     assert "was submitted before" in words(again.text)
 
 
+def test_a_check_shows_what_is_drawn_from_a_domain_and_takes_no_files(browser_like: httpx.Client, filled: int) -> None:
+    block = "problems: {domain: [SOURCE], types: [f32, f64]}\nsearch: {strategy: random, problems: 10}"
+    text = RIGHT.replace("problems: {m: 64, n: [64, 128], k: 64, types: f32}", block)
+    shown = words(
+        browser_like.post(
+            "/submit", data={"text": text.replace("SOURCE", "{m: 8..16, n: 64, k: 32}"), "to": "check"}
+        ).text
+    )
+    assert "10 configurations of 10 problems are measured." in shown
+    assert "64 / 64 / 64 32 / 32 / 32" in shown
+    assert shown.count("x64x32") == 8
+    wrong = browser_like.post("/submit", data={"text": text.replace("SOURCE", "{file: /etc/hostname}"), "to": "check"})
+    assert wrong.status_code == 400
+    assert "/etc/hostname was not sent with the campaign, and the server opens no files; list the shapes" in words(
+        wrong.text
+    )
+
+
 def test_a_file_goes_before_the_text_and_its_name_is_in_its_mistakes(browser_like: httpx.Client, filled: int) -> None:
     def sent(name: str, content: bytes) -> str:
         return words(browser_like.post("/submit", data={"text": WRONG}, files={"file": (name, content)}).text)
