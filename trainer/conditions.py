@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
 from farm.measurement import Source
 from farm.registry.conditions import (
-    BURST,
     MAX_LISTED,
     MAX_TEXT,
+    RECORDED,
     UNKNOWN,
     Conditions,
     Protocol,
     RowSource,
     most_frequent,
 )
-
-_RECORDED = "recorded"
-"""The stop reason of rows that a file tells a time of, and not how that was measured."""
-
-_FARM = "measured by gemm-farm"
-"""How the provenance of the farm's own exports begins."""
 
 
 def conditions_of(table: pd.DataFrame) -> Conditions:
@@ -33,23 +28,13 @@ def conditions_of(table: pd.DataFrame) -> Conditions:
     for (l2, stop, operands, clocks, source, how), rows in _counts(
         table, "l2", "stop_reason", "distribution", "clock_policy", "source", "provenance"
     ).items():
-        own = source == Source.MEASURED or str(how).startswith(_FARM)
-        timed = stop not in (None, _RECORDED) or (own and source != Source.MEASURED)
-        parts = {
-            "l2": l2 or UNKNOWN,
-            "time": BURST if timed else UNKNOWN,
-            "operands": operands or UNKNOWN,
-            "clocks": clocks or UNKNOWN,
-        }
-        method = None if UNKNOWN not in parts.values() else _FARM if own else how and how[:MAX_TEXT]
-        protocols[Protocol(**parts, method=method, rows=0)] += rows
+        timed = stop not in (None, RECORDED)
+        one = Protocol.of(l2=l2, timed=timed, operands=operands, clocks=clocks, source=source, provenance=how)
+        protocols[one] += rows
     first, last, undated = _dates(table)
     return Conditions(
         sources=tuple(_sources(sources)),
-        protocols=tuple(
-            Protocol(l2=one.l2, time=one.time, operands=one.operands, clocks=one.clocks, method=one.method, rows=rows)
-            for one, rows in protocols.most_common(MAX_LISTED)
-        ),
+        protocols=tuple(replace(one, rows=rows) for one, rows in protocols.most_common(MAX_LISTED)),
         power=most_frequent(_named(_counts(table, "power_source"), "none")),
         drivers=most_frequent(_named(_counts(table, "driver"), UNKNOWN)),
         measured_from=first,

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, Field
 
+from farm import registry
 from farm.api.access import Access
 from farm.api.operation import Document, Download, operation
 from farm.builds import versions_of
 from farm.db.states import Role
-from farm.errors import NothingShared
+from farm.errors import BadInput, NothingShared
 
 if TYPE_CHECKING:
     from farm.compare.gathering import Question
@@ -42,6 +43,9 @@ class Comparing(Document):
         default=None, ge=0, le=1000, description="which sides are slower than the baseline by more than that, in %"
     )
     predict: bool = Field(default=False, description="the champions' predictions where rows are missing, told apart")
+    mix_protocols: bool = Field(
+        default=False, description="with predict: also of models whose rows were measured by another protocol, labelled"
+    )
 
 
 class Filling(Comparing):
@@ -121,6 +125,9 @@ class Forecast(Document):
     version: str
     device_type: str
     sources: str | None
+    conditions: registry.Conditions | None = Field(
+        default=None, description="where the model's rows come from and how they were measured; none: unknown"
+    )
     standing: str = Field(description="champion, or challenger where the device type has no champion")
     predicted: int
     not_learned: int
@@ -264,6 +271,8 @@ def fill(access: Access, asked: Filling) -> ComparedAndFilled:
 def _question(access: Access, asked: Comparing) -> Question:
     from farm.compare.gathering import Question
 
+    if asked.mix_protocols and not asked.predict:
+        raise BadInput(detail="--mix-protocols needs --predict.")
     return Question(
         sides=asked.side,
         by=asked.by,
@@ -278,4 +287,5 @@ def _question(access: Access, asked: Comparing) -> Question:
         grams_per_kwh=asked.carbon,
         top=asked.top,
         predict_from=access.settings.tracking_uri if asked.predict else None,
+        mix_protocols=asked.mix_protocols,
     )

@@ -88,6 +88,14 @@ def compare(
             show_default=False,
         ),
     ] = False,
+    mix_protocols: Annotated[
+        bool,
+        typer.Option(
+            "--mix-protocols",
+            help="With --predict: ask also models whose rows were measured by another protocol, or an unknown one, labelled.",
+            show_default=False,
+        ),
+    ] = False,
     check: Annotated[
         float | None,
         typer.Option(
@@ -134,6 +142,7 @@ def compare(
         price=price or [],
         carbon=carbon,
         predict=predict,
+        mix_protocols=mix_protocols,
         check=check,
     )
     filled: ComparedAndFilled | None = None

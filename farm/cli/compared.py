@@ -112,6 +112,11 @@ def _print_forecasts(every: Sequence[tuple[str, Held]], named: Sequence[tuple[st
             f"predicted: {', '.join(whose)}.",
             markup=False,
         )
+    models = {f"{f.model} v{f.version}": f for _, held in every if (f := held.forecast) is not None}
+    for name, forecast in models.items():
+        console.print(f"{name} learned from", markup=False)
+        for line in forecast.conditions.lines() if forecast.conditions is not None else ["conditions: unknown"]:
+            console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 def _champion(forecast: Forecast) -> str:

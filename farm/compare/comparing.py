@@ -22,6 +22,9 @@ from farm.gpus import Gpu, find_gpu
 __all__ = ["Beside", "Comparison", "Held", "Question", "compare", "compared", "gather"]
 
 
+_OF_A_DEVICE = ("id", "uuid", "type", "host")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """What there is of a side."""
@@ -42,8 +45,15 @@ class Held:
             name: getattr(self, name) for name in ("name", "rows", "configurations", "missing", "gpu")
         }
         said = self.forecast
-        told = None if said is None else {f.name: getattr(said, f.name) for f in fields(said) if f.repr}
-        return {**found, "devices": [asdict(device) for device in self.devices], "forecast": told}
+        told: dict[str, Any] | None = None
+        if said is not None:
+            told = {f.name: getattr(said, f.name) for f in fields(said) if f.repr}
+            told["conditions"] = said.conditions and said.conditions.to_json()
+        return {
+            **found,
+            "devices": [{name: getattr(device, name) for name in _OF_A_DEVICE} for device in self.devices],
+            "forecast": told,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

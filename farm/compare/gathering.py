@@ -32,7 +32,7 @@ from farm.db.columns import Words
 from farm.errors import BadInput, SideWithoutRows
 from farm.gemm import ElementTypes
 from farm.kernels.families import family_named
-from farm.registry import ModelInfo, answering_models
+from farm.registry import ModelInfo, Protocol, answering_models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,8 @@ class Question:
     top: int = 0
     # The URI of a model registry: what a side lacks is predicted by the champion of its type. None: nothing is.
     predict_from: str | None = None
+    # Predictions of models that learned from rows of other protocols than those that are compared are used too.
+    mix_protocols: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,8 @@ class Gathered:
     types: Mapping[str, tuple[str, ...]]
     ids: Words
     reduced: Mapping[str, Reduced]
+    # How the rows of each side were measured; none where nothing is predicted.
+    protocols: Mapping[str, Sequence[Protocol]]
     # Of every id where problems filtered the rows, else not read yet.
     problems: Problems | None
     prices: Mapping[str, float]
@@ -144,6 +148,7 @@ def gather(engine: Engine, question: Question, *, filling: bool = False) -> Gath
         },
         ids=rows.ids,
         reduced={name: _reduced(rows.taken(of[rows.kind]), len(rows.ids)) for name, of in mine.items()},
+        protocols={name: _protocols(kinds) for name, kinds in held.items()} if uri is not None else {},
         problems=problems,
         prices=prices,
         notes=(*chosen.notes, *notes, *labels),
@@ -157,6 +162,21 @@ def gather(engine: Engine, question: Question, *, filling: bool = False) -> Gath
 def kinds_of_sides(engine: Engine, question: Question) -> Mapping[str, Sequence[Kind]]:
     """The kinds of rows of each side, none of a side without rows. Raises `NotFound`."""
     return _choose(engine, question, (), filling=True).kinds
+
+
+def _protocols(kinds: Sequence[tuple[Kind, int]]) -> list[Protocol]:
+    return [
+        Protocol.of(
+            l2=kind.l2,
+            timed=bool(kind.timed),
+            operands=kind.distribution,
+            clocks=kind.clocks,
+            source=kind.source,
+            provenance=kind.device.provenance or kind.environment.get("provenance"),
+            rows=rows,
+        )
+        for kind, rows in kinds
+    ]
 
 
 # --- which rows ------------------------------------------------------------------------------------
@@ -202,6 +222,7 @@ def _choose(engine: Engine, question: Question, predictable: Collection[str], fi
             campaigns=bool(ids) or only is not None or filling,
             times=tuple(times),
             days=question.by == "day",
+            protocols=question.predict_from is not None,
             short_rounds=reading.has_short_rounds(connection),
         )
         there = reading.kinds(connection, devices, environments, asked)

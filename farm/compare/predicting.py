@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from farm.compare.statistics import Bools, Floats, Ints, Reduced
 from farm.db.columns import Words
 from farm.errors import NotPredictable
 from farm.measurement import Source
-from farm.registry import ModelInfo
+from farm.registry import Conditions, ModelInfo, Protocol
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +38,8 @@ class Forecast:
     device_type: str
     # Of the rows that it learned from; None where it does not say.
     sources: str | None
+    # Where those rows come from and how they were measured; None where the version does not say.
+    conditions: Conditions | None
     # champion, or challenger where the type has no champion.
     standing: str
     # Configurations that it predicted; that it has not learned the family, types or layout of; and that lie outside of what was
@@ -59,8 +61,13 @@ class Forecast:
 
 
 def forecasts(engine: Engine, gathered: Gathered, uri: str) -> tuple[dict[str, Forecast], list[str]]:
-    """By the names of sides; and notes on the sides of which nothing can be predicted, and why."""
+    """By the names of sides; and notes on the sides of which nothing can be predicted, and why.
+
+    A model whose protocol differs from that of the rows that its predictions would be compared with predicts nothing, unless
+    protocols are mixed.
+    """
     found, notes, loaded = dict[str, Forecast](), list[str](), dict[str, Any]()
+    of_another = dict[str, _OtherProtocol]()
     for name in gathered.sides:
         wanted = _wanted(gathered, name)
         if not len(wanted):
@@ -70,25 +77,55 @@ def forecasts(engine: Engine, gathered: Gathered, uri: str) -> tuple[dict[str, F
             notes.append(f"{NOTHING} {name}: {why}.")
             continue
         (device_type,) = gathered.types[name]
+        champion = gathered.champions[device_type]
+        rows = [one for other in _against(gathered, name) for one in gathered.protocols[other]]
+        if not registry.same_protocols(champion.conditions, rows):
+            of_another.setdefault(device_type, _OtherProtocol(champion, rows)).sides.append(name)
+            if not gathered.question.mix_protocols:
+                continue
         if device_type not in loaded:
-            champion = gathered.champions[device_type]
             loaded[device_type] = registry.pull(uri, champion.name, champion.version)
         try:
-            one = _forecast(engine, gathered.ids, wanted, loaded[device_type], gathered.champions[device_type])
+            one = _forecast(engine, gathered.ids, wanted, loaded[device_type], champion)
         except NotPredictable as error:
             notes.append(f"{NOTHING} {name}: {error}")
             continue
         found[name] = one
         notes += _left_out(name, one)
+    notes += [other.note(mixed=gathered.question.mix_protocols) for other in of_another.values()]
     return found, notes
+
+
+@dataclass(slots=True)
+class _OtherProtocol:
+    """A model whose protocol differs from that of the rows it would be compared with, or is unknown."""
+
+    model: ModelInfo
+    # The protocols of the rows, and the sides of which it would predict.
+    rows: Sequence[Protocol]
+    sides: list[str] = field(default_factory=list)
+
+    def note(self, *, mixed: bool) -> str:
+        own = registry.protocols_text(self.model.conditions.protocols if self.model.conditions else ())
+        said = (
+            f"{self.model.name} v{self.model.version} learned from rows of another protocol ({own}) than that of the "
+            f"compared rows ({registry.protocols_text(self.rows)})"
+        )
+        if mixed:
+            return f"MIXED protocols: {said}."
+        return f"{NOTHING} {' and '.join(self.sides)}: {said}. --mix-protocols predicts it anyway, labelled."
 
 
 def _wanted(gathered: Gathered, name: str) -> Ints:
     """What a side lacks and is held against: of the baseline what any other has, else what the baseline has."""
-    first, *others = gathered.sides
-    against = others if name == first else [first]
-    there = np.logical_or.reduce([gathered.has(other) for other in against])
+    there = np.logical_or.reduce([gathered.has(other) for other in _against(gathered, name)])
     return np.flatnonzero(there & ~gathered.has(name))
+
+
+def _against(gathered: Gathered, name: str) -> list[str]:
+    """The sides that a side is compared with: of the baseline all others, else the baseline."""
+    first, *others = gathered.sides
+    return others if name == first else [first]
 
 
 def _why_not(side: Side, types: tuple[str, ...], champions: Mapping[str, ModelInfo]) -> str | None:
@@ -151,6 +188,7 @@ def _forecast(engine: Engine, ids: Words, wanted: Ints, model: Any, champion: Mo
         version=champion.version,
         device_type=champion.device_type,
         sources=champion.sources,
+        conditions=champion.conditions,
         standing=champion.standing,
         predicted=len(at),
         not_learned=int((~learned).sum()),

@@ -20,8 +20,12 @@ from farm.compare.groups import Problems
 from farm.compare.sides import Device, Kind
 from farm.compare.statistics import Floats, Ints
 from farm.db.columns import Words, coded, keys, numbers, read, storage, words
+from farm.registry.conditions import RECORDED
 
-_DEVICES = text("SELECT d.id, d.uuid, d.type, h.name FROM devices d JOIN hosts h ON h.id = d.host_id ORDER BY d.id")
+_DEVICES = text("""
+SELECT d.id, d.uuid, d.type, h.name, d.facts->>'provenance'
+FROM devices d JOIN hosts h ON h.id = d.host_id ORDER BY d.id
+""")
 _SHORT_ROUNDS = text("SELECT EXISTS (SELECT FROM lanes WHERE rules IS NOT NULL)")
 _NOT_SHORT = """ AND NOT EXISTS (
     SELECT FROM jobs j JOIN lanes l ON l.id = j.lane_id WHERE j.id = r.job_id AND l.rules IS NOT NULL
@@ -43,6 +47,7 @@ class Asked:
     campaigns: bool = False
     times: tuple[datetime, ...] = ()
     days: bool = False
+    protocols: bool = False
     short_rounds: bool = False  # whether there are rows of short rounds, to be left out
 
     def columns(self) -> dict[str, str]:
@@ -62,6 +67,8 @@ class Asked:
             told["epoch"] = f"width_bucket(r.measured_at, ARRAY[{listed}]::timestamptz[])"
         if self.days:
             told["day"] = "to_char(r.measured_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
+        if self.protocols:
+            told["timed"] = f"r.stop_reason <> '{RECORDED}'"
         return told
 
     @property

@@ -89,6 +89,11 @@ def command_of(question: Question) -> str:
         "--dtype": question.dtype,
     }
     words += [word for name, value in options.items() if value is not None for word in (name, value)]
-    flags = {"--any-source": question.any_source, "--mixed": question.mixed, "--predict": question.predict_from}
+    flags = {
+        "--any-source": question.any_source,
+        "--mixed": question.mixed,
+        "--predict": question.predict_from,
+        "--mix-protocols": question.mix_protocols,
+    }
     words += [name for name, on in flags.items() if on]
     return shlex.join(words)

@@ -28,6 +28,8 @@ class Device:
     uuid: str
     type: str
     host: str
+    # What the file of an imported or recorded device says about itself.
+    provenance: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class Kind:
     epoch: int | None = None
     # As 2026-05-01, UTC. None unless sides are days.
     day: str | None = None
+    # Whether their stop reason says how the time was measured. None unless protocols are asked for.
+    timed: bool | None = None
     rows: int = 0
 
 

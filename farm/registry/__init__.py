@@ -11,7 +11,7 @@ from farm.lazy import names_of
 
 if TYPE_CHECKING:
     from farm.registry.client import load_mlflow, load_pyfunc, mlflow_warnings_ignored, registry_client
-    from farm.registry.conditions import Conditions, protocol_groups
+    from farm.registry.conditions import Conditions, Protocol, protocol_groups, protocols_text, same_protocols
     from farm.registry.details import Metrics, metrics_of, model_card
     from farm.registry.models import (
         CHALLENGER,
@@ -55,6 +55,7 @@ __all__ = [
     "Objective",
     "Prediction",
     "PromotionTest",
+    "Protocol",
     "Recommendation",
     "Reign",
     "Verdict",
@@ -77,6 +78,7 @@ __all__ = [
     "predict_table",
     "promote",
     "protocol_groups",
+    "protocols_text",
     "pull",
     "read_configurations",
     "recommend",
@@ -84,6 +86,7 @@ __all__ = [
     "registry_client",
     "remedy",
     "rollback",
+    "same_protocols",
     "unpack",
 ]
 
@@ -98,7 +101,10 @@ __getattr__ = names_of(
         ),
         "conditions": (
             "Conditions",
+            "Protocol",
             "protocol_groups",
+            "protocols_text",
+            "same_protocols",
         ),
         "details": (
             "Metrics",

@@ -11,12 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from farm.measurement import Source
+
 TAG = "conditions"
 """The tag of a model version that holds its conditions as JSON."""
 
 UNKNOWN = "unknown"
 BURST = "burst"
 """The time of a short run, which ends before a power limiter settles: `runtime_ms` of every row that the farm measured."""
+
+OWN_ROWS = "measured by gemm-farm"
+"""How the provenance of the farm's own exports begins."""
+
+RECORDED = "recorded"
+"""The stop reason of rows whose file has a time without how it was measured."""
 
 MAX_LISTED = 6
 """Sources, protocols and drivers that are listed one by one: MLflow's older stores keep 5,000 characters of a tag."""
@@ -52,6 +60,35 @@ class Protocol:
     # Who measured it and how, where a part is unknown: two unknown protocols are the same only if this is.
     method: str | None = None
     rows: int
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        l2: str | None,
+        timed: bool,
+        operands: str | None,
+        clocks: str | None,
+        source: str | None,
+        provenance: str | None,
+        rows: int = 0,
+    ) -> Protocol:
+        """The protocol of rows with these columns.
+
+        Args:
+            timed: Whether their stop reason says how the time was measured: it is not `RECORDED`, and not missing.
+            provenance: What their file says about itself. None for rows that this farm measured.
+        """
+        own = source == Source.MEASURED or (provenance or "").startswith(OWN_ROWS)
+        burst = timed or (own and source != Source.MEASURED)
+        parts = {
+            "l2": l2 or UNKNOWN,
+            "time": BURST if burst else UNKNOWN,
+            "operands": operands or UNKNOWN,
+            "clocks": clocks or UNKNOWN,
+        }
+        about = OWN_ROWS if own else provenance and provenance[:MAX_TEXT]
+        return cls(**parts, method=about if UNKNOWN in parts.values() else None, rows=rows)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -109,7 +146,7 @@ class Conditions:
         """Sources, protocols, power, drivers and dates, a line for each."""
         return [
             f"rows: {_listed(map(str, self.sources))}",
-            f"protocol: {_listed(_counted({str(one): one.rows for one in self.protocols}))}",
+            f"protocol: {protocols_text(self.protocols)}",
             f"power: {_listed(_counted(self.power))}",
             f"driver: {_listed(_counted(self.drivers))}",
             f"measured: {self.dates}",
@@ -144,11 +181,31 @@ def protocol_groups(models: Sequence[Conditions | None]) -> list[int]:
     groups: dict[object, int] = {}
     found = []
     for number, conditions in enumerate(models):
-        key: object = number
-        if conditions is not None and all(one.method or UNKNOWN not in one.key for one in conditions.protocols):
-            key = frozenset(one.key for one in conditions.protocols)
-        found.append(groups.setdefault(key, len(groups)))
+        key: object = None if conditions is None else _known_key(conditions.protocols)
+        found.append(groups.setdefault(number if key is None else key, len(groups)))
     return found
+
+
+def same_protocols(model: Conditions | None, rows: Iterable[Protocol]) -> bool:
+    """Whether predictions of the model may stand beside these rows: both were measured by the same, known protocols."""
+    own = None if model is None else _known_key(model.protocols)
+    return own is not None and own == _known_key(rows)
+
+
+def protocols_text(protocols: Iterable[Protocol]) -> str:
+    """Every protocol, each with its rows where there are several."""
+    rows: dict[str, int] = {}
+    for one in protocols:
+        rows[str(one)] = rows.get(str(one), 0) + one.rows
+    return _listed(_counted(rows))
+
+
+def _known_key(protocols: Iterable[Protocol]) -> frozenset[tuple[str, ...]] | None:
+    """What is equal where protocols are the same. None where one of them is unknown, or there is none."""
+    listed = list(protocols)
+    if not listed or not all(one.method or UNKNOWN not in one.key for one in listed):
+        return None
+    return frozenset(one.key for one in listed)
 
 
 def _counted(counts: Mapping[str, int]) -> list[str]:

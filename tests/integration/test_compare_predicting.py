@@ -26,6 +26,9 @@ from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 
 H, L, NEVER = "nvidia-h200", "nvidia-l40s", "nvidia-b200"
+UNKNOWN = "nvidia-a100-sxm4-80gb"
+PROTOCOL = {"l2": "cold", "stop_reason": "converged", "distribution": "uniform", "clock_policy": "default"}
+"""Of the rows that models learned from and of those that are compared, unless a test has others."""
 SIZES = (256, 512, 1024)
 CONFIGURATIONS = [
     Configuration.parse(f"tiled(tile={tile}) {m}x{n}x512 f32") for m in SIZES for n in SIZES for tile in (8, 16, 32)
@@ -36,15 +39,18 @@ TOO_LARGE = [Configuration.parse("tiled(tile=16) 8192x8192x8192 f32")]
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory, new_registry: Callable[[Path], str]) -> str:
-    """Champions of two types: on one of them all takes three times as long. One of them was never measured on the farm."""
+    """Champions of three types: on one of them all takes three times as long, one was never measured on the farm, and what
+    the rows of one were measured by is unknown.
+    """
     found = new_registry(tmp_path_factory.mktemp("home"))
     with cheap_trainings():
-        for name, factor in ((L, 3.0), (NEVER, 0.5)):
+        for name, factor in ((L, 3.0), (NEVER, 0.5), (UNKNOWN, 2.0)):
             table = tiled_table(SIZES, tiles=(8, 16, 32)).assign(device_type=name)
             table = table.assign(runtime_ms=table["runtime_ms"] * factor, energy_mj=table["energy_mj"] * factor)
             table = table.assign(source="imported" if name == NEVER else "measured")
+            table = table.assign(**(PROTOCOL if name != UNKNOWN else {}))
             train_and_register(table, name, tracking_uri=found, code_version="1.0", settings=ForestSettings(trees=10))
-    for name in (L, NEVER):
+    for name in (L, NEVER, UNKNOWN):
         registry.promote(found, name, "1", reason="a test", force=True)
     return found
 
@@ -55,8 +61,8 @@ def command(tmp_path: Path, database_url: str, uri: str) -> Command:
     return lambda *arguments, **more: farm(*arguments, **{"MLFLOW_TRACKING_URI": uri, **more})
 
 
-def truth(factor: float) -> Callable[[Configuration], Measurement]:
-    """What the training table says, by the same physics."""
+def truth(factor: float, **changes: object) -> Callable[[Configuration], Measurement]:
+    """What the training table says, by the same physics and under the same protocol."""
     table = tiled_table(SIZES, tiles=(8, 16, 32))
     times = {
         (r["m"], r["n"], r["k"], r["parameters"]["tile"]): (r["runtime_ms"], r["power_w"])
@@ -66,7 +72,7 @@ def truth(factor: float) -> Callable[[Configuration], Measurement]:
     def taken(one: Configuration) -> Measurement:
         shape = one.problem.shape
         ms, watts = times.get((shape.m, shape.n, shape.k, dict(one.kernel.parameters)["tile"]), (1.0, 100.0))
-        return row(factor * ms, power_w=watts)
+        return row(factor * ms, **{"power_w": watts, "clock_policy": "default", **changes})
 
     return taken
 
@@ -154,6 +160,68 @@ def test_intervals_and_verdicts_hold_the_bounds_of_the_model(engine: Engine, uri
     assert overall.time.low < 1 < overall.time.high
     least = pairs.bounds.least[1].runtime_ms / pairs.bounds.least[0].runtime_ms
     assert overall.time.low <= np.median(least)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "of_model", "of_rows"),
+    [
+        (L, {"l2": "warm"}, "cold L2, burst time, uniform operands, clocks default", "warm L2, burst time"),
+        (L, {"stop_reason": "recorded"}, "cold L2, burst time", "clocks default, unknown: time"),
+        (L, {"distribution": "zeros"}, "uniform operands", "zeros operands"),
+        (L, {"clock_policy": "locked:1500"}, "clocks default", "clocks locked:1500"),
+        (UNKNOWN, {}, "unknown: L2, time, operands, clocks", "cold L2, burst time"),
+    ],
+    ids=["another L2", "a time of unknown kind", "other operands", "other clocks", "a model of unknown protocol"],
+)
+def test_a_model_of_another_protocol_predicts_nothing_unless_protocols_are_mixed(
+    command: Command, put: Put, kind: str, changes: dict[str, object], of_model: str, of_rows: str
+) -> None:
+    put(card(1, kind=H), truth(1.0, **changes), configurations=CONFIGURATIONS)
+    put(card(2, kind=kind), truth(3.0, **changes), configurations=CONFIGURATIONS[:7])
+    apart = json.loads(command("compare", H, kind, "--predict", "--json").stdout)
+    (side,) = apart["sides"]
+    assert (side["predicted"], side["forecast"]) == (None, None)
+    assert side["overall"]["configurations"] == 7
+    (note,) = [note for note in apart["notes"] if "protocol" in note]
+    model = f"gemm-forest-{kind} v1"
+    for words in (f"Nothing is predicted of {kind}: {model} ", of_model, of_rows, "--mix-protocols"):
+        assert words in note
+    mixed = json.loads(command("compare", H, kind, "--predict", "--mix-protocols", "--json").stdout)
+    assert mixed["sides"][0]["predicted"]["side_predicted"] == 20
+    (note,) = [note for note in mixed["notes"] if "protocol" in note]
+    for words in ("MIXED protocols", model, of_model, of_rows):
+        assert words in note
+
+
+def test_protocols_are_known_of_the_rows_that_a_prediction_is_compared_with_alone(
+    command: Command, engine: Engine, uri: str, put: Put
+) -> None:
+    put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
+    put(card(2, kind=L), truth(3.0, l2="warm"), configurations=CONFIGURATIONS[:7])
+    # What L measured itself is not compared with what its model says of the rest.
+    assert only(asked(engine, uri, H, L)).predicted.overall is not None
+    # One model that two groups lack is named once.
+    put(card(3, kind=H), truth(1.0, l2="warm"), configurations=CONFIGURATIONS)
+    put(card(4, kind=L), truth(3.0), configurations=CONFIGURATIONS[:3])
+    found = asked(engine, uri, "GPU-3", "GPU-2", "GPU-4")
+    (note,) = [note for note in found.notes if "protocol" in note]
+    assert "Nothing is predicted of GPU-2 and GPU-4: " in note
+    refused(command("compare", H, L, "--mix-protocols"), 2, "--mix-protocols needs --predict")
+
+
+def test_sources_and_protocol_of_the_model_stand_beside_what_it_predicts(command: Command, put: Put) -> None:
+    put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
+    for line in (
+        f"gemm-forest-{NEVER} v1 learned from\n  rows: 81 imported\n",
+        "  protocol: cold L2, burst time, uniform operands, clocks default\n",
+        "  measured: 81 rows without a date\n",
+    ):
+        assert line in command("compare", H, NEVER, "--predict").stdout
+    mixed = command("compare", H, UNKNOWN, "--predict", "--mix-protocols").stdout
+    assert "  protocol: unknown: L2, time, operands, clocks\n" in mixed
+    found = json.loads(command("compare", H, NEVER, "--predict", "--json").stdout)
+    (protocol,) = found["sides"][0]["forecast"]["conditions"]["protocols"]
+    assert (protocol["l2"], protocol["time"], protocol["rows"]) == ("cold", "burst", 81)
 
 
 def test_a_type_that_was_never_measured_is_asked_of_its_model_alone(command: Command, put: Put) -> None:

@@ -41,6 +41,7 @@ def compare(
     carbon: Annotated[str, Query()] = "",
     price: Annotated[str, Query()] = "",
     predict: Annotated[bool, Query()] = False,
+    mix_protocols: Annotated[bool, Query()] = False,
 ) -> Response:
     sides = [one.strip() for one in side or () if one.strip()]
     asked = {
@@ -55,6 +56,7 @@ def compare(
         "carbon": carbon,
         "price": price,
         "predict": predict,
+        "mix_protocols": predict and mix_protocols,
     }
     found, wrong = None, None
     if sides or by:
@@ -75,6 +77,7 @@ def compare(
                     carbon=_number(carbon),
                     price=price.split(),
                     predict=predict,
+                    mix_protocols=asked["mix_protocols"],
                 ),
             )
         except FarmError as error:
@@ -96,6 +99,7 @@ def compare(
         chart=None if found is None else charts.ratios(found.model_dump(), LETTERS),
         again=linked("/api/v1/compare", {**asked, "price": price.split(), "top": TOP}),
         labelled=None if found is not None and any_source else linked("/compare", {**asked, "any_source": "true"}),
+        mixing=linked("/compare", {**asked, "mix_protocols": "true"}) if _leaves_models_out(found, wrong) else None,
         groups=_groups(found),
         **_by_letter(found),
         status=200 if wrong is None else status_of(wrong),
@@ -166,6 +170,11 @@ def _by_letter(found: Compared | None) -> dict[str, Any]:
         "predicted": [(letter, one.overall) for letter, one in told],
         "foretold": told,
     }
+
+
+def _leaves_models_out(found: Compared | None, wrong: FarmError | None) -> bool:
+    """Whether models of other measuring protocols would have predicted more."""
+    return any("--mix-protocols" in note for note in (*(found.notes if found else ()), str(wrong or "")))
 
 
 def _groups(found: Compared | None) -> list[str]:

@@ -544,8 +544,17 @@ def test_what_a_side_lacks_is_submitted_with_a_button_or_predicted_apart(
     shown = browser_like.get("/compare", params=sides).text
     assert "Measure missing configurations" in words(shown)
     assert "With predictions" not in words(shown)
-    foretold = words(browser_like.get("/compare", params={**sides, "predict": "true"}).text)
+    apart = browser_like.get("/compare", params={**sides, "predict": "true"}).text
+    assert "With predictions" not in words(apart)
+    assert "Nothing is predicted of GPU-2: gemm-forest-nvidia-h200 v1 learned from rows of another protocol" in words(
+        apart
+    )
+    (address,) = re.findall(r'href="(/compare[^"]+)">Also predict with models of other measuring protocols', apart)
+    foretold = words(browser_like.get(unescape(address)).text)
     assert "With predictions" in foretold
+    assert "MIXED protocols: gemm-forest-nvidia-h200 v1" in foretold
+    assert "Training data of gemm-forest-nvidia-h200 v1, which predicts GPU-2" in foretold
+    assert "Protocol unknown: L2, time, operands, clocks" in foretold
     assert "4 of GPU-2 by gemm-forest-nvidia-h200 v1" in foretold
     done = browser_like.post("/compare", data=sides)
     assert done.status_code == 200
