@@ -78,7 +78,7 @@ def of_size(rows: int, repetitions: int) -> dict[str, Any]:
             processes.append(time.perf_counter() - began)
         assert done.returncode == 7, done.stderr
         found = {one["uuid"]: one["verdict"] for one in json.loads(done.stdout)["devices"]}
-        assert found == {f"GPU-{n}": "slow" if n == SLOW else "well" for n in range(CARDS)}, found
+        assert found == {f"GPU-{n}": "slow" if n == SLOW else "healthy" for n in range(CARDS)}, found
         for _ in range(repetitions):
             began, used = time.perf_counter(), time.process_time()
             checked = health(engine, Question())

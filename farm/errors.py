@@ -13,7 +13,7 @@ code meaning
 5    the database is at another revision than this version needs
 6    the command did its work, but some jobs ended dead, or
      a model could not be trained, a configuration measured
-7    the command did its work, and says that a device is unwell,
+7    the command did its work, and says that a device is unhealthy,
      or one side of a comparison slower than it may be
 130  interrupted; what was submitted resumes
 ==== =========================================================
@@ -423,11 +423,11 @@ class DoesNotCompile(BuildFailed):
 
 
 class BadSide(BadInput):
-    """{side!r} is not a side: {why}. Write a device type, a host, the beginning of a device's UUID, or conditions with commas, as in type=nvidia-h200,since=2026-05-01."""
+    """{side!r} is not a group: {why}. Write a device type, a host, the beginning of a device's UUID, or conditions with commas, as in type=nvidia-h200,since=2026-05-01."""
 
 
 class TooManySides(BadInput):
-    """--by {by} makes {count:,} sides, and {most} can be compared at a time. Narrow it with --campaign or --type, or name the sides."""
+    """--by {by} makes {count:,} groups, and {most} can be compared at a time. Narrow it with --campaign or --type, or name the groups."""
 
 
 class NothingOfThat(NotFound):
@@ -455,11 +455,11 @@ class FillTooLarge(BadInput):
 
 
 class TooFewToCheck(BadInput):
-    """Nothing can be checked: the sides share {shapes} shapes, and it takes {least} to show a difference. Run the same campaign on them."""
+    """Nothing can be checked: the groups share {shapes} shapes, and it takes {least} to show a difference. Run the same campaign on them."""
 
 
 class NotComparable(BadInput):
-    """{differences} Narrow the sides ({how}), or add --mixed to compare them anyway, labelled.{also}"""
+    """{differences} Narrow the groups ({how}), or add --mixed to compare them anyway, labelled.{also}"""
 
     def __init__(self, *, what: str, differences: str, how: str, also: str = "") -> None:
         self.summary = f"{what} {'differ' if ' and ' in what else 'differs'}"

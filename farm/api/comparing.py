@@ -1,4 +1,4 @@
-"""Measurements beside each other, on the configurations that all sides have."""
+"""Measurements beside each other, on the configurations that all groups have."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Comparing(Document):
     """What is to be compared; see docs/comparing.md."""
 
     side: list[str] = Field(default=[], max_length=100, description="two or more, the baseline first")
-    by: str | None = Field(default=None, description="or a side for each type, host, device, day, driver …")
+    by: str | None = Field(default=None, description="or a group for each type, host, device, day, driver …")
     campaign: str | None = Field(default=None, description="only of this campaign")
     type: str | None = Field(default=None, description="only on this device type")
     family: str | None = Field(default=None, description="only of this kernel family")
@@ -36,11 +36,11 @@ class Comparing(Document):
     tie: float = Field(
         default=SMALLER_IS_A_TIE_PCT, ge=0.01, le=50, description="a smaller difference in time is a tie, in %"
     )
-    top: int = Field(default=0, ge=0, le=10_000, description="so many configurations of each side that differ most")
-    price: list[str] = Field(default=[], max_length=100, description="SIDE=PER_HOUR: money for an hour of a card")
+    top: int = Field(default=0, ge=0, le=10_000, description="so many configurations of each group that differ most")
+    price: list[str] = Field(default=[], max_length=100, description="GROUP=PER_HOUR: money for an hour of a card")
     carbon: float | None = Field(default=None, ge=0, description="grams of CO2 per kWh")
     check: float | None = Field(
-        default=None, ge=0, le=1000, description="which sides are slower than the baseline by more than that, in %"
+        default=None, ge=0, le=1000, description="which groups are slower than the baseline by more than that, in %"
     )
     predict: bool = Field(default=False, description="the champions' predictions where rows are missing, told apart")
     mix_protocols: bool = Field(
@@ -65,7 +65,7 @@ class Ratio(Document):
 
 
 class Figures(Document):
-    """By what factor the side's figures are the baseline's."""
+    """By what factor the group's figures are the baseline's."""
 
     configurations: int
     shapes: int
@@ -119,7 +119,7 @@ class ComparedDevice(Document):
 
 
 class Forecast(Document):
-    """What a champion said of configurations that a side lacks, and what it did not say."""
+    """What a champion said of configurations that a group lacks, and what it did not say."""
 
     model: str
     version: str
@@ -136,25 +136,25 @@ class Forecast(Document):
 
 
 class Held(Document):
-    """What there is of a side."""
+    """What there is of a group."""
 
     name: str
     rows: int
     configurations: int
-    missing: int = Field(description="configurations that another side has, and this one has not")
+    missing: int = Field(description="configurations that another group has, and this one has not")
     devices: list[ComparedDevice]
     gpu: str | None
     forecast: Forecast | None
 
 
 class Beside(Held, Found):
-    """A side beside the baseline."""
+    """A group beside the baseline."""
 
     predicted: FoundByModel | None
 
 
 class Slower(Document):
-    """A side, or what it has of one element type, that is slower by more than it may be."""
+    """A group, or what it has of one element type, that is slower by more than it may be."""
 
     side: str
     of: str = Field(description="all, or an element type")
@@ -164,14 +164,14 @@ class Slower(Document):
 
 
 class Compared(Document):
-    """What measurements say of sides beside a baseline. Ratios are side over baseline."""
+    """What measurements say of groups beside a baseline. Ratios are group over baseline."""
 
     baseline: Held
     confidence: float
     confidence_of_bounds: float
     tie: float = Field(description="a smaller difference in time is a tie: 0.01 is 1%")
     predicting: bool
-    notes: list[str] = Field(description="what is not the same on all sides, and what was left out")
+    notes: list[str] = Field(description="what is not the same on all groups, and what was left out")
     minor_notes: list[str] = Field(
         default=[], description="versions of programs that compute nothing, and versions that rows do not tell"
     )
@@ -187,7 +187,7 @@ class LeftOut(Document):
 
 
 class Filled(Document):
-    """What was submitted for a side, or why nothing was."""
+    """What was submitted for a group, or why nothing was."""
 
     side: str
     missing: int
@@ -248,7 +248,7 @@ def pairs(access: Access, asked: Comparing) -> Download:
 
 @operation("POST", "/compare/fill", role=Role.SUBMIT)
 def fill(access: Access, asked: Filling) -> ComparedAndFilled:
-    """Submit what a side lacks and another has, as a campaign for each side; the same again adds nothing."""
+    """Submit what a group lacks and another has, as a campaign for each group; the same again adds nothing."""
     from farm.compare import filling
     from farm.compare.comparing import compared
     from farm.compare.gathering import gather

@@ -43,7 +43,7 @@ def show(
     ] = 100 * ALPHA,
     any_source: Annotated[bool, Field(description="recorded and imported rows too, to try it out")] = False,
 ) -> FleetHealth:
-    """Are the devices well? Each beside its peers and beside its own past."""
+    """Check the health of devices: each is compared with its peers and with its own past."""
     from farm.compare.health.asking import health  # it loads numpy, which no other operation needs to wait for
 
     found = health(

@@ -18,10 +18,10 @@ def compare(
     sides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SIDE",
+            metavar="GROUP",
             help="A device type, a host, the beginning of a device's UUID, or conditions with commas: type= host= device= "
             "campaign= since= until= clocks= distribution= source=, or a key of the environment, as in driver=. "
-            "The first side is the baseline.",
+            "The first group is the baseline.",
             show_default=False,
         ),
     ] = None,
@@ -30,7 +30,7 @@ def compare(
         typer.Option(
             "--by",
             metavar="KEY",
-            help="A side for each type, host, device, day, or value of a key of the environment, as driver; "
+            help="A group for each type, host, device, day, or value of a key of the environment, as driver; "
             "the one with most rows is the baseline.",
         ),
     ] = None,
@@ -65,11 +65,11 @@ def compare(
         ),
     ] = None,
     top: Annotated[
-        int, typer.Option("--top", "-n", min=0, help="List so many configurations of each side that differ most.")
+        int, typer.Option("--top", "-n", min=0, help="List so many configurations of each group that differ most.")
     ] = 0,
     price: Annotated[
         list[str] | None,
-        typer.Option("--price", metavar="SIDE=PER_HOUR", help="Money per hour of a card of that side; repeat it."),
+        typer.Option("--price", metavar="GROUP=PER_HOUR", help="Money per hour of a card of that group; repeat it."),
     ] = None,
     carbon: Annotated[
         float | None, typer.Option("--carbon", metavar="G_PER_KWH", min=0, help="Grams of CO2 per kWh of your power.")
@@ -77,14 +77,14 @@ def compare(
     fill: Annotated[
         bool,
         typer.Option(
-            "--fill", help="Submit what another side has and a side has not, to be measured.", show_default=False
+            "--fill", help="Submit what another group has and a group has not, to be measured.", show_default=False
         ),
     ] = False,
     predict: Annotated[
         bool,
         typer.Option(
             "--predict",
-            help="Where a side was not measured, ask the champion of its type; told apart from what was.",
+            help="Where a group was not measured, ask the champion of its type; told apart from what was.",
             show_default=False,
         ),
     ] = False,
@@ -103,7 +103,7 @@ def compare(
             metavar="PCT",
             min=0,
             max=1000,
-            help="End with exit code 7 where a side is slower than the baseline by more than that, shown with 95% confidence.",
+            help="End with exit code 7 where a group is slower than the baseline by more than that, shown with 95% confidence.",
         ),
     ] = None,
     notes: Annotated[

@@ -69,9 +69,9 @@ def _figures_of_groups(one: Found) -> list[Figures]:
 
 
 _SIDES = Table(
-    "sides",
+    "groups",
     Column(""),
-    Column("side", folds=True),
+    Column("group", folds=True),
     Column("devices", folds=True, priority=2),
     Column("rows", number=True, priority=1),
     Column("configurations", number=True),
@@ -91,7 +91,7 @@ def _print_sides(sides: Sequence[tuple[str, Held]]) -> None:
         )
         for letter, held in sides
     ]
-    _SIDES.print(lines, title="sides")
+    _SIDES.print(lines, title="groups")
 
 
 def _print_forecasts(every: Sequence[tuple[str, Held]], named: Sequence[tuple[str, Beside]]) -> None:
@@ -193,7 +193,7 @@ _COSTS = Table(
     Column(""),
     Column("per PFLOP"),
     Column("{baseline}", number=True),
-    Column("side", number=True),
+    Column("group", number=True),
     Column("ratio", number=True),
     Column("95%", number=True, priority=1),
     Column("configurations", number=True, priority=2),
@@ -288,7 +288,7 @@ def _marked(value: float, predicted: bool) -> float | str:
 
 _FILLS = Table(
     "fills",
-    Column("side", folds=True),
+    Column("group", folds=True),
     Column("missing", number=True),
     Column("cannot run", number=True, priority=1),
     Column("under way", number=True, priority=2),
@@ -301,7 +301,7 @@ _FILLS = Table(
 def show_fills(fills: Sequence[Filled]) -> None:
     """What was submitted for each side, and what was not, and why."""
     if not fills:
-        console.print("No side lacks anything that another one has: nothing is submitted.")
+        console.print("No group lacks anything that another one has: nothing is submitted.")
         return
     lines = [
         (

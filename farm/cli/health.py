@@ -61,7 +61,7 @@ def health(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Are the devices well? Each beside its peers and beside its own past; ends with exit code 7 where one is not.
+    """Check the health of devices: each is compared with its peers and with its own past; ends with exit code 7 where one is not.
 
     Which is slow, hot, throttled, power-capped, drifting or gone, since when, with how much confidence, and what to do.
 

@@ -12,6 +12,7 @@ from farm.api import Farm, campaigns
 from farm.api.campaigns import Progress as Now
 from farm.cli.output import remarks
 from farm.db.campaigns import open_jobs
+from farm.db.states import CampaignState
 from farm.texts import percent_text, rate_text, seconds_text
 
 REFRESH_SECONDS = 0.5
@@ -91,7 +92,7 @@ def line_text(now: Now) -> str:
 
 
 def pace_text(now: Now) -> str:
-    """`740 jobs/min, 3 min 20 s left`, with what is stuck and why; where nothing ended lately, what it waits for."""
+    """`740 jobs/min, 3 min 20 s left`, with what is paused, or stuck and why; where nothing ended lately, what it waits for."""
     parts, awaited = [], now.kernels_awaited
     if awaited.kernels:
         parts.append(f"{awaited.kernels:,} kernels to be built ({awaited.building:,} in work)")
@@ -99,6 +100,8 @@ def pace_text(now: Now) -> str:
         parts.append(f"{rate_text(now.jobs_per_minute)} jobs/min")
     if now.seconds_left is not None:
         parts.append(f"{seconds_text(now.seconds_left)} left")
+    if now.state is CampaignState.PAUSED:
+        parts.append(f"paused: farm resume {now.name} continues it")
     if now.stuck:
         parts.append(f"{now.stuck_jobs:,} jobs are stuck: {now.stuck[0].why}")
     return ", ".join(parts) or "waiting for the first results"

@@ -88,7 +88,7 @@ _CAMPAIGNS = Table(
 def _line(row: CampaignLine) -> tuple[Any, ...]:
     counts, total = row.counts, sum(row.counts.values())
     lost = total - counts[JobState.DONE] - open_jobs(counts)
-    stuck = row.stuck_jobs if row.state is CampaignState.ACTIVE else 0
+    stuck = row.stuck_jobs
     return (
         row.name,
         Text(row.state_text, style=_style_of(row) or ("yellow" if stuck else "")),
@@ -141,9 +141,13 @@ def _show(name: str, as_json: bool) -> None:
         console.print(_duty_text(now.duty), markup=False)
     for one in now.drifting:
         console.print(f"[yellow]drift:[/] {escape(_drift_text(now.name, one))}")
+    if now.state is CampaignState.PAUSED:
+        waiting = sum(now.counts[state] for state in (JobState.PENDING, JobState.QUEUED, JobState.LATER))
+        console.print(
+            f"[yellow]paused:[/] {waiting:,} jobs wait; farm resume {escape(now.name)} continues the campaign"
+        )
     for stuck in now.stuck:
-        where = f" for {stuck.target}" if stuck.target else ""
-        console.print(f"[yellow]stuck:[/] {stuck.jobs:,} jobs{escape(where)}: {escape(stuck.why)}")
+        console.print(f"[yellow]stuck:[/] {stuck.jobs:,} jobs for {escape(stuck.target)}: {escape(stuck.why)}")
     if len(now.targets) > 1:
         _print_lanes(now.targets)
     if now.running:

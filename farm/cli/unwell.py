@@ -1,4 +1,4 @@
-"""How the health of a fleet is laid out: a line for each device, and below it what is wrong with those that are not well."""
+"""How the health of a fleet is laid out: a line for each device, and below it what is wrong with those that are not healthy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from farm.cli.tables import Column, Table, unique_beginnings
 from farm.compare.health import DeviceHealth, Estimate, Finding, Verdict
 from farm.compare.health.words import percent, since_text
 
-_STYLES = {Verdict.WELL: "green", Verdict.UNKNOWN: "dim"}
+_STYLES = {Verdict.HEALTHY: "green", Verdict.UNKNOWN: "dim"}
 
 
 def show(found: FleetHealth) -> None:
@@ -24,7 +24,7 @@ def show(found: FleetHealth) -> None:
         return
     _print_devices(found)
     for device in found.devices:
-        if device.verdict is not Verdict.WELL:
+        if device.verdict is not Verdict.HEALTHY:
             _explain(device)
     of_notes = defaultdict[str, list[DeviceHealth]](list)
     for device in found.devices:
@@ -37,7 +37,7 @@ def show(found: FleetHealth) -> None:
     unknown = sum(device.verdict is Verdict.UNKNOWN for device in found.devices)
     unwell = found.unwell
     console.print(
-        f"{len(found.devices) - unwell - unknown} well, {unwell} not, {unknown} unknown. Now is since "
+        f"{len(found.devices) - unwell - unknown} healthy, {unwell} not, {unknown} unknown. Now is since "
         f"{found.since:%Y-%m-%d %H:%M} UTC; an alarm takes more than {100 * found.tolerance:g}% in time, and all alarms "
         f"together are false in at most {percent(found.alpha)} of the times that nothing is wrong.",
         highlight=False,

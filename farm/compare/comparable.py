@@ -36,7 +36,7 @@ def refuse(held: Held, *, mixed: bool) -> list[str]:
         raise NotComparable(
             what=" and ".join(differing),
             differences=" ".join(differing.values()),
-            how=f"each side with {', and '.join(how)}",
+            how=f"each group with {', and '.join(how)}",
         )
     return notes
 

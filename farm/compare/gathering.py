@@ -104,12 +104,12 @@ def gather(engine: Engine, question: Question, *, filling: bool = False) -> Gath
     """
     if bool(question.sides) == (question.by is not None) or len(question.sides) == 1:
         raise BadInput(
-            detail="Name two or more sides, as in: farm compare SIDE SIDE; or say --by type, host, device, day …"
+            detail="Name two or more groups, as in: farm compare GROUP GROUP; or say --by type, host, device, day …"
         )
     if len(question.sides) > MOST_SIDES:
-        raise BadInput(detail=f"{len(question.sides)} sides; {MOST_SIDES} can be compared at a time.")
+        raise BadInput(detail=f"{len(question.sides)} groups; {MOST_SIDES} can be compared at a time.")
     if len(set(question.sides)) < len(question.sides):
-        raise BadInput(detail="Two sides are the same.")
+        raise BadInput(detail="Two groups are the same.")
     _check_filters(question)
     uri = question.predict_from
     champions = {} if uri is None else {model.device_type: model for model in answering_models(uri)}
@@ -240,7 +240,7 @@ def _choose(engine: Engine, question: Question, predictable: Collection[str], fi
         order, of, without = sides_by(question.by, own)
         if len(order) < 2:
             raise BadInput(
-                detail=f"--by {question.by} makes one side, {order[0]}; nothing is there to compare it with."
+                detail=f"--by {question.by} makes one group, {order[0]}; nothing is there to compare it with."
             )
         left = [f"{without:,} rows do not tell their {question.by} and are left out."] if without else []
         by = {name: narrowed(side_by(question.by, name), filters) for name in order}
@@ -252,7 +252,7 @@ def _choose(engine: Engine, question: Question, predictable: Collection[str], fi
         ]
         if not chosen[side.name]:
             others = [kind for kind in there if takes(side, kind, times=times, campaigns=ids, any_source=True)]
-            why = _why_none(others, "add source=… to the side, or --any-source")
+            why = _why_none(others, "add source=… to the group, or --any-source")
             without_rows[side.name] = why
             notes.append(f"{side.name} has no rows to compare: {why}.")
     if without_rows and not (filling or predictable):

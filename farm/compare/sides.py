@@ -221,7 +221,7 @@ def sides_by(key: str, kinds: Sequence[Kind]) -> tuple[list[str], dict[str, list
 
 
 def prices_of(given: Iterable[str], names: Sequence[str]) -> dict[str, float]:
-    """Money per hour of each side from `SIDE=PER_HOUR`. Raises `BadInput`."""
+    """Money per hour of each side from `GROUP=PER_HOUR`. Raises `BadInput`."""
     prices = dict[str, float]()
     for text in given:
         name, _, number = text.rpartition("=")
@@ -230,9 +230,9 @@ def prices_of(given: Iterable[str], names: Sequence[str]) -> dict[str, float]:
         except ValueError:
             price = -1.0
         if not name or not 0 < price < float("inf"):
-            raise BadInput(detail=f"--price {text}: write SIDE=PER_HOUR, as in nvidia-h200=3.50")
+            raise BadInput(detail=f"--price {text}: write GROUP=PER_HOUR, as in nvidia-h200=3.50")
         if name not in names:
-            raise BadInput(detail=f"--price {text}: no side is {name!r}. Sides: {_listed(names)}")
+            raise BadInput(detail=f"--price {text}: no group is {name!r}. Groups: {_listed(names)}")
         prices[name] = price
     return prices
 

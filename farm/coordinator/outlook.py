@@ -29,7 +29,6 @@ NO_BUILDER = (
 class Cause(StrEnum):
     """Why jobs are stuck."""
 
-    PAUSED = "paused"
     NO_DEVICE = "no_device"
     NO_COORDINATOR = "no_coordinator"
     NO_BUILDER = "no_builder"
@@ -40,10 +39,10 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """Jobs of a campaign that will not be measured as things stand. Without a target: all that wait."""
+    """Jobs of a campaign's target that will not be measured as things stand."""
 
     campaign_id: int
-    target: str | None
+    target: str
     jobs: int
     cause: Cause
     why: str
@@ -115,23 +114,18 @@ def _some_rest(devices: Sequence[DeviceNow]) -> bool:
 
 
 def what_is_stuck(farm: Farm, *, of: Collection[int] | None = None) -> list[Stuck]:
-    """Jobs of active and paused campaigns that wait without a prospect, campaign by campaign; only `of` these, if given.
+    """Jobs of active campaigns that wait without a prospect, campaign by campaign; only `of` these, if given.
 
-    Each is held against all that may be before it, so that a list of some campaigns does well to name them.
+    Those of a paused campaign wait because it is paused, and are not stuck. Each is held against all that may be before it, so that a list of some campaigns does well to name them.
     """
     found: list[Stuck] = []
     by_campaign: dict[int, list[LaneNow]] = {}
     for lane in farm.lanes:
-        if (of is None or lane.campaign_id in of) and lane.waiting + lane.queued + lane.later:
+        wanted = lane.state is CampaignState.ACTIVE and (of is None or lane.campaign_id in of)
+        if wanted and lane.waiting + lane.queued + lane.later:
             by_campaign.setdefault(lane.campaign_id, []).append(lane)
-    for campaign_id, lanes in by_campaign.items():
-        waiting = sum(lane.waiting + lane.queued + lane.later for lane in lanes)
-        name, state = lanes[0].campaign, lanes[0].state
-        if state is CampaignState.PAUSED:
-            why = f"it is paused; farm resume {name} goes on with it"
-            found.append(Stuck(campaign_id=campaign_id, target=None, jobs=waiting, cause=Cause.PAUSED, why=why))
-        elif state is CampaignState.ACTIVE:
-            found += [stuck for lane in lanes if (stuck := _of_lane(farm, lane)) is not None]
+    for lanes in by_campaign.values():
+        found += [stuck for lane in lanes if (stuck := _of_lane(farm, lane)) is not None]
     return found
 
 

@@ -97,7 +97,7 @@ def verdicts(found: Health) -> dict[str, str]:
     return {one.uuid: one.verdict.value for one in found.devices}
 
 
-WELL = {f"GPU-{number}": "well" for number in range(4)}
+HEALTHY = {f"GPU-{number}": "healthy" for number in range(4)}
 
 
 def test_a_fleet_that_is_well_ends_with_0(fleet: list[int], put: Put, command: Command) -> None:
@@ -108,7 +108,7 @@ def test_a_fleet_that_is_well_ends_with_0(fleet: list[int], put: Put, command: C
     assert "4 well, 0 not, 0 unknown" in done.stdout
     found = json.loads(command("health", "--json").stdout)
     assert found["unwell"] == 0
-    assert {one["uuid"]: one["verdict"] for one in found["devices"]} == WELL
+    assert {one["uuid"]: one["verdict"] for one in found["devices"]} == HEALTHY
     assert found["devices"][0]["time"]["shapes"] == 12
 
 
@@ -128,7 +128,7 @@ def test_a_slow_card_is_named_with_evidence_time_and_advice(fleet: list[int], pu
     assert "drifting: takes 1.05" in said
     assert "farm devices drain GPU-2" in said
     found = json.loads(command("health", "--json").stdout)
-    (slow,) = [one for one in found["devices"] if one["verdict"] != "well"]
+    (slow,) = [one for one in found["devices"] if one["verdict"] != "healthy"]
     (finding,) = [one for one in slow["findings"] if one["verdict"] == "slow"]
     assert finding["since"]["at"][:10] == f"{datetime.now().astimezone() - timedelta(days=3):%Y-%m-%d}"
     assert slow["past"]["value"] == pytest.approx(1.05, abs=0.005)
@@ -152,7 +152,7 @@ def test_what_does_not_compare_is_left_out(engine: Engine, fleet: list[int], put
         put(device_id)
     put(fleet[1], days_ago=0.5, slower=2.0, distribution="zeros")
     found = health(engine, Question())
-    assert verdicts(found) == WELL
+    assert verdicts(found) == HEALTHY
     assert "24 configurations that its peers have" in found.devices[1].notes[0]
 
 
@@ -166,7 +166,7 @@ def test_short_rounds_and_sentinels_are_no_results(
     for device_id in fleet:
         put(device_id)
         put(device_id, days_ago=0.5, slower=1.0 + device_id, source="sentinel", configurations=CONFIGURATIONS[:1])
-    assert verdicts(health(engine, Question(device_type="nvidia-h200"))) == WELL
+    assert verdicts(health(engine, Question(device_type="nvidia-h200"))) == HEALTHY
     searching = announce(gpu(9))
     submit(wanted())
     measure(engine, searching)
@@ -187,7 +187,7 @@ def test_conditions_come_from_the_rows_and_the_device(engine: Engine, fleet: lis
     put(fleet[1], power_limit_w=500.0)
     put(fleet[2], throttle_reasons="sw_power_cap,hw_thermal")
     put(fleet[3], temperature_c=89)
-    assert list(verdicts(health(engine, Question())).values()) == ["well", "power-capped", "throttled", "hot"]
+    assert list(verdicts(health(engine, Question())).values()) == ["healthy", "power-capped", "throttled", "hot"]
 
 
 def test_states_and_failures_are_read(
@@ -242,9 +242,9 @@ def test_four_real_cards_are_well_and_a_planted_slow_one_is_named(
     assert "The farm knows no device yet" in command("health").stdout
     done = command("health", "--any-source", "--since", "2026-11-22", "--json")
     found = {one["uuid"][-36:][:8]: one for one in json.loads(done.stdout)["devices"]}
-    expected = "well" if factor == 1 else "slow"
+    expected = "healthy" if factor == 1 else "slow"
     assert {name: one["verdict"] for name, one in found.items()} == {
-        "5ac55372": "well", "8cf5565c": expected, "c10c9d0d": "well", "f168d49b": "well",
+        "5ac55372": "healthy", "8cf5565c": expected, "c10c9d0d": "healthy", "f168d49b": "healthy",
     }  # fmt: skip
     assert found["8cf5565c"]["time"]["value"] == pytest.approx(factor, abs=0.003)
     assert done.returncode == (0 if factor == 1 else 7)

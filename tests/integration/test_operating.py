@@ -378,10 +378,13 @@ def test_status_says_what_is_stuck_and_why(
         assert silent["running"][0]["silent"]
         land(engine, held)
         said(command, "pause", "urgent")
-        (paused,) = told(command, "status", "urgent")["stuck"]
-        assert (paused["cause"], paused["target"]) == ("paused", None)
+        assert told(command, "status", "urgent")["stuck"] == []
+        shown = said(command, "status", "urgent")
+        assert "paused: 10 jobs wait; farm resume urgent continues the campaign" in shown
+        assert "stuck" not in shown
         rows = {row["name"]: row for row in told(command, "status")}
-        assert (rows["urgent"]["state"], rows["urgent"]["seconds_left"]) == ("paused", None)
+        urgent_now = rows["urgent"]
+        assert (urgent_now["state"], urgent_now["seconds_left"], urgent_now["stuck_jobs"]) == ("paused", None, 0)
     assert counts(engine, urgent.campaign_id) == {"done": 2, "pending": 10}
 
 

@@ -151,7 +151,7 @@ def test_by_makes_sides_of_the_values_that_are_there_the_largest_first():
 
 def test_more_than_twelve_sides_are_refused():
     kinds = [kind(environment={"driver": str(n)}) for n in range(13)]
-    with pytest.raises(TooManySides, match="13 sides"):
+    with pytest.raises(TooManySides, match="13 groups"):
         sides_by("driver", kinds)
     assert len(sides_by("driver", kinds[1:])[0]) == 12
 

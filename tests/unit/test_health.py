@@ -117,7 +117,7 @@ def test_the_median_of_the_others_leaves_the_value_itself_out(pairs: list[tuple[
 
 def test_equal_cards_are_well() -> None:
     found = check(*(night(device) for device in range(4)))
-    assert verdicts(found) == ["well"] * 4
+    assert verdicts(found) == ["healthy"] * 4
     assert found.unwell == ()
     assert found.devices[0].time is not None
     assert found.devices[0].time.shapes == SHAPES
@@ -126,7 +126,7 @@ def test_equal_cards_are_well() -> None:
 
 def test_a_card_that_is_slower_by_more_than_the_tolerance_is_named_with_its_size() -> None:
     found = check(*(night(device, slower=1.05 if device == 2 else 1.0) for device in range(4)))
-    assert verdicts(found) == ["well", "well", "slow", "well"]
+    assert verdicts(found) == ["healthy", "healthy", "slow", "healthy"]
     told = finding(found.devices[2], Verdict.SLOW)
     assert told.estimate is not None
     assert told.estimate.low is not None
@@ -138,13 +138,17 @@ def test_a_card_that_is_slower_by_more_than_the_tolerance_is_named_with_its_size
 
 def test_a_difference_within_the_tolerance_is_none_however_sure_it_is() -> None:
     cards = [night(device, slower=1.02 if device == 2 else 1.0, noise=0.0001) for device in range(4)]
-    assert verdicts(check(*cards)) == ["well"] * 4
+    assert verdicts(check(*cards)) == ["healthy"] * 4
     assert verdicts(check(*cards, question=Question(tolerance=0.01)))[2] == "slow"
 
 
 def test_a_faster_card_is_no_alarm_and_makes_no_other_one_slow() -> None:
-    assert verdicts(check(*(night(device, slower=0.9 if device == 0 else 1.0) for device in range(4)))) == ["well"] * 4
-    assert verdicts(check(*(night(device, slower=0.9 if device == 0 else 1.0) for device in range(3)))) == ["well"] * 3
+    assert (
+        verdicts(check(*(night(device, slower=0.9 if device == 0 else 1.0) for device in range(4)))) == ["healthy"] * 4
+    )
+    assert (
+        verdicts(check(*(night(device, slower=0.9 if device == 0 else 1.0) for device in range(3)))) == ["healthy"] * 3
+    )
 
 
 def test_of_two_cards_nobody_can_tell_which_is_wrong() -> None:
@@ -155,9 +159,9 @@ def test_of_two_cards_nobody_can_tell_which_is_wrong() -> None:
 
 
 def test_of_three_cards_the_one_apart_from_both_is_named() -> None:
-    assert verdicts(check(night(0), night(1, slower=1.06), night(2))) == ["well", "slow", "well"]
+    assert verdicts(check(night(0), night(1, slower=1.06), night(2))) == ["healthy", "slow", "healthy"]
     # All three apart: the slowest is slower than both; of the other two nobody can tell.
-    assert verdicts(check(night(0), night(1, slower=1.06), night(2, slower=1.12))) == ["well", "differs", "slow"]
+    assert verdicts(check(night(0), night(1, slower=1.06), night(2, slower=1.12))) == ["healthy", "differs", "slow"]
 
 
 def test_a_few_configurations_with_a_majority_do_not_decide_where_two_cards_share_many() -> None:
@@ -170,13 +174,13 @@ def test_a_few_configurations_with_a_majority_do_not_decide_where_two_cards_shar
 def test_a_card_that_has_only_a_slow_one_beside_it_is_not_blamed_for_the_difference() -> None:
     half = CELLS // 2
     found = check(night(0, slower=1.06), night(1, cells=range(half)), night(2, cells=range(half, CELLS)))
-    assert verdicts(found) == ["slow", "well", "well"]
+    assert verdicts(found) == ["slow", "healthy", "healthy"]
 
 
 def test_types_are_not_compared() -> None:
     members = [card(0), card(1), *(replace(card(n), type="nvidia-l40s") for n in (2, 3))]
     parts = [night(0), night(1), night(2, slower=3.0), night(3, slower=3.0)]
-    assert verdicts(check(*parts, members=members)) == ["well"] * 4
+    assert verdicts(check(*parts, members=members)) == ["healthy"] * 4
     only = check(*parts, members=members, question=Question(device_type="nvidia-l40s"))
     assert [one.uuid for one in only.devices] == ["GPU-2", "GPU-3"]
 
@@ -232,7 +236,7 @@ def test_a_large_difference_that_is_not_shown_is_unknown_and_not_well() -> None:
 
 def test_the_last_row_of_a_configuration_counts() -> None:
     slow_once = night(2, slower=1.2, days_ago=3)
-    assert verdicts(check(slow_once, *(night(device) for device in range(4)))) == ["well"] * 4
+    assert verdicts(check(slow_once, *(night(device) for device in range(4)))) == ["healthy"] * 4
     found = check(*(night(device, days_ago=3) for device in range(4)), night(2, slower=1.2, days_ago=1))
     assert verdicts(found)[2] == "slow"
 
@@ -241,7 +245,7 @@ def test_other_conditions_are_left_out_and_said() -> None:
     # Cells from CELLS on are the same configurations under another condition.
     other = night(3, slower=2.0, cells=range(CELLS, 2 * CELLS), clocks=1)
     found = check(*(night(device) for device in range(3)), other)
-    assert verdicts(found)[:3] == ["well"] * 3
+    assert verdicts(found)[:3] == ["healthy"] * 3
     assert found.devices[3].notes[0].startswith("40 configurations that its peers have at other clocks")
     assert "its clocks are locked:1200, those of 3 of its peers default" in found.devices[3].findings[0].evidence
 
@@ -283,7 +287,7 @@ def test_a_driver_that_came_before_the_window_is_what_a_card_is_compared_under()
     nights = [
         night(0, days_ago=days, slower=1.05 if days < 15 else 1.0, environment=int(days < 15)) for days in (1, 9, 20)
     ]
-    assert verdicts(check(*nights)) == ["well"]
+    assert verdicts(check(*nights)) == ["healthy"]
 
 
 def test_sentinels_show_a_drift_where_no_configuration_was_measured_twice() -> None:
@@ -292,7 +296,7 @@ def test_sentinels_show_a_drift_where_no_configuration_was_measured_twice() -> N
         for hour in range(1, 24 * 14, 3)
     ]
     found = check(night(0), sentinels=together(hours), question=Question(tolerance=0.02))
-    assert verdicts(found) == ["well"]  # it was well for most of the window
+    assert verdicts(found) == ["healthy"]  # it was healthy for most of the window
     daily = [
         night(0, cells=[0], days_ago=hour / 24, slower=1.05 if hour < 24 * 7 else 1.0, seed=hour)
         for hour in range(1, 24 * 14, 3)
@@ -310,10 +314,11 @@ def test_sentinels_show_a_drift_where_no_configuration_was_measured_twice() -> N
 
 def test_a_hot_card_is_hotter_than_its_peers_at_the_same_work() -> None:
     found = check(*(night(device, warm_c=75.0 if device == 1 else 60.0) for device in range(4)))
-    assert verdicts(found) == ["well", "hot", "well", "well"]
+    assert verdicts(found) == ["healthy", "hot", "healthy", "healthy"]
     assert "+15.0 °C" in found.devices[1].findings[0].evidence
     assert (
-        verdicts(check(*(night(device, warm_c=66.0 if device == 1 else 60.0) for device in range(4)))) == ["well"] * 4
+        verdicts(check(*(night(device, warm_c=66.0 if device == 1 else 60.0) for device in range(4))))
+        == ["healthy"] * 4
     )
 
 
@@ -327,19 +332,19 @@ def test_a_card_near_its_slowdown_is_hot_whatever_its_peers_are() -> None:
 def test_heat_and_brakes_throttle_and_the_power_limit_that_holds_all_does_not() -> None:
     capped, brake = bits_of("sw_power_cap"), bits_of("sw_power_cap,hw_power_brake")
     found = check(*(night(device, reasons=brake if device == 3 else capped) for device in range(4)))
-    assert verdicts(found) == ["well", "well", "well", "throttled"]
+    assert verdicts(found) == ["healthy", "healthy", "healthy", "throttled"]
     assert "20 of 20 shapes by hw_power_brake (40 rows)" in found.devices[3].findings[0].evidence
     once = [brake, *[capped] * (CELLS - 1)]
     assert (
         verdicts(check(*(night(device, reasons=once if device == 3 else capped) for device in range(4))))
-        == ["well"] * 4
+        == ["healthy"] * 4
     )
 
 
 def test_a_card_that_its_power_limit_holds_where_its_peers_are_not_is_throttled() -> None:
     capped = bits_of("sw_power_cap")
     found = check(*(night(device, reasons=capped if device == 0 else 0) for device in range(4)))
-    assert verdicts(found) == ["throttled", "well", "well", "well"]
+    assert verdicts(found) == ["throttled", "healthy", "healthy", "healthy"]
     assert (
         "held by its power limit on 20 of 20 shapes on which 3 peers are not" in found.devices[0].findings[0].evidence
     )
@@ -367,14 +372,14 @@ def test_a_lower_power_limit_than_that_of_its_peers_is_told_since_when() -> None
 
 def test_a_limit_that_all_have_is_a_remark_and_a_lone_card_below_its_default_an_alarm() -> None:
     found = check(*(night(device, limit_w=500.0) for device in range(4)))
-    assert verdicts(found) == ["well"] * 4
+    assert verdicts(found) == ["healthy"] * 4
     assert found.notes == ("Every nvidia-h200 is limited to 500 W or less; its maker says 700 W.",)
     assert verdicts(check(night(0, limit_w=500.0))) == ["power-capped"]
 
 
 def test_energy_is_its_own_matter() -> None:
     found = check(*(night(device, watts=360.0 if device == 1 else 300.0) for device in range(4)))
-    assert verdicts(found) == ["well", "differs", "well", "well"]
+    assert verdicts(found) == ["healthy", "differs", "healthy", "healthy"]
     assert "1.2" in found.devices[1].findings[0].evidence
     assert "the energy of the median of 3 peers" in found.devices[1].findings[0].evidence
 

@@ -131,12 +131,10 @@ def test_a_device_is_described_by_all_that_keeps_it_from_work(device: DeviceNow,
     assert condition(device) == words
 
 
-def test_a_paused_campaign_is_stuck_as_a_whole() -> None:
+def test_a_paused_campaign_is_not_stuck() -> None:
     paused = replace(LANE, state=CampaignState.PAUSED, queued=2, running=5)
-    other = replace(paused, lane_id=2, target="any:cpu-test", device_types=("cpu-test",))
-    stuck = only(farm(paused, other, devices=()))
-    assert (stuck.cause, stuck.target, stuck.jobs) == (Cause.PAUSED, None, 2 * 72)
-    assert "farm resume sweep" in stuck.why
+    assert what_is_stuck(farm(paused, devices=())) == []
+    assert len(what_is_stuck(farm(replace(paused, state=CampaignState.ACTIVE), devices=()))) == 1
 
 
 def test_a_cancelled_campaign_is_not_stuck() -> None:
@@ -210,9 +208,10 @@ def test_time_left_is_what_waits_at_the_pace_of_the_last_minutes() -> None:
 
 
 def test_progress_says_the_rate_the_time_left_and_what_is_stuck() -> None:
-    stuck = Stuck(campaign_id=1, target=None, jobs=12, cause=Cause.PAUSED, why="it is paused")
+    stuck = Stuck(campaign_id=1, target="any", jobs=12, cause=Cause.NO_DEVICE, why="no device")
     assert pace_text(now(jobs_per_minute=1234.5, seconds_left=200.0)) == "1,234 jobs/min, 3 min 20 s left"
-    assert pace_text(now(stuck=[stuck, stuck], stuck_jobs=24)) == "24 jobs are stuck: it is paused"
+    assert pace_text(now(stuck=[stuck, stuck], stuck_jobs=24)) == "24 jobs are stuck: no device"
+    assert pace_text(now(state=CampaignState.PAUSED)) == "paused: farm resume small continues it"
     assert pace_text(now()) == "waiting for the first results"
     assert pace_text(now(kernels_awaited=Awaited(1112, 2, 16128))) == "1,112 kernels to be built (2 in work)"
 

@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
     QUARANTINED = "quarantined"
     GONE = "gone"  # its host no longer shows it
-    SILENT = "silent"  # its worker went without a farewell
+    SILENT = "silent"  # its worker disconnected without deregistering
     FAILING = "failing"
     THROTTLED = "throttled"
     HOT = "hot"
@@ -31,11 +31,11 @@ class Verdict(StrEnum):
     REGRESSED = "regressed"  # slower since its driver, CUDA or another library changed
     DIFFERS = "differs"  # from its peers, and nobody can say which of them is wrong, or whether it matters
     UNKNOWN = "unknown"
-    WELL = "well"
+    HEALTHY = "healthy"
 
     @property
     def alarms(self) -> bool:
-        return self not in (Verdict.UNKNOWN, Verdict.WELL)
+        return self not in (Verdict.UNKNOWN, Verdict.HEALTHY)
 
 
 _ORDER = {verdict: number for number, verdict in enumerate(Verdict)}
@@ -83,7 +83,7 @@ class DeviceHealth:
     type: str
     host: str
     verdict: Verdict
-    # The worst first; of a device that is well or unknown, why that is said.
+    # The worst first; of a device that is healthy or unknown, why.
     findings: tuple[Finding, ...]
     # What was estimated, whatever came out; None where there was nothing to go by.
     time: Estimate | None = None

@@ -196,7 +196,7 @@ class _Judge:
         if unsure is not None:
             return words.unsure(member, unsure, self.question.tolerance)
         if told:
-            return words.well(told)
+            return words.healthy(told)
         return words.too_little(member, rows, next((one for one in of_time if one is not None), None), self.since)
 
     def _found(self, number: int, *asked: Asked) -> list[Sample]:
@@ -279,7 +279,7 @@ class _Judge:
     def _of_energy(self, number: int) -> Iterator[Finding]:
         if found := self._all_beyond(number, Asked.ENERGY, ENERGY_TOLERANCE):
             since = self._since_apart(number, math.log(found.value), lambda rows: np.log(rows.energy_mj))
-            yield words.hungry(self.members[number], found, since)
+            yield words.draws_more(self.members[number], found, since)
 
     def _of_heat(self, number: int) -> Iterator[Finding]:
         member = self.members[number]

@@ -103,7 +103,7 @@ def regressed(member: Member, found: Estimate, since: Since, old: Mapping[str, A
     return Finding(
         verdict=Verdict.REGRESSED,
         evidence=f"takes {factor(found)} times as long since {change}, {_on(found)}",
-        advice="The card need not be sick: compare before and after on all cards, "
+        advice="The card itself may be healthy: compare before and after on all cards, "
         f"farm compare until={since.at:%Y-%m-%dT%H:%M} since={since.at:%Y-%m-%dT%H:%M} --type {member.type} --top 10",
         since=since,
         estimate=found,
@@ -126,7 +126,7 @@ def what_differs(environments: Sequence[Mapping[str, Any]], most: int = 3) -> st
     return (", ".join(said) or "its environment") + more
 
 
-def hungry(member: Member, found: Estimate, since: Since | None) -> Finding:
+def draws_more(member: Member, found: Estimate, since: Since | None) -> Finding:
     return Finding(
         verdict=Verdict.DIFFERS,
         evidence=f"takes {factor(found)} times the energy of {_median_of(found)} {_on(found)}",
@@ -233,21 +233,21 @@ def of_state(member: Member, *, since: datetime) -> Iterator[Finding]:
     elif member.silent and member.last_seen_at is not None and member.last_seen_at >= since:
         yield Finding(
             verdict=Verdict.SILENT,
-            evidence="its worker went without a farewell",
+            evidence="its worker disconnected without deregistering",
             advice=f"See whether {member.host} is up and farm-worker runs there.",
             since=Since(at=member.last_seen_at),
         )
 
 
-def well(told: Sequence[Estimate]) -> Finding:
+def healthy(told: Sequence[Estimate]) -> Finding:
     said = [f"{factor(one)} times as long as {_median_of(one)} {_on(one)}" for one in told]
-    return Finding(verdict=Verdict.WELL, evidence="takes " + "; ".join(said), advice="", estimate=told[0])
+    return Finding(verdict=Verdict.HEALTHY, evidence="takes " + "; ".join(said), advice="", estimate=told[0])
 
 
 def unsure(member: Member, found: Estimate, tolerance: float) -> Finding:
     faster = found.value < 1
     return Finding(
-        verdict=Verdict.UNKNOWN if not faster else Verdict.WELL,
+        verdict=Verdict.UNKNOWN if not faster else Verdict.HEALTHY,
         evidence=f"takes {factor(found)} times as long as {found.against} {_on(found)}: "
         + ("faster than they are" if faster else f"perhaps more than {100 * tolerance:g}%, and not shown"),
         advice="" if faster else _measuring(member),

@@ -525,7 +525,7 @@ def test_a_comparison_is_a_link_and_says_what_the_command_line_says(
     assert len(told["sides"][0]["top"]) == 2
     one = browser_like.get("/compare", params={"side": "here"})
     assert one.status_code == 400
-    assert "Name two or more sides" in words(one.text)
+    assert "Name two or more groups" in words(one.text)
     assert 'value="here"' in one.text
 
 
