@@ -45,7 +45,12 @@ def save_model(model: Predictor, configured: pd.DataFrame, folder: Path, *, meta
                 input_example=example(configured, model.vocabulary),
                 # Given, not inferred: inference would load the model in another process for several seconds.
                 pip_requirements=[f"{name}=={import_module(name).__version__}" for name in _NEEDS],
-                metadata={"device_type": model.device_type, "families": families(model.vocabulary), **metadata},
+                metadata={
+                    "device_type": model.device_type,
+                    "families": families(model.vocabulary),
+                    "required": list(REQUIRED),
+                    **metadata,
+                },
             )
 
 
@@ -66,7 +71,9 @@ def signature(vocabulary: Vocabulary) -> Any:
     """The columns that a model takes and gives.
 
     Numbers are declared as Any: MLflow refuses an int64 column where a signature says double, and a float column
-    where it says long, and tables of GEMMs come as either. The model itself checks them, see `Vocabulary.complete`.
+    where it says long, and tables of GEMMs come as either. Every column is declared as optional: MLflow would refuse a
+    table without a required one with a message of its own. The model itself checks both, see `Vocabulary.complete`; the
+    required columns are in the model's metadata.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema
@@ -74,11 +81,10 @@ def signature(vocabulary: Vocabulary) -> Any:
 
     anything: Any = AnyType()  # type: ignore[no-untyped-call]
 
-    def column(name: str, required: bool) -> Any:
-        return ColSpec(DataType.string if name in _TEXTS else anything, name, required=required)
-
-    optional = (*WITH_DEFAULT, *vocabulary.parameters)
-    inputs = [column(name, True) for name in REQUIRED] + [column(name, False) for name in optional]
+    inputs = [
+        ColSpec(DataType.string if name in _TEXTS else anything, name, required=False)
+        for name in vocabulary.raw_columns
+    ]
     outputs: list[Any] = [ColSpec(DataType.double, name) for name in (*OUTPUTS, *BOUNDS)]
     outputs.append(ColSpec(DataType.string, OUTSIDE))
     return ModelSignature(Schema(inputs), Schema(outputs))

@@ -64,7 +64,7 @@ COMMANDS = (
     Entry("predict", "models:predict", LEARN, "Predict time, power, energy and TFLOP/s with the registered model of a device type."),
     Entry("recommend", "recommend:recommend", LEARN, "Rank the kernels that were measured and that a card can run for a problem, with the model of its type: the best first."),
     Entry("models", "models:app", LEARN, "The registered models."),
-    Entry("health", "health:health", OPERATE, "Are the devices well? Each beside its peers and beside its own past; ends with exit code 7 where one is not."),
+    Entry("health", "health:health", OPERATE, "Check the health of devices: each is compared with its peers and with its own past; ends with exit code 7 where one is not."),
     Entry("serve", "serve:serve", OPERATE, "Serve the web page and the API, until Ctrl-C."),
     Entry("up", "services:up", OPERATE, "Start the farm in the background: services, coordinator, workers and trainer. They run until farm down."),
     Entry("down", "services:down", OPERATE, "Stop what farm up started, and services that a killed command left running. Data stay."),

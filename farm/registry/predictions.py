@@ -80,7 +80,9 @@ def predict_table(model: Any, table: pd.DataFrame, *, path: str = "the table") -
         model = model.pulled
     schema = model.metadata.get_input_schema()
     wide = _spread_parameters(table, path)
-    missing = [name for name in schema.required_input_names() if name not in wide]
+    # The signature of models of older versions of the farm says what is required.
+    required = (model.metadata.metadata or {}).get("required") or schema.required_input_names()
+    missing = [name for name in required if name not in wide]
     if missing:
         raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(map(str, table.columns)))
     raw = wide[[name for name in schema.input_names() if name in wide]].dropna(axis="columns", how="all")

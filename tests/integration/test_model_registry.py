@@ -306,6 +306,8 @@ def test_a_model_answers_through_mlflows_own_server_as_the_documentation_starts_
         assert _asked(url, documented, served)["predictions"][0]["runtime_ms"] > 0
         answer = _asked(url, {"dataframe_records": rows}, served)
         refused = _asked(url, {"dataframe_records": [{**rows[0], "family": "blas"}]}, served)
+        without = [{name: value for name, value in row.items() if name != "k"} for row in rows]
+        incomplete = _asked(url, {"dataframe_records": without}, served)
     finally:
         os.killpg(served.pid, signal.SIGTERM)
         served.wait(120)
@@ -317,6 +319,8 @@ def test_a_model_answers_through_mlflows_own_server_as_the_documentation_starts_
     assert refused["error_code"] == "INVALID_PARAMETER_VALUE"
     assert refused["message"].startswith("row 0: family is 'blas'")
     assert "Traceback" not in json.dumps(refused)
+    assert (incomplete["status"], incomplete["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+    assert incomplete["message"] == "the column k is missing; the model needs m, n, k, ab, family"
     # No store of MLflow's own beside it.
     assert [path.name for path in tmp_path.iterdir()] == [".farm"]
 

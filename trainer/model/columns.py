@@ -270,7 +270,8 @@ class Vocabulary:
         """As `complete`, of rows whose family, types and layout need not have been measured together."""
         missing = [name for name in REQUIRED if name not in frame]
         if missing:
-            raise ValueError(f"the columns {', '.join(missing)} are missing; the model needs {', '.join(REQUIRED)}")
+            which = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"
+            raise ValueError(f"the {which} missing; the model needs {', '.join(REQUIRED)}")
         labels = _labels(frame)
         if is_table(frame) and len(frame) == 1:
             # A single value of a table takes as long to get as a column of it; the whole row takes a fifth of all of them.
