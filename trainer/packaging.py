@@ -81,7 +81,7 @@ def signature(vocabulary: Vocabulary) -> Any:
 
     anything: Any = AnyType()  # type: ignore[no-untyped-call]
 
-    inputs = [
+    inputs: list[Any] = [
         ColSpec(DataType.string if name in _TEXTS else anything, name, required=False)
         for name in vocabulary.raw_columns
     ]

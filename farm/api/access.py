@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from farm.api.pulled import PulledModels
+from farm.api.report_cache import ReportCache
 from farm.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,12 +21,19 @@ class Access:
     """The farm as one caller has it. The database is reached, or started, when it is first needed."""
 
     def __init__(
-        self, settings: Settings, *, who: str, opened: Session | None = None, models: PulledModels | None = None
+        self,
+        settings: Settings,
+        *,
+        who: str,
+        opened: Session | None = None,
+        models: PulledModels | None = None,
+        reports: ReportCache | None = None,
     ) -> None:
-        """`who` signs what is done. An `opened` session stays the caller's to close, as pulled `models` are to share."""
+        """`who` signs what is done. An `opened` session stays the caller's to close; pulled `models` and drawn `reports` are shared."""
         self.settings = settings
         self.who = who
         self.models = models or PulledModels(settings.tracking_uri)
+        self.reports = reports or ReportCache()
         self._stack = ExitStack()
         if opened is not None:
             self.session = opened
@@ -39,7 +47,7 @@ class Access:
 
     def on_behalf_of(self, who: str) -> Access:
         """The same farm for another caller, who closes nothing."""
-        return Access(self.settings, who=who, opened=self.session, models=self.models)
+        return Access(self.settings, who=who, opened=self.session, models=self.models, reports=self.reports)
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import MappingProxyType
@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from farm import registry
 from farm.api.access import Access
 from farm.api.campaigns import Name
 from farm.api.operation import Download, operation
+from farm.db import campaigns
+from farm.db import reports as versions
+from farm.errors import FarmError
 
 if TYPE_CHECKING:
     from farm.report.document import Report
@@ -31,10 +35,36 @@ def page(
     type: Annotated[str | None, Field(description="only of this device type")] = None,  # noqa: A002
 ) -> Download:
     """The report of a campaign: one HTML file that works without a network, to be read, printed and sent."""
-    found, text = made(access, campaign, device_type=type)
+    with access.connect() as connection:
+        stored = campaigns.find(connection, campaign)
+    text = drawn_once(access, campaign, device_type=type)
     with NamedTemporaryFile("w", encoding="utf-8", prefix="farm-report-", suffix=".html", delete=False) as file:
         file.write(text)
-    return Download(path=Path(file.name), media_type="text/html", name=f"{found.campaign}.html")
+    return Download(path=Path(file.name), media_type="text/html", name=f"{stored['name']}.html")
+
+
+def drawn_once(
+    access: Access, campaign: str, *, device_type: str | None, links: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The page of a report, drawn again only where something that it is made of changed. Raises as `made` does."""
+    key = _version(access, campaign)
+
+    def draw() -> str:
+        return made(access, campaign, device_type=device_type, links=links)[1]
+
+    return draw() if key is None else access.reports.page((key, campaign, device_type, tuple(links.items())), draw)
+
+
+def _version(access: Access, campaign: str) -> Hashable | None:
+    """What a report is made of: the campaign's jobs and rows, and the champions. None where it is not known."""
+    with access.connect() as connection:
+        of_rows = versions.version(connection, campaigns.find(connection, campaign))
+    try:
+        models = registry.list_models(access.settings.tracking_uri)
+    except FarmError:
+        return None
+    champions = tuple((model.name, model.version) for model in models if registry.CHAMPION in model.aliases)
+    return None if of_rows is None else (of_rows, champions)
 
 
 def made(

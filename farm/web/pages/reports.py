@@ -29,7 +29,7 @@ def show(
         head.name: here,
         "Save as a file": linked(f"{here}/report", {"type": type, "save": "true"}),
     }
-    _, page = reports.made(visit.access, head.digest, device_type=type or None, links={} if save else links)
+    page = reports.drawn_once(visit.access, head.digest, device_type=type or None, links={} if save else links)
     headers = {"Content-Security-Policy": OF_REPORTS}
     if save:
         headers["Content-Disposition"] = f'attachment; filename="{head.name}-{head.digest[:8]}.html"'

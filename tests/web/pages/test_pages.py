@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -19,6 +20,8 @@ from samples import card, cpu, document, landed, row
 from sqlalchemy import Engine, event, text
 
 import farm
+from farm import registry
+from farm.api import reports
 from farm.api.access import Access
 from farm.campaign import Campaign, plan
 from farm.db import batches, campaigns, devices, imports, tokens
@@ -605,6 +608,41 @@ def test_a_report_opens_in_the_browser_with_its_scripts_and_without_the_farms_or
         assert not re.search(r'href="[^#]', markup), "a file has no link that may lead nowhere"
     missing = browser_like.get("/campaigns/nosuch/report")
     assert (missing.status_code, "There is no campaign" in words(missing.text)) == (404, True)
+
+
+def test_a_report_is_drawn_again_only_where_what_it_is_made_of_changed(
+    browser_like: httpx.Client, engine: Engine, filled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+    real = reports.made
+
+    def counted(access: Access, campaign: str, **options: Any) -> Any:
+        drawn.append(campaign)
+        return real(access, campaign, **options)
+
+    monkeypatch.setattr(reports, "made", counted)
+    (path,) = re.findall(r'href="([^"]+/report)"', browser_like.get("/campaigns/small").text)
+    first = browser_like.get(path)
+    assert browser_like.get(path).text == first.text
+    assert len(drawn) == 1
+    saved = browser_like.get(path, params={"save": "true"})
+    assert "<li><a" not in saved.text.split("<h1")[0]  # the file has no links, and is another page
+    assert len(drawn) == 2
+    with engine.begin() as connection:
+        campaign_id = campaigns.find(connection, "small")["id"]
+        device = connection.execute(text("SELECT min(id) FROM devices")).scalar_one()
+    landed(
+        engine,
+        device,
+        [("blas(threads=1) 640x640x640 f32:f32:f32 nn alpha=1 beta=0", row(3.0))],
+        campaign_id=campaign_id,
+    )
+    assert browser_like.get(path).text != first.text
+    assert len(drawn) == 3
+    champion = SimpleNamespace(name="gemm-forest-x", version="2", aliases=(registry.CHAMPION,))
+    monkeypatch.setattr(registry, "list_models", lambda _: [champion])
+    browser_like.get(path)
+    assert len(drawn) == 4, "another champion predicts other values"
 
 
 def test_a_campaign_with_invalid_jobs_is_not_shown_as_a_success(browser_like: httpx.Client, engine: Engine) -> None:
