@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -10,10 +11,27 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from farm import registry
+
 DEVICE_TYPE = "test-device"
 GPPERF = Path(__file__).parents[2] / "shared" / "data" / "gpperf"
 
 _RAW = ["m", "n", "k", "tile"]
+
+
+@contextmanager
+def without_champion(uri: str, device_type: str) -> Iterator[None]:
+    """Version 1 of a model is the challenger inside the block, and the champion again after it."""
+    name = registry.model_name(device_type)
+    with registry.registry_client(uri) as client:
+        client.delete_registered_model_alias(name, registry.CHAMPION)
+        client.set_registered_model_alias(name, registry.CHALLENGER, "1")
+    try:
+        yield
+    finally:
+        with registry.registry_client(uri) as client:
+            client.delete_registered_model_alias(name, registry.CHALLENGER)
+            client.set_registered_model_alias(name, registry.CHAMPION, "1")
 
 
 def tiled_table(

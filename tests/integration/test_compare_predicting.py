@@ -21,7 +21,7 @@ from farm.compare.gathering import Question
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from tests.cheap_training import cheap_trainings
-from tests.training_tables import tiled_table
+from tests.training_tables import tiled_table, without_champion
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 
@@ -222,6 +222,16 @@ def test_sources_and_protocol_of_the_model_stand_beside_what_it_predicts(command
     found = json.loads(command("compare", H, NEVER, "--predict", "--json").stdout)
     (protocol,) = found["sides"][0]["forecast"]["conditions"]["protocols"]
     assert (protocol["l2"], protocol["time"], protocol["rows"]) == ("cold", "burst", 81)
+
+
+def test_a_challenger_that_predicts_is_labelled(command: Command, uri: str, put: Put) -> None:
+    put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
+    put(card(2, kind=L), truth(3.0), configurations=CONFIGURATIONS[:7])
+    assert "not the champion" not in command("compare", H, L, "--predict").stdout
+    with without_champion(uri, L):
+        told = command("compare", H, L, "--predict").stdout
+    assert f"20 of B by gemm-forest-{L} v1 (CHALLENGER, not the champion)" in told
+    assert f"note: gemm-forest-{L} v1 is a challenger and not the champion: {L} has none." in told
 
 
 def test_a_type_that_was_never_measured_is_asked_of_its_model_alone(command: Command, put: Put) -> None:

@@ -67,8 +67,8 @@ def left_out(table: Table, lines: list[str]) -> list[Column]:
 
 
 def pieces(text: str) -> list[str]:
-    """The parts of a text that belong together: its words, and their parts between marks."""
-    return [piece for piece in re.split(r"[\s,;:/_=()|-]+", text) if piece]
+    """The parts of a text that belong together: its words, their parts between marks, and numbers as 1,234.5 and 2026-11-22."""
+    return [piece for piece in re.split(r"[\s;:/_=()|]+|(?<!\d)[,-]+|[,-]+(?!\d)", text) if piece]
 
 
 @pytest.mark.parametrize("key", TABLES)

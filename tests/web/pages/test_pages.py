@@ -18,6 +18,7 @@ from browsing import visitor
 from commands import NOWHERE, farm_here
 from samples import card, cpu, document, landed, row
 from sqlalchemy import Engine, event, text
+from training_tables import without_champion
 
 import farm
 from farm import registry
@@ -659,12 +660,17 @@ def test_a_campaign_with_invalid_jobs_is_not_shown_as_a_success(browser_like: ht
     assert (told["verdict"], told["state_text"]) == ("no results", f"done, {badge[1]}")
 
 
-def test_what_a_gemm_costs_is_the_champions_prediction(browser_like: httpx.Client) -> None:
+def test_what_a_gemm_costs_is_the_champions_prediction(browser_like: httpx.Client, access: Access) -> None:
     told = browser_like.get("/api/v1/costs", params={"shape": "512x512x512", "types": "f32", "top": 5}).json()
     best = told[0]["found"]["ranking"][0]
     shown = words(browser_like.get("/cost?m=512&n=512&k=512&types=f32").text)
     assert f"nvidia-h200 {best['runtime_ms']:.4g} " in shown
     assert best["configuration"].partition(" ")[0] in shown
+    assert "Protocol unknown: L2, time, operands, clocks" in shown
+    assert "not the champion" not in shown
+    with without_champion(access.settings.tracking_uri, "nvidia-h200"):
+        labelled = words(browser_like.get("/cost?m=512&n=512&k=512&types=f32").text)
+    assert "gemm-forest-nvidia-h200 v1 challenger, not the champion" in labelled
     wrong = browser_like.get("/cost?m=512&n=-1&k=512&types=f32")
     assert wrong.status_code == 400
     assert "'512x-1x512' is not a shape" in words(wrong.text)
