@@ -273,7 +273,10 @@ def _with_bound(prediction: dict[str, Any], output: str) -> str | None:
     value, high = prediction[output], prediction.get(f"{output}_high")
     if value is None:
         return None
-    return f"{value:.4g}" if high is None else f"{value:.4g} ± {100 * (high / value - 1):.2g} %"
+    if high is None:
+        return f"{value:.4g}"
+    percent = 100 * (high / value - 1)
+    return f"{value:.4g} ± {percent:,.0f} %" if percent >= 100 else f"{value:.4g} ± {percent:.2g} %"
 
 
 def _named(prediction: dict[str, Any]) -> str:
