@@ -105,7 +105,7 @@ def test_a_fleet_that_is_well_ends_with_0(fleet: list[int], put: Put, command: C
         put(device_id)
     done = command("health")
     assert done.returncode == 0, done.stderr
-    assert "4 well, 0 not, 0 unknown" in done.stdout
+    assert "4 healthy, 0 not, 0 unknown" in done.stdout
     found = json.loads(command("health", "--json").stdout)
     assert found["unwell"] == 0
     assert {one["uuid"]: one["verdict"] for one in found["devices"]} == HEALTHY
@@ -256,4 +256,4 @@ def test_what_the_farm_does_not_know_is_told(engine: Engine, fleet: list[int], c
     refused(command("health", "--since", "2100-01-01"), 2, "later than now")
     refused(command("health", "--since", "yesterday"), 2, "yesterday")
     assert command("health").returncode == 0
-    assert "0 well, 0 not, 4 unknown" in command("health").stdout
+    assert "0 healthy, 0 not, 4 unknown" in command("health").stdout
