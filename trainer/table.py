@@ -47,19 +47,50 @@ NEED_SHAPES = 4
 """Below these, a model evaluated on held-out shapes would be evaluated on almost nothing."""
 
 
-def read_training_table(connection: Connection, device_type: str, *, any_source: bool = False) -> pd.DataFrame:
-    """The measurements of a device type, oldest first.
+_TESTED = """
+SELECT c.m, c.n, c.k, c.ab, c.layout
+FROM lanes l JOIN pools p ON p.id = l.pool_id JOIN jobs j ON j.lane_id = l.id JOIN configurations c ON c.id = j.configuration_id
+WHERE l.purpose = 'test'
+  AND (p.device_types @> ARRAY[CAST(:device_type AS text)]
+       OR p.device_uuid IN (SELECT uuid FROM devices WHERE type = :device_type))
+"""
+"""The problems of a device type that are in the test set of a campaign."""
 
-    Only rows with source `measured`, unless `any_source`: recorded and imported numbers do not pass for fresh ones.
+_PROBLEM = "(v.m, v.n, v.k, v.ab, v.layout)"
+
+
+def read_training_table(
+    connection: Connection, device_type: str, *, any_source: bool = False, of_campaign: int | None = None
+) -> pd.DataFrame:
+    """The measurements of a device type that models may learn from, oldest first.
+
+    Only rows with source `measured`, unless `any_source`: recorded and imported numbers do not pass for fresh ones. Those of
+    the campaign `of_campaign` count whatever their source. Problems of a test set are left out, whoever measured them.
     """
-    only = "" if any_source else "AND v.source = :source"
+    only = "" if any_source else "AND (v.source = :source OR v.campaign_id = :campaign_id)"
+    return _read(connection, f"{only} AND {_PROBLEM} NOT IN ({_TESTED})", device_type, of_campaign)
+
+
+def read_test_table(connection: Connection, device_type: str, *, of_campaign: int | None = None) -> pd.DataFrame:
+    """The rows of the test sets of a device type, of one campaign or of all: no model may learn from them."""
+    return _read(
+        connection,
+        "AND EXISTS (SELECT FROM jobs j JOIN lanes l ON l.id = j.lane_id WHERE j.id = v.job_id AND l.purpose = 'test') "
+        "AND (CAST(:campaign_id AS bigint) IS NULL OR v.campaign_id = :campaign_id)",
+        device_type,
+        of_campaign,
+    )
+
+
+def _read(connection: Connection, condition: str, device_type: str, campaign_id: int | None) -> pd.DataFrame:
     query = text(
         f"SELECT {', '.join(f'v.{name}' for name in COLUMNS)}, "
         f"{', '.join(f'{sql} AS {name}' for name, sql in CONDITIONS.items())} "
         "FROM v_measurements v JOIN devices d ON d.uuid = v.device_uuid "
-        f"WHERE v.device_type = :device_type {only} ORDER BY v.measurement_id"
+        f"WHERE v.device_type = :device_type {condition} ORDER BY v.measurement_id"
     )
-    rows = connection.execute(query, {"device_type": device_type, "source": Source.MEASURED.value})
+    parameters = {"device_type": device_type, "source": Source.MEASURED.value, "campaign_id": campaign_id}
+    rows = connection.execute(query, parameters)
     table = pd.DataFrame.from_records([tuple(row) for row in rows], columns=[*COLUMNS, *CONDITIONS])
     table["configuration_id"] = table["configuration_id"].astype(str)
     numbers = (

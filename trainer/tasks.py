@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from trainer.registry import TrainingOutcome
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was decided on a learning round; None where another trainer had decided."""
+
+    what: str | None
 
 
 @cache
@@ -68,13 +76,17 @@ def _beat(started: Start, progress: Progress) -> bool:
         return trainings.beat(connection, started, progress=progress.share)
 
 
-def _attempt(started: Start, progress: Progress) -> TrainingOutcome | str:
-    """The outcome, or why there is none. Raises `ErrandLost`, and `OperationalError` where the database is away."""
+def _attempt(started: Start, progress: Progress) -> TrainingOutcome | Decided | str:
+    """The outcome, `Decided` where a round was decided, or why there is neither. Raises `ErrandLost`, and `OperationalError` where the database is away."""
     # With the first training come scikit-learn, pandas and MLflow, 200 MB: a trainer that waits for work does without.
     from trainer.registry import train_and_register
     from trainer.table import read_training_table
 
     try:
+        if started.lane_id is not None:
+            from trainer.rounds import decide
+
+            return Decided(decide(engine(), started))
         with engine().connect() as connection:
             rows = read_training_table(connection, started.device_type, any_source=started.any_source)
         return train_and_register(
@@ -114,7 +126,12 @@ def _deciding(started: Start) -> Iterator[Callable[[], None]]:
         yield check
 
 
-def _write_down(started: Start, result: TrainingOutcome | str) -> bool:
+def _write_down(started: Start, result: TrainingOutcome | Decided | str) -> bool:
+    if isinstance(result, Decided):
+        # Written down in the transaction that decided.
+        if result.what is not None:
+            log.info("%s", result.what, extra={"training_id": started.training_id})
+        return result.what is not None
     done: dict[str, Any] = {"error": result} if isinstance(result, str) else {"outcome": result.to_json()}
     with engine().connect() as connection:
         held = trainings.finish(connection, started, **done)

@@ -12,15 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from farm.campaign.blocks import KernelBlock, ProblemBlock, largest_factors
-from farm.campaign.domain import random_points
+from farm.campaign.domain import random_points, sobol_points
 from farm.campaign.drawing import DrawnBlock, draw
 from farm.campaign.expressions import PROBLEM_NAMES, Constraint, compile_all
-from farm.campaign.search import Search
+from farm.campaign.search import Search, Strategy
 from farm.campaign.targets import Target
 from farm.errors import CampaignFileError
 from farm.gemm import Problem
 from farm.kernels import Configuration, Kernel
 from farm.measurement import MeasuringRules
+
+_STREAM = 2**32
+"""Between the seeds of two streams of one campaign; a seed is smaller."""
+
+_TEST_STREAM = 1
+"""Of the strategy learn, the stream of its test set; those of its rounds come after it."""
 
 _KERNELS_KEPT = 10_000
 """Up to this many kernels of a block are built once and shared by all problems; more are built as they come."""
@@ -154,32 +160,71 @@ class Campaign:
             CampaignFileError: a constraint cannot be computed for a configuration, as in a division by zero.
         """
         yield from self.listed
-        streams = [_KernelStream(block, self) for block in self.kernels]
-        constrained = bool(self.constraints)
+        for problem in self._kept_problems(self._any_kernel(runs)):
+            yield from self.kernels_for(problem)
 
-        def of_problem(problem: Problem) -> Iterator[Configuration]:
-            # Computing flops and bytes costs more than all the rest; without constraints nobody asks for them.
-            values = _values_of(problem) if constrained else ()
-            for stream in streams:
-                for kernel in stream.kept_for(values):
-                    yield Configuration(problem, kernel)
+    def _any_kernel(self, runs: Callable[[Configuration], bool]) -> Callable[[Problem], bool]:
+        """Whether any kernel of the campaign on a problem can be measured."""
+        return lambda problem: any(map(runs, self.kernels_for(problem)))
 
-        for problem in self._kept_problems(lambda problem: any(map(runs, of_problem(problem)))):
-            yield from of_problem(problem)
+    def _keeps(self) -> Callable[[Problem], bool]:
+        """Whether the constraints on problems keep one."""
+        of_problem = [c for c in self.constraints if c.of_problem]
+        keeps_values = _Filter(of_problem, PROBLEM_NAMES, self.where)
+        return lambda problem: not of_problem or keeps_values(_values_of(problem))
+
+    def kernels_for(self, problem: Problem) -> Iterator[Configuration]:
+        """Every kernel of the campaign on that problem that the constraints keep."""
+        # Computing flops and bytes costs more than all the rest; without constraints nobody asks for them.
+        values = _values_of(problem) if self.constraints else ()
+        for stream in self._streams:
+            for kernel in stream.kept_for(values):
+                yield Configuration(problem, kernel)
+
+    @cached_property
+    def _streams(self) -> list[_KernelStream]:
+        return [_KernelStream(block, self) for block in self.kernels]
 
     def _kept_problems(self, runs: Callable[[Problem], bool]) -> Iterator[Problem]:
         """Every problem that the constraints on problems keep: those that are listed, or those drawn of which `runs` is true."""
-        of_problem = [c for c in self.constraints if c.of_problem]
-        keeps_values = _Filter(of_problem, PROBLEM_NAMES, self.where)
-
-        def keeps(problem: Problem) -> bool:
-            return not of_problem or keeps_values(_values_of(problem))
-
+        keeps = self._keeps()
         for block in self.problems:
             yield from filter(keeps, block)
-        if self.drawn and self.search is not None:
-            problems = draw(self.drawn, random_points, seed=self.search.seed, keeps=keeps, runs=runs)
-            yield from islice(problems, self.requested_problems)
+        if not self.drawn or self.search is None:
+            return
+        if self.search.strategy is not Strategy.LEARN:
+            yield from self._random_problems(self.requested_problems, runs)
+            return
+        test = dict.fromkeys(self._random_problems(self.search.test_problems, runs, stream=_TEST_STREAM))
+        yield from test
+        # Round 1 fills the domain evenly; later rounds are decided by what was learned (`trainer.rounds`).
+        filling = draw(
+            self.drawn,
+            sobol_points,
+            seed=self.search.seed,
+            keeps=lambda problem: problem not in test and keeps(problem),
+            runs=runs,
+        )
+        yield from islice(filling, self.requested_problems)
+
+    def _random_problems(
+        self, count: int, runs: Callable[[Problem], bool], *, stream: int = 0
+    ) -> Iterator[Problem]:
+        """So many independent problems of its domain that constraints keep and of which `runs` is true."""
+        seed = (0 if self.search is None else self.search.seed) + stream * _STREAM
+        yield from islice(draw(self.drawn, random_points, seed=seed, keeps=self._keeps(), runs=runs), count)
+
+    def random_problems(
+        self, count: int, runs: Callable[[Configuration], bool], *, stream: int
+    ) -> Iterator[Problem]:
+        """So many independent problems of its domain that have a kernel of which `runs` is true; each `stream` draws others."""
+        return self._random_problems(count, self._any_kernel(runs), stream=_TEST_STREAM + stream)
+
+    def test_set(self, runs: Callable[[Configuration], bool]) -> frozenset[Problem]:
+        """Of the strategy learn: the problems that its models are tested on and never learn from."""
+        if self.search is None or self.search.strategy is not Strategy.LEARN:
+            return frozenset()
+        return frozenset(self._random_problems(self.search.test_problems, self._any_kernel(runs), stream=_TEST_STREAM))
 
 
 def in_order(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]:

@@ -235,6 +235,9 @@ def _check_drawn(campaign: Campaign, file: Located) -> None:
         where = ("search",) if "search" in file.data else ("problems",)
         why = f"the problems are drawn from a domain: say how many, as in {example}"
         file.problems.add(file.line_of(where), f"{where[0]}: {why}")
+    elif not campaign.drawn and search is not None and search.strategy is Strategy.LEARN:
+        why = "learn chooses problems from a domain; write for example problems: {domain: serving-and-general, types: f16}"
+        file.problems.add(file.line_of(("search", "strategy")), f"search.strategy: {why}")
     elif not campaign.drawn and search is not None and search.problems is not None:
         why = "the problems of this campaign are listed, not drawn from a domain; remove it"
         file.problems.add(file.line_of(("search", "problems")), f"search.problems: {why}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from farm.campaign.campaign import Campaign
@@ -59,6 +59,8 @@ class PlannedJob:
     any_device: bool = False
     # What must have been built for it: one binary for each architecture in the pool that can run it.
     binaries: tuple[Binary, ...] = ()
+    # Of a search: the round that it belongs to. Of the strategy learn, 0 is the test set.
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,10 @@ class Plan:
         some = False
         for job in self.grid(configurations) if search is None else self._searched(configurations, search):
             some = True
-            yield job
+            if search is not None and search.strategy is Strategy.LEARN:
+                yield replace(job, round=0 if job.configuration.problem in self.campaign.test_set else 1)
+            else:
+                yield job
         if not some:
             raise NothingToMeasure(path=self.campaign.where, why=self._why_nothing())
 

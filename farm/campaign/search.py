@@ -2,7 +2,8 @@
 
 `grid` tries every kernel under the campaign's own rules, `random` some of them. `halving` is successive halving (Jamieson and
 Talwalkar, arXiv 1502.07943): all of them under rules that cost little, the best share of them again under stricter ones,
-and so on; the finalists under the campaign's own rules.
+and so on; the finalists under the campaign's own rules. `learn` measures what teaches a model of the campaign's domain most, round
+after round, and a test set that the model never learns from (`trainer.rounds`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from enum import StrEnum
 from heapq import heappush, heappushpop, nsmallest
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from farm.gemm import Problem
-from farm.kernels import Configuration, Kernel
+from farm.kernels import FAMILIES, Configuration, Kernel
 from farm.measurement import MeasuringRules
 
 
@@ -25,6 +26,7 @@ class Strategy(StrEnum):
     GRID = "grid"
     RANDOM = "random"
     HALVING = "halving"
+    LEARN = "learn"
 
 
 FIRST_RSE = 0.03
@@ -45,7 +47,7 @@ BASELINE = Kernel.of("cublaslt")
 
 
 class Search(BaseModel):
-    """The `search` section of a campaign file."""
+    """The `search` section of a campaign file: the fields of every strategy (`FIELDS_OF` says which reads which)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,17 +63,46 @@ class Search(BaseModel):
         default=4, ge=1, le=10_000, description="kernels of each problem that the last round measures"
     )
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the draw")
+    test_problems: int = Field(
+        default=100, ge=20, le=1_000_000, description="problems of the independent test set, which no model learns from"
+    )
+    random_share: float = Field(
+        default=0.25, ge=0.05, le=1, description="share of a round's problems that are drawn, not chosen"
+    )
+    budget_seconds: float = Field(
+        default=600.0, gt=0, le=10**7, description="device seconds of all rounds and the test set together"
+    )
+    target: dict[str, float] | None = Field(
+        default=None,
+        description="mean error in percent on the test set at which to stop: a number, or a mapping by kernel family",
+    )
+
+    @field_validator("target", mode="before")
+    @classmethod
+    def _by_family(cls, written: object) -> object:
+        """A number stands for all families together."""
+        targets = written if isinstance(written, dict) or written is None else {ALL_FAMILIES: written}
+        for name, pct in (targets or {}).items():
+            if name != ALL_FAMILIES and name not in FAMILIES:
+                raise ValueError(f"there is no kernel family {name!r}; the families are {', '.join(FAMILIES)}")
+            if isinstance(pct, bool) or not isinstance(pct, (int, float)) or not 0 < pct <= 1000:
+                raise ValueError(f"{pct!r} is not an error in percent; write a number above 0, such as 3")
+        return targets
 
     def in_normal_form(self) -> Search:
         """The same with the kernels that `random` draws unless told otherwise."""
         if self.strategy is Strategy.RANDOM and self.kernels is None:
             kernels = RANDOM_KERNELS if self.problems is None else DOMAIN_KERNELS
             return self.model_copy(update={"kernels": kernels})
+        if self.strategy is Strategy.LEARN:
+            given = {"kernels": self.kernels or DOMAIN_KERNELS, "problems": self.problems or ROUND_PROBLEMS}
+            return self.model_copy(update=given)
         return self
 
     def drawn_size(self, kernels: int) -> int:
         """Configurations of the problems that are drawn from a domain, of a campaign with so many kernels."""
-        return (self.problems or 0) * min(kernels, self.in_normal_form().kernels or kernels)
+        test = self.test_problems if self.strategy is Strategy.LEARN else 0
+        return ((self.problems or 0) + test) * min(kernels, self.in_normal_form().kernels or kernels)
 
     def drawn_factors(self, kernels: int) -> str:
         """What `drawn_size` is the product of, for people."""
@@ -136,13 +167,23 @@ class Search(BaseModel):
 
 
 FIELDS_OF = {
-    "problems": (Strategy.RANDOM,),
-    "kernels": (Strategy.RANDOM, Strategy.HALVING),
+    "problems": (Strategy.RANDOM, Strategy.LEARN),
+    "kernels": (Strategy.RANDOM, Strategy.HALVING, Strategy.LEARN),
     "keep": (Strategy.HALVING,),
     "finalists": (Strategy.HALVING,),
-    "seed": (Strategy.RANDOM, Strategy.HALVING),
+    "seed": (Strategy.RANDOM, Strategy.HALVING, Strategy.LEARN),
+    "test_problems": (Strategy.LEARN,),
+    "random_share": (Strategy.LEARN,),
+    "budget_seconds": (Strategy.LEARN,),
+    "target": (Strategy.LEARN,),
 }
 """The strategies that read a field."""
+
+ALL_FAMILIES = "all"
+"""Of a target: the error over every row of the test set."""
+
+ROUND_PROBLEMS = 100
+"""Problems of a round of `learn` unless told otherwise: half a minute of one card with four kernels each."""
 
 RANDOM_KERNELS = 60
 """Kernels that `random` draws unless told otherwise: with a probability of 95% one of them is among the best 5%

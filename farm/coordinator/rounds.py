@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 
 from farm.coordinator.pace import Pace
-from farm.db import rounds
+from farm.db import learning, rounds
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,10 @@ class Rounds:
         """Decides what is to be decided, at most every `LOOK_SECONDS`; each round in a transaction of its own."""
         if not self._pace.due():
             return
-        with self.engine.connect() as connection:
+        with self.engine.begin() as connection:
+            learning.request(connection)
+            for campaign_id, error in learning.abandon(connection).items():
+                log.warning("a learning round could not be decided: %s", error, extra={"campaign_id": campaign_id})
             due = rounds.due(connection)
         for lane_id in due:
             with self.engine.begin() as connection:

@@ -58,7 +58,8 @@ RETURNING id, (xmax = 0) AS new
 """)
 # A short round, which has rules, is over when it was decided what goes on from it.
 _UNFINISHED_LANE = (
-    "(l.jobs > l.done + l.invalid + l.dead OR (l.rules IS NOT NULL AND l.decided IS DISTINCT FROM l.done))"
+    "(l.jobs > l.done + l.invalid + l.dead OR (l.rules IS NOT NULL AND l.decided IS DISTINCT FROM l.done)"
+    " OR (l.purpose = 'learn' AND l.decided IS NULL))"
 )
 _ACTIVATE = text(f"""
 UPDATE campaigns SET state = 'active', finished_at = NULL
@@ -78,7 +79,8 @@ def store(
     The same campaign again adds what is missing (devices that came since), re-opens what was cancelled, and leaves
     every result alone. One that was deleted is restored first.
     """
-    from farm.db import archive, rounds, staging
+    from farm.campaign import Strategy
+    from farm.db import archive, learning, rounds, staging
 
     archive.lock_digest(connection, campaign.digest)
     restored = archive.restore_digest(connection, campaign.digest)
@@ -94,16 +96,24 @@ def store(
         },
     ).one()
     staging.begin(connection)
-    pools: dict[PoolSpec, int] = {}
+    pools: dict[tuple[PoolSpec, int], int] = {}
     configurations = staging.copy_in(connection, planned, pools, versions=versions)
     rules = None if campaign.search is None else campaign.search.first_rules(campaign.rules)
     # In one order, so that two submissions never wait for each other's new pools.
+    learns = campaign.search is not None and campaign.search.strategy is Strategy.LEARN
     lane_of = {
-        pool: staging.lane(connection, row.id, staging.pool(connection, pool), rules=rules)
-        for pool in sorted(pools, key=lambda pool: pool.name)
+        (pool, number): staging.lane(
+            connection,
+            row.id,
+            staging.pool(connection, pool),
+            number=number,
+            rules=rules,
+            purpose=learning.purpose_of(number) if learns else None,
+        )
+        for pool, number in sorted(pools, key=lambda key: (key[0].name, key[1]))
     }
     staging.lock_lanes(connection, row.id)
-    lanes = {number: lane_of[pool] for pool, number in pools.items()}
+    lanes = {number: lane_of[key] for key, number in pools.items()}
     jobs = staging.put_jobs(connection, row.id, lanes, new=row.new)
     if campaign.search is not None and rules is not None:
         rounds.expect(connection, campaign.search, list(lanes.values()))
@@ -175,6 +185,7 @@ TALLY = """
 SELECT l.campaign_id, l.id AS lane_id, l.jobs, l.done + b.done AS done, l.invalid + b.invalid AS invalid,
     l.dead + b.dead AS dead, b.queued, b.running,
     CASE
+        WHEN l.purpose = 'learn' AND l.decided IS NULL THEN greatest(l.later, 1)
         WHEN l.rules IS NULL OR l.decided = l.done + b.done THEN 0
         WHEN l.decided IS NULL THEN greatest(l.later, 1)
         ELSE 1  -- a job that was tried again: it may go on

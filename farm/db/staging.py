@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 from farm.campaign import PlannedJob, PoolSpec
 from farm.db import kernels
 from farm.db.measurements import cursor_of
+from farm.db.states import LanePurpose
 from farm.kernels import Kernel
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
 from farm.measurement import MeasuringRules
@@ -36,8 +37,8 @@ ON CONFLICT (name) DO NOTHING
 _POOL = text("SELECT id FROM pools WHERE name = :name")
 _LANE = text("""
 WITH new AS (
-    INSERT INTO lanes (campaign_id, pool_id, round, rules)
-    VALUES (:campaign_id, :pool_id, :round, CAST(:rules AS jsonb)) ON CONFLICT DO NOTHING RETURNING id
+    INSERT INTO lanes (campaign_id, pool_id, round, rules, purpose)
+    VALUES (:campaign_id, :pool_id, :round, CAST(:rules AS jsonb), :purpose) ON CONFLICT DO NOTHING RETURNING id
 )
 SELECT id FROM new
 UNION ALL SELECT id FROM lanes WHERE campaign_id = :campaign_id AND pool_id = :pool_id AND round = :round LIMIT 1
@@ -104,13 +105,13 @@ def begin(connection: Connection) -> None:
 def copy_in(
     connection: Connection,
     planned: Iterable[PlannedJob],
-    pools: dict[PoolSpec, int],
+    pools: dict[tuple[PoolSpec, int], int],
     *,
     versions: Versions = BUILT_WITH,
 ) -> int:
     """Stages jobs, and stores their configurations. Returns how many of these are new.
 
-    Numbers the pools, from 0 on, in `pools`. Kernels that jobs need are wanted, built with those versions.
+    Numbers the pools and rounds, from 0 on, in `pools`. Kernels that jobs need are wanted, built with those versions.
     """
     hashes: dict[Binary, str] = {}
     with cursor_of(connection) as cursor, cursor.copy("COPY staged FROM STDIN") as copy:
@@ -132,14 +133,21 @@ def pool(connection: Connection, spec: PoolSpec) -> int:
 
 
 def lane(
-    connection: Connection, campaign_id: int, pool_id: int, *, number: int = 0, rules: MeasuringRules | None = None
+    connection: Connection,
+    campaign_id: int,
+    pool_id: int,
+    *,
+    number: int = 0,
+    rules: MeasuringRules | None = None,
+    purpose: LanePurpose | None = None,
 ) -> int:
-    """The id of a campaign's lane of that round, which is stored with these rules where it is new."""
+    """The id of a campaign's lane of that round, which is stored with these rules and purpose where it is new."""
     parameters = {
         "campaign_id": campaign_id,
         "pool_id": pool_id,
         "round": number,
         "rules": None if rules is None else rules.model_dump_json(),
+        "purpose": purpose,
     }
     found: int = connection.execute(_LANE, parameters).scalar_one()
     return found
@@ -167,7 +175,7 @@ def put_jobs(connection: Connection, campaign_id: int, lanes: Mapping[int, int],
 
 
 def _lines(
-    planned: Iterable[PlannedJob], pools: dict[PoolSpec, int], hashes: dict[Binary, str], versions: Versions
+    planned: Iterable[PlannedJob], pools: dict[tuple[PoolSpec, int], int], hashes: dict[Binary, str], versions: Versions
 ) -> Iterator[str]:
     """COPY's text format. Kernels repeat, so their JSON is made once, and binaries are hashed once."""
     parameters: dict[Kernel, str] = {}
@@ -176,7 +184,7 @@ def _lines(
         p, kernel = configuration.problem, configuration.kernel
         if kernel not in parameters:
             parameters[kernel] = json.dumps(dict(kernel.parameters))
-        pool = pools.setdefault(job.pool, len(pools))
+        pool = pools.setdefault((job.pool, job.round), len(pools))
         invalid = r"\N" if job.invalid_reason is None else _escaped(job.invalid_reason)
         for binary in job.binaries:
             if binary not in hashes:

@@ -71,6 +71,13 @@ class KernelState(StrEnum):
     FAILED = "failed"
 
 
+class LanePurpose(StrEnum):
+    """What the jobs of a campaign with the strategy learn are for."""
+
+    TEST = "test"  # the independent test set: never learned from
+    LEARN = "learn"
+
+
 class TrainingState(StrEnum):
     REQUESTED = "requested"
     RUNNING = "running"

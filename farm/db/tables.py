@@ -32,6 +32,7 @@ from farm.db.states import (
     FailureKind,
     JobRecord,
     KernelState,
+    LanePurpose,
     Role,
     TrainingState,
 )
@@ -169,7 +170,7 @@ class Lane(Base):
     """
 
     __tablename__ = "lanes"
-    __table_args__ = (UniqueConstraint("campaign_id", "pool_id", "round"),)
+    __table_args__ = (_one_of("purpose", LanePurpose), UniqueConstraint("campaign_id", "pool_id", "round"))
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)
     campaign_id: Mapped[int] = mapped_column(ForeignKey("campaigns.id"))
@@ -177,6 +178,8 @@ class Lane(Base):
     round: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     # What its jobs are measured under; None: the campaign's rules.
     rules: Mapped[dict[str, Any] | None] = mapped_column(JSONB())
+    # Of the strategy learn: the independent test set, or a round that a model learns from. None: any other lane.
+    purpose: Mapped[str | None]
     # Jobs that the rounds after a short one will have at the most, as far as was known when it was stored.
     later: Mapped[int] = mapped_column(server_default="0")
     # How many of its jobs were done when it was last decided what goes on from a short round. Another number: it is open.
@@ -433,10 +436,12 @@ class Training(Base):
     """One request to train a model for a device type, and what became of it."""
 
     __tablename__ = "trainings"
-    __table_args__ = (_one_of("state", TrainingState),)
+    __table_args__ = (_one_of("state", TrainingState), UniqueConstraint("lane_id"))
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)
     device_type: Mapped[str] = mapped_column(index=True)
+    # The learning round after which it decides what is measured next; None: it makes a model and registers it.
+    lane_id: Mapped[int | None]
     state: Mapped[str] = mapped_column(server_default=TrainingState.REQUESTED)
     # Train on recorded or imported rows too; the model says so.
     any_source: Mapped[bool] = mapped_column(server_default=text("false"))

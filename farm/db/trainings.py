@@ -25,6 +25,8 @@ class Start:
     number: int  # of the starts of this training, from 1
     device_type: str
     any_source: bool
+    # The learning round that it decides on (`farm.db.learning`); None: it makes a model and registers it.
+    lane_id: int | None = None
 
 
 _TRAININGS = Errands(
@@ -70,7 +72,7 @@ def mark_sent(connection: Connection, ids: Sequence[int]) -> None:
 def start(connection: Connection, training_id: int) -> Start | None:
     """requested → running; None where another trainer has it or it is over."""
     row = _TRAININGS.start(connection, training_id)
-    return None if row is None else Start(training_id, row.starts, row.device_type, row.any_source)
+    return None if row is None else Start(training_id, row.starts, row.device_type, row.any_source, row.lane_id)
 
 
 _BEAT = text(f"""
@@ -150,7 +152,7 @@ _DUE = text("""
 WITH latest AS (
     SELECT device_type, max(coalesce(started_at, requested_at)) AS began,
         bool_or(state IN ('requested', 'running')) AS open
-    FROM trainings GROUP BY device_type
+    FROM trainings WHERE lane_id IS NULL GROUP BY device_type
 ), kinds AS (
     SELECT d.type, coalesce(t.began, '-infinity') AS began
     FROM (SELECT DISTINCT type FROM devices) d LEFT JOIN latest t ON t.device_type = d.type

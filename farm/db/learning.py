@@ -1,0 +1,165 @@
+"""Campaigns of the strategy learn: when a round is decided, what was decided, and the learning curve that comes of it.
+
+A campaign has, for each pool, a lane with its test set (round 0) and lanes to learn from (from round 1 on). When a round is
+nearly over, the coordinator requests a training for its lane. The trainer (`trainer.rounds`) either gives the campaign a
+next round or ends it. Both happen once, in one transaction, fenced by the start of the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from farm.campaign import PlannedJob, PoolSpec
+from farm.db import staging, trainings
+from farm.db.states import LanePurpose
+from farm.errors import ErrandLost
+
+DECIDE_AT = 0.15
+"""Share of a round's jobs that are still open when the next round is requested: devices measure while a model is fitted."""
+
+
+def purpose_of(number: int) -> LanePurpose:
+    """What round `number` of such a campaign is for."""
+    return LanePurpose.TEST if number == 0 else LanePurpose.LEARN
+
+
+# The test set must have landed as well: it is what says whether to go on.
+_REQUEST = text("""
+INSERT INTO trainings (device_type, lane_id)
+SELECT coalesce(p.device_types[1], d.type), l.id
+FROM campaigns c
+JOIN lanes l ON l.campaign_id = c.id AND l.purpose = 'learn' AND l.decided IS NULL
+JOIN pools p ON p.id = l.pool_id LEFT JOIN devices d ON d.uuid = p.device_uuid
+WHERE c.state = 'active' AND NOT EXISTS (SELECT FROM trainings t WHERE t.lane_id = l.id)
+  AND l.jobs - l.done - l.invalid - l.dead <= :share * l.jobs
+  AND NOT EXISTS (
+      SELECT FROM lanes o WHERE o.campaign_id = c.id AND o.pool_id = l.pool_id AND o.purpose IS NOT NULL
+        AND (o.round < l.round OR o.purpose = 'test') AND o.jobs - o.done - o.invalid - o.dead > :share * o.jobs
+  )
+ON CONFLICT (lane_id) DO NOTHING
+RETURNING id
+""")
+# A round whose training failed has no successor: the campaign ends with what it has.
+_ABANDON = text("""
+UPDATE lanes l SET decided = l.done, later = 0 FROM trainings t
+WHERE t.lane_id = l.id AND t.state = 'failed' AND l.purpose = 'learn' AND l.decided IS NULL
+RETURNING l.campaign_id, t.error
+""")
+
+
+def request(connection: Connection) -> list[int]:
+    """Requests a decision for each round that is nearly over. Returns the ids of the new trainings."""
+    return list(connection.execute(_REQUEST, {"share": DECIDE_AT}).scalars())
+
+
+def abandon(connection: Connection) -> dict[int, str]:
+    """Ends campaigns at rounds whose training failed. Returns the error by the campaign's id."""
+    return {row.campaign_id: row.error for row in connection.execute(_ABANDON)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A round after which is decided how its campaign goes on."""
+
+    lane_id: int
+    number: int
+    campaign_id: int
+    document: dict[str, Any]
+    pool: PoolSpec
+    # Device seconds that the campaign has used in this pool, test set included.
+    device_seconds: float
+
+
+_ROUND = text("""
+SELECT l.id AS lane_id, l.round AS number, c.id AS campaign_id, c.document, p.name, p.device_types, p.device_uuid,
+    (SELECT coalesce(sum(m.cost_s), 0) FROM lanes o JOIN jobs j ON j.lane_id = o.id JOIN measurements m ON m.job_id = j.id
+     WHERE o.campaign_id = c.id AND o.pool_id = p.id)::float8 AS device_seconds
+FROM lanes l JOIN campaigns c ON c.id = l.campaign_id JOIN pools p ON p.id = l.pool_id
+WHERE l.id = :lane_id AND l.purpose = 'learn' AND l.decided IS NULL
+""")
+
+
+def read_round(connection: Connection, lane_id: int) -> Round | None:
+    """The round of that lane; None where it was decided already, or its campaign is gone."""
+    row = connection.execute(_ROUND, {"lane_id": lane_id}).one_or_none()
+    if row is None:
+        return None
+    pool = PoolSpec(row.name, None if row.device_types is None else tuple(row.device_types), row.device_uuid)
+    return Round(
+        lane_id=row.lane_id,
+        number=row.number,
+        campaign_id=row.campaign_id,
+        document=row.document,
+        pool=pool,
+        device_seconds=row.device_seconds,
+    )
+
+
+_LOCK = text("SELECT id FROM campaigns WHERE id = :campaign_id AND state IN ('active', 'paused') FOR NO KEY UPDATE")
+_UNDECIDED = text("SELECT 1 FROM lanes WHERE id = :lane_id AND decided IS NULL FOR NO KEY UPDATE")
+_DECIDED = text("UPDATE lanes SET decided = done, later = 0 WHERE id = :lane_id")
+_LATER = text("UPDATE lanes SET later = :later WHERE id = :lane_id")
+
+
+def decide(
+    connection: Connection,
+    started: trainings.Start,
+    round_: Round,
+    planned: Iterable[PlannedJob],
+    *,
+    outcome: dict[str, Any],
+    later: int,
+) -> int | None:
+    """Gives the campaign its next round, or ends it where nothing is planned, and finishes the training.
+
+    Args:
+        outcome: the point of the learning curve; see `Point` in `trainer.rounds`.
+        later: how many jobs the rounds after the next one are expected to have.
+
+    Returns:
+        How many jobs the next round has; None where the round was decided already.
+
+    Raises:
+        ErrandLost: the training is no longer this trainer's. The caller's transaction must not be committed.
+    """
+    if connection.execute(_LOCK, {"campaign_id": round_.campaign_id}).one_or_none() is None:
+        planned = []  # cancelled meanwhile
+    staging.lock_lanes(connection, round_.campaign_id)
+    if connection.execute(_UNDECIDED, {"lane_id": round_.lane_id}).one_or_none() is None:
+        return None
+    staging.begin(connection)
+    pools: dict[tuple[PoolSpec, int], int] = {}
+    staging.copy_in(connection, planned, pools)
+    jobs = 0
+    for (pool, _), number in pools.items():
+        pool_id = staging.pool(connection, pool)
+        lane = staging.lane(
+            connection, round_.campaign_id, pool_id, number=round_.number + 1, purpose=LanePurpose.LEARN
+        )
+        jobs += staging.put_jobs(connection, round_.campaign_id, {number: lane})
+        connection.execute(_LATER, {"lane_id": lane, "later": later})
+    connection.execute(_DECIDED, {"lane_id": round_.lane_id})
+    if not trainings.finish(connection, started, outcome={**outcome, "next_jobs": jobs}):
+        raise ErrandLost(what="training", number=started.training_id)
+    return jobs
+
+
+_CURVE = text("""
+SELECT t.outcome, t.error, t.state, l.round, p.name AS pool
+FROM lanes l JOIN trainings t ON t.lane_id = l.id JOIN pools p ON p.id = l.pool_id
+WHERE l.campaign_id = :campaign_id ORDER BY p.name, l.round
+""")
+
+
+def curve(connection: Connection, campaign_id: int) -> list[dict[str, Any]]:
+    """The learning curve of a campaign: the outcomes of its rounds that were decided, by pool and round."""
+    rows: Sequence[Any] = connection.execute(_CURVE, {"campaign_id": campaign_id}).all()
+    return [
+        {"pool": row.pool, "round": row.round, "error": row.error, **(row.outcome or {})}
+        for row in rows
+        if row.state in ("done", "failed")
+    ]

@@ -1,0 +1,142 @@
+"""Which configurations of a domain a model learns most from, per second of device time (pure).
+
+A round's problems are chosen among many that were drawn from the domain, so that the domain's density is in the draw. A kernel
+on a problem promises to teach as much as the model is unsure of it, and costs what measuring such a row has cost so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import ExtraTreesRegressor
+
+from trainer.forest import ForestSettings, fit
+from trainer.model.features import see
+from trainer.model.predictor import Predictor
+from trainer.table import configurations
+
+_Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+NEAR = 0.5
+"""Two problems of a type and layout are near-duplicates where no extent differs by more than this many factors of two."""
+
+_SHARPNESS = 2.0
+"""Problems are drawn in proportion to their gain per second to this power. 0 would be at random, infinity the best alone."""
+
+FAST = ForestSettings(trees=16)
+"""Of the models between rounds: the registered model is fitted once, at the end."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A problem that may be measured next: its rows of the candidate table, one for each kernel that can run it."""
+
+    # The problem's type, layout and extents.
+    kind: str
+    extents: tuple[int, int, int]
+    rows: Sequence[int]
+
+
+def expected_error(model: Predictor, frame: pd.DataFrame) -> _Floats:
+    """How far off the model expects to be, in logarithms, for each row [rows]: the spread of its trees above a floor.
+
+    A row of a family, type or layout that was never measured has the largest.
+    """
+    found = np.full(len(frame), np.nan)
+    known = model.known(frame)
+    if known.any():
+        rows = model.vocabulary.complete(frame[known])
+        _, spreads = model.outputs(rows, see(rows, model.vocabulary, model.card))
+        found[known] = spreads["runtime_ms"]
+    largest = np.nanmax(found) if known.any() else 1.0
+    error: _Floats = np.nan_to_num(found, nan=float(largest)) + _floor(found)
+    return error
+
+
+def _floor(spreads: _Floats) -> float:
+    """Half the median: trees that agree by chance are not certain."""
+    return 0.5 * float(np.nanmedian(spreads)) if np.isfinite(spreads).any() else 0.5
+
+
+def measuring_cost(measured: pd.DataFrame, candidates: pd.DataFrame) -> _Floats:
+    """Device seconds that measuring each candidate [rows] takes, learned from `cost_s` of measured rows.
+
+    Both tables have raw columns, with one column for each kernel parameter. Rows with power cost more, at random: the
+    median of what trees say leaves them out.
+    """
+    x, y = _cost_features(measured), np.log(np.maximum(measured["cost_s"].to_numpy("float64"), 1e-3))
+    usable = np.isfinite(y)
+    if usable.sum() < 2:
+        return np.ones(len(candidates))
+    forest = ExtraTreesRegressor(n_estimators=16, min_samples_leaf=3, random_state=0).fit(x[usable], y[usable])
+    found: _Floats = np.exp(forest.predict(_cost_features(candidates)))
+    return found
+
+
+def _cost_features(frame: pd.DataFrame) -> _Floats:
+    m, n, k = (np.log2(frame[name].to_numpy("float64")) for name in "mnk")
+    families = pd.Categorical(frame["family"], categories=["blas", "tiled", "cublaslt", "cutlass", "cutlass3x"]).codes
+    tile = frame["tile"].fillna(0).to_numpy("float64") if "tile" in frame else np.zeros(len(frame))
+    narrow = frame["ab"].isin(["f16", "bf16", "f8e4m3", "i8"]).to_numpy("float64")
+    return np.column_stack([m, n, k, m + n + k, families, tile, narrow])
+
+
+def choose(
+    candidates: Sequence[Candidate],
+    error: _Floats,
+    cost: _Floats,
+    *,
+    problems: int,
+    kernels: int,
+    taken: Sequence[Candidate],
+    rng: np.random.Generator,
+) -> list[int]:
+    """The rows to measure: up to `kernels` kernels of each of up to `problems` candidates.
+
+    Kernels of a problem are drawn in proportion to their expected error over their cost, without replacement; problems in
+    proportion to what their kernels promise per second, sharpened. Near-duplicates of a chosen problem, and of `taken` ones,
+    are passed over.
+
+    Args:
+        error: expected error of each row of the candidate table [rows].
+        cost: device seconds of each row [rows].
+        taken: what the round has already.
+    """
+    picked: list[tuple[float, Candidate, list[int]]] = []
+    for candidate in candidates:
+        rows = np.asarray(candidate.rows)
+        gain = error[rows] ** 2 / cost[rows]
+        chosen = rows[np.argsort(_exponential(gain, rng))[:kernels]]
+        promised = float(np.sum(error[chosen] ** 2) / np.sum(cost[chosen]))
+        picked.append((promised, candidate, chosen.tolist()))
+    order = np.argsort(_exponential(np.array([promised for promised, _, _ in picked]) ** _SHARPNESS, rng))
+    kept, found = list(taken), list[int]()
+    for place in order:
+        _, candidate, chosen_rows = picked[place]
+        if len(kept) - len(taken) >= problems:
+            break
+        if any(_near(candidate, other) for other in kept):
+            continue
+        kept.append(candidate)
+        found += chosen_rows
+    return found
+
+
+def _exponential(weights: _Floats, rng: np.random.Generator) -> _Floats:
+    """Keys whose smallest are a weighted sample without replacement (Efraimidis and Spirakis, 2006)."""
+    found: _Floats = rng.exponential(size=len(weights)) / np.maximum(weights, 1e-300)
+    return found
+
+
+def _near(one: Candidate, other: Candidate) -> bool:
+    ratios = (abs(np.log2(a / b)) for a, b in zip(one.extents, other.extents, strict=True))
+    return one.kind == other.kind and all(ratio < NEAR for ratio in ratios)
+
+
+def fast_model(device_type: str, table: pd.DataFrame) -> Predictor:
+    """A model of these measurements, in seconds and without an evaluation."""
+    return fit(device_type, configurations(table), FAST)

@@ -1,0 +1,245 @@
+"""A round of the strategy learn is over: how good a model is on the test set, and what to measure next, if anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Engine
+
+from farm.campaign import Campaign, Destination, PlannedJob, Search, plan
+from farm.campaign.search import ALL_FAMILIES, FamilyDraw
+from farm.db import campaigns, learning
+from farm.db.trainings import Start
+from farm.gemm import Problem
+from farm.kernels import Configuration
+from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost
+from trainer.table import configurations, read_test_table, read_training_table, with_parameter_columns
+
+OVERDRAW = 8
+"""Problems that are drawn from the domain for each one that is chosen."""
+
+PATIENCE = 3
+"""Rounds without a gain after which a campaign ends."""
+
+GAIN = 0.02
+"""Share by which the mean error must fall over `PATIENCE` rounds for that to be a gain."""
+
+RESAMPLES = 500
+"""Bootstrap samples of an interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How far predictions of the runtime are from test rows, in percent."""
+
+    rows: int
+    mean_error_pct: float
+    # 95% interval of the mean: bootstrap over problems, since kernels of one problem err together.
+    low: float
+    high: float
+    median_error_pct: float
+    p90_error_pct: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A point of the learning curve, and what follows from it."""
+
+    device_seconds: float
+    # Configurations that the model learned from.
+    rows: int
+    # By kernel family, and `all`.
+    test: dict[str, Score]
+    # Why no further round is measured; None: there is one.
+    stop: str | None
+    # Problems of the next round, and how many of them were drawn at random.
+    problems: int = 0
+    random_problems: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def decide(engine: Engine, started: Start) -> str | None:
+    """Decides on the round of a training, and writes down what was decided.
+
+    Returns:
+        What was decided, for the log; None where somebody else had decided.
+    """
+    assert started.lane_id is not None
+    with engine.connect() as connection:
+        round_ = learning.read_round(connection, started.lane_id)
+        if round_ is None:
+            return None
+        campaign = Campaign.from_document(round_.document)
+        known = campaigns.known_devices(connection)
+        table = read_training_table(connection, started.device_type, of_campaign=round_.campaign_id)
+        test = read_test_table(connection, started.device_type, of_campaign=round_.campaign_id)
+        curve = [each for each in learning.curve(connection, round_.campaign_id) if each["pool"] == round_.pool.name]
+    search = campaign.search
+    assert search is not None
+    model = fast_model(started.device_type, table) if len(table) else None
+    scores = {} if model is None else score(model, test)
+    stop = why_stop(search, scores, round_.device_seconds, curve)
+    destination = plan(campaign, known, allow_missing=True).destinations.get(round_.pool.name)
+    jobs: list[PlannedJob] = []
+    at_random = 0
+    if stop is None and isinstance(destination, Destination):
+        jobs, at_random = next_round(campaign, destination, table, model, round_.number + 1)
+        if not jobs:
+            stop = "the domain has no further problem that can be measured"
+    problems = len({job.configuration.problem for job in jobs})
+    point = Point(
+        device_seconds=round_.device_seconds,
+        rows=0 if model is None else len(configurations(table)),
+        test=scores,
+        stop=stop,
+        problems=problems,
+        random_problems=at_random,
+    )
+    with engine.connect().execution_options(isolation_level="READ COMMITTED") as connection, connection.begin():
+        later = expected_later(search, round_.device_seconds, measured=len(table) + len(test), coming=len(jobs))
+        decided = learning.decide(connection, started, round_, jobs, outcome=point.to_json(), later=later)
+    if decided is None:
+        return None
+    error = f", {scores[ALL_FAMILIES].mean_error_pct:.1f}% off on the test set" if scores else ""
+    return f"round {round_.number}{error}: " + (f"it ends, as {stop}" if stop else f"{decided:,} jobs follow")
+
+
+def score(model: Any, test: pd.DataFrame) -> dict[str, Score]:
+    """Of each family, and of all. Empty where the test set has no row that the model knows."""
+    frame = configurations(test) if len(test) else test
+    if not len(frame):
+        return {}
+    frame = frame[model.known(frame)]
+    if not len(frame):
+        return {}
+    predicted = model.predicted(frame)["runtime_ms"]
+    measured = frame["runtime_ms"].to_numpy("float64")
+    error = 100 * np.abs(predicted - measured) / measured
+    problem = frame.groupby(["m", "n", "k", "ab", "layout"], sort=True).ngroup().to_numpy()
+    families = frame["family"].to_numpy()
+    groups = {ALL_FAMILIES: np.full(len(frame), True), **{name: families == name for name in sorted(set(families))}}
+    return {name: _score(error[which], problem[which]) for name, which in groups.items()}
+
+
+def _score(error: Any, problem: Any) -> Score:
+    _, group = np.unique(problem, return_inverse=True)
+    sums, counts = np.bincount(group, weights=error), np.bincount(group)
+    drawn = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
+    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return Score(
+        rows=len(error),
+        mean_error_pct=float(error.mean()),
+        low=float(low),
+        high=float(high),
+        median_error_pct=float(np.median(error)),
+        p90_error_pct=float(np.percentile(error, 90)),
+    )
+
+
+def why_stop(
+    search: Search, scores: Mapping[str, Score], device_seconds: float, curve: list[dict[str, Any]]
+) -> str | None:
+    """Why a campaign ends here; None where it goes on.
+
+    Args:
+        curve: the earlier points, oldest first, as `Point.to_json` gives them.
+    """
+    if search.target and scores:
+        missed = [
+            name for name, pct in search.target.items() if name not in scores or scores[name].mean_error_pct > pct
+        ]
+        if not missed:
+            return "the target is reached"
+    if device_seconds >= search.budget_seconds:
+        missing = ""
+        if search.target and scores:
+            reached = ", ".join(
+                f"{name} {scores[name].mean_error_pct:.1f}% of {pct:g}%"
+                for name, pct in search.target.items()
+                if name in scores
+            )
+            missing = f" before the target was reached ({reached})"
+        return f"the budget of {search.budget_seconds:g} device seconds is used{missing}"
+    means = [point["test"][ALL_FAMILIES]["mean_error_pct"] for point in curve if point.get("test")]
+    if scores and len(means) >= PATIENCE:
+        best = min([*means[-PATIENCE:][1:], scores[ALL_FAMILIES].mean_error_pct])
+        if best > (1 - GAIN) * means[-PATIENCE]:
+            return f"the error fell by less than {GAIN:.0%} in {PATIENCE} rounds"
+    return None
+
+
+def expected_later(search: Search, device_seconds: float, *, measured: int, coming: int) -> int:
+    """How many jobs may follow the next round, from what the budget leaves and what rows have cost."""
+    if not coming or device_seconds <= 0:
+        return 0
+    left = max(0.0, search.budget_seconds - device_seconds) / device_seconds * measured
+    return max(0, round(left) - coming)
+
+
+def next_round(
+    campaign: Campaign, destination: Destination, table: pd.DataFrame, model: Any, number: int
+) -> tuple[list[PlannedJob], int]:
+    """The jobs of round `number`, and how many of its problems were drawn at random."""
+    search = campaign.search
+    assert search is not None
+    assert search.problems is not None
+    assert search.kernels is not None
+    measured = set(zip(*(table[name] for name in ("m", "n", "k", "ab", "layout")), strict=True))
+    wanted = search.problems
+    options: dict[Problem, dict[Configuration, PlannedJob]] = {}
+    for problem in campaign.random_problems(OVERDRAW * wanted, stream=1 + number):
+        s = problem.shape
+        if problem in campaign.test_set or (s.m, s.n, s.k, str(problem.types.ab), str(problem.layout)) in measured:
+            continue
+        jobs = (destination.job(configuration) for configuration in campaign.kernels_for(problem))
+        valid = {job.configuration: job for job in jobs if job is not None and job.invalid_reason is None}
+        if valid:
+            options[problem] = valid
+    problems = list(options)
+    at_random = len(problems) if model is None else round(search.random_share * wanted)
+    found: list[PlannedJob] = []
+    drawn = problems[: min(at_random, wanted)]
+    for problem in drawn:
+        draw = FamilyDraw(search.kernels, search.seed)
+        for configuration in options[problem]:
+            draw.add(configuration)
+        found += [options[problem][configuration] for configuration in draw.drawn()]
+    rest = problems[len(drawn) :]
+    if model is not None and rest:
+        every = [configuration for problem in rest for configuration in options[problem]]
+        frame = _frame(every)
+        chosen = choose(
+            _candidates(rest, options),
+            expected_error(model, frame),
+            measuring_cost(with_parameter_columns(table), frame),
+            problems=wanted - len(drawn),
+            kernels=search.kernels,
+            taken=_candidates(drawn, options),
+            rng=np.random.default_rng([search.seed, number]),
+        )
+        found += [options[every[row].problem][every[row]] for row in chosen]
+    return found, len(drawn)
+
+
+def _candidates(
+    problems: list[Problem], options: Mapping[Problem, Mapping[Configuration, PlannedJob]]
+) -> list[Candidate]:
+    found, start = [], 0
+    for problem in problems:
+        rows = range(start, start + len(options[problem]))
+        s = problem.shape
+        found.append(Candidate(f"{problem.types} {problem.layout}", (s.m, s.n, s.k), rows))
+        start = rows.stop
+    return found
+
+
+def _frame(every: list[Configuration]) -> pd.DataFrame:
+    """Raw columns of configurations, with one column for each kernel parameter."""
+    return with_parameter_columns(pd.DataFrame.from_records([one.columns() for one in every]))
