@@ -10,7 +10,7 @@ sweep, so it is compared on the test rows of that family in f32 alone.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +131,10 @@ def main() -> None:
     given = parser.parse_args()
     stops = [given.budget / 2**i for i in range(6) if given.budget / 2**i >= FIRST_SECONDS][::-1]
     domain, test, grid = rows("domain"), rows("domain-test"), rows("paper-cutlass")
-    sgemm: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table[
-        (table["family"] == "cutlass") & (table["ab"] == "f32")
-    ].reset_index(drop=True)
+
+    def sgemm(table: pd.DataFrame) -> pd.DataFrame:
+        return table[(table["family"] == "cutlass") & (table["ab"] == "f32")].reset_index(drop=True)
+
     tasks = {
         "domain": {RANDOM: (domain, test), LEARN: (domain, test)},
         "sgemm": {

@@ -15,7 +15,7 @@ from farm.api.sentinels import SentinelNow, sentinel_now
 from farm.builds import versions_of
 from farm.campaign.figures import PlanSummary
 from farm.coordinator.outlook import Outlook, Stuck, look, outlooks
-from farm.db import campaigns, devices, duty, jobs, kernels, sentinels
+from farm.db import campaigns, devices, duty, jobs, kernels, learning, sentinels
 from farm.db import progress as now
 from farm.db.engine import take_time
 from farm.db.kernels import Awaited
@@ -129,6 +129,32 @@ class CampaignLine(CampaignHead):
     id: int
 
 
+class TestScore(Document):
+    """How far predictions of the runtime are from rows of the test set, in percent."""
+
+    rows: int
+    mean_error_pct: float
+    low: float = Field(description="lower end of the 95% interval of the mean")
+    high: float
+    median_error_pct: float
+    p90_error_pct: float
+
+
+class LearningPoint(Document):
+    """A round of the strategy learn that was decided: a point of the learning curve."""
+
+    pool: str
+    round: int
+    error: str | None = Field(description="why the round could not be decided; nothing follows it then")
+    device_seconds: float | None = Field(default=None, description="used so far, with the test set")
+    rows: int | None = Field(default=None, description="configurations that the model learned from")
+    test: dict[str, TestScore] = Field(default={}, description="by kernel family, and `all`")
+    stop: str | None = Field(default=None, description="why no further round is measured")
+    problems: int = Field(default=0, description="problems of the next round")
+    random_problems: int = Field(default=0, description="how many of them were drawn, not chosen")
+    next_jobs: int = 0
+
+
 class Progress(Ahead):
     """What is asked again and again while a campaign runs."""
 
@@ -137,6 +163,7 @@ class Progress(Ahead):
     stuck: list[Stuck]
     kernels_awaited: Awaited
     devices_live: int
+    learned: LearningPoint | None = Field(default=None, description="the latest point of a learning curve")
 
 
 class LaneOf(Document):
@@ -222,6 +249,7 @@ class CampaignNow(CampaignHead):
     drifting: list[SentinelNow]
     attempts: dict[str, int]
     problems: list[Problem]
+    learning: list[LearningPoint] = Field(description="the learning curve of a campaign with the strategy learn")
 
 
 class Steered(Judged):
@@ -352,7 +380,12 @@ def show(access: Access, campaign: Name) -> CampaignNow:
             ],
             attempts={"measured": counts[JobState.DONE], **jobs.failures_by_kind(connection, campaign_id)},
             problems=[Problem(**row) for row in jobs.problems(connection, campaign_id)],
+            learning=_curve(connection, campaign_id),
         )
+
+
+def _curve(connection: Connection, campaign_id: int) -> list[LearningPoint]:
+    return [LearningPoint(**point) for point in learning.curve(connection, campaign_id)]
 
 
 def _lane(lane: now.LaneNow) -> LaneOf:
@@ -379,6 +412,7 @@ def progress(access: Access, campaign: Name) -> Progress:
             stuck=list(ahead.stuck),
             kernels_awaited=kernels.awaited(connection, campaign_id),
             devices_live=sum(device.presence is now.Presence.LIVE for device in farm.devices),
+            learned=next(reversed(_curve(connection, campaign_id)), None),
         )
 
 

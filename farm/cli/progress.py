@@ -102,6 +102,8 @@ def pace_text(now: Now) -> str:
         parts.append(f"{seconds_text(now.seconds_left)} left")
     if now.state is CampaignState.PAUSED:
         parts.append(f"paused: farm resume {now.name} continues it")
+    if (learned := now.learned) is not None and (score := learned.test.get("all")) is not None:
+        parts.append(f"{score.mean_error_pct:.1f}% off on the test set after {learned.device_seconds:,.0f} device s")
     if now.stuck:
         parts.append(f"{now.stuck_jobs:,} jobs are stuck: {now.stuck[0].why}")
     return ", ".join(parts) or "waiting for the first results"

@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.text import Text
 
 from farm.api import campaigns, farm_of
-from farm.api.campaigns import CampaignLine, CampaignNow, DutyOf, Judged, LaneOf, Problem, Running, over
+from farm.api.campaigns import CampaignLine, CampaignNow, DutyOf, Judged, LaneOf, LearningPoint, Problem, Running, over
 from farm.api.sentinels import SentinelNow
+from farm.campaign.search import ALL_FAMILIES
 from farm.cli.output import JsonOption, configuration_text, console, emit_json
 from farm.cli.sentinels import drift_text
 from farm.cli.tables import Column, Table, unique_beginnings
@@ -148,6 +149,8 @@ def _show(name: str, as_json: bool) -> None:
         )
     for stuck in now.stuck:
         console.print(f"[yellow]stuck:[/] {stuck.jobs:,} jobs for {escape(stuck.target)}: {escape(stuck.why)}")
+    if now.learning:
+        _print_curve(now.learning)
     if len(now.targets) > 1:
         _print_lanes(now.targets)
     if now.running:
@@ -194,6 +197,43 @@ _LANES = Table(
 def _print_lanes(lanes: Sequence[LaneOf]) -> None:
     rows = [(n.target, n.round, n.jobs, n.done, n.waiting, n.queued, n.running, n.invalid, n.dead) for n in lanes]
     _LANES.print(rows, title="by target")
+
+
+_CURVE = Table(
+    "learning curve",
+    Column("round", number=True),
+    Column("device s", number=True),
+    Column("rows", number=True, priority=1),
+    Column("test rows", number=True, priority=3),
+    Column("mean error %", number=True),
+    Column("95% interval", number=True, priority=1),
+    Column("median %", number=True, priority=2),
+    Column("p90 %", number=True, priority=2),
+    Column("next", folds=True, priority=1),
+)
+
+
+def _print_curve(points: Sequence[LearningPoint]) -> None:
+    """A line for each round that was decided: errors are those on the test set."""
+    _CURVE.print([_curve_line(point) for point in points], title="learning curve, on the test set")
+
+
+def _curve_line(point: LearningPoint) -> tuple[Any, ...]:
+    following = point.error or point.stop or f"{point.next_jobs:,} jobs of {point.problems:,} problems"
+    every = point.test.get(ALL_FAMILIES)
+    if every is None:
+        return (point.round, *[None] * 7, following)
+    return (
+        point.round,
+        f"{point.device_seconds:,.0f}",
+        point.rows,
+        every.rows,
+        f"{every.mean_error_pct:.1f}",
+        f"{every.low:.1f} to {every.high:.1f}",
+        f"{every.median_error_pct:.1f}",
+        f"{every.p90_error_pct:.1f}",
+        following,
+    )
 
 
 _RUNNING = Table(

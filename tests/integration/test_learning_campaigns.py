@@ -1,0 +1,224 @@
+"""The strategy learn on real Postgres: a test set that nobody learns from, and rounds that follow one another once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from samples import document, row
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import IntegrityError
+from test_batches import claim, form
+
+from farm.campaign import Campaign
+from farm.db import batches, campaigns, learning, trainings
+from farm.db.campaigns import Stored
+from farm.db.trainings import Start
+from farm.errors import ErrandLost
+from trainer import rounds
+from trainer.table import read_test_table, read_training_table
+
+Submit = Callable[[Campaign], Stored]
+
+
+def learning_campaign(name: str = "learning", **search: Any) -> Campaign:
+    """100 problems of a small domain in two rounds, on a CPU with two kernels."""
+    asked: dict[str, Any] = {
+        "name": name,
+        "problems": {"domain": {"m": "1..512", "n": "16..512", "k": "16..512", "align": [1, 8]}, "types": ["f32"]},
+        "kernels": {"family": "blas", "threads": [1, 2]},
+        "search": {"strategy": "learn", "problems": 10, "kernels": 2, "test_problems": 20, **search},
+    }
+    return Campaign.from_document(document(**asked))
+
+
+def measure(engine: Engine, device: int, jobs: int = 1000) -> int:
+    """The next batches land, up to so many jobs, with times that follow from the problem; how many jobs did."""
+    count = 0
+    while count < jobs and (batch := form(engine, min(100, jobs - count))) is not None:
+        lease = claim(engine, batch, device)
+        assert lease is not None
+        results = [(job, row(runtime_ms=1e-6 * (1000 + job.configuration.problem.flops))) for job in lease.jobs]
+        with engine.begin() as connection:
+            batches.land(connection, lease, results, {})
+        count += len(results)
+    return count
+
+
+def lanes(engine: Engine) -> list[tuple[int, str, int, bool]]:
+    """Round, purpose, jobs, and whether it was decided."""
+    with engine.connect() as connection:
+        found = connection.execute(
+            text("SELECT round, purpose, jobs, decided IS NOT NULL FROM lanes ORDER BY campaign_id, round")
+        )
+        return [tuple(each) for each in found]
+
+
+def requested(engine: Engine) -> list[int]:
+    with engine.begin() as connection:
+        batches.fold(connection)
+        return learning.request(connection)
+
+
+def begun(engine: Engine, training_id: int) -> Start:
+    with engine.begin() as connection:
+        started = trainings.start(connection, training_id)
+    assert started is not None
+    return started
+
+
+def decided(engine: Engine, training_id: int) -> str | None:
+    """The training decides on its round, as a trainer does it."""
+    return rounds.decide(engine.execution_options(isolation_level="AUTOCOMMIT"), begun(engine, training_id))
+
+
+def state(engine: Engine) -> str:
+    with engine.begin() as connection:
+        batches.fold(connection)
+        campaigns.finish(connection)
+        found: str = connection.execute(text("SELECT state FROM campaigns")).scalar_one()
+    return found
+
+
+def test_a_test_set_and_a_first_round_are_stored_apart(engine: Engine, device: int, submit: Submit) -> None:
+    submit(learning_campaign())
+    assert lanes(engine) == [(0, "test", 40, False), (1, "learn", 20, False)]
+
+
+def test_rounds_follow_one_another_until_the_budget_is_used(engine: Engine, device: int, submit: Submit) -> None:
+    stored = submit(learning_campaign(budget_seconds=0.75))
+    assert measure(engine, device) == 60  # each costs 0.01 s
+    (training,) = requested(engine)
+    assert "20 jobs follow" in str(decided(engine, training))
+    assert [lane[2:] for lane in lanes(engine)] == [(40, False), (20, True), (20, False)]
+    assert state(engine) == "active"
+    assert requested(engine) == []  # the round that follows is not over
+    assert measure(engine, device) == 20
+    assert state(engine) == "active"  # though no job is open: it is not decided yet
+    (training,) = requested(engine)
+    assert "it ends, as the budget of 0.75 device seconds is used" in str(decided(engine, training))
+    assert state(engine) == "done"
+    with engine.connect() as connection:
+        first, second = learning.curve(connection, stored.campaign_id)
+    assert (first["round"], first["device_seconds"], first["rows"], first["next_jobs"]) == (
+        1,
+        pytest.approx(0.6),
+        20,
+        20,
+    )
+    assert (second["rows"], second["stop"]) == (40, "the budget of 0.75 device seconds is used")
+    assert second["test"]["all"]["rows"] == 40
+    assert second["test"]["all"]["low"] <= second["test"]["all"]["mean_error_pct"] <= second["test"]["all"]["high"]
+
+
+def test_the_next_round_is_requested_while_the_last_jobs_are_measured(
+    engine: Engine, device: int, submit: Submit
+) -> None:
+    submit(learning_campaign())
+    measure(engine, device, jobs=40)
+    assert requested(engine) == []
+    measure(engine, device, jobs=17)
+    assert len(requested(engine)) == 1
+    assert requested(engine) == []
+
+
+def test_a_target_that_is_reached_ends_the_campaign(engine: Engine, device: int, submit: Submit) -> None:
+    submit(learning_campaign(target={"blas": 900}))
+    measure(engine, device)
+    (training,) = requested(engine)
+    assert "it ends, as the target is reached" in str(decided(engine, training))
+
+
+def test_nothing_of_the_test_set_is_learned_from(engine: Engine, device: int, submit: Submit) -> None:
+    submit(learning_campaign())
+    measure(engine, device)
+    with engine.connect() as connection:
+        learned, tested = read_training_table(connection, "cpu-test"), read_test_table(connection, "cpu-test")
+    problem = ["m", "n", "k", "ab", "layout"]
+    assert (len(learned), len(tested)) == (20, 40)
+    assert not set(map(tuple, learned[problem].to_numpy())) & set(map(tuple, tested[problem].to_numpy()))
+    # Another campaign that measures such a problem teaches no model either.
+    m, n, k = (int(tested.iloc[0][name]) for name in "mnk")
+    submit(Campaign.from_document(document(problems={"shapes": f"{m}x{n}x{k}", "types": ["f32"]})))
+    assert measure(engine, device) == 2
+    with engine.connect() as connection:
+        assert len(read_training_table(connection, "cpu-test")) == 20
+
+
+def test_the_database_refuses_jobs_that_would_learn_from_the_test_set(
+    engine: Engine, device: int, submit: Submit
+) -> None:
+    submit(learning_campaign())
+    move = text("""
+        INSERT INTO jobs (lane_id, configuration_id)
+        SELECT l.id, j.configuration_id FROM lanes l, jobs j JOIN lanes t ON t.id = j.lane_id AND t.purpose = 'test'
+        WHERE l.purpose = 'learn' LIMIT 1
+    """)
+    with pytest.raises(IntegrityError, match="is in the test set of its campaign"), engine.begin() as connection:
+        connection.execute(move)
+
+
+def test_a_trainer_that_lost_its_training_decides_nothing(engine: Engine, device: int, submit: Submit) -> None:
+    submit(learning_campaign())
+    measure(engine, device)
+    (training,) = requested(engine)
+    late = begun(engine, training)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE trainings SET heard_of_at = now() - interval '1 hour'"))
+        trainings.take_back(connection, silent_after=60, most_starts=3)
+    before = lanes(engine)
+    with pytest.raises(ErrandLost):
+        rounds.decide(engine.execution_options(isolation_level="AUTOCOMMIT"), late)
+    assert lanes(engine) == before
+    assert "jobs follow" in str(decided(engine, training))
+
+
+def test_a_round_that_cannot_be_decided_ends_the_campaign_with_the_reason(
+    engine: Engine, device: int, submit: Submit
+) -> None:
+    stored = submit(learning_campaign())
+    measure(engine, device)
+    (training,) = requested(engine)
+    with engine.begin() as connection:
+        started = trainings.start(connection, training)
+        assert started is not None
+        trainings.finish(connection, started, error="no memory")
+        assert learning.abandon(connection) == {stored.campaign_id: "no memory"}
+        assert learning.abandon(connection) == {}
+        assert learning.curve(connection, stored.campaign_id)[0]["error"] == "no memory"
+    assert state(engine) == "done"
+
+
+def test_a_cancelled_campaign_gets_no_further_round(engine: Engine, device: int, submit: Submit) -> None:
+    stored = submit(learning_campaign())
+    measure(engine, device)
+    (training,) = requested(engine)
+    started = begun(engine, training)
+    with engine.begin() as connection:
+        batches.cancel(connection, stored.campaign_id)
+    rounds.decide(engine.execution_options(isolation_level="AUTOCOMMIT"), started)
+    assert [lane[:2] for lane in lanes(engine)] == [(0, "test"), (1, "learn")]
+    assert state(engine) == "cancelled"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_round_is_chosen_from_seed_and_rows_alone(engine: Engine, device: int, submit: Submit, number: int) -> None:
+    """Whichever trainer decides, and however often it was begun, the same jobs follow."""
+    submit(learning_campaign())
+    measure(engine, device)
+    (training,) = requested(engine)
+    decided(engine, training)
+    with engine.connect() as connection:
+        found = connection.execute(
+            text(
+                "SELECT j.configuration_id::text FROM jobs j JOIN lanes l ON l.id = j.lane_id WHERE l.round = 2 ORDER BY 1"
+            )
+        ).scalars()
+        chosen = list(found)
+    assert len(chosen) == 20
+    _CHOSEN.append(chosen)
+    assert all(each == chosen for each in _CHOSEN)
+
+
+_CHOSEN: list[list[str]] = []
