@@ -497,6 +497,12 @@ class TooFewMeasurements(BadInput):
     """{device_type} has {rows} measured configurations over {shapes} shapes; a model needs at least {need_rows} over {need_shapes}. Measure more first."""
 
 
+class TestRowsInTraining(FarmError):
+    """{problems} problems of the test set are in the training table as well, such as {example}. A model that learned from them cannot be tested on them; the training was refused."""
+
+    __test__ = False  # pytest takes the name for a class of tests
+
+
 class NotPredictable(BadInput):
     """The model cannot predict this: {why}"""
 

@@ -22,6 +22,7 @@ from trainer.packaging import save_model
 from trainer.plots import HeldOutRows, importance_plot, plots
 from trainer.progress import Progress
 from trainer.table import configurations, table_hash
+from trainer.test_set import TEST_SET, check_apart, evaluate_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,12 @@ class Learned:
 
 
 def learn(
-    table: pd.DataFrame, facts: TableFacts, settings: ForestSettings, folder: Path, progress: Progress | None = None
+    table: pd.DataFrame,
+    facts: TableFacts,
+    settings: ForestSettings,
+    folder: Path,
+    progress: Progress | None = None,
+    test: pd.DataFrame | None = None,
 ) -> Learned:
     """Evaluates and fits a model, and writes into `folder`:
 
@@ -87,8 +93,11 @@ def learn(
     - `folds/<kind>/`: the held-out predictions of each fold kind;
     - `model/`: the model as MLflow loads it.
 
-    `progress` is told how far it is.
+    `test` has the rows of a test set: the model is evaluated on them, and learns nothing from them. `progress` is told how
+    far it is. Raises `TestRowsInTraining`.
     """
+    if test is not None:
+        check_apart(table, test)
     configured = configurations(table)
     progress = progress or Progress()
     progress.plan(len(configured))
@@ -115,6 +124,15 @@ def learn(
     importance_plot(run / "evaluation", facts.device_type, model.importance)
     described = {"rows": facts.rows, "shapes": facts.shapes, "table_hash": facts.table_hash}
     save_model(model, configured, folder / MODEL_FOLDER, metadata=described)
+    if test is not None and len(test):
+        tested = configurations(test)
+        of_test, predicted = evaluate_on(model, tested)
+        if of_test:
+            metrics = {TEST_SET: of_test, **metrics}
+            (folder / FOLDS_FOLDER / TEST_SET).mkdir()
+            tested.join(predicted.add_prefix("predicted_")).to_parquet(
+                folder / FOLDS_FOLDER / TEST_SET / "predictions.parquet"
+            )
     return Learned(configured, metrics)
 
 

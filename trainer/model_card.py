@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from farm.registry import ERRORS, model_name
+from farm.registry.models import TEST_SET
 from trainer.folds import HEADLINE
 from trainer.held_out import kinds_of
 from trainer.learn import Learned, TableFacts
@@ -15,7 +16,8 @@ from trainer.promotion import Decision
 from trainer.table import kernel_columns
 
 _FOLDS = {
-    "unseen_shapes": "whole shapes were held out: the number to quote",
+    TEST_SET: "an independent test set, drawn from the domain and never learned from: the number to quote",
+    "unseen_shapes": "whole shapes were held out: interpolation inside the training table",
     "unseen_nk": "pairs (n, k) were held out, as of new weights",
     "unseen_m": "every m was held out, as of new batch sizes",
     "unseen_kernels": "families with their parameters were held out",
@@ -77,17 +79,17 @@ def _errors(learned: Learned) -> str:
 
 def _trust(facts: TableFacts, learned: Learned) -> str:
     rows = learned.configured
-    runtime = learned.metrics[HEADLINE].get("runtime_ms", {})
     extents = ", ".join(f"{axis} {rows[axis].min():,} to {rows[axis].max():,}" for axis in ("m", "n", "k"))
+    quoted = learned.metrics.get(TEST_SET, learned.metrics[HEADLINE]).get("runtime_ms", {})
     lines = [
         f"Inside the shapes it learned from ({extents}), and for kernels and types of the list above.",
         "It answers for any shape and any parameter, also far outside: its column `outside` then says of what.",
         "It refuses families, types and layouts that it has not seen.",
         f"It says how long `{facts.device_type}` takes, and nothing of any other card.",
     ]
-    if runtime:
+    if quoted:
         lines.insert(
-            1, f"One configuration in ten is more than {runtime['p90_error_pct']:.2g}% off in time, even there."
+            1, f"One configuration in ten is more than {quoted['p90_error_pct']:.2g}% off in time, even there."
         )
     if not facts.power_configurations:
         lines.append("Power and energy are NaN: power was never measured.")

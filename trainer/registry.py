@@ -32,7 +32,7 @@ from trainer.model_card import model_card
 from trainer.progress import Progress
 from trainer.promotion import Decision, Rival, decide, unsound
 from trainer.runs import EXPERIMENT, log_decision, log_folds, log_training, register, start_run
-from trainer.table import check_training_table
+from trainer.table import check_training_table, table_hash
 
 _RECIPE_FILES = (
     *(
@@ -44,6 +44,7 @@ _RECIPE_FILES = (
         "calibration.py",
         "evaluate.py",
         "learn.py",
+        "test_set.py",
         "packaging.py",
     ),
     *("model/*.py", "held_out.py", "baseline.py", "promotion.py"),
@@ -92,6 +93,7 @@ def train_and_register(
     code_version: str,
     settings: ForestSettings | None = None,
     deciding: Callable[[], AbstractContextManager[Callable[[], None]]] = lambda: nullcontext(lambda: None),
+    test: pd.DataFrame | None = None,
     progress: Progress | None = None,
 ) -> TrainingOutcome:
     """Evaluates and fits a model on the table, logs it to MLflow, and registers it as the challenger.
@@ -100,7 +102,8 @@ def train_and_register(
     equal table by equal code, nothing is done and the outcome says `reused`.
     `deciding` is entered when all is learned, and left when the version is registered: nobody else should decide on this
     device type meanwhile. What it yields is called before other programs can pull the model, and may raise to end it.
-    `progress` is told how far the training is. Raises `MissingColumns`, `TooFewMeasurements`, `RegistryUnreachable`, `MlflowMissing`.
+    `test` has the rows of the device type's test sets, which it is quoted on and learns nothing from. `progress` is told how
+    far the training is. Raises `TestRowsInTraining`, `MissingColumns`, `TooFewMeasurements`, `RegistryUnreachable`, `MlflowMissing`.
     """
     began = time.monotonic()
     settings = settings or ForestSettings()
@@ -110,7 +113,9 @@ def train_and_register(
         "device_type": device_type,
         "table_hash": facts.table_hash,
         "code_version": code_version,
-        "recipe": recipe_hash(code_version, settings),
+        "recipe": recipe_hash(
+            code_version, settings, tested_on=None if test is None or test.empty else table_hash(test)
+        ),
         "sources": ",".join(facts.sources),
         **({"campaign": campaign} if campaign is not None else {}),
     }
@@ -120,7 +125,7 @@ def train_and_register(
         return _outcome(facts, metrics, made_before, began, reused=True)
     with TemporaryDirectory(prefix="gemm-forest-") as made:
         folder = Path(made)
-        learned = learn(table, facts, settings, folder, progress)
+        learned = learn(table, facts, settings, folder, progress, test)
         with deciding() as check:
             decision = _decide(tracking_uri, device_type, learned.configured, folder)
             card = model_card(facts, table, learned, decision, code_version=code_version, campaign=campaign)
@@ -141,9 +146,9 @@ def train_and_register(
     return _outcome(facts, learned.metrics, registered, began, reused=False)
 
 
-def recipe_hash(code_version: str, settings: ForestSettings) -> str:
-    """Names everything but the table that decides a model: the code, its version, and the settings."""
-    digest = hashlib.sha256(json.dumps([code_version, asdict(settings)]).encode())
+def recipe_hash(code_version: str, settings: ForestSettings, *, tested_on: str | None = None) -> str:
+    """Names everything but the table that decides a model and its figures: the code, its version, the settings, the test set."""
+    digest = hashlib.sha256(json.dumps([code_version, asdict(settings), tested_on]).encode())
     folder, gpus = Path(trainer.__path__[0]), Path(farm.gpus.__file__).with_suffix(".yaml")
     reader = Path(farm.registry.held_out.__file__)
     for path in sorted([gpus, reader, *(path for pattern in _RECIPE_FILES for path in folder.glob(pattern))]):

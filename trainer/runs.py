@@ -11,6 +11,7 @@ from typing import Any
 
 from farm.registry import CHALLENGER, ERRORS, conditions, crown, model_name, verdict
 from farm.registry.details import FOLD_TAG
+from farm.registry.models import QUOTED_TAG, TEST_SET
 from trainer.evaluate import Metrics
 from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings
@@ -142,10 +143,11 @@ def _as_metrics(numbers: Mapping[str, float]) -> list[Any]:
 
 
 def _version_tags(facts: TableFacts, metrics: MetricsByFold) -> dict[str, str]:
-    """What a list of models shows: sizes, and each target's errors on shapes held out."""
+    """What a list of models shows: sizes, and each target's errors on the test set, or on shapes held out without one."""
+    quoted = TEST_SET if metrics.get(TEST_SET) else HEADLINE
     errors = {
         f"{target.rsplit('_', 1)[0]}_{name}": f"{found[name]:.6g}"
-        for target, found in metrics[HEADLINE].items()
+        for target, found in metrics[quoted].items()
         for name in ERRORS
     }
-    return {**{name: str(count) for name, count in facts.counts.items()}, **errors}
+    return {**{name: str(count) for name, count in facts.counts.items()}, **errors, QUOTED_TAG: quoted}

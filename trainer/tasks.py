@@ -80,7 +80,7 @@ def _attempt(started: Start, progress: Progress) -> TrainingOutcome | Decided | 
     """The outcome, `Decided` where a round was decided, or why there is neither. Raises `ErrandLost`, and `OperationalError` where the database is away."""
     # With the first training come scikit-learn, pandas and MLflow, 200 MB: a trainer that waits for work does without.
     from trainer.registry import train_and_register
-    from trainer.table import read_training_table
+    from trainer.table import read_test_table, read_training_table
 
     try:
         if started.lane_id is not None:
@@ -89,12 +89,14 @@ def _attempt(started: Start, progress: Progress) -> TrainingOutcome | Decided | 
             return Decided(decide(engine(), started))
         with engine().connect() as connection:
             rows = read_training_table(connection, started.device_type, any_source=started.any_source)
+            test = read_test_table(connection, started.device_type)
         return train_and_register(
             rows,
             started.device_type,
             tracking_uri=settings().tracking_uri,
             code_version=farm.__version__,
             deciding=lambda: _deciding(started),
+            test=test,
             progress=progress,
         )
     except (ErrandLost, OperationalError):

@@ -47,7 +47,8 @@ class ModelLine(Document):
     shapes: int | None
     sources: str | None
     table_hash: str | None
-    median_error_pct: float | None = Field(description="of the runtime, on shapes held out of training")
+    tested_on: str = Field(description="the rows that the errors are of")
+    median_error_pct: float | None = Field(description="of the runtime")
     mean_error_pct: float | None
     decision: str | None
     sound: bool | None
@@ -63,9 +64,8 @@ class AnsweringModel(Document):
     version: str
     device_type: str
     standing: str = Field(description="champion, challenger, or older version")
-    errors: dict[str, dict[str, float]] = Field(
-        description="target, name of the number: in percent, on shapes held out of training"
-    )
+    tested_on: str = Field(description="the rows that the errors are of")
+    errors: dict[str, dict[str, float]] = Field(description="target, name of the number: in percent")
     decision: str | None
     why_not_champion: str | None = Field(description="the test that it failed; none for a champion")
     to_get_a_champion: str | None = Field(description="what to do; none where the device type has a champion")
@@ -90,6 +90,7 @@ class AnsweringModel(Document):
             version=model.version,
             device_type=model.device_type,
             standing=model.standing,
+            tested_on=model.tested_on,
             errors=model.errors,
             decision=model.decision,
             why_not_champion=why,

@@ -55,6 +55,7 @@ def _list(context: typer.Context, as_json: JsonOption = False) -> None:
             m.rows,
             m.shapes,
             m.median_error_pct,
+            m.tested_on,
             f"{m.created_at:%Y-%m-%d %H:%M}",
             m.decision,
         )
@@ -70,7 +71,8 @@ _MODELS = Table(
     Column("aliases", folds=True),
     Column("rows", number=True, priority=3),
     Column("shapes", number=True, priority=4),
-    Column("median error % (unseen shapes)", number=True, priority=1),
+    Column("median error %", number=True, priority=1),
+    Column("tested on", folds=True, priority=2),
     Column("created", "(UTC)", priority=5),
     Column("decision: it …", folds=True, priority=2),
 )

@@ -66,7 +66,7 @@ def _about(model: AnsweringModel) -> Iterator[str]:
         if target in _TARGETS and {"median_error_pct", "p90_error_pct"} <= found.keys()
     )
     yield f"{named(model)}"
-    yield f"  error on held-out shapes: {errors or 'unknown'}"
+    yield f"  error on {model.tested_on}: {errors or 'unknown'}"
     if model.why_not_champion is not None:
         yield f"  not the champion: {model.why_not_champion}"
     if model.to_get_a_champion is not None:

@@ -27,6 +27,15 @@ OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
 ERRORS = {"median_error_pct": "median error %", "mean_error_pct": "mean %", "p90_error_pct": "90th percentile %"}
 """Of the numbers of a target those that people are shown, and what they are called."""
 
+TEST_SET = "test_set"
+"""The kind of evaluation that a version is quoted on where the farm has an independent test set of its device type."""
+
+QUOTED_TAG = "quoted"
+"""The tag of a version that says on which rows its errors are: `test_set`, or a kind of folds."""
+
+TESTED_ON = {TEST_SET: "an independent test set", "unseen_shapes": "held-out shapes of its training table"}
+"""What people are told of it."""
+
 CHAMPION = "champion"
 """The alias of the version that other programs pull."""
 
@@ -53,7 +62,9 @@ class ModelInfo:
     shapes: int | None
     sources: str | None
     table_hash: str | None
-    # Of the runtime, on shapes held out of training.
+    # The kind of evaluation that `errors` are of: a key of `TESTED_ON`.
+    quoted: str
+    # Of the runtime, on the rows that it is quoted on.
     median_error_pct: float | None
     mean_error_pct: float | None
     # Why it became the champion or did not, and whether it is worth anything: False where it leaked, or is no better than
@@ -63,8 +74,13 @@ class ModelInfo:
     # The test that decided, and the conditions of the rows that it learned from. None where the version has no such tag.
     verdict: Verdict | None
     conditions: Conditions | None
-    # Target -> number -> error in percent, on shapes held out of training.
+    # Target -> number -> error in percent, on the rows that it is quoted on.
     errors: dict[str, dict[str, float]]
+
+    @property
+    def tested_on(self) -> str:
+        """Which rows its errors are of, for people."""
+        return TESTED_ON.get(self.quoted, self.quoted.replace("_", " "))
 
     @property
     def standing(self) -> str:
@@ -239,6 +255,7 @@ def _info(version: Any, aliases: Sequence[str]) -> ModelInfo:
         shapes=whole("shapes"),
         sources=tags.get("sources"),
         table_hash=tags.get("table_hash"),
+        quoted=tags.get(QUOTED_TAG, "unseen_shapes"),
         median_error_pct=number("runtime_median_error_pct"),
         mean_error_pct=number("runtime_mean_error_pct"),
         decision=tags.get("decision"),
