@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Engine
 
-from farm.campaign import Campaign, Destination, PlannedJob, Search, plan
+from farm.campaign import Campaign, Destination, Plan, PlannedJob, Search, plan
 from farm.campaign.search import ALL_FAMILIES, FamilyDraw
 from farm.db import campaigns, learning
 from farm.db.trainings import Start
@@ -85,11 +85,12 @@ def decide(engine: Engine, started: Start) -> str | None:
     model = fast_model(started.device_type, table) if len(table) else None
     scores = {} if model is None else score(model, test)
     stop = why_stop(search, scores, round_.device_seconds, curve)
-    destination = plan(campaign, known, allow_missing=True).destinations.get(round_.pool.name)
+    planned = plan(campaign, known, allow_missing=True)
+    destination = planned.destinations.get(round_.pool.name)
     jobs: list[PlannedJob] = []
     at_random = 0
     if stop is None and isinstance(destination, Destination):
-        jobs, at_random = next_round(campaign, destination, table, model, round_.number + 1)
+        jobs, at_random = next_round(planned, destination, table, model, round_.number + 1)
         if not jobs:
             stop = "the domain has no further problem that can be measured"
     problems = len({job.configuration.problem for job in jobs})
@@ -184,21 +185,21 @@ def expected_later(search: Search, device_seconds: float, *, measured: int, comi
 
 
 def next_round(
-    campaign: Campaign, destination: Destination, table: pd.DataFrame, model: Any, number: int
+    planned: Plan, destination: Destination, table: pd.DataFrame, model: Any, number: int
 ) -> tuple[list[PlannedJob], int]:
     """The jobs of round `number`, and how many of its problems were drawn at random."""
-    search = campaign.search
+    search = planned.campaign.search
     assert search is not None
     assert search.problems is not None
     assert search.kernels is not None
     measured = set(zip(*(table[name] for name in ("m", "n", "k", "ab", "layout")), strict=True))
-    wanted = search.problems
+    wanted, test = search.problems, planned.test_set()
     options: dict[Problem, dict[Configuration, PlannedJob]] = {}
-    for problem in campaign.random_problems(OVERDRAW * wanted, stream=1 + number):
+    for problem in planned.random_problems(OVERDRAW * wanted, stream=number):
         s = problem.shape
-        if problem in campaign.test_set or (s.m, s.n, s.k, str(problem.types.ab), str(problem.layout)) in measured:
+        if problem in test or (s.m, s.n, s.k, str(problem.types.ab), str(problem.layout)) in measured:
             continue
-        jobs = (destination.job(configuration) for configuration in campaign.kernels_for(problem))
+        jobs = (destination.job(configuration) for configuration in planned.campaign.kernels_for(problem))
         valid = {job.configuration: job for job in jobs if job is not None and job.invalid_reason is None}
         if valid:
             options[problem] = valid

@@ -207,16 +207,12 @@ class Campaign:
         )
         yield from islice(filling, self.requested_problems)
 
-    def _random_problems(
-        self, count: int, runs: Callable[[Problem], bool], *, stream: int = 0
-    ) -> Iterator[Problem]:
+    def _random_problems(self, count: int, runs: Callable[[Problem], bool], *, stream: int = 0) -> Iterator[Problem]:
         """So many independent problems of its domain that constraints keep and of which `runs` is true."""
         seed = (0 if self.search is None else self.search.seed) + stream * _STREAM
         yield from islice(draw(self.drawn, random_points, seed=seed, keeps=self._keeps(), runs=runs), count)
 
-    def random_problems(
-        self, count: int, runs: Callable[[Configuration], bool], *, stream: int
-    ) -> Iterator[Problem]:
+    def random_problems(self, count: int, runs: Callable[[Configuration], bool], *, stream: int) -> Iterator[Problem]:
         """So many independent problems of its domain that have a kernel of which `runs` is true; each `stream` draws others."""
         return self._random_problems(count, self._any_kernel(runs), stream=_TEST_STREAM + stream)
 

@@ -168,6 +168,14 @@ class Plan:
         """Every configuration of the campaign. Problems that are drawn from a domain run on a device of the targets."""
         return self.campaign.configurations(self._runs)
 
+    def test_set(self) -> frozenset[Problem]:
+        """Of the strategy learn: the problems of its test set; none otherwise."""
+        return self.campaign.test_set(self._runs)
+
+    def random_problems(self, count: int, *, stream: int) -> Iterator[Problem]:
+        """So many independent problems of the campaign's domain that run on a device of the targets."""
+        return self.campaign.random_problems(count, self._runs, stream=stream)
+
     def _runs(self, configuration: Configuration) -> bool:
         return any(job.invalid_reason is None for job in self.grid([configuration]))
 
@@ -178,11 +186,12 @@ class Plan:
         jobs too, invalid as they are. Where the first round is the last as well, the baseline of each problem is in it.
         """
         search = self.campaign.search
+        test = self.test_set()
         some = False
         for job in self.grid(configurations) if search is None else self._searched(configurations, search):
             some = True
             if search is not None and search.strategy is Strategy.LEARN:
-                yield replace(job, round=0 if job.configuration.problem in self.campaign.test_set else 1)
+                yield replace(job, round=0 if job.configuration.problem in test else 1)
             else:
                 yield job
         if not some:

@@ -460,11 +460,11 @@ def test_a_domain_that_makes_no_sense_is_refused_with_its_line(tmp_path: Path, d
         ),
         (
             "search: {strategy: halving, problems: 5}",
-            "4: search.strategy: halving does not draw problems from a domain; use random, or list the problems",
+            "4: search.strategy: halving does not draw problems from a domain; use learn or random, or list the problems",
         ),
         (
             "search: {strategy: grid}",
-            "4: search.strategy: grid does not draw problems from a domain; use random, or list the problems",
+            "4: search.strategy: grid does not draw problems from a domain; use learn or random, or list the problems",
         ),
         ("search: {strategy: random, problems: 5, kernel: 3}", "4: search.kernel: there is no such field here; did you mean kernels?"),
         (

@@ -312,16 +312,16 @@ def test_equal_searches_are_one_campaign_and_without_a_search_it_is_the_one_it_w
         ("", "5: search: it has no value; write for example {strategy: halving}, or remove the field"),
         (
             "halving",
-            "5: search: 'halving' is not a mapping; its fields are strategy, problems, kernels, keep, finalists, seed",
+            "5: search: 'halving' is not a mapping; its fields are strategy, problems, kernels, keep, finalists, seed, test_problems, random_share, budget_seconds, target",
         ),
         (
             "{strategy: best}",
-            "5: search.strategy: 'best' is not known here; write grid or random or halving "
-            "(all kernels, some at random, or many briefly and the best closely)",
+            "5: search.strategy: 'best' is not known here; write grid or random or halving or learn "
+            "(all kernels, some at random, many briefly and the best closely, or what teaches a model most)",
         ),
         (
             "{strategy: grid, kernels: 3}",
-            "5: search.kernels: grid does not read it; remove it, or use random or halving",
+            "5: search.kernels: grid does not read it; remove it, or use random or halving or learn",
         ),
         ("{strategy: random, keep: 0.25}", "5: search.keep: random does not read it; remove it, or use halving"),
         (
