@@ -201,7 +201,9 @@ def _check_search(file: Located) -> None:
 
     draws = any(isinstance(block, dict) and "domain" in block for _, block in _items(file.data.get("problems")))
     if draws and strategy not in (Strategy.RANDOM, Strategy.LEARN):
-        refuse("strategy", f"{strategy} does not draw problems from a domain; use learn or random, or list the problems")
+        refuse(
+            "strategy", f"{strategy} does not draw problems from a domain; use learn or random, or list the problems"
+        )
         return
     for name in [name for name in search if strategy not in FIELDS_OF.get(name, known)]:
         refuse(name, f"{strategy} does not read it; remove it, or use {' or '.join(FIELDS_OF[name])}")

@@ -51,7 +51,9 @@ class Search(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    strategy: Strategy = Field(description="all kernels, some at random, many briefly and the best closely, or what teaches a model most")
+    strategy: Strategy = Field(
+        description="all kernels, some at random, many briefly and the best closely, or what teaches a model most"
+    )
     problems: int | None = Field(
         default=None, ge=1, le=10_000_000, description="problems drawn from the domain of a campaign that has one"
     )
