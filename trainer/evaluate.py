@@ -13,7 +13,6 @@ from trainer.calibration import bounds, calibrate, out_of_fold_bounds
 from trainer.folds import FOLD_KINDS, HEADLINE, Rows, Split
 from trainer.forest import ForestSettings, fit
 from trainer.model.columns import OUTPUTS
-from trainer.model.features import see
 from trainer.model.predictor import Interval, Predictor
 from trainer.progress import Progress
 
@@ -78,7 +77,7 @@ def out_of_fold(
         held.fold[held_out] = number
         if len(where):
             completed = model.vocabulary.complete(configured.iloc[where])
-            outputs, spreads = model.outputs(completed, see(completed, model.vocabulary, model.card))
+            outputs, spreads = model.outputs(completed, model.see(completed))
             held.predicted.iloc[where] = np.column_stack([outputs[name] for name in OUTPUTS])
             held.spreads.iloc[where] = np.column_stack([spreads[name] for name in OUTPUTS])
     return held

@@ -15,6 +15,7 @@ from trainer.model.features import see
 from trainer.model.predictor import POWER, RUNTIME, SLOWDOWN, Interval, Predictor
 from trainer.model.trees import Trees
 from trainer.table import vocabulary_of
+from trainer.timing import fit_timing
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -59,10 +60,10 @@ def fit(
     vocabulary = vocabulary_of(configured)
     rows = vocabulary.complete(configured)
     card = card_of(device_type, configured, rows)
-    seen = see(rows, vocabulary, card)
+    runtime_ms, power_w, energy_mj = configured[["runtime_ms", "power_w", "energy_mj"]].to_numpy("float64").T
+    seen = see(rows, vocabulary, card, lambda loops, card: fit_timing(loops, runtime_ms, card, settings.seed))
     names = seen.varying() or list(seen.plain)[:1]
     x = seen.matrix(names)
-    runtime_ms, power_w, energy_mj = configured[["runtime_ms", "power_w", "energy_mj"]].to_numpy("float64").T
     learned = {
         RUNTIME: np.log(runtime_ms / seen.reference_ms),
         POWER: np.log(power_w),
@@ -76,7 +77,7 @@ def fit(
     }
     importance = dict(zip(names, grown[(RUNTIME,)].importance, strict=True))
     forests = {targets: each.trees for targets, each in grown.items()}
-    return Predictor(card, vocabulary, tuple(names), forests, intervals or {}, importance)
+    return Predictor(card, vocabulary, tuple(names), forests, intervals or {}, importance, seen.timing)
 
 
 @dataclass(frozen=True)

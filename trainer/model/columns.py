@@ -201,6 +201,11 @@ class Vocabulary:
         said = {code: ", ".join(name for bit, name in enumerate(columns) if code >> bit & 1) for code in set(codes)}
         return [said[code] for code in codes]
 
+    def kernels(self, rows: Configurations) -> Array:
+        """A number for the kernel of each row, uint64: its family and all its parameters."""
+        family = rows.texts["family"].position(tuple(self.families))
+        return _keys(family, stacked([rows[name] for name in self.trained], len(rows)))
+
     @cached_property
     def trained(self) -> tuple[str, ...]:
         """The parameters of the families that were trained."""

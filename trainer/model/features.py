@@ -6,7 +6,7 @@ feature that a family does not have is 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,14 +14,16 @@ import numpy as np
 
 from .card import Card
 from .columns import EXTENTS, Array, Configurations, Floats, Text, Vocabulary, stacked
-from .physics import LIBRARY_TILES, Library, Tiling, Work, reference_ms
-
-_WIDEST_ALIGNMENT = 8
-"""Alignment is counted to 2^8 elements: wider than any vector load or tile edge that a kernel can profit from."""
+from .physics import LIBRARY_TILES, Library, Tiling, Work, alignments, reference_ms
+from .timing import Loops, Timing, time_ms
 
 _MANY_WAVES = 64.0
 
 _EFFICIENCIES = tuple(f"efficiency_{rows}x{columns}" for rows, columns in LIBRARY_TILES)
+
+
+Fitting = Callable[[Loops, Card], Timing]
+"""Makes the constants of rows that are learned from."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Seen:
     plain: Mapping[str, Floats]
     reference_ms: Floats
     flops: Floats
+    timing: Timing
 
     def features(self, names: Sequence[str]) -> Floats:
         """[features, rows], NaN where a family has none."""
@@ -59,21 +62,27 @@ def _logarithms(names: tuple[str, ...]) -> Array:
     return np.array([[name.startswith("log2_")] for name in names])
 
 
-def see(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Seen:
-    """The features of completed rows on that card."""
+def see(rows: Configurations, vocabulary: Vocabulary, card: Card, timing: Timing | Fitting | None = None) -> Seen:
+    """The features of completed rows on that card, with the fitted times of its kernels, or what fits these; without, the roofline stands."""
     with np.errstate(divide="ignore", invalid="ignore"):
         work = Work.of(rows, card)
         library, tiling = Library.of(rows, work, card), Tiling.of(rows, work, card)
+        loops = Loops.of(rows, vocabulary, work, tiling, card)
+        fitted = timing(loops, card) if callable(timing) else timing or Timing.none()
+        logs, known = fitted.constants(loops)
+        timed = time_ms(logs, loops, card)
         plain = {
             **_sizes(rows, work, card),
             **_alignments(rows),
             **_library(rows, work, library, card),
             **_tiling(rows, work, tiling, card),
+            **_timing(timed, known, work, loops),
             **_kinds(rows, vocabulary),
             **{name: rows[name] for name in vocabulary.trained},
             "log2_flops_per_thread": work.flops / rows.parameter("threads"),
         }
-        return Seen(plain, reference_ms(work, library, tiling, card), work.flops)
+        reference = np.where(known, timed["time"], reference_ms(work, library, tiling, card))
+        return Seen(plain, reference, work.flops, fitted)
 
 
 def _sizes(rows: Configurations, work: Work, card: Card) -> dict[str, Floats]:
@@ -98,9 +107,20 @@ def _sizes(rows: Configurations, work: Work, card: Card) -> dict[str, Floats]:
 
 
 def _alignments(rows: Configurations) -> dict[str, Floats]:
-    """log2 of the largest power of two that divides each extent, at most `_WIDEST_ALIGNMENT`."""
-    whole = stacked([rows[name] for name in EXTENTS], len(rows)).astype("int64") | (1 << _WIDEST_ALIGNMENT)
-    return dict(zip(("align_m", "align_n", "align_k"), np.log2(whole & -whole), strict=True))
+    return dict(zip(("align_a", "align_b", "align_c"), np.log2(alignments(rows)), strict=True))
+
+
+def _timing(timed: Mapping[str, Floats], known: Array, work: Work, loops: Loops) -> dict[str, Floats]:
+    """The fitted formula's time, what share of it each part has, and how they compare; NaN where it knows nothing."""
+    time = np.where(known, timed["time"], np.nan)
+    return {
+        "log2_timed": time,
+        **{f"log2_timed_{name}": timed[name] / time for name in ("computing", "latency", "issue", "memory", "l2")},
+        "log2_timed_bound": timed["latency"] / np.where(known, timed["issue"], np.nan),
+        "log2_timed_flops": work.compute_ms / time,
+        "log2_timed_bytes": work.memory_ms / time,
+        "log2_reuse": loops["strips"] / loops["bytes"],
+    }
 
 
 def _library(rows: Configurations, work: Work, library: Library, card: Card) -> dict[str, Floats]:

@@ -44,6 +44,14 @@ _BLOCK_BYTES = 1024
 
 _FEWEST_REGISTERS, _MOST_REGISTERS = 24, 255
 
+_SIMT_REGISTERS, _TENSOR_REGISTERS = (66.0, 1.2), (64.0, 1.3)
+"""Registers of a thread of CUTLASS 2.x, beside those for each output: rough fits to what nvcc 13.0 gave 41 kernels."""
+_COPYING_REGISTERS = 40.0
+"""More of them where tiles go through registers on their way to shared memory, as tensor kernels of two stages have it."""
+
+_WIDEST_ALIGNMENT = 256
+"""Wider than any vector load or tile edge that a kernel can profit from."""
+
 
 def flops_of(rows: Configurations) -> Floats:
     """2·m·n·k operations of each row."""
@@ -55,6 +63,20 @@ def compulsory_bytes(rows: Configurations) -> Floats:
     m, n, k = rows["m"], rows["n"], rows["k"]
     inputs, outputs = (m * k + k * n) * rows["ab_bytes"], m * n * rows["cd_bytes"]
     return inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0)
+
+
+def alignments(rows: Configurations) -> Floats:
+    """The largest power of two, at most `_WIDEST_ALIGNMENT`, that divides the leading dimension of A, B and C: [3, rows].
+
+    A leading dimension is how far rows (or columns, of a transposed operand) lie apart in memory, in elements: it decides how
+    wide loads can be, which m alone does not unless A is transposed.
+    """
+    layout = rows.texts["layout"]
+    m, n, k = rows["m"], rows["n"], rows["k"]
+    a = np.where(layout.map(lambda text: text[0] == "t") > 0, m, k)
+    b = np.where(layout.map(lambda text: text[1] == "t") > 0, k, n)
+    whole = stacked([a, b, n], len(rows)).astype("int64") | _WIDEST_ALIGNMENT
+    return (whole & -whole).astype("float64")
 
 
 @dataclass(frozen=True)
@@ -138,7 +160,12 @@ class Tiling:
         )
         outputs = rows * columns / threads
         # Accumulators, two strips of operands, and addresses; allocated eight at a time.
-        wanted = np.ceil((outputs + 4 * np.sqrt(outputs) + _FEWEST_REGISTERS) / 8) * 8
+        wanted = outputs + 4 * np.sqrt(outputs) + _FEWEST_REGISTERS
+        simt = given["ab_bytes"] >= 4
+        fixed, each = np.where(simt, np.array(_SIMT_REGISTERS)[:, None], np.array(_TENSOR_REGISTERS)[:, None])
+        copying = np.where(~simt & (stages == 2), _COPYING_REGISTERS, 0.0)
+        wanted = np.where(np.isnan(warp_rows), wanted, fixed + each * outputs + copying)
+        wanted = np.ceil(wanted / 8) * 8
         registers = np.minimum(wanted, _MOST_REGISTERS)
         lanes = 32 * np.ceil(threads / 32)
         held = np.minimum(card.threads / lanes, card.registers / (lanes * registers))

@@ -14,6 +14,7 @@ import numpy as np
 from .card import Card
 from .columns import OUTPUTS, Configurations, Floats, Vocabulary, is_table, stacked
 from .features import Seen, see
+from .timing import Timing
 from .trees import Grove, Trees
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 INTERFACE = 1
 """Of `Predictor.load`, `Predictor.predicted` and `Vocabulary.raw_columns`, for programs that ask a model without MLflow."""
 
-FORMAT = 3
+FORMAT = 4
 """Of `model.json` and the arrays beside it."""
 
 RUNTIME = "runtime"
@@ -85,6 +86,7 @@ class Predictor:
     intervals: Mapping[str, Interval]
     # Share of each feature in what the runtime's trees tell apart (the decrease of the squared error).
     importance: Mapping[str, float]
+    timing: Timing
 
     @property
     def device_type(self) -> str:
@@ -115,7 +117,7 @@ class Predictor:
         return {**found, OUTSIDE: [said for part in parts for said in part[OUTSIDE]]}
 
     def _predicted(self, rows: Configurations, claim: float) -> dict[str, Any]:
-        seen = see(rows, self.vocabulary, self.card)
+        seen = self.see(rows)
         found, spreads = self.outputs(rows, seen)
         halves = [
             self.intervals[output].half_width(spread, claim) if output in self.intervals else np.full(len(rows), np.nan)
@@ -125,6 +127,10 @@ class Predictor:
         bounds = outputs[:, None] * np.exp(half[:, None] * _BELOW_AND_ABOVE)
         found |= zip(BOUNDS, bounds.reshape(len(BOUNDS), -1), strict=True)
         return {**found, OUTSIDE: self.vocabulary.outside(rows, seen.flops)}
+
+    def see(self, rows: Configurations) -> Seen:
+        """The features of completed rows, and their reference times."""
+        return see(rows, self.vocabulary, self.card, self.timing)
 
     def outputs(self, rows: Configurations, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """`OUTPUTS` of each row, and how far the logarithms of each spread over the trees.
@@ -171,7 +177,7 @@ class Predictor:
         return found
 
     def save(self, folder: Path) -> None:
-        """Writes `model.json` and one `.npz` for each forest."""
+        """Writes `model.json`, the constants of kernels' times, and one `.npz` for each forest."""
         folder.mkdir(parents=True, exist_ok=True)
         description: dict[str, Any] = {
             "format": FORMAT,
@@ -187,6 +193,7 @@ class Predictor:
         }
         # Not sorted: kernels have the order of their family's parameters.
         (folder / "model.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
+        self.timing.save(folder / _TIMING)
         for targets, trees in self.forests.items():
             trees.save(folder / _file_of(targets))
 
@@ -202,7 +209,11 @@ class Predictor:
             {tuple(targets): Trees.load(folder / _file_of(targets)) for targets in description["forests"]},
             {output: Interval(**interval) for output, interval in description["intervals"].items()},
             description["importance"],
+            Timing.load(folder / _TIMING),
         )
+
+
+_TIMING = "timing.npz"
 
 
 def _file_of(targets: tuple[str, ...] | list[str]) -> str:

@@ -1,0 +1,212 @@
+"""A kernel's time from its blocks, the loops of each, and what these read: a formula whose constants are fitted.
+
+A roofline says how fast a card can be, not a kernel. Here each kernel has constants of its own: what a step of its loop costs
+while the card is idle (latency) and while it is full (issue), what a block costs beside its steps, and what shares of the
+bandwidths it reaches. They are learned in logarithms as sums over `levels`, so that a kernel of which few rows are known
+borrows from its family, and one in another layout or alignment from the same kernel. A forest learns what the formula misses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .card import Card
+from .columns import Array, Configurations, Floats, Vocabulary
+from .physics import Tiling, Work, alignments
+
+CONSTANTS: Mapping[str, float] = {
+    # ms of a step of k of a block: always, and where all that it reads comes from memory.
+    "step_ms": 5e-4,
+    "miss_ms": 3e-4,
+    # The time of a full multiprocessor's step over that at the peak.
+    "issue": 1.3,
+    # ms of a block beside its steps, and of a launch.
+    "block_ms": 1e-3,
+    "launch_ms": 2e-3,
+    # Time over that at the bandwidth of memory, and at the L2's (`_L2_OVER_MEMORY`).
+    "memory": 1.1,
+    "l2": 1.5,
+    # How even the last wave is: large where blocks drift apart, and no wave ends as a whole.
+    "drift": 1.0,
+    # Adding up slices, over what their traffic takes; and, of one tile, for each block that shares it.
+    "adding": 1.0,
+    "sharing": 1.0,
+    # ns of a load instruction of A and of B, of which an operand that is badly aligned needs more.
+    "load_a": 1e-3,
+    "load_b": 1e-3,
+    # Of the norm that joins computing, L2 and memory: infinite where they overlap wholly, 1 where one follows another.
+    "overlap": 3.0,
+}
+"""The constants of the formula with what is supposed of them before anything is measured."""
+
+_START: Floats = np.log(np.array(list(CONSTANTS.values())))[:, None]
+
+LEVELS = ("base", "kernel", "layout", "types", "kernel in layout", "a", "b", "c")
+"""What a constant is a sum over; a, b and c are the alignments of the leading dimensions."""
+
+_L2_OVER_MEMORY = 2.0
+_SHARPNESS = 4
+_LOAD_BYTES = 16
+"""The most that a thread loads at once."""
+
+_FEWEST_STEPS = 8
+"""Steps of k that stream-k gives to a block at the least (CUTLASS 4.2, PersistentTileSchedulerSm90StreamKParams)."""
+_ADDING_MS = 1e-3
+
+
+@dataclass(frozen=True)
+class Loops:
+    """What the formula needs of a row; each is [rows]."""
+
+    columns: Mapping[str, Floats]
+    # [levels, rows]: names of the levels of each row, as numbers.
+    keys: Array
+    usable: Array  # where a kernel's tiles are known
+
+    def __getitem__(self, name: str) -> Floats:
+        return self.columns[name]
+
+    def part(self, rows: Array) -> Loops:
+        return Loops(
+            {name: values[rows] for name, values in self.columns.items()}, self.keys[:, rows], self.usable[rows]
+        )
+
+    @classmethod
+    def of(cls, rows: Configurations, vocabulary: Vocabulary, work: Work, tiling: Tiling, card: Card) -> Loops:
+        m, n, k, ab = (rows[name] for name in ("m", "n", "k", "ab_bytes"))
+        tile_m, tile_n, depth, slices = tiling.rows, tiling.columns, tiling.depth, tiling.slices
+        cluster_m, cluster_n, stream = (
+            np.nan_to_num(rows.parameter(name), nan=usual)
+            for name, usual in (("cluster_m", 1.0), ("cluster_n", 1.0), ("stream_k", 0.0))
+        )
+        # Clusters are launched whole.
+        grid_m = np.ceil(np.ceil(m / tile_m) / cluster_m) * cluster_m
+        grid_n = np.ceil(np.ceil(n / tile_n) / cluster_n) * cluster_n
+        a, b, c = alignments(rows)
+        loads = (np.minimum(align, _LOAD_BYTES / ab) for align in (a, b))
+        columns = {
+            "blocks": grid_m * grid_n * slices,
+            "steps": np.ceil(k / slices / depth),
+            "resident": tiling.resident,
+            "bytes": work.bytes,
+            # What tiles read of the L2: A once for each column of tiles, and B for each row of them.
+            "strips": np.maximum((grid_n / cluster_n * m + grid_m / cluster_m * n) * k * ab, 1.0),
+            "step_ms": 2.0 * tile_m * tile_n * depth * card.multiprocessors / work.peak,
+            **{name: tile * depth / at_once for name, tile, at_once in zip("ab", (tile_m, tile_n), loads, strict=True)},
+            "sliced": (slices > 1) * (_ADDING_MS + m * n * 4.0 * slices / card.bytes_per_ms),
+            "summed": _ADDING_MS + m * n * 8.0 / card.bytes_per_ms,
+            "area": tile_m * tile_n / 128**2,
+            "stream": stream,
+        }
+        return cls(columns, _keys(rows, vocabulary, a, b, c), np.isfinite(tiling.blocks))
+
+
+def _keys(rows: Configurations, vocabulary: Vocabulary, a: Floats, b: Floats, c: Floats) -> Array:
+    """The levels of each row as numbers, [levels, rows]; different levels have different ones, for all that matters."""
+    layouts = rows.texts["layout"].map(lambda text: 1.0 + (text[0] == "t") + 2 * (text[1] == "t")).astype("uint64")
+    types = rows.texts["ab"].position(tuple(vocabulary.usual_output)).astype("uint64")
+    kernels = vocabulary.kernels(rows)
+    nothing = np.zeros(len(rows), "uint64")
+    # A base for each family and width of elements: SIMT and tensor cores have little in common.
+    family = rows.texts["family"].position(tuple(vocabulary.families)).astype("uint64")
+    base = family * np.uint64(64) + rows["ab_bytes"].astype("uint64")
+    wide = [np.minimum(each, _LOAD_BYTES).astype("uint64") for each in (a, b, c)]
+    values = np.array([nothing, kernels, layouts, types, kernels + (layouts << np.uint64(56)), *wide])
+    which = np.arange(len(LEVELS), dtype="uint64")[:, None]
+    mixed: Array = (values * np.uint64(0x9E3779B97F4A7C15) + base) * np.uint64(0xD6E8FEB86659FD93)
+    found: Array = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(16) + which
+    return found
+
+
+def time_ms(logs: Floats, loops: Loops, card: Card) -> dict[str, Floats]:
+    """The formula's time as `time`, and parts of it: `logs` [constants, rows] are logarithms of the constants.
+
+    `computing` is of the blocks, in rounds of as many as the card holds; `latency` and `issue` what its steps would take if
+    only the one or the other counted; `memory` and `l2` the traffic's.
+    """
+    of = dict(zip(CONSTANTS, np.exp(logs), strict=True))
+    blocks, steps, resident, count = loops["blocks"], loops["steps"], loops["resident"], float(card.multiprocessors)
+    issue = loops["step_ms"] * of["issue"] + 1e-6 * (loops["a"] * of["load_a"] + loops["b"] * of["load_b"])
+    latency = of["step_ms"] + of["miss_ms"] * np.minimum(1.0, loops["bytes"] / loops["strips"])
+
+    def round_ms(held: Floats) -> Floats:
+        """Of so many blocks on each multiprocessor at a time."""
+        both = (latency**_SHARPNESS + (held * issue) ** _SHARPNESS) ** (1 / _SHARPNESS)
+        found: Floats = of["block_ms"] + steps * both
+        return found
+
+    rounds, full = blocks / (count * resident), round_ms(resident)
+    whole = np.floor(rounds)
+    last = np.ceil((blocks - whole * count * resident) / count)
+    even = whole * full + np.where(last > 0, round_ms(np.maximum(last, 1.0)), 0.0)
+    computing = np.where(whole > 0, (even + of["drift"] * rounds * full) / (1 + of["drift"]), even)
+    added = of["adding"] * loops["sliced"]
+    if loops["stream"].any():
+        # Where the last wave is less than half full, its tiles and those of the wave before are shared by all blocks.
+        waves = np.floor(blocks / count)
+        tail, before = blocks - waves * count, np.maximum(waves - 1, 0.0)
+        shared = blocks - before * count
+        units = np.clip(np.floor(shared * steps / _FEWEST_STEPS), 1.0, count)
+        each = (full - of["block_ms"]) / np.maximum(steps, 1.0) * np.ceil(shared * steps / units)
+        streamed = before * full + of["block_ms"] + each
+        streamed = (
+            streamed + 1e-3 * of["sharing"] * np.maximum(units / np.maximum(shared, 1.0) - 1, 0.0) * loops["area"]
+        )
+        streams = (loops["stream"] > 0) & (tail > 0) & (2 * tail < count) & (steps > _FEWEST_STEPS)
+        computing = np.where(streams, streamed, computing)
+        added = added + np.where(streams, of["adding"] * loops["summed"], 0.0)
+    memory = loops["bytes"] * of["memory"] / card.bytes_per_ms
+    l2 = loops["strips"] * of["l2"] / (_L2_OVER_MEMORY * card.bytes_per_ms)
+    norm = of["overlap"]
+    longest = np.maximum(np.maximum(computing, memory), l2)
+    joined = longest * ((computing / longest) ** norm + (memory / longest) ** norm + (l2 / longest) ** norm) ** (
+        1 / norm
+    )
+    return {
+        "time": joined + of["launch_ms"] + added,
+        "computing": computing,
+        "latency": steps * latency * np.maximum(rounds, 1.0),
+        "issue": steps * issue * np.maximum(blocks / count, 1.0),
+        "memory": memory,
+        "l2": l2,
+    }
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Fitted constants: `logs` [levels of all rows, constants] of each key, which are sorted."""
+
+    keys: Array
+    logs: Floats
+
+    @classmethod
+    def none(cls) -> Timing:
+        """Nothing is known: the roofline stands."""
+        return cls(np.zeros(0, "uint64"), np.zeros((0, len(CONSTANTS))))
+
+    def constants(self, loops: Loops) -> tuple[Floats, Array]:
+        """Logarithms of the constants of each row [constants, rows], and of which rows the base is known."""
+        if not len(self.keys):
+            return start(loops.keys.shape[1]), np.zeros(loops.keys.shape[1], bool)
+        place = self.keys.searchsorted(loops.keys)
+        known = self.keys.take(place, mode="clip") == loops.keys
+        logs = self.logs.take(place, axis=0, mode="clip")
+        found: Floats = _START + np.add.reduce(logs * known[..., None], axis=0).T
+        return found, known[0] & loops.usable
+
+    def save(self, path: Path) -> None:
+        np.savez_compressed(path, keys=self.keys, logs=self.logs)
+
+    @classmethod
+    def load(cls, path: Path) -> Timing:
+        with np.load(path, allow_pickle=False) as stored:
+            return cls(stored["keys"], stored["logs"])
+
+
+def start(rows: int) -> Floats:
+    """What is supposed of the constants, [constants, rows], in logarithms."""
+    return np.repeat(_START, rows, axis=1)

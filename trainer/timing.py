@@ -1,0 +1,116 @@
+"""Fitting the constants of `trainer.model.timing`: regularised least squares on logarithms of times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse import csr_matrix, hstack
+
+from trainer.model.card import Card
+from trainer.model.columns import Array, Floats
+from trainer.model.timing import CONSTANTS, LEVELS, Loops, Timing, start, time_ms
+
+FEWEST = 30
+"""Rows of a family and width of elements below which the roofline stands."""
+
+_MOST = 4000
+"""Rows that the constants of one family and width are fitted on: more hardly change them."""
+
+_STEPS = 14
+_NOISE = 0.05
+"""Residuals of the formula, about; those above three times as much count linearly (Huber, Ann. Math. Stat. 35, 1964)."""
+
+_PRIOR = {"base": 0.3, "kernel": 12.0, "layout": 12.0, "kernel in layout": 96.0}
+_USUAL_PRIOR = 24.0
+"""One over the variance of a level's part of a constant, before anything is measured: for all levels not named above."""
+
+_OF_LAYOUTS = ("step_ms", "issue", "block_ms", "l2")
+"""The constants that a kernel may have others of in each layout."""
+
+_NUDGE = 1e-3
+
+_LONGEST_STEP = 1.0
+"""Of a constant's logarithm: the formula is far from linear beyond."""
+
+
+def fit_timing(loops: Loops, runtime_ms: Floats, card: Card, seed: int = 0) -> Timing:
+    """The constants of each family and width of elements that has enough rows; none on a CPU."""
+    keys: list[Array] = []
+    logs: list[Floats] = []
+    if card.multiprocessors > 1:
+        draw = np.random.default_rng(seed)
+        for base in np.unique(loops.keys[0, loops.usable]):
+            rows = np.flatnonzero((loops.keys[0] == base) & loops.usable)
+            if len(rows) < FEWEST:
+                continue
+            if len(rows) > _MOST:
+                rows = np.sort(draw.choice(rows, _MOST, replace=False))
+            found, fitted = _fit(loops.part(rows), np.log(runtime_ms[rows]), card)
+            keys.append(found)
+            logs.append(fitted)
+    if not keys:
+        return Timing.none()
+    every = np.concatenate(keys)
+    order = np.argsort(every)
+    return Timing(every[order], np.concatenate(logs)[order])
+
+
+def _fit(loops: Loops, y: Floats, card: Card) -> tuple[Array, Floats]:
+    """Keys, and logarithms of the constants [keys, constants]: Levenberg-Marquardt with Huber's weights."""
+    keys, place = np.unique(loops.keys, return_inverse=True)
+    place = place.reshape(loops.keys.shape)
+    count, rows = len(CONSTANTS), len(y)
+    kind = np.zeros(len(keys), "intp")
+    for level in range(len(LEVELS)):
+        kind[place[level]] = level
+    ones = np.ones(place.size)
+    levels = csr_matrix((ones, (np.tile(np.arange(rows), len(LEVELS)), place.ravel())), (rows, len(keys)))
+    prior = np.array([_PRIOR.get(name, _USUAL_PRIOR) for name in LEVELS])[kind]
+    may = np.array([[True] * len(keys), kind != LEVELS.index("kernel in layout")])
+    free = np.concatenate([may[0 if name in _OF_LAYOUTS else 1] for name in CONSTANTS])
+    priors = np.tile(prior, count)[free]
+    begin = start(rows)
+    w = np.zeros(count * len(keys))
+
+    def constants(w: Floats) -> Floats:
+        found: Floats = begin + (levels @ w.reshape(count, -1).T).T
+        return found
+
+    def predicted(logs: Floats) -> Floats:
+        found: Floats = np.log(time_ms(logs, loops, card)["time"])
+        return found
+
+    def loss(w: Floats) -> float:
+        off = np.abs(y - predicted(constants(w))) / _NOISE
+        return float(np.where(off < 3, off**2 / 2, 3 * off - 4.5).sum() + 0.5 * (priors * w[free] ** 2).sum())
+
+    best, damping = loss(w), 1.0
+    for _ in range(_STEPS):
+        logs = constants(w)
+        now = predicted(logs)
+        slopes = []
+        for constant in range(count):
+            nudged = logs.copy()
+            nudged[constant] += _NUDGE
+            slopes.append(levels.multiply(((predicted(nudged) - now) / _NUDGE)[:, None]))
+        jacobian: Any = hstack(slopes).tocsr()[:, np.flatnonzero(free)]
+        off = y - now
+        weight = 1 / np.maximum(np.abs(off) / (3 * _NOISE), 1.0) / _NOISE**2
+        curvature = (jacobian.T @ jacobian.multiply(weight[:, None])).toarray()
+        downhill = jacobian.T @ (weight * off) - priors * w[free]
+        diagonal = curvature.diagonal().copy()
+        before = best
+        for _ in range(8):
+            damped = curvature + np.diag(priors + damping * (0.05 * diagonal + 1.0))
+            step = cho_solve(cho_factor(damped, check_finite=False), downhill)
+            tried = w.copy()
+            tried[free] += step * min(1.0, _LONGEST_STEP / float(np.abs(step).max()))
+            if (reached := loss(tried)) < best:
+                w, best, damping = tried, reached, max(damping / 5, 1e-4)
+                break
+            damping *= 4
+        if before - best < 1e-3 * before:
+            break
+    return keys, w.reshape(count, -1).T
