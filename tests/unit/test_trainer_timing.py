@@ -1,0 +1,92 @@
+"""The formula of a kernel's time, and how its constants are found again in times that it gave."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from farm.gpus import find_gpu
+from trainer.cards import card_of_gpu
+from trainer.model.columns import Floats
+from trainer.model.features import Seen, see
+from trainer.model.physics import Tiling, Work, alignments
+from trainer.model.timing import CONSTANTS, Loops, Timing, start, time_ms
+from trainer.table import configurations, vocabulary_of
+from trainer.timing import FEWEST, fit_timing
+
+GPU = find_gpu("nvidia-h200")
+assert GPU is not None
+H200 = card_of_gpu("nvidia-h200", GPU)
+SHAPES = list(itertools.product((7, 64, 500, 4096), (33, 512, 3000), (16, 700, 4096)))
+
+
+def table(shapes: list[tuple[int, int, int]], tiles: tuple[int, ...] = (8, 16, 32), layout: str = "nn") -> pd.DataFrame:
+    rows = pd.DataFrame(
+        [(m, n, k, {"tile": tile}) for (m, n, k), tile in itertools.product(shapes, tiles)],
+        columns=["m", "n", "k", "parameters"],
+    )
+    usual = {"ab": "f32", "cd": "f32", "acc": "f32", "layout": layout, "alpha": 1.0, "beta": 0.0, "family": "tiled"}
+    return configurations(rows.assign(**usual, runtime_ms=1.0, power_w=np.nan, energy_mj=np.nan))
+
+
+def loops_of(frame: pd.DataFrame) -> Loops:
+    vocabulary = vocabulary_of(frame)
+    rows = vocabulary.complete(frame)
+    work = Work.of(rows, H200)
+    return Loops.of(rows, vocabulary, work, Tiling.of(rows, work, H200), H200)
+
+
+def truth(frame: pd.DataFrame) -> Floats:
+    """Times by the formula of a card whose steps are thrice as slow as supposed, most of all with tiles of 8."""
+    logs = start(len(frame))
+    names = list(CONSTANTS)
+    logs[names.index("step_ms")] += np.log(3.0)
+    logs[names.index("issue")] += np.where(frame["tile"] == 8, np.log(4.0), np.log(1.5))
+    return time_ms(logs, loops_of(frame), H200)["time"]
+
+
+def seen(frame: pd.DataFrame, timing: Timing) -> Seen:
+    vocabulary = vocabulary_of(frame)
+    return see(vocabulary.complete(frame), vocabulary, H200, timing)
+
+
+def test_what_a_formula_gave_is_foretold_of_shapes_that_were_not_measured() -> None:
+    measured, asked = table(SHAPES), table([(100, 1000, 2000), (2000, 2000, 300), (9, 20000, 1000)])
+    timing = fit_timing(loops_of(measured), truth(measured), H200)
+    off = np.abs(seen(asked, timing).reference_ms / truth(asked) - 1)
+    assert off.max() < 0.1
+    assert np.abs(seen(asked, Timing.none()).reference_ms / truth(asked) - 1).max() > 0.3
+
+
+def test_a_kernel_in_an_unknown_layout_and_an_unknown_kernel_have_their_familys_time() -> None:
+    measured = table(SHAPES, tiles=(8, 16))
+    timing = fit_timing(loops_of(measured), truth(measured), H200)
+    for asked in (table(SHAPES, tiles=(24,)), table(SHAPES, tiles=(16,), layout="tt")):
+        fitted = seen(asked, timing)
+        assert np.isfinite(fitted.plain["log2_timed"]).all()
+        assert np.median(np.abs(np.log(fitted.reference_ms / truth(asked)))) < 0.5
+
+
+def test_few_rows_and_processors_without_blocks_keep_the_roofline() -> None:
+    few = table(SHAPES[: FEWEST // 3 - 1])
+    assert len(fit_timing(loops_of(few), truth(few), H200).keys) == 0
+    assert np.isnan(seen(few, Timing.none()).plain["log2_timed"]).all()
+
+
+def test_constants_are_stored_as_they_are(tmp_path: Path) -> None:
+    measured = table(SHAPES)
+    timing = fit_timing(loops_of(measured), truth(measured), H200)
+    timing.save(tmp_path / "timing.npz")
+    again = Timing.load(tmp_path / "timing.npz")
+    assert np.array_equal(again.keys, timing.keys) and np.array_equal(again.logs, timing.logs)
+
+
+def test_alignment_is_of_leading_dimensions() -> None:
+    """A lies along k in nn, and along m in tt, where B lies along k."""
+    frame = table([(12, 40, 6)], tiles=(8,))
+    assert alignments(vocabulary_of(frame).complete(frame))[:, 0].tolist() == [2, 8, 8]
+    frame = table([(12, 40, 6)], tiles=(8,), layout="tt")
+    assert alignments(vocabulary_of(frame).complete(frame))[:, 0].tolist() == [4, 2, 8]
