@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from trainer.cards import card_of
 from trainer.model.features import see
-from trainer.model.predictor import POWER, RUNTIME, SLOWDOWN, Interval, Predictor
+from trainer.model.predictor import POWER, ROOFLINE, RUNTIME, SLOWDOWN, Interval, Predictor
 from trainer.model.trees import Trees
 from trainer.table import vocabulary_of
 from trainer.timing import fit_timing
@@ -66,12 +66,21 @@ def fit(
     x = seen.matrix(names)
     learned = {
         RUNTIME: np.log(runtime_ms / seen.reference_ms),
+        ROOFLINE: np.log(runtime_ms / seen.roofline_ms),
         POWER: np.log(power_w),
         SLOWDOWN: np.log(energy_mj / (power_w * runtime_ms)),
     }
     groups = {(RUNTIME,): np.full(len(x), True), (POWER, SLOWDOWN): np.isfinite(power_w)}
+    sizes = dict.fromkeys(groups, settings.trees)
+    if len(seen.timing.keys):
+        # Both have a say in the runtime, and together as many trees as one would have.
+        groups[(ROOFLINE,)] = groups[(RUNTIME,)]
+        sizes[(ROOFLINE,)] = max(1, settings.trees // 3)
+        sizes[(RUNTIME,)] = max(1, settings.trees - sizes[(ROOFLINE,)])
     grown = {
-        targets: _grow(x[which], {target: learned[target][which] for target in targets}, settings)
+        targets: _grow(
+            x[which], {target: learned[target][which] for target in targets}, replace(settings, trees=sizes[targets])
+        )
         for targets, which in groups.items()
         if which.any()
     }

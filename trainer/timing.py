@@ -18,7 +18,7 @@ FEWEST = 30
 _MOST = 4000
 """Rows that the constants of one family and width are fitted on: more hardly change them."""
 
-_STEPS = 14
+_STEPS = 7
 _NOISE = 0.05
 """Residuals of the formula, about; those above three times as much count linearly (Huber, Ann. Math. Stat. 35, 1964)."""
 

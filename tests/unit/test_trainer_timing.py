@@ -81,7 +81,8 @@ def test_constants_are_stored_as_they_are(tmp_path: Path) -> None:
     timing = fit_timing(loops_of(measured), truth(measured), H200)
     timing.save(tmp_path / "timing.npz")
     again = Timing.load(tmp_path / "timing.npz")
-    assert np.array_equal(again.keys, timing.keys) and np.array_equal(again.logs, timing.logs)
+    assert np.array_equal(again.keys, timing.keys)
+    assert np.array_equal(again.logs, timing.logs)
 
 
 def test_alignment_is_of_leading_dimensions() -> None:

@@ -33,6 +33,8 @@ class Seen:
     # By feature, what it is or is the logarithm of; NaN where a family has none.
     plain: Mapping[str, Floats]
     reference_ms: Floats
+    # By the roofline alone.
+    roofline_ms: Floats
     flops: Floats
     timing: Timing
 
@@ -81,8 +83,8 @@ def see(rows: Configurations, vocabulary: Vocabulary, card: Card, timing: Timing
             **{name: rows[name] for name in vocabulary.trained},
             "log2_flops_per_thread": work.flops / rows.parameter("threads"),
         }
-        reference = np.where(known, timed["time"], reference_ms(work, library, tiling, card))
-        return Seen(plain, reference, work.flops, fitted)
+        roofline = reference_ms(work, library, tiling, card)
+        return Seen(plain, np.where(known, timed["time"], roofline), roofline, work.flops, fitted)
 
 
 def _sizes(rows: Configurations, work: Work, card: Card) -> dict[str, Floats]:
