@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,7 @@ class Predictor:
     intervals: Mapping[str, Interval]
     # Share of each feature in what the runtime's trees tell apart (the decrease of the squared error).
     importance: Mapping[str, float]
-    timing: Timing
+    timing: Timing = field(default_factory=Timing.none)
 
     @property
     def device_type(self) -> str:

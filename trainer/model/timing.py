@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from .card import Card
-from .columns import Array, Configurations, Floats, Vocabulary
+from .columns import Array, Configurations, Floats, Vocabulary, stacked
 from .physics import Tiling, Work, alignments
 
 CONSTANTS: Mapping[str, float] = {
@@ -48,6 +48,8 @@ _START: Floats = np.log(np.array(list(CONSTANTS.values())))[:, None]
 LEVELS = ("base", "kernel", "layout", "types", "kernel in layout", "a", "b", "c")
 """What a constant is a sum over; a, b and c are the alignments of the leading dimensions."""
 
+_WHICH = np.arange(len(LEVELS), dtype="uint64")[:, None]
+
 _L2_OVER_MEMORY = 2.0
 _SHARPNESS = 4
 _LOAD_BYTES = 16
@@ -56,6 +58,8 @@ _LOAD_BYTES = 16
 _FEWEST_STEPS = 8
 """Steps of k that stream-k gives to a block at the least (CUTLASS 4.2, PersistentTileSchedulerSm90StreamKParams)."""
 _ADDING_MS = 1e-3
+
+_ALONE = np.array([1.0, 1.0, 0.0])[:, None]
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,9 @@ class Loops:
     def of(cls, rows: Configurations, vocabulary: Vocabulary, work: Work, tiling: Tiling, card: Card) -> Loops:
         m, n, k, ab = (rows[name] for name in ("m", "n", "k", "ab_bytes"))
         tile_m, tile_n, depth, slices = tiling.rows, tiling.columns, tiling.depth, tiling.slices
-        cluster_m, cluster_n, stream = (
-            np.nan_to_num(rows.parameter(name), nan=usual)
-            for name, usual in (("cluster_m", 1.0), ("cluster_n", 1.0), ("stream_k", 0.0))
+        # A family without clusters has blocks by themselves; one without stream-k shares no tiles.
+        cluster_m, cluster_n, stream = np.fmax(
+            stacked([rows.parameter(name) for name in ("cluster_m", "cluster_n", "stream_k")], len(rows)), _ALONE
         )
         # Clusters are launched whole.
         grid_m = np.ceil(np.ceil(m / tile_m) / cluster_m) * cluster_m
@@ -114,11 +118,10 @@ def _keys(rows: Configurations, vocabulary: Vocabulary, a: Floats, b: Floats, c:
     # A base for each family and width of elements: SIMT and tensor cores have little in common.
     family = rows.texts["family"].position(tuple(vocabulary.families)).astype("uint64")
     base = family * np.uint64(64) + rows["ab_bytes"].astype("uint64")
-    wide = [np.minimum(each, _LOAD_BYTES).astype("uint64") for each in (a, b, c)]
+    wide = np.minimum((a, b, c), _LOAD_BYTES).astype("uint64")
     values = np.array([nothing, kernels, layouts, types, kernels + (layouts << np.uint64(56)), *wide])
-    which = np.arange(len(LEVELS), dtype="uint64")[:, None]
     mixed: Array = (values * np.uint64(0x9E3779B97F4A7C15) + base) * np.uint64(0xD6E8FEB86659FD93)
-    found: Array = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(16) + which
+    found: Array = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(16) + _WHICH
     return found
 
 
