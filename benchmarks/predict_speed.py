@@ -42,7 +42,6 @@ from trainer.calibration import calibrate
 from trainer.evaluate import measured_outputs, out_of_fold
 from trainer.folds import by_shape
 from trainer.forest import ForestSettings, as_arrays, fit
-from trainer.model.features import see
 from trainer.model.predictor import ROWS_AT_ONCE, Predictor
 from trainer.model.trees import Grove
 from trainer.table import configurations
@@ -194,10 +193,10 @@ def main() -> None:
 
     def features(frame: Any) -> _Array:
         parts = complete(frame).parts(ROWS_AT_ONCE)
-        return np.concatenate([see(part, model.vocabulary, model.card).matrix(model.features) for part in parts])
+        return np.concatenate([model.see(part).matrix(model.features) for part in parts])
 
     x, x_one, x_table = features(many), features(single), features(raw)
-    seen = see(complete(raw), model.vocabulary, model.card)
+    seen = model.see(complete(raw))
     y = np.log(configured["runtime_ms"].to_numpy() / seen.reference_ms)
     forest = ExtraTreesRegressor(
         settings.trees, max_features=settings.max_features, min_samples_leaf=settings.min_samples_leaf,

@@ -140,7 +140,7 @@ def evaluate(
     headline itself are calibrated by its other folds. `progress` is given the work of all folds before the first, and told
     of each that is done.
     """
-    measured, intervals = measured_outputs(configured), dict[str, Interval]()
+    measured, family, intervals = measured_outputs(configured), configured["family"], dict[str, Interval]()
     splits = {kind: list(split(configured)) for kind, split in (kinds or FOLD_KINDS).items()}
     if progress is not None:
         progress.plan(sum(len(training) for of_kind in splits.values() for training, _ in of_kind))
@@ -150,9 +150,9 @@ def evaluate(
         if np.isnan(held.fold).all():
             continue
         if headline:
-            intervals = calibrate(measured, held.predicted, held.spreads)
-            found = out_of_fold_bounds(measured, held.predicted, held.spreads, held.fold)
+            intervals = calibrate(measured, held.predicted, held.spreads, family)
+            found = out_of_fold_bounds(measured, held.predicted, held.spreads, held.fold, family=family)
         else:
-            found = bounds(intervals, held.predicted, held.spreads)
+            found = bounds(intervals, held.predicted, held.spreads, family=family)
         predicted = held.predicted.join(found)
         yield Evaluation(kind, held, predicted, metrics_by_target(measured, predicted), intervals)

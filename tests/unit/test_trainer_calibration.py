@@ -59,3 +59,19 @@ def test_the_bounds_of_a_row_do_not_know_its_own_fold() -> None:
     second = out_of_fold_bounds(absurd, predicted, spreads, fold)
     pd.testing.assert_frame_equal(first[fold == 2], second[fold == 2])
     assert (second[fold != 2]["runtime_ms_high"] > first[fold != 2]["runtime_ms_high"]).all()
+
+
+def test_each_family_has_intervals_that_hold_what_they_claim() -> None:
+    """One family is off by five times as much as its trees say."""
+
+    def rows(seed: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.Series]:
+        measured, predicted, spreads = noisy(4000, seed)
+        family = pd.Series(np.where(np.arange(4000) % 4 == 0, "cublaslt", "tiled"))
+        off = np.log(measured / predicted).mul(np.where(family == "cublaslt", 5.0, 1.0), axis=0)
+        return predicted * np.exp(off), predicted, spreads, family
+
+    intervals = calibrate(*rows(0))
+    measured, predicted, spreads, family = rows(1)
+    held = bounds(intervals, predicted, spreads, 0.8, family)
+    inside = measured["power_w"].between(held["power_w_low"], held["power_w_high"])
+    assert inside.groupby(family).mean().to_dict() == pytest.approx({"cublaslt": 0.8, "tiled": 0.8}, abs=0.04)

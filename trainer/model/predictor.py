@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .card import Card
-from .columns import OUTPUTS, Configurations, Floats, Vocabulary, is_table, stacked
+from .columns import OUTPUTS, Configurations, Floats, Text, Vocabulary, is_table, stacked
 from .features import Seen, see
 from .timing import Timing
 from .trees import Grove, Trees
@@ -77,12 +77,24 @@ class Interval:
         return half
 
 
+def half_widths(intervals: Mapping[str, Interval], output: str, family: Text, spread: Floats, claim: float) -> Floats:
+    """Of each row by the interval of its family, `<output> <family>`, or else by that of all; NaN where there is none."""
+    found = np.full(len(spread), np.nan)
+    for code, name in enumerate(family.values):
+        interval = intervals.get(f"{output} {name}", intervals.get(output))
+        if interval is not None:
+            own = family.codes == code
+            found[own] = interval.half_width(spread[own], claim)
+    return found
+
+
 @dataclass(frozen=True)
 class Predictor:
     """Forests for one device type, with the vocabulary and the card that give their numbers a meaning.
 
     `forests` maps the targets that a forest predicts together, such as ("power", "slowdown"), to its trees and `features` to
-    what these look at. `intervals` has one for each output that was calibrated.
+    what these look at. `intervals` has one for each output that was calibrated, and as
+    `<output> <family>` one for each family that had enough rows.
     """
 
     card: Card
@@ -125,10 +137,8 @@ class Predictor:
     def _predicted(self, rows: Configurations, claim: float) -> dict[str, Any]:
         seen = self.see(rows)
         found, spreads = self.outputs(rows, seen)
-        halves = [
-            self.intervals[output].half_width(spread, claim) if output in self.intervals else np.full(len(rows), np.nan)
-            for output, spread in spreads.items()
-        ]
+        family = rows.texts["family"]
+        halves = [half_widths(self.intervals, output, family, spread, claim) for output, spread in spreads.items()]
         outputs, half = stacked(list(found.values()), len(rows)), stacked(halves, len(rows))
         bounds = outputs[:, None] * np.exp(half[:, None] * _BELOW_AND_ABOVE)
         found |= zip(BOUNDS, bounds.reshape(len(BOUNDS), -1), strict=True)
