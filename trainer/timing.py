@@ -12,8 +12,10 @@ from trainer.model.card import Card
 from trainer.model.columns import Array, Floats
 from trainer.model.timing import CONSTANTS, LEVELS, Loops, Timing, start, time_ms
 
-FEWEST = 30
-"""Rows of a family and width of elements below which the roofline stands."""
+MIN_PROBLEMS = 100
+"""Problems of a family and width of elements below which the roofline stands. A grid of a few sizes does not tell latency from
+bandwidth: constants that were fitted to the 78 shapes of such a grid were off by a factor of two on other shapes, the roofline
+by a third (`benchmarks/fresh_shapes.py`)."""
 
 _MOST = 4000
 """Rows that the constants of one family and width are fitted on: more hardly change them."""
@@ -43,7 +45,8 @@ def fit_timing(loops: Loops, runtime_ms: Floats, card: Card, seed: int = 0) -> T
         draw = np.random.default_rng(seed)
         for base in np.unique(loops.keys[0, loops.usable]):
             rows = np.flatnonzero((loops.keys[0] == base) & loops.usable)
-            if len(rows) < FEWEST:
+            # Problems that move the same bytes count once.
+            if len(np.unique(loops["bytes"][rows])) < MIN_PROBLEMS:
                 continue
             if len(rows) > _MOST:
                 rows = np.sort(draw.choice(rows, _MOST, replace=False))

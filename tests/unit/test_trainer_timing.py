@@ -15,12 +15,12 @@ from trainer.model.features import Seen, see
 from trainer.model.physics import Tiling, Work, alignments
 from trainer.model.timing import CONSTANTS, Loops, Timing, start, time_ms
 from trainer.table import configurations, vocabulary_of
-from trainer.timing import FEWEST, fit_timing
+from trainer.timing import MIN_PROBLEMS, fit_timing
 
 GPU = find_gpu("nvidia-h200")
 assert GPU is not None
 H200 = card_of_gpu("nvidia-h200", GPU)
-SHAPES = list(itertools.product((7, 64, 500, 4096), (33, 512, 3000), (16, 700, 4096)))
+SHAPES = list(itertools.product((1, 7, 20, 64, 180, 500, 1400, 4096), (33, 200, 512, 3000), (16, 120, 700, 4096)))
 
 
 def table(shapes: list[tuple[int, int, int]], tiles: tuple[int, ...] = (8, 16, 32), layout: str = "nn") -> pd.DataFrame:
@@ -71,7 +71,7 @@ def test_a_kernel_in_an_unknown_layout_and_an_unknown_kernel_have_their_familys_
 
 
 def test_few_rows_and_processors_without_blocks_keep_the_roofline() -> None:
-    few = table(SHAPES[: FEWEST // 3 - 1])
+    few = table(SHAPES[: MIN_PROBLEMS - 1])
     assert len(fit_timing(loops_of(few), truth(few), H200).keys) == 0
     assert np.isnan(seen(few, Timing.none()).plain["log2_timed"]).all()
 
