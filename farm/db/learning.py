@@ -151,13 +151,19 @@ def decide(
 _CURVE = text("""
 SELECT t.outcome, t.error, t.state, l.round, p.name AS pool
 FROM lanes l JOIN trainings t ON t.lane_id = l.id JOIN pools p ON p.id = l.pool_id
-WHERE l.campaign_id = :campaign_id ORDER BY p.name, l.round
+WHERE l.campaign_id = :campaign_id AND (CAST(:device_type AS text) IS NULL OR t.device_type = :device_type)
+ORDER BY p.name, l.round
 """)
 
 
-def curve(connection: Connection, campaign_id: int) -> list[dict[str, Any]]:
-    """The learning curve of a campaign: the outcomes of its rounds that were decided, by pool and round."""
-    rows: Sequence[Any] = connection.execute(_CURVE, {"campaign_id": campaign_id}).all()
+def curve(connection: Connection, campaign_id: int, *, device_type: str | None = None) -> list[dict[str, Any]]:
+    """The learning curve of a campaign: the outcomes of its rounds that were decided, by pool and round.
+
+    Args:
+        device_type: only of models of this device type.
+    """
+    only = {"campaign_id": campaign_id, "device_type": device_type}
+    rows: Sequence[Any] = connection.execute(_CURVE, only).all()
     return [
         {"pool": row.pool, "round": row.round, "error": row.error, **(row.outcome or {})}
         for row in rows

@@ -24,6 +24,9 @@ SHADES = {
 """Sequential scale by colour scheme, from the smallest value to the largest: parts of matplotlib's plasma, whose lightness
 changes steadily, so that colour vision does not matter. Each has a contrast of about 3:1 or more with its page."""
 
+BAND_OPACITY = 0.2
+"""Of the area between the bounds of a line."""
+
 INK = "#808080"
 """Of lines to hold points against: legible on white and on black."""
 
@@ -118,9 +121,10 @@ class Series:
     reference: bool = False
     # Behind the others, where these are what matters.
     faint: bool = False
-    # Bounds of y: drawn as a bar.
+    # Bounds of y: a bar at each point, or one band along the line.
     low: Floats | None = None
     high: Floats | None = None
+    band: bool = False
     words: Words | None = None
 
     def colour(self, scheme: str = "light") -> str:

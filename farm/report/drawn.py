@@ -11,7 +11,18 @@ import numpy as np
 
 from farm.atomic_write import write_bytes
 from farm.errors import ServiceUnavailable
-from farm.report.charts import Axis, Chart, Dashes, HeatMap, Marker, Picture, Scale, Series, marker_of
+from farm.report.charts import (
+    BAND_OPACITY,
+    Axis,
+    Chart,
+    Dashes,
+    HeatMap,
+    Marker,
+    Picture,
+    Scale,
+    Series,
+    marker_of,
+)
 
 _MARKERS = {
     Marker.CIRCLE: "o",
@@ -161,16 +172,22 @@ def _draw_series(axes: Any, series: Series, order: int, scheme: str) -> None:
     colour = series.colour(scheme)
     name = {"label": _plain(series.name)}
     if series.low is not None and series.high is not None:
-        bars = np.vstack([series.y - series.low, series.high - series.y])
-        axes.errorbar(series.x, series.y, yerr=bars, fmt="none", ecolor=colour, elinewidth=1.2, capsize=3, zorder=3)
+        if series.band:
+            axes.fill_between(
+                series.x, series.low, series.high, color=colour, alpha=BAND_OPACITY, linewidth=0, zorder=2
+            )
+        else:
+            bars = np.vstack([series.y - series.low, series.high - series.y])
+            axes.errorbar(series.x, series.y, yerr=bars, fmt="none", ecolor=colour, elinewidth=1.2, capsize=3, zorder=3)
     if series.line is not None:
-        marks = {"marker": _MARKERS[marker_of(series.look)], "markersize": 6} if series.points else {}
+        size = 4 if series.faint else 6
+        marks = {"marker": _MARKERS[marker_of(series.look)], "markersize": size} if series.points else {}
         axes.plot(
             series.x,
             series.y,
             color=colour,
             linestyle=_DASHES[series.line],
-            linewidth=1.5,
+            linewidth=0.8 if series.faint else 1.5,
             zorder=3 + order,
             **marks,
             **name,

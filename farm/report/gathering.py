@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, text
 from farm.analysis import tiles
 from farm.analysis.tiles import DeviceTiles, TiledRow
 from farm.campaign import Campaign
-from farm.db import campaigns, columns, sentinels
+from farm.db import campaigns, columns, learning, sentinels
 from farm.db.sentinels import Watched
 from farm.report import results
 from farm.report.best import Found, best
@@ -68,6 +68,8 @@ class Gathered:
     found: Sequence[Found]
     tiles: Sequence[DeviceTiles]
     watched: Sequence[Watched]
+    # Points of the learning curve, by pool and round.
+    learning: Sequence[Mapping[str, Any]]
 
     @property
     def rows(self) -> int:
@@ -110,6 +112,7 @@ def gather(engine: Engine, name: str, *, device_type: str | None = None) -> Gath
                 for one in sentinels.watched(connection, campaign_id=campaign_id)
                 if device_type in (None, one.device_type)
             ],
+            learning=learning.curve(connection, campaign_id, device_type=device_type),
         )
 
 

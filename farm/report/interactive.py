@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ import numpy as np
 from farm.compare.statistics import Floats
 from farm.errors import ServiceUnavailable
 from farm.report.charts import (
+    BAND_OPACITY,
     Axis,
     Chart,
     Dashes,
@@ -79,7 +81,9 @@ def _of_chart(chart: Chart) -> dict[str, Any]:
     # The card draws above all else: where it draws some points, it draws all, so that the last series is in front.
     many = any(one.points and len(one.x) >= MANY for one in chart.series)
     return {
-        "data": [_trace(chart, one, coded=bool(names), many=many) for one in chart.series],
+        "data": [
+            trace for one in chart.series for trace in (*_bands(one), _trace(chart, one, coded=bool(names), many=many))
+        ],
         "layout": {
             "xaxis": _axis(chart.x, [one.x for one in chart.series]),
             "yaxis": _axis(
@@ -91,8 +95,36 @@ def _of_chart(chart: Chart) -> dict[str, Any]:
     }
 
 
+def _bands(series: Series) -> Iterator[dict[str, Any]]:
+    """The area between the bounds of a line: hidden with the line where somebody clicks on the legend."""
+    if not series.band or series.low is None or series.high is None:
+        return
+    yield {
+        "type": "scatter",
+        "mode": "lines",
+        "name": _plain(series.name),
+        "legendgroup": _plain(series.name),
+        "showlegend": False,
+        "hoverinfo": "skip",
+        "x": _listed(np.concatenate([series.x, series.x[::-1]])),
+        "y": _listed(np.concatenate([series.high, series.low[::-1]])),
+        "line": {"width": 0},
+        "fill": "toself",
+        "fillcolor": _transparent(series.colour(), BAND_OPACITY),
+        "meta": {"look": series.look},
+    }
+
+
+def _transparent(colour: str, opacity: float) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
+
+
 def _trace(chart: Chart, series: Series, *, coded: bool, many: bool) -> dict[str, Any]:
     look, meta = {"color": series.colour()}, dict[str, Any]()
+    if series.line is not None and not series.reference:
+        # Pages of the farm have colours of their own for looks.
+        meta["look"] = series.look
     if series.shade is not None:
         # `charts.js` takes it where the page is dark.
         meta["dark"] = series.colour("dark")
@@ -113,8 +145,10 @@ def _trace(chart: Chart, series: Series, *, coded: bool, many: bool) -> dict[str
             "opacity": 0.5 if series.faint else 0.9,
         }
     if series.line is not None:
-        trace["line"] = {**look, "dash": _DASHES[series.line], "width": 2}
-    if series.low is not None and series.high is not None:
+        trace["line"] = {**look, "dash": _DASHES[series.line], "width": 1 if series.faint else 2}
+    if series.band:
+        trace["legendgroup"] = trace["name"]
+    elif series.low is not None and series.high is not None:
         trace["error_y"] = {
             "type": "data",
             "symmetric": False,

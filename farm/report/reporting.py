@@ -14,7 +14,7 @@ from farm.report.accuracy import accuracies
 from farm.report.document import Report
 from farm.report.gathering import Gathered, gather
 from farm.report.pictures.common import Told
-from farm.report.sections import beside, campaign, measured, origins
+from farm.report.sections import beside, campaign, learning, measured, origins
 
 Progress = Callable[[str], None]
 """Told what is done next."""
@@ -58,6 +58,7 @@ def report(
         sections=[
             campaign.findings(gathered, told),
             campaign.about(gathered),
+            *learning.curve(gathered),
             measured.roofline(told),
             measured.size(told),
             measured.parameters(told),

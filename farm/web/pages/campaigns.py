@@ -13,6 +13,7 @@ from farm.api.campaigns import CampaignNow
 from farm.api.jobs import Choice
 from farm.db.states import CampaignState, FailureKind, JobState
 from farm.errors import BadInput
+from farm.web.pages import charts
 from farm.web.pages.rendering import Visit, Visiting, linked, segment
 
 router = APIRouter()
@@ -59,6 +60,7 @@ def show(visit: Visiting, campaign: str) -> Response:
         total=sum(found.counts.values()),
         commands=_commands(visit, found),
         text=yaml.safe_dump(found.document, sort_keys=False, allow_unicode=True, width=100),
+        curves=charts.learning_curves(found.learning),
         over=found.state in (CampaignState.DONE, CampaignState.CANCELLED) and not found.running,
     )
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from farm.api.campaigns import LearningPoint
 from farm.api.models import CostOn
 from farm.registry import Objective
+from farm.report import charts as described
+from farm.report import interactive
+from farm.report.pictures import learning
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 """Series differ by these too, and not by colour alone."""
@@ -128,3 +133,45 @@ def costs(found: Sequence[CostOn], objective: Objective) -> Chart | None:
             "showlegend": False,
         },
     }
+
+
+LINES_HEIGHT = 380
+
+
+def lines(chart: described.Chart) -> Chart:
+    """A chart of lines that reports have as well."""
+    figure = interactive.figure(chart)
+    layout = figure["layout"]
+    layout["yaxis"] |= {"showgrid": True}
+    return {"data": figure["data"], "layout": {**layout, "height": LINES_HEIGHT}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningCurve:
+    """What a page shows of one pool's learning curve."""
+
+    pool: str
+    chart: Chart | None
+    # What the chart shows, in a sentence.
+    message: str
+    families: Sequence[str]
+    # Each with what followed it.
+    points: Sequence[tuple[learning.Point, str]]
+    conclusion: str | None
+
+
+def learning_curves(points: Sequence[LearningPoint]) -> list[LearningCurve]:
+    """One for each pool of a campaign."""
+    return [_learning_curve(pool, of) for pool, of in learning.by_pool([p.model_dump() for p in points]).items()]
+
+
+def _learning_curve(pool: str, points: Sequence[learning.Point]) -> LearningCurve:
+    chart = learning.curve(pool, points)
+    return LearningCurve(
+        pool=pool,
+        chart=None if chart is None else lines(chart),
+        message="" if chart is None else chart.message,
+        families=learning.families(points),
+        points=[(point, learning.following(point)) for point in points],
+        conclusion=learning.conclusion(points),
+    )
