@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from farm import registry
 from farm.api.models import AnsweringModel, ModelLine
 from farm.cli.output import console
 from farm.cli.tables import Column, Table
+from farm.registry.evaluations import COVERAGES, FOLDS_ARE, in_order, kind_name, on_folds, on_test_set
+from farm.registry.models import TEST_SET
 
 
 def standing(name: str, version: str, alias: str | None, decision: str | None) -> str:
@@ -21,6 +24,17 @@ def standing(name: str, version: str, alias: str | None, decision: str | None) -
 
 
 _FACTS = Table("model", Column("fact"), Column("value", folds=True), facts=True)
+
+_TEST_ERRORS = Table(
+    "errors of a model on the test set",
+    Column("target"),
+    Column("configurations", number=True, priority=4),
+    Column("mean %", number=True),
+    Column("95% interval", number=True),
+    *(Column(registry.ERRORS[name], number=True, priority=2) for name in ("median_error_pct", "p90_error_pct")),
+    *(Column(f"in {claim}% interval", "%", number=True, priority=3) for claim in COVERAGES),
+    Column("fastest kernel chosen", "%", number=True, priority=1),
+)
 
 _ERRORS = Table(
     "errors of a model",
@@ -104,13 +118,29 @@ def print_facts(model: ModelLine) -> None:
 
 
 def print_errors(metrics: registry.Metrics) -> None:
-    """One line for each fold kind and target."""
+    """One line for each target on the independent test set, then one for each fold kind and target."""
+    if tested := on_test_set(metrics):
+        _TEST_ERRORS.print([_on_test_set(target, found) for target, found in tested.items()], title=kind_name(TEST_SET))
     _ERRORS.print(
         [
-            (kind, target, int(found["rows"]), found.get("r2"), *(found.get(number) for number in registry.ERRORS))
-            for kind, target, found in _by_fold(metrics)
+            (kind_name(kind), target, int(found["rows"]), found.get("r2"), *(found.get(n) for n in registry.ERRORS))
+            for kind, target, found in _by_fold(on_folds(metrics))
         ],
-        title="errors",
+        title=f"folds: {FOLDS_ARE}",
+    )
+
+
+def _on_test_set(target: str, found: Mapping[str, float]) -> tuple[Any, ...]:
+    low, high = found.get("mean_error_low_pct"), found.get("mean_error_high_pct")
+    return (
+        target,
+        int(found["rows"]),
+        found.get("mean_error_pct"),
+        None if low is None or high is None else f"{low:.3g} to {high:.3g}",
+        found.get("median_error_pct"),
+        found.get("p90_error_pct"),
+        *(found.get(name) for name in COVERAGES.values()),
+        found.get("choose_share_pct"),
     )
 
 
@@ -122,24 +152,26 @@ def print_history(champions: Sequence[registry.Reign]) -> None:
 
 def print_side_by_side(versions: Sequence[str], metrics: Sequence[registry.Metrics]) -> None:
     """The errors of two versions, one line for each fold kind and target that either has."""
-    keys = dict.fromkeys((kind, target) for each in metrics for kind, target, _ in _by_fold(each))
+    every = {kind: of for each in metrics for kind, of in each.items()}
+    found = {(kind, target) for each in metrics for kind, target, _ in _by_fold(each)}
+    keys = [(kind, target) for kind in in_order(every) for target in registry.OUTPUTS if (kind, target) in found]
     rows = [
         (
-            kind,
+            kind_name(kind),
             target,
             *(each.get(kind, {}).get(target, {}).get(number) for number in registry.ERRORS for each in metrics),
         )
         for kind, target in keys
     ]
     names = dict(zip(("first", "second"), versions, strict=True))
-    _SIDE_BY_SIDE.print(rows, title="errors of each on its own training table", names=names)
+    _SIDE_BY_SIDE.print(rows, title="errors of each by its own evaluation", names=names)
 
 
 def _by_fold(metrics: registry.Metrics) -> list[tuple[str, str, dict[str, float]]]:
-    """The fold kind that counts first, targets in the order in which a model gives them."""
+    """The evaluation to quote first, targets in the order in which a model gives them."""
     return [
         (kind, target, metrics[kind][target])
-        for kind in sorted(metrics, key=lambda kind: (kind != "unseen_shapes", kind))
+        for kind in in_order(metrics)
         for target in registry.OUTPUTS
         if target in metrics[kind] and "rows" in metrics[kind][target]
     ]

@@ -12,6 +12,7 @@ from farm.compare.comparing import Comparison
 from farm.compare.findings import Figures
 from farm.compare.statistics import Ratio
 from farm.registry import ERRORS
+from farm.registry.evaluations import FOLDS_ARE, in_order, kind_name
 from farm.report.accuracy import Accuracy
 from farm.report.charts import Picture
 from farm.report.document import Cell, Section, Table
@@ -101,7 +102,8 @@ def accuracy(told: Told, found: Sequence[Accuracy]) -> Section:
         name="model",
         title="Accuracy of the model",
         about=(
-            "The champion of each device type in the registry: the errors of its own evaluation, on folds that it had not seen, "
+            "The champion of each device type in the registry: the errors of its own evaluation, on the independent "
+            f"test set where there is one and on folds ({FOLDS_ARE}), "
             "and its predictions beside what this campaign measured. Of configurations that it was trained on, predictions say "
             "nothing about others; the folds do."
         ),
@@ -133,8 +135,8 @@ def _evaluation(one: Accuracy) -> Table:
     assert one.model is not None
     assert one.metrics is not None
     rows = [
-        (fold.replace("_", " "), target, *(errors.get(name) for name in ERRORS), errors.get("r2"))
-        for fold, targets in sorted(one.metrics.items())
+        (kind_name(kind), target, *(errors.get(name) for name in ERRORS), errors.get("r2"))
+        for kind, targets in in_order(one.metrics).items()
         for target, errors in targets.items()
     ]
     columns = ["held out", "target", *ERRORS.values(), "R²"]

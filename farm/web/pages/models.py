@@ -16,14 +16,12 @@ from markupsafe import Markup
 
 from farm.api import models
 from farm.errors import NoSuchModel
-from farm.registry import Metrics
+from farm.registry.evaluations import COVERAGES, FOLDS_ARE, kind_name, on_folds, on_test_set
 from farm.web.pages.rendering import Visiting, segment
 
 router = APIRouter()
 
 TARGETS = {"runtime_ms": "Runtime", "power_w": "Power", "energy_mj": "Energy", "tflops": "TFLOP/s"}
-FIRST_FOLD = "unseen_shapes"
-"""The errors to quote."""
 
 
 @router.get("/models", name="models")
@@ -46,16 +44,14 @@ def show(visit: Visiting, name: str, version: Annotated[str | None, Query()] = N
         model=found,
         versions=versions,
         targets=TARGETS,
-        folds=_folds(found.metrics),
+        tested=on_test_set(found.metrics),
+        coverages=COVERAGES,
+        folds=on_folds(found.metrics),
+        folds_are=FOLDS_ARE,
+        kind_name=kind_name,
         card=None if found.card is None else written(found.card),
         mlflow=None if mlflow is None else f"{mlflow}/#/models/{segment(found.name)}/versions/{found.version}",
     )
-
-
-def _folds(metrics: Metrics) -> Metrics:
-    """Those that say something of a target, the ones to quote first."""
-    known = {fold: of for fold, of in sorted(metrics.items()) if of.keys() & TARGETS.keys()}
-    return dict(sorted(known.items(), key=lambda item: item[0] != FIRST_FOLD))
 
 
 def _of_mlflow(uri: str) -> str | None:
