@@ -34,6 +34,22 @@ def without_champion(uri: str, device_type: str) -> Iterator[None]:
             client.set_registered_model_alias(name, registry.CHAMPION, "1")
 
 
+TESTED = {
+    "rows": 1200.0,
+    **{"mean_error_pct": 6.5, "mean_error_low_pct": 5.9, "mean_error_high_pct": 7.25},
+    **{"median_error_pct": 4.25, "p90_error_pct": 15.5},
+    **{"coverage_50_pct": 51.5, "coverage_80_pct": 79.0, "coverage_pct": 88.5, "choose_share_pct": 93.5},
+}
+
+
+def log_test_set(uri: str, version: registry.ModelInfo) -> None:
+    """The version was evaluated on an independent test set too, with the numbers `TESTED` of the runtime."""
+    assert version.run_id is not None
+    with registry.registry_client(uri) as client:
+        for name, value in TESTED.items():
+            client.log_metric(version.run_id, f"test_set.runtime_ms.{name}", value)
+
+
 def tiled_table(
     sizes: Sequence[int] = (256, 512, 1024, 2048), *, tiles: Sequence[int] = (8, 16, 32), power: bool = True
 ) -> pd.DataFrame:

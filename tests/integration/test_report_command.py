@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from commands import Command, farm_here, refused
-from samples import card, document, row
+from samples import card, cpu, document, row
 from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign
@@ -23,6 +23,7 @@ from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.report import gathering
 from farm.report.page import PRINTED_ROWS
+from tests import learning_curves as curves
 from tests.cheap_training import cheap_trainings
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
@@ -209,6 +210,40 @@ def test_each_chart_is_there_as_a_figure_and_as_a_picture_that_says_what_it_show
     assert all(len(image["src"] or "") < 100_000 * 4 / 3 for image in page.images)
     assert found["pngs"] == [f"pictures/{name}.png" for name in names]
     assert all((tmp_path / one).read_bytes().startswith(b"\x89PNG") for one in found["pngs"])
+
+
+def test_a_learning_campaign_has_its_curve_as_a_chart_and_a_table(
+    command: Command,
+    announce: Callable[[DeviceIdentity], int],
+    submit: Callable[[Campaign], Stored],
+    engine: Engine,
+    tmp_path: Path,
+) -> None:
+    announce(cpu())
+    stored = submit(Campaign.from_document(document(**curves.LEARNS)))
+    curves.decided(engine, stored.campaign_id)
+    found = made(command, "learning", "--png", "pictures")
+    _, page = opened(tmp_path, "learning.html")
+    names = list(page.sections)
+    assert names[names.index("campaign") + 1] == "learning"
+    (picture,) = [one for one in found["pictures"] if one["name"].startswith("learning")]
+    assert "8.0% (95% interval 6.4 to 10.0%) after 300 device seconds" in picture["message"]
+    assert (tmp_path / f"pictures/{picture['name']}.png").read_bytes().startswith(b"\x89PNG")
+    figure = json.loads(page.scripts[f"figure-{picture['name']}"])
+    assert figure["layout"]["yaxis"]["type"] == "log"
+    assert [trace["name"] for trace in figure["data"][1:]] == ["all, with 95% interval", "blas", "tiled"]
+    section = page.sections["learning"]
+    assert f"No further round is measured: {curves.BUDGET_USED}." in section
+    for cell in ("200.0", "2,400", "8.0 to 12.5", "20 jobs of 10 problems"):
+        assert cell in section
+    assert [point["round"] for point in found["learning"]] == [1, 2, 3]
+
+
+def test_a_campaign_that_does_not_learn_has_no_learning_curve(command: Command, land: Landed, tmp_path: Path) -> None:
+    land(taken)
+    found = made(command, "tiles")
+    assert "learning" not in found
+    assert "learning" not in opened(tmp_path)[1].sections
 
 
 def test_what_is_found_is_what_was_measured(command: Command, land: Landed, tmp_path: Path) -> None:

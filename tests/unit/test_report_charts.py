@@ -15,6 +15,7 @@ from PIL import Image
 from farm.errors import ServiceUnavailable
 from farm.report import drawn, interactive, page
 from farm.report.charts import (
+    BAND_OPACITY,
     COLOURS,
     INK,
     Axis,
@@ -168,6 +169,25 @@ def test_bounds_are_bars_from_the_value() -> None:
     bounded = Series(name="x", x=numbers(1), y=numbers(2), low=numbers(1.5), high=numbers(4))
     (trace,) = interactive.figure(chart(bounded))["data"]
     assert (trace["error_y"]["arrayminus"], trace["error_y"]["array"]) == ([0.5], [2])
+
+
+def test_bounds_of_a_line_may_be_one_band_that_both_renderers_fill() -> None:
+    x, y = numbers(1, 2, 3), numbers(20, 10, 8)
+    line = Series(name="all", x=x, y=y, low=y / 2, high=2 * y, band=True, line=Dashes.SOLID, look=3)
+    band, trace = interactive.figure(chart(line))["data"]
+    assert (band["x"], band["y"]) == ([1, 2, 3, 3, 2, 1], [40, 20, 16, 4, 5, 10])
+    assert (band["fill"], band["showlegend"]) == ("toself", False)
+    assert band["legendgroup"] == trace["legendgroup"]
+    assert "error_y" not in trace
+    assert band["meta"]["look"] == trace["meta"]["look"] == 3
+    tinted = np.asarray(opened(drawn.png(chart(line)))).astype(int)
+    share = (np.abs(tinted - tint(COLOURS[3], BAND_OPACITY)).max(axis=-1) < 3).mean()
+    assert share > 0.05
+
+
+def tint(colour: str, opacity: float) -> np.ndarray:
+    """A colour on white paper."""
+    return 255 + opacity * (np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) - 255)
 
 
 def test_a_heat_map_tells_its_values_and_of_how_many_they_are() -> None:

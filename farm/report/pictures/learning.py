@@ -61,7 +61,7 @@ def curve(pool: str, points: Sequence[Point]) -> Chart | None:
         title=f"Learning curve of {pool}: error on the independent test set",
         message=_message(scored),
         x=Axis(label="device time", unit="s"),
-        y=Axis(label="mean error of the predicted time", unit="%", scale=Scale.LOG),
+        y=Axis(label="mean error", unit="%", scale=Scale.LOG),
         series=(
             _of_all(scored),
             *(_of_family(scored, family, look) for look, family in enumerate(families(scored), start=1)),

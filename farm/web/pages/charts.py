@@ -155,7 +155,7 @@ class LearningCurve:
     # What the chart shows, in a sentence.
     message: str
     families: Sequence[str]
-    # Each with what followed it.
+    # Each with what followed it. Why nothing did is the conclusion.
     points: Sequence[tuple[learning.Point, str]]
     conclusion: str | None
 
@@ -172,6 +172,6 @@ def _learning_curve(pool: str, points: Sequence[learning.Point]) -> LearningCurv
         chart=None if chart is None else lines(chart),
         message="" if chart is None else chart.message,
         families=learning.families(points),
-        points=[(point, learning.following(point)) for point in points],
+        points=[(point, "ended" if learning.ending(point) else learning.following(point)) for point in points],
         conclusion=learning.conclusion(points),
     )

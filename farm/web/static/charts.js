@@ -1,4 +1,4 @@
-// Draws each chart of the page from the JSON beside it, in the colours of the page, and again where that JSON has changed.
+// Draws each chart of the page from the JSON that it has, in the colours of the page, and again where that JSON has changed.
 (() => {
   const colour = (name) => {
     const probe = document.createElement("span");
@@ -9,7 +9,7 @@
     return found;
   };
   const transparent = (own) => own.replace(/^rgb\((.*)\)$/, "rgba($1, 0.2)");
-  const written = (figure) => figure.querySelector("script[type='application/json']").textContent;
+  const written = (figure) => figure.dataset.chart;
   const drawn = new WeakMap();
   const draw = (figure) => {
     const text = written(figure);
@@ -38,7 +38,7 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 8, r: 20, t: 8, b: 52 },
       xaxis: { ...axis, ...layout.xaxis, title: { ...layout.xaxis.title, font: { size: 13 } }, ...(narrow ? { nticks: 4 } : {}) },
-      yaxis: { ...axis, automargin: true, showgrid: false, ...layout.yaxis, zeroline: false },
+      yaxis: { ...axis, automargin: true, showgrid: false, ...layout.yaxis, zeroline: false, title: { ...layout.yaxis.title, font: { size: 13 } } },
       legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0 },
       dragmode: false,
     }, { displayModeBar: false, responsive: true });

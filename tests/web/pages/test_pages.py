@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,9 +19,10 @@ from browsing import visitor
 from commands import NOWHERE, farm_here
 from samples import card, cpu, document, landed, row
 from sqlalchemy import Engine, event, text
-from training_tables import without_champion
+from training_tables import log_test_set, without_champion
 
 import farm
+import tests.learning_curves as curves
 from farm import registry
 from farm.api import reports
 from farm.api.access import Access
@@ -111,7 +113,7 @@ def test_pages_say_what_they_are_and_run_no_script_that_stands_in_them(
     assert f"GEMM Farm {farm.__version__} ·" in words(page), "the foot names the version"
     assert NASTY not in page
     for tag in re.findall(r"<script[^>]*>", page):
-        assert 'src="/static/' in tag or 'type="application/json"' in tag
+        assert 'src="/static/' in tag
     assert not re.search(r"<[^>]+\son\w+=", page)
     assert "script-src 'self';" in answer.headers["content-security-policy"]
 
@@ -481,6 +483,65 @@ def test_a_role_sees_and_does_no_more_than_it_may(
     }
 
 
+# --- learning campaigns --------------------------------------------------------------------------------------
+
+
+def figures_of(page: str) -> list[dict[str, Any]]:
+    return [json.loads(one) for one in re.findall("data-chart='(.*?)'>", page, re.DOTALL)]
+
+
+def test_a_learning_campaign_shows_its_curve_as_a_chart_a_table_and_the_reason_for_its_end(
+    browser_like: httpx.Client, engine: Engine, filled: int
+) -> None:
+    curves.decided(engine, submitted(engine, **curves.LEARNS).campaign_id)
+    page = browser_like.get("/campaigns/learning").text
+    (chart,) = figures_of(page)
+    band, every, *families = chart["data"]
+    assert [trace["name"] for trace in (every, *families)] == ["all, with 95% interval", "blas", "tiled"]
+    assert (every["x"], every["y"]) == ([100, 200, 300], [20, 10, 8])
+    assert (band["fill"], band["y"]) == ("toself", [25, 12.5, 10, 6.4, 8, 16]), "upper bounds, and lower ones back"
+    assert every["line"]["width"] > max(trace["line"]["width"] for trace in families)
+    assert (chart["layout"]["yaxis"]["type"], chart["layout"]["xaxis"]["title"]["text"]) == ("log", "device time (s)")
+    shown = words(page)
+    assert f"No further round is measured: {curves.BUDGET_USED}." in shown
+    assert "20.0% after 100 device seconds, 8.0% (95% interval 6.4 to 10.0%) after 300 device seconds" in shown
+    assert "3 300 3,600 40 8.0% 6.4–10.0 4.0% 16.0% 10.0% 6.0% ended" in shown
+    assert "2 200 2,400 40 10.0% 8.0–12.5 5.0% 20.0% 12.0% 8.0% 20 jobs of 10 problems" in shown
+    for script in ("plotly.min.js", "charts.js"):
+        assert script in page.partition("</head>")[0]
+    assert "plotly" not in browser_like.get("/campaigns/small").text, "a campaign that does not learn loads no Plotly"
+
+
+def test_a_curve_appears_and_grows_with_the_live_part_of_its_page(
+    browser_like: httpx.Client, engine: Engine, filled: int
+) -> None:
+    stored = submitted(engine, **curves.LEARNS)
+    update = {"HX-Request": "true"}
+    whole = browser_like.get("/campaigns/learning").text
+    assert "plotly.min.js" in whole, "the chart may appear while somebody looks"
+    assert "Learning curve" not in words(whole)
+    counts = []
+    for number, point in enumerate(curves.CURVE[:2], start=1):
+        curves.decided(engine, stored.campaign_id, [point], first=number)
+        part = browser_like.get("/campaigns/learning", headers=update).text
+        assert 'id="learning1-plot" data-keep' in part, "what Plotly drew is not taken away"
+        assert "No further round" not in part
+        counts.append(len(figures_of(part)[0]["data"][-1]["x"]))
+    assert counts == [1, 2]
+
+
+def test_a_round_that_could_not_be_decided_is_told_with_its_error(
+    browser_like: httpx.Client, engine: Engine, filled: int
+) -> None:
+    stored = submitted(engine, **curves.LEARNS)
+    curves.decided(engine, stored.campaign_id, curves.CURVE[:1], error=f"no memory {NASTY}")
+    page = browser_like.get("/campaigns/learning").text
+    assert f"No further round is measured: round 2 could not be decided (no memory {NASTY})." in words(page)
+    assert NASTY not in page
+    (chart,) = figures_of(page)
+    assert "error_y" in chart["data"][0], "the interval of a single point is a bar"
+
+
 # --- results, comparing, costs, models ----------------------------------------------------------------------
 
 
@@ -521,7 +582,7 @@ def test_a_comparison_is_a_link_and_says_what_the_command_line_says(
     shown = words(answer.text)
     assert "1.5000 1.5000–1.5000" in shown
     assert "8 slower" in shown
-    (chart,) = re.findall(r'<script type="application/json">(.*?)</script>', answer.text, flags=re.DOTALL)
+    (chart,) = re.findall("data-chart='(.*?)'>", answer.text, flags=re.DOTALL)
     assert '"ratio"' not in chart
     assert "1.5" in chart
     told = browser_like.get("/api/v1/compare", params={"side": ["here", "there"], "top": 2}).json()
@@ -683,6 +744,27 @@ def test_a_model_shows_its_errors_champions_and_card(browser_like: httpx.Client)
     shown = words(browser_like.get("/models/nvidia-h200").text)
     for said in ("unseen shapes", "Version 1 since", "Predicts runtime"):
         assert said in shown
+
+
+def test_the_independent_test_set_comes_before_the_folds_of_a_model(
+    access: Access, registry_with_a_model: Path, tmp_path: Path
+) -> None:
+    uri = f"sqlite:///{shutil.copyfile(registry_with_a_model / 'mlflow.db', tmp_path / 'mlflow.db')}"
+    version = registry.model_info(uri, "nvidia-h200")
+    log_test_set(uri, version)
+    settings = access.settings.model_copy(update={"mlflow_tracking_uri": uri})
+    with visitor(make_app(Access(settings, who="test", opened=access.session), policy=Policy(tokens=False))) as client:
+        shown = words(client.get("/models/nvidia-h200").text)
+    row = "Runtime 6.5% 5.9–7.25 4.25% 15.5% 51.5% 79% 88.5% 93.5% 1,200"
+    assert row in shown
+    assert shown.index("Errors on the independent test set") < shown.index(row) < shown.index("unseen shapes")
+    assert shown.index("Errors on folds Interpolation inside the training table.") < shown.index("unseen shapes")
+    assert "no independent test set" not in shown
+    assert "test set" not in shown[shown.index("Errors on folds") : shown.index("Champions")]
+
+
+def test_a_model_without_a_test_set_says_so(browser_like: httpx.Client) -> None:
+    assert "This version has no independent test set." in words(browser_like.get("/models/nvidia-h200").text)
 
 
 def test_a_model_card_is_markdown_and_no_markup() -> None:
