@@ -142,7 +142,7 @@ def _trace(chart: Chart, series: Series, *, coded: bool, many: bool) -> dict[str
             **look,
             "symbol": "circle-open" if series.ring else _SYMBOLS[marker_of(series.look)],
             "size": 14 if series.ring else 6 if series.faint else 9,
-            "opacity": 0.5 if series.faint else 0.9,
+            "opacity": 0.5 if series.faint and series.line is None else 0.9,
         }
     if series.line is not None:
         trace["line"] = {**look, "dash": _DASHES[series.line], "width": 1 if series.faint else 2}

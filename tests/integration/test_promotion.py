@@ -357,6 +357,9 @@ def test_the_commands_show_compare_promote_and_roll_back(farm: Command) -> None:
     said = farm("models", "show", DEVICE_TYPE, "--version", "3").stdout
     assert "no: not promoted without --force" in said
 
+    assert "independent test set" not in said
+    assert "unseen shapes" in said[said.index("folds: interpolation inside the training table") :]
+
     two = farm("models", "compare", DEVICE_TYPE)
     assert "median error % v2" in two.stdout
     assert f"{NAME} version 3 is a challenger and not the champion: it scores" in two.stdout.replace("\n", " ")
