@@ -101,6 +101,8 @@ def test_rounds_follow_one_another_until_the_budget_is_used(engine: Engine, devi
     assert state(engine) == "done"
     with engine.connect() as connection:
         first, second = learning.curve(connection, stored.campaign_id)
+        assert learning.curve(connection, stored.campaign_id, device_type="cpu-test") == [first, second]
+        assert learning.curve(connection, stored.campaign_id, device_type="another") == []
     assert (first["round"], first["device_seconds"], first["rows"], first["next_jobs"]) == (
         1,
         pytest.approx(0.6),
