@@ -1,4 +1,4 @@
-# make run    set up, then measure the quickstart campaign, train, and report
+# make run    set up, then measure the quickstart campaign (with EXTRA=cuda… and a GPU: learn-quickstart), train, and report
 # make test   set up, then run every test
 # make long   set up, then the whole runs that take minutes: the README from top to bottom, a replay of every dataset, chaos
 # make chaos  set up, then break a farm for three minutes and audit it; SEED=7 repeats a run, SECONDS=300 is longer
@@ -19,7 +19,9 @@ BIN := $(VENV)/bin
 EXTRA ?= $(shell cat $(VENV)/.extra 2>/dev/null)
 STAMP := $(VENV)/.ready$(if $(EXTRA),-$(EXTRA))
 TESTERS ?= 3
-CAMPAIGN ?= examples/campaigns/quickstart.yaml
+# A GPU that can be measured: an extra with CuPy, and a driver that shows a card.
+GPU = $(and $(filter cuda%,$(EXTRA)),$(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU' || ls /proc/driver/nvidia/gpus 2>/dev/null))
+CAMPAIGN ?= examples/campaigns/$(if $(GPU),learn-quickstart,quickstart).yaml
 # uv brings certificates of its own, which a proxy that inspects TLS is not among.
 export UV_SYSTEM_CERTS ?= 1
 

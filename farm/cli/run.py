@@ -12,7 +12,7 @@ import typer
 from sqlalchemy import Connection
 
 from farm import registry
-from farm.campaign import load
+from farm.campaign import Strategy, load
 from farm.cli.campaigns import AgainOption, CampaignIncomplete, FileArgument, direct, repeated, store
 from farm.cli.hints import print_next
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
@@ -20,7 +20,7 @@ from farm.cli.progress import follow
 from farm.cli.tables import Column, Table
 from farm.cli.train import print_outcomes
 from farm.cli.training import train_types
-from farm.db import devices, kernels, trainings
+from farm.db import devices, kernels, learning, trainings
 from farm.devices import host_name
 from farm.errors import NoBuilder, NoDeviceLeft, NoSuchModel, NoWorkers
 from farm.kernels import FAMILIES, Configuration
@@ -63,7 +63,10 @@ def run(
     began = time.monotonic()
     campaign = load(file, limit=settings().max_configurations)
     builds = can_build() and any(FAMILIES[family].binary for family in campaign.families)
-    programs = ("coordinator", "workers", *(("trainer",) if train else ()), *(("builder",) if builds else ()))
+    learns = campaign.search is not None and campaign.search.strategy is Strategy.LEARN
+    # A trainer also decides the rounds of a learning campaign: it runs beside the workers from the start.
+    trains = train or learns
+    programs = ("coordinator", "workers", *(("trainer",) if trains else ()), *(("builder",) if builds else ()))
     with session(broker=True) as opened, Stack.attach_or_start(opened.settings, opened.urls, programs) as stack:
         if NVIDIA_DRIVER.exists() and importlib.util.find_spec("cupy") is None:
             remarks.print("This machine has an NVIDIA driver, but not CuPy, so its CPU is measured: see farm doctor.")
@@ -87,10 +90,12 @@ def run(
             outcomes = _train(opened, stored.campaign_id, stack.check)
         with opened.engine.connect() as connection:
             report = summarise(connection, stored.campaign_id)
+            curve = learning.curve(connection, stored.campaign_id)
         report |= {
             "campaign": campaign.name,
             "digest": campaign.digest,
-            "searches": campaign.search is not None,
+            "searches": campaign.search is not None and not learns,
+            "learning": curve,
             "trainings": outcomes,
             "predictions": [
                 p
@@ -235,7 +240,7 @@ def print_results(report: dict[str, Any]) -> None:
     how = f"answered, {replayed:,} of them from a recording" if replayed else "measured"
     what = f"{rows:,} configurations {how}{'; ' + left if left else ''}"
     if report["rounds"] > 1:
-        what += f". {report['rounds']} rounds of a search took {counts['done']:,} measurements"
+        what += f". {_rounds_text(report)} took {counts['done']:,} measurements"
     console.print(f"{what}.")
     on = [
         (d["device_type"], d["device_name"], d["host"], d["source"], d["rows"], d["shapes"], d["median_rse_pct"],
@@ -264,8 +269,18 @@ def print_results(report: dict[str, Any]) -> None:
         _RANKED.print(rows, title=f"{kind}: best and worst by TFLOP/s")
 
 
+def _rounds_text(report: dict[str, Any]) -> str:
+    """`3 rounds of a search`; of a learning campaign, whose round 0 is the test set, `The test set and 2 rounds`."""
+    if not report.get("learning"):
+        return f"{report['rounds']} rounds of a search"
+    learned = report["rounds"] - 1
+    return f"The test set and {learned} round{'s' if learned > 1 else ''}"
+
+
 def _print(report: dict[str, Any]) -> None:
     print_results(report)
+    for point in _last_points(report["learning"]):
+        console.print(_learned_text(point), markup=False, soft_wrap=True)
     if report["trainings"]:
         print_outcomes(report["trainings"])
     for p in report["predictions"]:
@@ -281,6 +296,21 @@ def _print(report: dict[str, Any]) -> None:
                 f"{p['device_type']} has no champion, so the challenger answers. {p['to_get_a_champion']}", markup=False
             )
     _print_next_steps(report)
+
+
+def _last_points(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last point of the learning curve of each pool."""
+    return list({point["pool"]: point for point in curve}.values())
+
+
+def _learned_text(point: dict[str, Any]) -> str:
+    """`Learning on any ended after round 3: it is 4.1% off on the test set, as the budget … is used.`"""
+    head = f"Learning on {point['pool']} ended after round {point['round']}"
+    if point["error"] is not None:
+        return f"{head}, which could not be decided: {point['error']}"
+    score = point.get("test", {}).get("all")
+    off = "" if score is None else f"{score['mean_error_pct']:.1f}% off on {score['rows']:,} rows of the test set, "
+    return f"{head}: {off}{point['device_seconds']:,.0f} device seconds used. It ended as {point['stop']}."
 
 
 def _print_next_steps(report: dict[str, Any]) -> None:

@@ -283,6 +283,34 @@ def test_too_few_measurements_train_no_model_and_say_how_many_are_needed(farm: F
     assert other("train", "nvidia-h200", code=2).stdout == ""
 
 
+LEARNS = """
+name: learns
+targets: any
+problems:
+  - {domain: {m: "16..256", n: "16..256", k: "16..256"}, types: f32}
+kernels: {family: blas, threads: 1}
+search: {strategy: learn, problems: 12, kernels: 1, test_problems: 20, budget_seconds: 3, seed: 1}
+measure:
+  timing: {max_seconds: 0.002, min_samples: 2, warmup_seconds: 0.001}
+"""
+
+
+def test_a_learning_campaign_is_decided_round_by_round_trained_and_predicted(farm: Farm) -> None:
+    other = Farm(farm.folder / "learns")
+    other.folder.mkdir()
+    (other.folder / "learns.yaml").write_text(LEARNS)
+    report = other.json("run", "learns.yaml")
+    curve = report["learning"]
+    assert [point["round"] for point in curve] == list(range(1, len(curve) + 1))
+    assert (len(curve) > 1) == (curve[0]["device_seconds"] < 3)
+    assert [point["stop"] is None for point in curve] == [True] * (len(curve) - 1) + [False]
+    assert report["counts"]["done"] == 20 + 12 * len(curve) == sum(report["counts"].values())
+    (training,) = report["trainings"].values()
+    assert training["outcome"]["metrics"]["unseen_shapes"]["runtime_ms"]["rows"] == 12 * len(curve)
+    (prediction,) = report["predictions"]
+    assert prediction["predicted_ms"] > 0
+
+
 def test_an_interrupted_run_keeps_what_it_measured_and_goes_on(farm: Farm) -> None:
     """By Ctrl-C first, and in the middle of what is left by a terminal that is closed."""
     other = Farm(farm.folder / "interrupted", devices="recorded:slow.parquet?scale=1")

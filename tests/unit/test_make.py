@@ -67,3 +67,30 @@ def test_uv_trusts_the_certificates_that_pip_is_configured_with(clone: Path) -> 
 def test_what_is_set_for_uv_stays(clone: Path) -> None:
     own = {"UV_SYSTEM_CERTS": "0", "SSL_CERT_FILE": "/etc/mine.pem"}
     assert certificates_of_uv(clone, **own) == ["0|/etc/mine.pem"] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "card", "campaign"),
+    [
+        (["EXTRA=cuda13"], True, "examples/campaigns/learn-quickstart.yaml"),
+        (["EXTRA=cuda13"], False, "examples/campaigns/quickstart.yaml"),
+        (["EXTRA=build"], True, "examples/campaigns/quickstart.yaml"),
+        (["EXTRA="], True, "examples/campaigns/quickstart.yaml"),
+        (["EXTRA=cuda12", "CAMPAIGN=own.yaml"], True, "own.yaml"),
+    ],
+)
+def test_a_gpu_is_learned_about_where_its_extra_is_asked_for_and_a_card_is_there(
+    clone: Path, arguments: list[str], card: bool, campaign: str
+) -> None:
+    if not card and Path("/proc/driver/nvidia/gpus").is_dir():
+        pytest.skip("this machine has a card")
+    programs = clone / "programs"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text("#!/bin/sh\n" + ("echo 'GPU 0: made up'\n" if card else "exit 9\n"))
+    (programs / "nvidia-smi").chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    kept |= {"PATH": f"{programs}{os.pathsep}{kept['PATH']}"}
+    done = subprocess.run(
+        ["make", "--dry-run", "run", *arguments], cwd=clone, env=kept, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1].split()[-2:] == ["run", campaign]
