@@ -291,7 +291,8 @@ def _parameters(pairs: list[str]) -> dict[str, int]:
     parameters = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
-        if not value.strip().isdigit():
-            raise BadInput(detail=f"--param {pair}: write it as name=whole number, as in tile=16")
-        parameters[name.strip()] = int(value)
+        try:
+            parameters[name.strip()] = int(value)
+        except ValueError:
+            raise BadInput(detail=f"--param {pair}: write it as name=whole number, as in tile=16") from None
     return parameters

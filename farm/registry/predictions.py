@@ -6,11 +6,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.errors import BadInput, MissingColumns, NotPredictable
-from farm.kernels import Configuration
+from farm.errors import BadInput, BadKernelParameter, MissingColumns, NotPredictable
+from farm.kernels import FAMILIES, Configuration
 from farm.registry.client import first_line, load_mlflow
 from farm.registry.direct import DirectModel
 from farm.registry.models import OUTPUTS
@@ -86,6 +87,7 @@ def predict_table(model: Any, table: pd.DataFrame, *, path: str = "the table") -
     if missing:
         raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(map(str, table.columns)))
     raw = wide[[name for name in schema.input_names() if name in wide]].dropna(axis="columns", how="all")
+    _check_parameters(raw, path)
     return raw.join(_ask(model, raw))
 
 
@@ -139,6 +141,26 @@ def _spread_parameters(table: pd.DataFrame, path: str) -> pd.DataFrame:
         raise BadInput(detail=f"{path}: the column parameters holds something that is not JSON: {error}") from None
     columns = pd.DataFrame.from_records(given, index=table.index)
     return table.drop(columns=["parameters", *(name for name in columns if name in table)]).join(columns)
+
+
+def _check_parameters(raw: pd.DataFrame, path: str) -> None:
+    """Raises `BadKernelParameter` for a value that no kernel of its family has, as a tile of 0."""
+    if "family" not in raw:
+        return
+    for name, rows in raw.groupby("family", sort=False):
+        # Of a family that the model knows and this version of the farm does not, nothing can be said.
+        for parameter in FAMILIES[name].parameters if name in FAMILIES else ():
+            for value in rows[parameter.name].dropna().unique() if parameter.name in rows else ():
+                if (why := parameter.why_bad(_whole(value))) is not None:
+                    row = rows.index[rows[parameter.name] == value][0]
+                    raise BadKernelParameter(
+                        family=name, name=parameter.name, value=value, why=f"{why} ({path}, row {row})"
+                    )
+
+
+def _whole(value: Any) -> object:
+    """A column with gaps holds whole numbers as floats."""
+    return int(value) if isinstance(value, (int, float, Integral, Real)) and float(value).is_integer() else value
 
 
 def _without_gaps(answer: Mapping[Any, Any]) -> dict[str, Any]:

@@ -156,3 +156,13 @@ def test_device_types_are_ranked_by_protocol_unless_mixed(farm: Command, uri: st
 def test_options_that_cannot_go_together_are_refused(farm: Command) -> None:
     refused(farm("recommend", "300", "--mix-protocols"), 2, "--mix-protocols needs --every-type")
     refused(farm("recommend", "300", "--every-type", "--type", CARD), 2, "cannot be combined")
+
+
+@pytest.mark.parametrize("tile", ["-8", "0", "33"])
+def test_kernels_that_cannot_exist_are_not_predicted(farm: Command, tmp_path: Path, tile: str) -> None:
+    why = "tile goes from 1 to 32"
+    refused(farm("predict", f"tiled(tile={tile}) 512 f32", "--type", CARD), 2, why)
+    refused(farm("predict", "--shape", "512", "--family", "tiled", "-p", f"tile={tile}", "--type", CARD), 2, why)
+    table = tmp_path / "asked.csv"
+    table.write_text(f"m,n,k,ab,family,tile\n512,512,512,f32,tiled,16\n512,512,512,f32,tiled,{tile}\n")
+    refused(farm("predict", "--file", str(table), "--type", CARD), 2, f"({table}, row 1)")
