@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ BUILD = "workers.build_kernel"
 
 BUILD_QUEUE = "build"
 
+_CLIENT = "gemm-farm:"
+"""What the names of connections to Redis begin with, where a program takes messages; its queues follow."""
+
 ANSWER_SECONDS = 10.0
 """How long a broker may take to answer before it counts as away."""
 
@@ -39,6 +42,20 @@ def queue_of_type(device_type: str) -> str:
 def queue_of_device(device_uuid: str) -> str:
     """The queue that one device serves."""
     return f"device.{device_uuid}"
+
+
+def client_name(queues: Iterable[str]) -> str:
+    """The name of a connection to Redis of a program that takes messages from these queues.
+
+    >>> client_name(["train", "build"])
+    'gemm-farm:build,train'
+    """
+    return _CLIENT + ",".join(sorted(queues))
+
+
+def queues_of_client(name: str) -> list[str]:
+    """The queues that `client_name` made the name of; none of another name."""
+    return name.removeprefix(_CLIENT).split(",") if name.startswith(_CLIENT) else []
 
 
 def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
@@ -109,6 +126,7 @@ def consume(
             threading.Thread(target=_end_when_idle, args=(idle_s,), name="idle", daemon=True).start()
 
     signals.worker_ready.connect(end_if_told, weak=False)
+    app.conf.broker_transport_options = {**app.conf.broker_transport_options, "client_name": client_name(queues)}
     # As `celery worker` makes it. The command itself would bring a shell with completion, 10 MB in each process.
     worker = app.Worker(
         hostname=host_format(name),

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from farm.api.access import Access
 from farm.api.operation import LARGEST_ID, Document, operation
 from farm.api.sentinels import SentinelNow, sentinel_now
+from farm.broker import TRAIN_QUEUE
 from farm.builds import versions_of
 from farm.campaign.figures import PlanSummary
 from farm.coordinator.outlook import Outlook, Stuck, look, outlooks
@@ -94,6 +95,9 @@ class Submitted(Judged):
     jobs_awaiting: int = Field(description="jobs that wait for those kernels")
     devices_live: int
     builders: int
+    trainer: bool | None = Field(
+        description="of a learning campaign: whether a trainer is up, which decides its rounds; none: not known, or not needed"
+    )
 
 
 class Planned(Document):
@@ -282,7 +286,14 @@ def submit(access: Access, submission: Submission) -> Submitted:
             jobs_awaiting=awaited.jobs,
             devices_live=len(devices.live(connection, silent_after=access.silent_after)),
             builders=len(kernels.builders(connection, silent_after=access.silent_after)),
+            trainer=_trainer(access) if learning.learns(connection, stored.campaign_id) else None,
         )
+
+
+def _trainer(access: Access) -> bool | None:
+    from farm.services.consumers import is_consumed
+
+    return is_consumed(access.settings, TRAIN_QUEUE)
 
 
 @operation("POST", "/campaigns/check")

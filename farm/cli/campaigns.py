@@ -53,6 +53,12 @@ NO_BUILDER = (
 )
 
 
+NO_TRAINER = (
+    "No trainer is up, which decides what a learning campaign measures after its first round: start one with "
+    "[bold]farm up[/], or with [bold]farm-trainer[/] on another machine."
+)
+
+
 class CampaignIncomplete(FarmError):
     """{dead} of {jobs} jobs of {name} ended dead. `farm status {name}` says why."""
 
@@ -119,7 +125,7 @@ def submit(
     if as_json:
         emit_json(
             {"campaign": done.campaign, "repeat": done.repeat, "digest": done.digest, "new": done.new, "restored": done.restored, "new_jobs": done.new_jobs, **done.counts,
-             "kernels_awaited": done.kernels_awaited}
+             "kernels_awaited": done.kernels_awaited, "trainer": done.trainer}
         )  # fmt: skip
         return
     waiting = open_jobs(done.counts)
@@ -136,6 +142,8 @@ def submit(
         remarks.print(NO_WORKER)
     elif done.kernels_awaited and not done.builders:
         remarks.print(NO_BUILDER)
+    elif done.trainer is False:
+        remarks.print(NO_TRAINER)
     elif waiting:
         remarks.print(f"[bold]farm watch {done.campaign}[/] follows it.")
 

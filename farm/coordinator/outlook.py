@@ -26,12 +26,17 @@ NO_BUILDER = (
 )
 
 
+UNTRAINED_SECONDS = 30.0
+"""How long the decision on a learning round may wait before no trainer seems to run. One that waits for work starts in ten."""
+
+
 class Cause(StrEnum):
     """Why jobs are stuck."""
 
     NO_DEVICE = "no_device"
     NO_COORDINATOR = "no_coordinator"
     NO_BUILDER = "no_builder"
+    NO_TRAINER = "no_trainer"
     REFUSED = "refused"
     BEHIND = "behind"
     NOT_TAKEN = "not_taken"
@@ -131,7 +136,7 @@ def what_is_stuck(farm: Farm, *, of: Collection[int] | None = None) -> list[Stuc
 
 def _of_lane(farm: Farm, lane: LaneNow) -> Stuck | None:
     if not lane.waiting + lane.queued:
-        return None if lane.open or farm.coordinated else _undecided(lane)
+        return None if lane.open else _undecided(farm, lane)
     able = [device for device in farm.devices if lane.serves(device)]
     live = [device for device in able if device.takes_work]
     untaken = _untaken(farm, lane, live)
@@ -153,9 +158,19 @@ def _of_lane(farm: Farm, lane: LaneNow) -> Stuck | None:
     return Stuck(campaign_id=lane.campaign_id, target=lane.target, jobs=jobs, cause=cause, why=why)
 
 
-def _undecided(lane: LaneNow) -> Stuck:
-    why = f"round {lane.round} is over, and no coordinator runs that would decide what goes on; farm up starts one"
-    return Stuck(campaign_id=lane.campaign_id, target=lane.target, jobs=lane.later, cause=Cause.NO_COORDINATOR, why=why)
+def _undecided(farm: Farm, lane: LaneNow) -> Stuck | None:
+    if not farm.coordinated:
+        cause = Cause.NO_COORDINATOR
+        why = f"round {lane.round} is over, and no coordinator runs that would decide what goes on; farm up starts one"
+    elif lane.untrained_s is not None and lane.untrained_s > UNTRAINED_SECONDS:
+        cause = Cause.NO_TRAINER
+        why = (
+            f"round {lane.round} is over, and for {seconds_text(lane.untrained_s)} no trainer has taken the decision on the "
+            "next one; farm up starts a trainer on this machine, farm-trainer on another"
+        )
+    else:
+        return None
+    return Stuck(campaign_id=lane.campaign_id, target=lane.target, jobs=lane.later, cause=cause, why=why)
 
 
 def _why_no_device(lane: LaneNow, able: Sequence[DeviceNow]) -> str:

@@ -61,6 +61,20 @@ def abandon(connection: Connection) -> dict[int, str]:
     return {row.campaign_id: row.error for row in connection.execute(_ABANDON)}
 
 
+_LEARNS = text("""
+SELECT EXISTS (
+    SELECT 1 FROM lanes l JOIN campaigns c ON c.id = l.campaign_id
+    WHERE c.id = :campaign_id AND c.state = 'active' AND l.purpose = 'learn' AND l.decided IS NULL
+)
+""")
+
+
+def learns(connection: Connection, campaign_id: int) -> bool:
+    """Whether a round of the campaign is still to be decided, which takes a trainer."""
+    found: bool = connection.execute(_LEARNS, {"campaign_id": campaign_id}).scalar_one()
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """A round after which is decided how its campaign goes on."""

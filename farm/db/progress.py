@@ -41,6 +41,8 @@ class LaneNow:
     for_kernels: int = 0  # waiting for kernels to be built
     round: int = 0
     later: int = 0  # expected of the rounds after it, and not stored yet
+    # Seconds for which the decision on a learning round has waited while no trainer was heard of; None: it does not wait.
+    untrained_s: float | None = None
 
     @property
     def open(self) -> int:
@@ -64,6 +66,8 @@ _LANES = text(f"""
 SELECT t.lane_id, c.id AS campaign_id, c.name AS campaign, c.owner, c.priority, c.state, p.name AS target,
     p.device_types, p.device_uuid, t.jobs, t.done, t.invalid, t.dead, t.queued, t.running,
     s.round, t.later,
+    (SELECT extract(epoch FROM clock_timestamp() - greatest(r.requested_at, (SELECT max(heard_of_at) FROM trainings)))::float8
+     FROM trainings r WHERE r.lane_id = t.lane_id AND r.state = 'requested') AS untrained_s,
     (SELECT count(DISTINCT job_id) FROM waiting_jobs WHERE lane_id = t.lane_id) AS for_kernels
 FROM campaigns c
 CROSS JOIN LATERAL ({TALLY} WHERE l.campaign_id = c.id) t

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from farm.broker import client_name
 from farm.builds import slots_of, versions_of
 from farm.db import kernels
 from farm.db.engine import make_engine
@@ -42,6 +43,7 @@ class Demand:
         self._settings = settings
         self._broker_url = urls.broker_url
         self._broker: redis.Redis | None = None
+        self._name = ""  # of its connection: a trainer that waits counts as one that runs
         # One connection at a time, and none between two announcements: each is a process of Postgres.
         self._engine = make_engine(urls.database_url, application="farm supervisor", pool_size=1, pre_ping=False)
         self._builder = f"{host_name()}:{os.getpid()}"
@@ -52,6 +54,7 @@ class Demand:
         self._announce(BUILDER.name in waiting)
         queues = {name: program.queue for name, program in waiting.items() if program.queue is not None}
         if not queues:
+            self._close()
             return []
         lengths = self._lengths(queues.values())
         return [name for name, queue in queues.items() if lengths.get(queue)]
@@ -63,15 +66,25 @@ class Demand:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._announce(False)
+        self._close()
+
+    def _close(self) -> None:
         if self._broker is not None:
             self._broker.close()
+            self._broker = None
 
     def _lengths(self, queues: Iterable[str]) -> dict[str, int]:
         import redis
 
-        if self._broker is None:
+        queues = list(queues)
+        if self._broker is None or self._name != client_name(queues):
+            self._close()
+            self._name = client_name(queues)
             self._broker = redis.Redis.from_url(
-                redis_client_url(self._broker_url), socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S
+                redis_client_url(self._broker_url),
+                socket_timeout=ANSWER_S,
+                socket_connect_timeout=ANSWER_S,
+                client_name=self._name,
             )
         try:
             return {queue: int(self._broker.llen(queue)) for queue in queues}

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+import yaml
+from commands import farm_here
 from samples import document, row
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 from test_batches import claim, form
 
+from farm.broker import TRAIN_QUEUE, client_name
 from farm.campaign import Campaign
-from farm.db import batches, campaigns, learning, trainings
+from farm.db import batches, campaigns, learning, progress, trainings
 from farm.db.campaigns import Stored
 from farm.db.trainings import Start
 from farm.errors import ErrandLost
+from farm.services import ServiceUrls
+from farm.services.urls import redis_client_url
 from trainer import rounds
 from trainer.table import read_test_table, read_training_table
 
@@ -190,6 +197,45 @@ def test_a_round_that_cannot_be_decided_ends_the_campaign_with_the_reason(
         assert learning.abandon(connection) == {}
         assert learning.curve(connection, stored.campaign_id)[0]["error"] == "no memory"
     assert state(engine) == "done"
+
+
+def test_submitting_says_that_no_trainer_is_up(
+    engine: Engine, device: int, tmp_path: Path, farm_services: ServiceUrls, database_url: str
+) -> None:
+    (tmp_path / "learning.yaml").write_text(yaml.safe_dump(learning_campaign().document))
+    farm, broker = farm_here(tmp_path, database_url), str(farm_services.broker_url)
+    note = "No trainer is up"
+    assert note in farm("submit", "learning.yaml", FARM_BROKER_URL=broker).stderr
+    assert note not in farm("submit", "learning.yaml").stderr  # the farm's broker is not known here
+    with redis.Redis.from_url(redis_client_url(broker), client_name=client_name([TRAIN_QUEUE])) as trainer:
+        trainer.ping()
+        assert note not in farm("submit", "learning.yaml", FARM_BROKER_URL=broker).stderr
+    plain = document(name="plain")
+    (tmp_path / "plain.yaml").write_text(yaml.safe_dump(plain))
+    assert note not in farm("submit", "plain.yaml", FARM_BROKER_URL=broker).stderr
+
+
+def waits(engine: Engine) -> float | None:
+    """For how long the decision on a round has waited for a trainer."""
+    with engine.connect() as connection:
+        return next((lane.untrained_s for lane in progress.lanes(connection) if lane.untrained_s is not None), None)
+
+
+def test_a_round_waits_for_a_trainer_since_one_was_last_heard_of(engine: Engine, device: int, submit: Submit) -> None:
+    submit(learning_campaign())
+    measure(engine, device)
+    assert waits(engine) is None
+    (training,) = requested(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE trainings SET requested_at = now() - interval '1 hour'"))
+    assert 3600 <= (waits(engine) or 0) < 3700
+    # A trainer that is busy with another training is one.
+    with engine.begin() as connection:
+        other = trainings.request(connection, device_type="cpu-test")
+    begun(engine, other)
+    assert 0 <= (waits(engine) or 0) < 1000
+    begun(engine, training)
+    assert waits(engine) is None
 
 
 def test_a_cancelled_campaign_gets_no_further_round(engine: Engine, device: int, submit: Submit) -> None:

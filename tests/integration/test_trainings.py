@@ -21,7 +21,7 @@ from samples import cpu, document, row
 from sqlalchemy import Engine, text
 
 from farm import registry
-from farm.broker import TRAIN, TRAIN_QUEUE, make_app
+from farm.broker import BUILD_QUEUE, TRAIN, TRAIN_QUEUE, make_app
 from farm.campaign import Campaign
 from farm.cli.training import train_types
 from farm.coordinator.errands import SILENT_SECONDS, trainings_of
@@ -34,6 +34,7 @@ from farm.db.trainings import Start
 from farm.devices import DeviceIdentity
 from farm.errors import ErrandLost
 from farm.services import ServiceUrls
+from farm.services.consumers import is_consumed
 from farm.services.session import Session
 from farm.settings import Settings
 from tests.cheap_training import cheap_trainings
@@ -379,6 +380,18 @@ def trainer(
     yield start
     for one in made:
         one.kill()
+
+
+def test_a_trainer_that_is_up_is_seen_at_the_broker(
+    engine: Engine, trainer: Callable[..., Trainer], database_url: str, farm_services: ServiceUrls
+) -> None:
+    here = Settings(database_url=database_url, broker_url=str(farm_services.broker_url))
+    assert is_consumed(here, TRAIN_QUEUE) is False
+    one = trainer()
+    eventually(lambda: is_consumed(here, TRAIN_QUEUE) is True)
+    assert is_consumed(here, BUILD_QUEUE) is False
+    one.kill()
+    eventually(lambda: is_consumed(here, TRAIN_QUEUE) is False)
 
 
 @pytest.fixture

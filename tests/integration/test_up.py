@@ -35,6 +35,7 @@ from farm.errors import EmbeddedServiceFailed, WrongRevision
 from farm.services import ServiceUrls, doctor, prepare_database, services
 from farm.services.background import RunningStack, running_stack, start_in_background, stop_in_background
 from farm.services.cluster import remove_cluster
+from farm.services.consumers import is_consumed
 from farm.services.doctor import Check, State
 from farm.services.home import Home
 from farm.services.processes import is_alive
@@ -160,6 +161,7 @@ def test_a_trainer_runs_only_while_it_has_work(home: Path, farm_settings: Settin
             return int(ask(urls.database_url, "SELECT count(*) FROM builders")[0])
 
         eventually(lambda: builders() == 1)  # one that waits builds as soon as it must
+        eventually(lambda: is_consumed(farm_settings, TRAIN_QUEUE) is True)
         for _ in range(2):
             sender.send_task(TRAIN, args=[12345], queue=TRAIN_QUEUE)
             eventually(lambda: states(farm_settings)["trainer"] == ("running", 0))
@@ -172,6 +174,8 @@ def test_a_trainer_runs_only_while_it_has_work(home: Path, farm_settings: Settin
         eventually(lambda: builders() == 0)
         sender.close()
         assert stop_in_background(farm_settings).stopped[:2] == ["builder", "trainer"]
+        assert is_consumed(farm_settings, TRAIN_QUEUE) is False
+    assert is_consumed(farm_settings, TRAIN_QUEUE) is False  # nor where the broker does not run
 
 
 def test_after_a_killed_supervisor_the_next_up_starts_anew(home: Path, farm_settings: Settings, up: Up) -> None:

@@ -160,6 +160,17 @@ def test_a_search_between_two_rounds_waits_for_a_coordinator() -> None:
     assert what_is_stuck(farm(replace(between, state=CampaignState.PAUSED), coordinated=False)) == []
 
 
+def test_a_learning_round_that_no_trainer_decides_on_is_stuck() -> None:
+    undecided = replace(LANE, round=2, done=97, later=9, untrained_s=20.0)
+    assert what_is_stuck(farm(undecided)) == []  # a trainer that waits for work takes some seconds to start
+    stuck = only(farm(replace(undecided, untrained_s=125.0)))
+    assert (stuck.cause, stuck.jobs) == (Cause.NO_TRAINER, 9)
+    assert "round 2 is over, and for 2 min 05 s no trainer" in stuck.why
+    assert "farm-trainer" in stuck.why
+    assert what_is_stuck(farm(replace(undecided, untrained_s=125.0, done=90, running=7))) == []
+    assert only(farm(replace(undecided, untrained_s=125.0), coordinated=False)).cause is Cause.NO_COORDINATOR
+
+
 def test_work_waits_behind_a_campaign_of_higher_priority_on_the_same_devices() -> None:
     urgent = replace(LANE, lane_id=2, campaign_id=2, campaign="urgent", owner="bob", priority=5, queued=4)
     stuck = only(farm(LANE, urgent))
