@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Annotated, Any
 
 import typer
 
-from farm.api import farm_of, models
+from farm.api import Farm, farm_of, models
+from farm.api.models import Recommended
 from farm.cli.asking import TypeOption, VersionOption
-from farm.cli.output import JsonOption, console, emit_json
+from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.cli.versions import named, print_answered_by
 from farm.errors import BadInput
 from farm.registry import Objective, Prediction
 from farm.settings import settings
+
+CONFIRMED = 3
+"""Kernels that --confirm measures."""
 
 
 def recommend(
@@ -44,6 +50,13 @@ def recommend(
         ),
     ] = False,
     version: VersionOption = None,
+    confirm: Annotated[
+        bool,
+        typer.Option("--confirm", help="Measure the first three on a card of the type, and rank them by that."),
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="With --confirm: wait for results for so many seconds.")
+    ] = 300.0,
     as_json: JsonOption = False,
 ) -> None:
     """Rank the kernels that were measured and that a card can run for a problem, with the model of its type: the best first.
@@ -54,7 +67,10 @@ def recommend(
     Examples:
         farm recommend 4096x4096x4096 --dtype f16 --type nvidia-h200
         farm recommend 512x512x512 --objective energy --top 3
+        farm recommend 4096x4096x4096 --dtype f16 --confirm
     """
+    if confirm and (every_type or objective is not Objective.TIME):
+        raise BadInput(detail="--confirm compares times: it takes neither --every-type nor another --objective.")
     if every_type:
         if device_type or version or unmeasured:
             raise BadInput(detail="--every-type cannot be combined with --type, --version or --unmeasured.")
@@ -74,10 +90,14 @@ def recommend(
             family=families,
             objective=objective,
             unmeasured=unmeasured,
-            top=top,
+            top=max(top, CONFIRMED) if confirm else top,
             device_type=device_type,
             version=version,
         )
+        confirmed = None if not confirm else _confirmed(farm, found, timeout)
+    if confirmed is not None:
+        _print_confirmed(found, confirmed, top, as_json)
+        return
     if as_json:
         emit_json(found)
         return
@@ -86,6 +106,64 @@ def recommend(
     _RANKING.print(rows, title=title)
     if found.safe is not None and found.safe_costs_pct is not None:
         console.print(_safe(found.safe, found.safe_costs_pct, found.ranking[0]))
+    print_answered_by([found.answered_by])
+
+
+def _confirmed(farm: Farm, found: Recommended, timeout: float) -> dict[str, float]:
+    """Measures the first kernels where they were not, and returns what was measured of the ranking, in ms.
+
+    Interrupted or out of time, it returns what has landed so far.
+    """
+    # They bring the database, which a question to a model does without.
+    from farm.api import confirming
+    from farm.api.confirming import Candidates
+    from farm.cli.progress import follow
+
+    device_type = found.answered_by.device_type
+    wanted = Candidates(
+        device_type=device_type, configurations=[one.configuration for one in found.ranking[:CONFIRMED]]
+    )
+    submitted = farm.ask(confirming.confirm, wanted)
+    if submitted.digest is None:
+        return submitted.measured_ms
+    end = time.monotonic() + timeout
+
+    def check() -> None:
+        if time.monotonic() > end:
+            raise TimeoutError
+
+    try:
+        follow(farm, submitted.digest, check=check)
+    except (TimeoutError, KeyboardInterrupt) as error:
+        why = "Interrupted" if isinstance(error, KeyboardInterrupt) else f"Not over after {timeout:g} s"
+        remarks.print(f"{why}: {submitted.campaign} goes on; farm watch {submitted.campaign} follows it.")
+    return farm.ask(confirming.measured, wanted).measured_ms
+
+
+def _print_confirmed(found: Recommended, measured_ms: dict[str, float], top: int, as_json: bool) -> None:
+    """Kernels that were measured come first, by their measured times; then the others, by what is predicted."""
+    ranking = sorted(found.ranking, key=lambda one: measured_ms.get(one.configuration, math.inf))[:top]
+    winner = next((one for one in ranking if one.configuration in measured_ms), None)
+    if as_json:
+        emit_json(
+            {
+                **found.model_dump(),
+                "ranking": [{**one.to_json(), "measured_ms": measured_ms.get(one.configuration)} for one in ranking],
+                "winner": None if winner is None else winner.configuration,
+            }
+        )
+        return
+    rows = [
+        (f"{number}.", _kernel(one), ms, one.runtime_ms, None if ms is None else 100 * (one.runtime_ms / ms - 1),
+         "predicted" if ms is None else "measured", one.outside)
+        for number, one in enumerate(ranking, 1) for ms in [measured_ms.get(one.configuration)]
+    ]  # fmt: skip
+    _CONFIRMED.print(rows, title=f"{found.problem} by {named(found.answered_by)}: of {found.kernels:,} kernels")
+    if winner is None:
+        console.print("None of them has been measured yet.")
+    else:
+        ms = measured_ms[winner.configuration]
+        console.print(f"Fastest as measured: {_kernel(winner)}, {ms:.4g} ms.", markup=False, soft_wrap=True)
     print_answered_by([found.answered_by])
 
 
@@ -120,6 +198,17 @@ def _every_type(query: dict[str, Any], as_json: bool) -> None:
             console.print(f"{one.device_type}: {one.why_not}", markup=False, soft_wrap=True)
     print_answered_by([one.answered_by for one in able])
 
+
+_CONFIRMED = Table(
+    "confirmed recommendations",
+    Column("", number=True),
+    Column("kernel", folds=True),
+    Column("measured", "ms", number=True),
+    Column("predicted", "ms", number=True),
+    Column("predicted is off", "%", number=True, priority=1),
+    Column("ranked by"),
+    Column("outside what was measured", folds=True, priority=2),
+)
 
 _ANSWER = (
     Column("kernel", folds=True),

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +147,8 @@ def _check_parameters(raw: pd.DataFrame, path: str) -> None:
     """Raises `BadKernelParameter` for a value that no kernel of its family has, as a tile of 0."""
     if "family" not in raw:
         return
-    for name, rows in raw.groupby("family", sort=False):
+    for family, rows in raw.groupby("family", sort=False):
+        name = str(family)
         # Of a family that the model knows and this version of the farm does not, nothing can be said.
         for parameter in FAMILIES[name].parameters if name in FAMILIES else ():
             for value in rows[parameter.name].dropna().unique() if parameter.name in rows else ():
@@ -160,7 +161,7 @@ def _check_parameters(raw: pd.DataFrame, path: str) -> None:
 
 def _whole(value: Any) -> object:
     """A column with gaps holds whole numbers as floats."""
-    return int(value) if isinstance(value, (int, float, Integral, Real)) and float(value).is_integer() else value
+    return int(float(value)) if isinstance(value, Real) and float(value).is_integer() else value
 
 
 def _without_gaps(answer: Mapping[Any, Any]) -> dict[str, Any]:

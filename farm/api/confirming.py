@@ -1,0 +1,100 @@
+"""Measuring what a model recommends: the kernels that it ranks first, on a card of its device type."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from farm.api.access import Access
+from farm.api.campaigns import planned
+from farm.api.operation import Document, operation
+from farm.builds import versions_of
+from farm.db import campaigns, confirmed, devices, kernels
+from farm.db.states import Role
+from farm.errors import FarmError
+from farm.kernels import Configuration
+from farm.measurement import MeasuringRules
+
+if TYPE_CHECKING:
+    from farm.campaign import Campaign
+
+
+class CannotConfirm(FarmError):
+    """{device_type} cannot be measured now: {why}."""
+
+    exit_code = 3
+
+
+class Candidates(Document):
+    """Kernels for a problem, to be measured on a device type under the default rules."""
+
+    device_type: str
+    configurations: list[str] = Field(min_length=1, max_length=20, description="as the farm writes them")
+
+
+class Confirmation(Document):
+    """What was measured of the candidates, and the campaign that measures the rest."""
+
+    measured_ms: dict[str, float] = Field(description="by configuration; of several rows the median")
+    campaign: str | None = Field(description="none where every candidate was measured already")
+    digest: str | None
+
+
+@operation("POST", "/recommend/measured")
+def measured(access: Access, candidates: Candidates) -> Confirmation:
+    """What was measured of kernels on a device type under the default rules. Nothing is submitted."""
+    found = _runtimes(access, candidates.device_type, list(map(Configuration.parse, candidates.configurations)))
+    return Confirmation(measured_ms=found, campaign=None, digest=None)
+
+
+@operation("POST", "/recommend/confirm", role=Role.SUBMIT)
+def confirm(access: Access, candidates: Candidates) -> Confirmation:
+    """Submit the kernels that were not measured on a device type under the default rules, as a campaign of their own."""
+    asked = list(map(Configuration.parse, candidates.configurations))
+    found = _runtimes(access, candidates.device_type, asked)
+    left = [one for one in asked if one.canonical not in found]
+    if not left:
+        return Confirmation(measured_ms=found, campaign=None, digest=None)
+    with access.connect() as connection:
+        live = {kind for _, _, kind in devices.live(connection, silent_after=access.silent_after)}
+    if candidates.device_type not in live:
+        raise CannotConfirm(
+            device_type=candidates.device_type,
+            why=f"no device of the type takes work; those that do are {', '.join(sorted(live)) or 'none'} (farm devices)",
+        )
+    campaign = _campaign(candidates.device_type, left, owner=access.who)
+    made = planned(access, campaign, allow_missing=False)
+    with access.begin() as connection:
+        stored = campaigns.store(connection, campaign, made.jobs(), versions=versions_of(access.settings))
+        awaited = kernels.awaited(connection, stored.campaign_id)
+        if awaited.kernels and not kernels.builders(connection, silent_after=access.silent_after):
+            # Raised inside the transaction: nothing is stored.
+            raise CannotConfirm(
+                device_type=candidates.device_type,
+                why=f"{awaited.kernels} of the kernels are not built, and no builder runs; farm-worker --build is one",
+            )
+    return Confirmation(measured_ms=found, campaign=campaign.name, digest=campaign.digest)
+
+
+def _runtimes(access: Access, device_type: str, asked: Sequence[Configuration]) -> dict[str, float]:
+    by_id = {one.id: one.canonical for one in asked}
+    with access.connect() as connection:
+        found = confirmed.runtimes(
+            connection, list(by_id), device_type=device_type, rules=MeasuringRules().model_dump_json()
+        )
+    return {by_id[one]: runtime_ms for one, runtime_ms in found.items()}
+
+
+def _campaign(device_type: str, listed: Sequence[Configuration], *, owner: str) -> Campaign:
+    from farm.campaign import Campaign, Target, TargetKind
+    from farm.campaign.campaign import in_order
+
+    ordered = in_order(listed)
+    digest = hashlib.sha256("\n".join([device_type, *(one.canonical for one in ordered)]).encode()).hexdigest()
+    return Campaign(
+        name=f"confirm-{device_type}-{digest[:8]}", owner=owner, targets=(Target(TargetKind.TYPE, device_type),),
+        listed=ordered, rules=MeasuringRules(), description="kernels that a model recommended",
+    )  # fmt: skip

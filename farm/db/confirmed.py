@@ -1,0 +1,28 @@
+"""What was measured of a few configurations on a device type under given rules."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, text
+
+# Rounds of a search that have rules of their own were measured under those.
+_RUNTIMES = text("""
+SELECT m.configuration_id, percentile_cont(0.5) WITHIN GROUP (ORDER BY m.runtime_ms)::float8 AS runtime_ms
+FROM measurements m
+JOIN campaigns c ON c.id = m.campaign_id AND c.rules = CAST(:rules AS jsonb)
+JOIN devices d ON d.id = m.device_id AND d.type = :device_type
+LEFT JOIN jobs j ON j.id = m.job_id
+LEFT JOIN lanes l ON l.id = j.lane_id
+WHERE m.configuration_id = ANY(:ids) AND l.rules IS NULL
+GROUP BY m.configuration_id
+""")
+
+
+def runtimes(
+    connection: Connection, configurations: Sequence[uuid.UUID], *, device_type: str, rules: str
+) -> dict[uuid.UUID, float]:
+    """The runtime in ms, the median of its rows, of each configuration that was measured under these rules (JSON)."""
+    parameters = {"ids": list(configurations), "device_type": device_type, "rules": rules}
+    return {row.configuration_id: row.runtime_ms for row in connection.execute(_RUNTIMES, parameters)}
