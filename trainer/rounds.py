@@ -18,6 +18,7 @@ from farm.gemm import Problem
 from farm.kernels import Configuration
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost
 from trainer.table import configurations, read_test_table, read_training_table, with_parameter_columns
+from trainer.test_set import PROBLEM, mean_interval
 
 OVERDRAW = 8
 """Problems that are drawn from the domain for each one that is chosen."""
@@ -28,9 +29,6 @@ PATIENCE = 3
 GAIN = 0.02
 """Share by which the mean error must fall over `PATIENCE` rounds for that to be a gain."""
 
-RESAMPLES = 500
-"""Bootstrap samples of an interval."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
@@ -38,7 +36,7 @@ class Score:
 
     rows: int
     mean_error_pct: float
-    # 95% interval of the mean: bootstrap over problems, since kernels of one problem err together.
+    # The 95% interval of the mean.
     low: float
     high: float
     median_error_pct: float
@@ -122,23 +120,19 @@ def score(model: Any, test: pd.DataFrame) -> dict[str, Score]:
     predicted = model.predicted(frame)["runtime_ms"]
     measured = frame["runtime_ms"].to_numpy("float64")
     error = 100 * np.abs(predicted - measured) / measured
-    problem = frame.groupby(["m", "n", "k", "ab", "layout"], sort=True).ngroup().to_numpy()
+    problem = frame.groupby(PROBLEM, sort=True).ngroup().to_numpy()
     families = frame["family"].to_numpy()
     groups = {ALL_FAMILIES: np.full(len(frame), True), **{name: families == name for name in sorted(set(families))}}
     return {name: _score(error[which], problem[which]) for name, which in groups.items()}
 
 
 def _score(error: Any, problem: Any) -> Score:
-    _, group = np.unique(problem, return_inverse=True)
-    sums, counts = np.bincount(group, weights=error), np.bincount(group)
-    drawn = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
-    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5])
+    low, high = mean_interval(error, problem)
     return Score(
         rows=len(error),
         mean_error_pct=float(error.mean()),
-        low=float(low),
-        high=float(high),
+        low=low,
+        high=high,
         median_error_pct=float(np.median(error)),
         p90_error_pct=float(np.percentile(error, 90)),
     )
@@ -192,7 +186,7 @@ def next_round(
     assert search is not None
     assert search.problems is not None
     assert search.kernels is not None
-    measured = set(zip(*(table[name] for name in ("m", "n", "k", "ab", "layout")), strict=True))
+    measured = set(zip(*(table[name] for name in PROBLEM), strict=True))
     wanted, test = search.problems, planned.test_set()
     options: dict[Problem, dict[Configuration, PlannedJob]] = {}
     for problem in planned.random_problems(OVERDRAW * wanted, stream=number):

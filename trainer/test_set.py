@@ -61,7 +61,7 @@ def evaluate_on(model: Predictor, configured: pd.DataFrame) -> tuple[dict[str, M
     for target, numbers in found.items():
         y, p = measured[target].to_numpy("float64"), predicted[target].to_numpy("float64")
         both = np.isfinite(y) & np.isfinite(p)
-        low, high = _interval(100 * np.abs(p[both] - y[both]) / y[both], problem[both])
+        low, high = mean_interval(100 * np.abs(p[both] - y[both]) / y[both], problem[both])
         numbers |= {"mean_error_low_pct": low, "mean_error_high_pct": high}
         for claim in CLAIMS[:-1]:
             bounds = [by_claim[claim][f"{target}_{end}"].to_numpy("float64")[both] for end in ("low", "high")]
@@ -73,7 +73,8 @@ def evaluate_on(model: Predictor, configured: pd.DataFrame) -> tuple[dict[str, M
     return found, predicted.reindex(configured.index)
 
 
-def _interval(error: Any, problem: Any) -> tuple[float, float]:
+def mean_interval(error: Any, problem: Any) -> tuple[float, float]:
+    """The 95% interval of the mean of errors [rows], by bootstrap over their problems [rows]: those of one err together."""
     _, group = np.unique(problem, return_inverse=True)
     sums, counts = np.bincount(group, weights=error), np.bincount(group)
     drawn = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))

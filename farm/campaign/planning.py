@@ -216,9 +216,8 @@ class Plan:
                 valid: dict[PoolSpec, Draw | FamilyDraw] = {}
                 for job in self.grid(of_problem):
                     if job.invalid_reason is not None:
-                        if (
-                            not self.campaign.drawn
-                        ):  # of a domain, much is out of reach of a kernel; nobody asked for it
+                        # Of a domain, much is out of reach of a kernel, and nobody named it.
+                        if not self.campaign.drawn:
                             yield job
                         continue
                     draw = valid.get(job.pool)
