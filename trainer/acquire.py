@@ -27,6 +27,9 @@ NEAR = 0.5
 _SHARPNESS = 2.0
 """Problems are drawn in proportion to their gain per second to this power. 0 would be at random, infinity the best alone."""
 
+_NOISE = 2e-3
+"""Of a measurement, in logarithms: no prediction is more certain than that."""
+
 FAST = ForestSettings(trees=16)
 """Of the models between rounds: the registered model is fitted once, at the end."""
 
@@ -59,7 +62,7 @@ def expected_error(model: Predictor, frame: pd.DataFrame) -> _Floats:
 
 def _floor(spreads: _Floats) -> float:
     """Half the median: trees that agree by chance are not certain."""
-    return 0.5 * float(np.nanmedian(spreads)) if np.isfinite(spreads).any() else 0.5
+    return max(0.5 * float(np.nanmedian(spreads)), _NOISE) if np.isfinite(spreads).any() else 0.5
 
 
 def measuring_cost(measured: pd.DataFrame, candidates: pd.DataFrame) -> _Floats:
