@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+ALL_FAMILIES = "all"
+"""In errors by kernel family: those over every row."""
+
 
 class _Rules(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)

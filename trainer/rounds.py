@@ -11,11 +11,12 @@ import pandas as pd
 from sqlalchemy import Engine
 
 from farm.campaign import Campaign, Destination, Plan, PlannedJob, Search, plan
-from farm.campaign.search import ALL_FAMILIES, FamilyDraw
+from farm.campaign.search import FamilyDraw
 from farm.db import campaigns, learning
 from farm.db.trainings import Start
 from farm.gemm import Problem
 from farm.kernels import Configuration
+from farm.measurement import ALL_FAMILIES
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost
 from trainer.table import configurations, read_test_table, read_training_table, with_parameter_columns
 from trainer.test_set import PROBLEM, mean_interval

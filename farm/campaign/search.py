@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from farm.gemm import Problem
 from farm.kernels import FAMILIES, Configuration, Kernel
-from farm.measurement import MeasuringRules
+from farm.measurement import ALL_FAMILIES, MeasuringRules
 
 
 class Strategy(StrEnum):
@@ -180,9 +180,6 @@ FIELDS_OF = {
     "target": (Strategy.LEARN,),
 }
 """The strategies that read a field."""
-
-ALL_FAMILIES = "all"
-"""Of a target: the error over every row of the test set."""
 
 ROUND_PROBLEMS = 100
 """Problems of a round of `learn` unless told otherwise: half a minute of one card with four kernels each."""

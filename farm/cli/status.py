@@ -12,13 +12,13 @@ from rich.text import Text
 from farm.api import campaigns, farm_of
 from farm.api.campaigns import CampaignLine, CampaignNow, DutyOf, Judged, LaneOf, LearningPoint, Problem, Running, over
 from farm.api.sentinels import SentinelNow
-from farm.campaign.search import ALL_FAMILIES
 from farm.cli.output import JsonOption, configuration_text, console, emit_json
 from farm.cli.sentinels import drift_text
 from farm.cli.tables import Column, Table, unique_beginnings
 from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState, JobState
 from farm.db.verdict import Verdict
+from farm.measurement import ALL_FAMILIES
 from farm.settings import settings
 from farm.texts import counts_text, percent_text, rate_text, seconds_text, share_text, some_of
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, text
 
-from farm.campaign import PlannedJob, PoolSpec
-from farm.db import staging, trainings
+from farm.db import trainings
 from farm.db.states import LanePurpose
 from farm.errors import ErrandLost
+
+# What only deciding needs is imported there: farm status reads curves.
+if TYPE_CHECKING:
+    from farm.campaign import PlannedJob, PoolSpec
 
 DECIDE_AT = 0.15
 """Share of a round's jobs that are still open when the next round is requested: devices measure while a model is fitted."""
@@ -102,6 +105,8 @@ def read_round(connection: Connection, lane_id: int) -> Round | None:
     row = connection.execute(_ROUND, {"lane_id": lane_id}).one_or_none()
     if row is None:
         return None
+    from farm.campaign import PoolSpec
+
     pool = PoolSpec(row.name, None if row.device_types is None else tuple(row.device_types), row.device_uuid)
     return Round(
         lane_id=row.lane_id,
@@ -140,6 +145,8 @@ def decide(
     Raises:
         ErrandLost: the training is no longer this trainer's. The caller's transaction must not be committed.
     """
+    from farm.db import staging
+
     if connection.execute(_LOCK, {"campaign_id": round_.campaign_id}).one_or_none() is None:
         planned = []  # cancelled meanwhile
     staging.lock_lanes(connection, round_.campaign_id)

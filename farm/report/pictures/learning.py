@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.campaign.search import ALL_FAMILIES
+from farm.measurement import ALL_FAMILIES
 from farm.report.charts import Axis, Chart, Dashes, Scale, Series, number, slug
 from farm.report.pictures.common import counted
 
