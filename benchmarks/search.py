@@ -58,6 +58,10 @@ measure: {timing: {max_seconds: 0.1}}
 """
 
 
+STRATEGIES = (Strategy.GRID, Strategy.RANDOM, Strategy.HALVING)
+"""Those that look for the fastest kernel of listed problems."""
+
+
 def asked_for(campaign: Campaign, strategy: Strategy, search: Search) -> Campaign:
     """The campaign by that strategy; `search` is what halving is asked for."""
     kernels = sum(map(len, campaign.kernels))

@@ -14,7 +14,7 @@ from farm.api.operation import Document, operation
 from farm.builds import versions_of
 from farm.db import campaigns, confirmed, devices, kernels
 from farm.db.states import Role
-from farm.errors import FarmError
+from farm.errors import BadInput
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from farm.campaign import Campaign
 
 
-class CannotConfirm(FarmError):
+class CannotConfirm(BadInput):
     """{device_type} cannot be measured now: {why}."""
 
     exit_code = 3

@@ -284,7 +284,7 @@ def test_without_a_champion_the_challenger_answers_and_is_labelled(uri: str) -> 
     for words in answers:
         told = farm(*words).stdout
         assert f"{NAME} v1 (CHALLENGER, not the champion)" in told
-        assert "error on held-out shapes: time " in told
+        assert "error on held-out shapes of its training table: time " in told
         assert "not the champion: It failed the test against the baseline, " in told
         assert f"`farm models promote {NAME} 1 --force --reason TEXT`" in told
         by = json.loads(farm(*words, "--json").stdout)["answered_by"]

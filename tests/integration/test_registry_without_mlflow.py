@@ -21,6 +21,7 @@ from farm.registry.direct import DirectModel, metadata_of
 from farm.registry.local import files_in_folder, versions_in_file
 from tests.training_tables import DEVICE_TYPE, blas_table, tiled_table
 from trainer.forest import ForestSettings, fit
+from trainer.model.predictor import FORMAT
 from trainer.packaging import save_model
 from trainer.table import configurations
 
@@ -140,7 +141,10 @@ def test_a_model_whose_code_or_format_is_not_known_is_loaded_by_mlflow(
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
     changed = (
-        (other / where).read_text().replace("INTERFACE = 1", "INTERFACE = 2").replace('"format": 3', '"format": 2')
+        (other / where)
+        .read_text()
+        .replace("INTERFACE = 1", "INTERFACE = 2")
+        .replace(f'"format": {FORMAT}', '"format": 2')
     )
     (other / where).write_text(changed)
     assert DirectModel.load(other, lambda: "pulled") is None

@@ -72,7 +72,7 @@ def test_the_default_grid_has_a_hundred_problems_and_each_strategy_asks_for_the_
     campaign = load(tmp_path / "grid.yaml", limit=10**6)
     assert sum(map(len, campaign.problems)) == 108
     halving = Search(strategy=Strategy.HALVING)
-    wanted = {strategy: benchmark.asked_for(campaign, strategy, halving) for strategy in Strategy}
+    wanted = {strategy: benchmark.asked_for(campaign, strategy, halving) for strategy in benchmark.STRATEGIES}
     assert {(c.problems, c.kernels, c.rules) for c in wanted.values()} == {
         (campaign.problems, campaign.kernels, campaign.rules)
     }

@@ -48,6 +48,7 @@ EXAMPLES: dict[str, Any] = {
     "deletion": {"kind": "campaign", "name": "small", "dry_run": True},
     "restoring": {"kind": "campaign", "name": "gone"},
     "limits": {"dry_run": True},
+    "candidates": {"device_type": "nvidia-test", "configurations": ["tiled(tile=16) 512x512x512 f32"]},
     "campaign": "small",
     "name": "nvidia-h200",
     "shape": "512x512x512",
