@@ -22,7 +22,7 @@ from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings, fit
 from trainer.model.predictor import Predictor
 from trainer.table import configurations
-from trainer.test_set import PROBLEM, check_apart, evaluate_on
+from trainer.test_set import KERNELS_TO_CHOOSE, PROBLEM, check_apart, evaluate_on
 
 DATASETS = Path(__file__).parents[1] / "examples" / "datasets"
 TYPE = "nvidia-h200"
@@ -91,8 +91,8 @@ def choosing(model: Predictor, table: pd.DataFrame) -> dict[str, float]:
     known = table[model.known(table)]
     predicted = known.assign(predicted=model.predicted(known)["runtime_ms"])
     shares, first_three = [], []
-    for _, of_problem in predicted.groupby(["m", "n", "k", "ab", "layout"]):
-        if len(of_problem) >= 4:
+    for _, of_problem in predicted.groupby(PROBLEM):
+        if len(of_problem) >= KERNELS_TO_CHOOSE:
             ranked = of_problem.sort_values("predicted")["runtime_ms"].to_numpy()
             shares.append(100 * ranked.min() / ranked[0])
             first_three.append(100 * ranked.min() / ranked[:3].min())

@@ -22,10 +22,10 @@ from common import write
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost
 from trainer.rounds import score
 from trainer.table import with_parameter_columns
+from trainer.test_set import PROBLEM
 
 DATASETS = Path(__file__).parents[1] / "examples" / "datasets"
 TYPE = "nvidia-h200"
-PROBLEM = ["m", "n", "k", "ab", "layout"]
 KERNELS = 2
 FIRST_SECONDS = 20.0
 """Of random rows with which every strategy but the grid begins."""

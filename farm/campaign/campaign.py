@@ -195,7 +195,7 @@ class Campaign:
         if self.search.strategy is not Strategy.LEARN:
             yield from self._random_problems(self.requested_problems, runs)
             return
-        test = dict.fromkeys(self._random_problems(self.search.test_problems, runs, stream=_TEST_STREAM))
+        test = dict.fromkeys(self._test_problems(self.search, runs))
         yield from test
         # Round 1 fills the domain evenly; later rounds are decided by what was learned (`trainer.rounds`).
         filling = draw(
@@ -220,7 +220,11 @@ class Campaign:
         """Of the strategy learn: the problems that its models are tested on and never learn from."""
         if self.search is None or self.search.strategy is not Strategy.LEARN:
             return frozenset()
-        return frozenset(self._random_problems(self.search.test_problems, self._any_kernel(runs), stream=_TEST_STREAM))
+        return frozenset(self._test_problems(self.search, self._any_kernel(runs)))
+
+    def _test_problems(self, search: Search, runs: Callable[[Problem], bool]) -> Iterator[Problem]:
+        """The problems of the test set, in order."""
+        return self._random_problems(search.test_problems, runs, stream=_TEST_STREAM)
 
 
 def in_order(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]:
