@@ -113,7 +113,7 @@ def consume(
     """Runs a Celery worker on those queues, so many tasks at a time, until it is told to stop. Returns its exit status.
 
     Celery takes the signals over when it begins. `stop` says that the program was told before that, and would not be again.
-    With `idle_s` the worker also ends where it had no task for so many seconds.
+    With `idle_s`, the worker also ends after that many seconds without a task.
     """
     from celery import concurrency, signals
     from celery.utils.nodenames import host_format

@@ -136,7 +136,7 @@ class Forecast(Document):
 
 
 class Held(Document):
-    """What there is of a group."""
+    """Rows, devices and coverage of one comparison group."""
 
     name: str
     rows: int

@@ -43,7 +43,7 @@ class NotApplicable:
 
 @dataclass(frozen=True, slots=True)
 class RoundCount:
-    """One round of a search. What it measures at the most, and an upper estimate of that in seconds of device time."""
+    """The maximum number of jobs in one round of a search, and an upper estimate of their device time in seconds."""
 
     round: int
     jobs: int

@@ -55,7 +55,7 @@ def recommend(
         typer.Option("--confirm", help="Measure the first three on a card of the type, and rank them by that."),
     ] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="With --confirm: wait for results for so many seconds.")
+        float, typer.Option("--timeout", min=1, help="With --confirm: how long to wait for results, in seconds.")
     ] = 300.0,
     as_json: JsonOption = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a coordinator does not do in every turn, but at most once in so many seconds."""
+"""Rate limiter for periodic steps of the coordinator."""
 
 from __future__ import annotations
 

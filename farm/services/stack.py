@@ -108,7 +108,7 @@ class Stack:
     even one that is killed. Their output goes to `logs/<name>.log` of the home.
 
     With `idle_exit_s`, a program that works off a queue is not started with the others. It waits for `restart`, ends
-    after so many seconds without work, and waits again.
+    after that many seconds without work, and waits again.
 
     A home runs each program once. One that another process runs (`farm up`, another `farm run`) is left to that, and
     is taken over by `check` or `take_over` when that process stops it.
