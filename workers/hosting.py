@@ -38,8 +38,9 @@ TEND_SECONDS = 0.5
 class _Worker:
     """One device and the process that serves it."""
 
-    def __init__(self, identity: DeviceIdentity, environment: Mapping[str, str]) -> None:
+    def __init__(self, identity: DeviceIdentity, device_id: int, environment: Mapping[str, str]) -> None:
         self.identity = identity
+        self.device_id = device_id
         self.misses = 0  # looks in a row
         self._environment = environment
         self._process: ProcessGroup | None = None
@@ -108,6 +109,17 @@ class Host:
                 worker.ask_to_stop()
             for worker in (*self._workers.values(), *self._leaving.values()):
                 worker.wait()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Says that all devices are left in good order. A worker does so too, but not one that was still starting or
+        that had to be killed, and its last heartbeat may come after its farewell."""
+        try:
+            with self._engine.begin() as connection:
+                for worker in self._workers.values():
+                    devices.leave(connection, worker.device_id)
+        except SQLAlchemyError as error:
+            log.warning("the database did not take the farewell: %s", _first_line(error))
 
     def _keep_looking(self, stop: threading.Event) -> None:
         while not stop.wait(self._rescan_s):
@@ -142,7 +154,7 @@ class Host:
             log.warning("marked as vanished from this host", extra={"device": uuid})
         for identity, device_id in zip(came, ids, strict=True):
             log.info("serving %s (%s, %s)", identity.name, identity.type, identity.uuid)
-            self._workers[identity.uuid] = _Worker(identity, self._environment_of(identity, device_id))
+            self._workers[identity.uuid] = _Worker(identity, device_id, self._environment_of(identity, device_id))
 
     def _say(self, problems: Mapping[str, str]) -> None:
         """Says what is wrong once, not at every look."""

@@ -166,6 +166,17 @@ def test_a_device_that_vanishes_is_marked_and_stopped_and_served_again_when_it_i
     eventually(lambda: not any(is_alive(process.pid) for process in family))
 
 
+def test_a_device_is_left_in_good_order_though_its_process_is_still_starting(
+    engine: Engine, farm_worker: Callable[..., FarmWorker]
+) -> None:
+    worker = farm_worker("cpu")
+    eventually(worker.serving)
+    assert worker.stop() == 0
+    with engine.connect() as connection:
+        (device,) = devices.overview(connection, silent_after=30.0)
+    assert (device["live"], device["silent_s"]) == (False, None)
+
+
 def test_farm_worker_waits_for_a_database_that_does_not_answer(
     engine: Engine, farm_worker: Callable[..., FarmWorker], connections: Callable[[bool], None], database_url: str
 ) -> None:
