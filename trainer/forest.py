@@ -11,6 +11,7 @@ import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 
 from trainer.cards import card_of
+from trainer.energy import fit_energies
 from trainer.model.features import see
 from trainer.model.predictor import POWER, ROOFLINE, RUNTIME, SLOWDOWN, Interval, Predictor
 from trainer.model.trees import Trees
@@ -64,10 +65,11 @@ def fit(
     seen = see(rows, vocabulary, card, lambda loops, card: fit_timing(loops, runtime_ms, card, settings.seed))
     names = seen.varying() or list(seen.plain)[:1]
     x = seen.matrix(names)
+    energies = fit_energies(seen.efforts, runtime_ms, power_w, card)
     learned = {
         RUNTIME: np.log(runtime_ms / seen.reference_ms),
         ROOFLINE: np.log(runtime_ms / seen.roofline_ms),
-        POWER: np.log(power_w),
+        POWER: np.log(power_w if energies is None else power_w / energies.power_w(seen.efforts, runtime_ms, card)),
         SLOWDOWN: np.log(energy_mj / (power_w * runtime_ms)),
     }
     groups = {(RUNTIME,): np.full(len(x), True), (POWER, SLOWDOWN): np.isfinite(power_w)}
@@ -86,7 +88,7 @@ def fit(
     }
     importance = dict(zip(names, grown[(RUNTIME,)].importance, strict=True))
     forests = {targets: each.trees for targets, each in grown.items()}
-    return Predictor(card, vocabulary, tuple(names), forests, intervals or {}, importance, seen.timing)
+    return Predictor(card, vocabulary, tuple(names), forests, intervals or {}, importance, seen.timing, energies)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from .card import Card
 from .columns import EXTENTS, Array, Configurations, Floats, Text, Vocabulary, stacked
+from .energy import Efforts
 from .physics import LIBRARY_TILES, Library, Tiling, Work, alignments, reference_ms
 from .timing import Loops, Timing, time_ms
 
@@ -36,6 +37,7 @@ class Seen:
     # By the roofline alone.
     roofline_ms: Floats
     flops: Floats
+    efforts: Efforts
     timing: Timing
 
     def features(self, names: Sequence[str]) -> Floats:
@@ -84,7 +86,8 @@ def see(rows: Configurations, vocabulary: Vocabulary, card: Card, timing: Timing
             "log2_flops_per_thread": work.flops / rows.parameter("threads"),
         }
         roofline = reference_ms(work, library, tiling, card)
-        return Seen(plain, np.where(known, timed["time"], roofline), roofline, work.flops, fitted)
+        efforts = Efforts.of(rows, vocabulary, work, tiling, loops["strips"], card)
+        return Seen(plain, np.where(known, timed["time"], roofline), roofline, work.flops, efforts, fitted)
 
 
 def _sizes(rows: Configurations, work: Work, card: Card) -> dict[str, Floats]:

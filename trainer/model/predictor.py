@@ -13,6 +13,7 @@ import numpy as np
 
 from .card import Card
 from .columns import OUTPUTS, Configurations, Floats, Text, Vocabulary, is_table, stacked
+from .energy import Energies
 from .features import Seen, see
 from .timing import Timing
 from .trees import Grove, Trees
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 INTERFACE = 1
 """Of `Predictor.load`, `Predictor.predicted` and `Vocabulary.raw_columns`, for programs that ask a model without MLflow."""
 
-FORMAT = 4
+FORMAT = 5
 """Of `model.json` and the arrays beside it."""
 
 RUNTIME = "runtime"
@@ -36,7 +37,7 @@ better on new sizes, and the roofline, whose errors are others, between sizes th
 _SAY = 1 / 3
 
 POWER = "power"
-"""Target: ln(power_w)."""
+"""Target: ln(power_w / the power by fitted energies), or ln(power_w) where none were fitted (`trainer.model.energy`)."""
 
 SLOWDOWN = "slowdown"
 """Target: ln(energy_mj / (power_w x runtime_ms)): how much longer a GEMM takes while its power is read, since a card that
@@ -105,6 +106,7 @@ class Predictor:
     # Share of each feature in what the runtime's trees tell apart (the decrease of the squared error).
     importance: Mapping[str, float]
     timing: Timing = field(default_factory=Timing.none)
+    energies: Energies | None = None
 
     @property
     def device_type(self) -> str:
@@ -151,11 +153,15 @@ class Predictor:
     def outputs(self, rows: Configurations, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """`OUTPUTS` of each row, and how far the logarithms of each spread over the trees.
 
-        Power and energy are NaN where none was measured of a row's family and types: what other kernels draw says nothing.
+        Power and energy are NaN where none was measured of a row's family and types: what other kernels draw says nothing. A
+        power is never above the card's limit.
         """
         logs, spreads = self._targets(seen)
         runtime_ms = np.exp(logs[RUNTIME]) * seen.reference_ms
-        power_w = np.where(self.vocabulary.powered(rows), np.exp(logs[POWER]), np.nan)
+        reference_w = 1.0 if self.energies is None else self.energies.power_w(seen.efforts, runtime_ms, self.card)
+        power_w = np.where(self.vocabulary.powered(rows), np.exp(logs[POWER]) * reference_w, np.nan)
+        if self.card.power_w > 0:
+            power_w = np.minimum(power_w, self.card.power_w)
         outputs = {
             "runtime_ms": runtime_ms,
             "power_w": power_w,
@@ -172,7 +178,7 @@ class Predictor:
         return Grove.of(list(self.forests.values()))
 
     def _targets(self, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Mean and spread of each target; NaN where none was learned. A power is never above the card's limit."""
+        """Mean and spread of each target; NaN where none was learned."""
         x = seen.matrix(self.features)
         nothing = np.full(len(x), np.nan)
         means, spreads = dict.fromkeys(TARGETS, nothing), dict.fromkeys(TARGETS, nothing)
@@ -186,7 +192,6 @@ class Predictor:
             within = (1 - _SAY) * spreads[RUNTIME] ** 2 + _SAY * spreads[ROOFLINE] ** 2
             spreads[RUNTIME] = np.sqrt(within + _SAY * (1 - _SAY) * apart_by**2)
             means[RUNTIME] = means[RUNTIME] - _SAY * apart_by
-        means[POWER] = np.minimum(means[POWER], np.log(self.card.power_w) if self.card.power_w > 0 else np.inf)
         return means, spreads
 
     def known(self, frame: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -212,6 +217,7 @@ class Predictor:
                 for output, interval in self.intervals.items()
             },
             "importance": dict(self.importance),
+            "energies": None if self.energies is None else self.energies.to_json(),
         }
         # Not sorted: kernels have the order of their family's parameters.
         (folder / "model.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
@@ -232,6 +238,7 @@ class Predictor:
             {output: Interval(**interval) for output, interval in description["intervals"].items()},
             description["importance"],
             Timing.load(folder / _TIMING),
+            None if description["energies"] is None else Energies.from_json(description["energies"]),
         )
 
 
