@@ -5,6 +5,9 @@
 A replay: what each strategy asks for is answered from 9,942 rows that two H200s measured of random problems of the domain
 serving-and-general. The test set is 1,655 rows of other random problems of the domain. The grid is the paper's CUTLASS SGEMM
 sweep, so it is compared on the test rows of that family in f32 alone.
+
+`oracle` is learn with the true error of each row that it may ask for in place of the expected one: what no strategy can know, and
+so about the most that choosing rows by their errors can gain.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import pyarrow.parquet as pq
 from common import write
 
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost
+from trainer.model.predictor import Predictor
 from trainer.rounds import score
 from trainer.table import with_parameter_columns
 from trainer.test_set import PROBLEM
@@ -31,7 +35,7 @@ FIRST_SECONDS = 20.0
 """Of random rows with which every strategy but the grid begins."""
 
 RANDOM_SHARE = 0.25
-GRID, RANDOM, LEARN = "grid", "random", "learn"
+GRID, RANDOM, LEARN, ORACLE = "grid", "random", "learn", "oracle"
 
 
 def rows(name: str) -> pd.DataFrame:
@@ -66,8 +70,10 @@ class Pool:
                 seconds -= float(self.cost[some].sum())
         return found
 
-    def chosen(self, rng: np.random.Generator, used: set[int], seconds: float, measured: list[int]) -> list[int]:
-        """Rows that a model of the measured ones finds most useful, for so many device seconds."""
+    def chosen(
+        self, rng: np.random.Generator, used: set[int], seconds: float, measured: list[int], *, oracle: bool
+    ) -> list[int]:
+        """Rows that a model of the measured ones finds most useful, for so many device seconds; by their true errors, if `oracle`."""
         known = self.table.iloc[measured]
         model = fast_model(TYPE, known)
         left = [place for place in range(len(self.candidates)) if place not in used]
@@ -81,7 +87,7 @@ class Pool:
         ]
         order = choose(
             local,
-            expected_error(model, frame),
+            true_error(model, frame) if oracle else expected_error(model, frame),
             measuring_cost(self.wide.iloc[measured], frame),
             problems=len(local),
             kernels=KERNELS,
@@ -100,6 +106,14 @@ class Pool:
         return found
 
 
+def true_error(model: Predictor, frame: pd.DataFrame) -> Any:
+    """How far off the model is, in logarithms, for each measured row [rows]; the most for rows that it does not know."""
+    found = np.full(len(frame), np.nan)
+    known = model.known(frame)
+    found[known] = np.abs(np.log(model.predicted(frame[known])["runtime_ms"] / frame["runtime_ms"][known]))
+    return np.nan_to_num(found, nan=float(np.nanmax(found))) + 1e-3
+
+
 def curve(strategy: str, pool: Pool, test: pd.DataFrame, stops: Sequence[float], seed: int) -> list[dict[str, Any]]:
     """The errors on the test set after so many device seconds each."""
     rng = np.random.default_rng(seed)
@@ -108,9 +122,10 @@ def curve(strategy: str, pool: Pool, test: pd.DataFrame, stops: Sequence[float],
     found = []
     for stop in stops:
         left = stop - float(pool.cost[measured].sum())
-        if strategy == LEARN and measured:
+        if strategy in (LEARN, ORACLE) and measured:
             measured += pool.at_random(rng, used, RANDOM_SHARE * left)
-            measured += pool.chosen(rng, used, stop - float(pool.cost[measured].sum()), measured)
+            left = stop - float(pool.cost[measured].sum())
+            measured += pool.chosen(rng, used, left, measured, oracle=strategy == ORACLE)
         else:
             measured += pool.at_random(rng, used, left)
         known = pool.table.iloc[measured]
@@ -136,11 +151,10 @@ def main() -> None:
         return table[(table["family"] == "cutlass") & (table["ab"] == "f32")].reset_index(drop=True)
 
     tasks = {
-        "domain": {RANDOM: (domain, test), LEARN: (domain, test)},
+        "domain": dict.fromkeys((RANDOM, LEARN, ORACLE), (domain, test)),
         "sgemm": {
             GRID: (grid, sgemm(test)),
-            RANDOM: (sgemm(domain), sgemm(test)),
-            LEARN: (sgemm(domain), sgemm(test)),
+            **{strategy: (sgemm(domain), sgemm(test)) for strategy in (RANDOM, LEARN, ORACLE)},
         },
     }
     points = []
