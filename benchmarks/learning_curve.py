@@ -22,7 +22,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 from common import write
 
-from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost
+from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
 from trainer.model.predictor import Predictor
 from trainer.rounds import score
 from trainer.table import with_parameter_columns
@@ -85,10 +85,11 @@ class Pool:
             Candidate(candidate.kind, candidate.extents, range(start, start + len(candidate.rows)))
             for candidate, start in zip(offered, starts, strict=False)
         ]
+        wide = self.wide.iloc[measured]
         order = choose(
             local,
-            true_error(model, frame) if oracle else expected_error(model, frame),
-            measuring_cost(self.wide.iloc[measured], frame),
+            true_error(model, frame) if oracle else with_probes(expected_error(model, frame), wide, frame),
+            measuring_cost(wide, frame),
             problems=len(local),
             kernels=KERNELS,
             taken=[],

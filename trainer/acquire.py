@@ -17,7 +17,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 from trainer.forest import ForestSettings, fit
 from trainer.model.features import see
 from trainer.model.predictor import Predictor
-from trainer.table import configurations
+from trainer.table import configurations, kernel_columns
 
 _Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -29,6 +29,10 @@ _SHARPNESS = 2.0
 
 _NOISE = 2e-3
 """Of a measurement, in logarithms: no prediction is more certain than that."""
+
+PROBES = 4
+"""Rows that a kernel needs in a type before the model's word on its errors is taken: trees that never saw a kernel agree as much
+about it as about its neighbours."""
 
 FAST = ForestSettings(trees=16)
 """Of the models between rounds: the registered model is fitted once, at the end."""
@@ -58,6 +62,18 @@ def expected_error(model: Predictor, frame: pd.DataFrame) -> _Floats:
     largest = np.nanmax(found) if known.any() else 1.0
     error: _Floats = np.nan_to_num(found, nan=float(largest)) + _floor(found)
     return error
+
+
+def with_probes(error: _Floats, measured: pd.DataFrame, candidates: pd.DataFrame) -> _Floats:
+    """Expected errors of candidates [rows], with the largest for kernels that have fewer than `PROBES` measured rows of the type.
+
+    Both tables have raw columns, with one column for each kernel parameter.
+    """
+    kernel = ["ab", *kernel_columns(candidates)]
+    both = pd.concat([measured[kernel], candidates[kernel]], ignore_index=True)
+    which = both.groupby(kernel, dropna=False, sort=False).ngroup().to_numpy()
+    rows = np.bincount(which[: len(measured)], minlength=which.max() + 1)
+    return np.where(rows[which[len(measured) :]] < PROBES, error.max(), error)
 
 
 def _floor(spreads: _Floats) -> float:

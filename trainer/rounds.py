@@ -17,7 +17,7 @@ from farm.db.trainings import Start
 from farm.gemm import Problem
 from farm.kernels import Configuration
 from farm.measurement import ALL_FAMILIES
-from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost
+from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
 from trainer.table import configurations, read_test_table, read_training_table, with_parameter_columns
 from trainer.test_set import PROBLEM, mean_interval
 
@@ -210,11 +210,11 @@ def next_round(
     rest = problems[len(drawn) :]
     if model is not None and rest:
         every = [configuration for problem in rest for configuration in options[problem]]
-        frame = _frame(every)
+        frame, known = _frame(every), with_parameter_columns(table)
         chosen = choose(
             _candidates(rest, options),
-            expected_error(model, frame),
-            measuring_cost(with_parameter_columns(table), frame),
+            with_probes(expected_error(model, frame), known, frame),
+            measuring_cost(known, frame),
             problems=wanted - len(drawn),
             kernels=search.kernels,
             taken=_candidates(drawn, options),

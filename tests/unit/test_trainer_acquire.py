@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tests.training_tables import DEVICE_TYPE, tiled_table
-from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost
+from trainer.acquire import PROBES, Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
 from trainer.table import with_parameter_columns
 
 
@@ -60,6 +60,18 @@ def test_a_model_expects_most_error_where_nothing_was_measured() -> None:
     assert (error > 0).all()
     unknown = expected_error(fast_model(DEVICE_TYPE, small), frame.assign(ab="f64", cd="f64", acc="f64"))
     assert (unknown >= error.max() * 0.99).all()
+
+
+def test_kernels_with_few_rows_of_a_type_are_probed() -> None:
+    wide = with_parameter_columns(tiled_table())
+    error = np.linspace(0.1, 1.0, len(wide))
+    kernel = wide["tile"] == wide["tile"].iloc[0]
+    few = pd.concat([wide[~kernel], wide[kernel][: PROBES - 1]])
+    assert (with_probes(error, few, wide)[kernel] == 1.0).all()
+    assert (with_probes(error, few, wide)[~kernel] == error[~kernel]).all()
+    enough = pd.concat([wide[~kernel], wide[kernel][:PROBES]])
+    assert (with_probes(error, enough, wide) == error).all()
+    assert (with_probes(error, wide, wide.assign(ab="f16")) == 1.0).all()
 
 
 def test_costs_follow_those_of_measured_rows() -> None:
