@@ -19,6 +19,7 @@ _TIME = {
     "TFLOP/s": "tflops",
     "GEMMs per sample": "details.gemms_per_sample",
     "launches per sample": "details.launches_per_sample",
+    "graphs replayed in turn": "details.graphs",
     "s that it took in all": "cost_s",
     "s in which the GEMM ran": "window_s",
 }

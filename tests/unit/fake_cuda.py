@@ -453,4 +453,4 @@ class FakeStream:
             for run in captured:
                 run()
 
-        return SimpleNamespace(launch=launch)
+        return SimpleNamespace(launch=launch, upload=lambda stream: None)

@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from workers.measure.replay import Lot, ReplayPlan, Replays, estimate_ms, mean_ms, plan_replays, replays_in_batch
+from workers.measure.replay import (
+    SHORTEST_REPLAY_MS,
+    Launches,
+    Lot,
+    ReplayPlan,
+    Replays,
+    estimate_ms,
+    mean_ms,
+    plan_replays,
+    replays_in_batch,
+    runs_of,
+)
 
 
 @pytest.mark.parametrize(
-    ("sets", "estimate_ms", "graphs", "launches"),
-    [(10, 0.01, 1, 100), (3, 0.4, 1, 3), (2048, 0.003, 1, 2048), (7, 0.05, 1, 21), (3, 1.0, 3, 1), (2, 450.0, 2, 1)],
+    ("sets", "estimate_ms", "launches"),
+    [
+        (10, 0.01, (100,)),
+        (3, 0.4, (3,)),
+        (7, 0.05, (21,)),
+        (3, 0.9, (3,)),  # two graphs would be shorter than a millisecond
+        (8, 0.3, (4, 4)),
+        (11, 0.25, (6, 5)),
+        (2048, 0.003, (342, 342, 341, 341, 341, 341)),
+        (3, 1.0, (1, 1, 1)),
+        (2, 450.0, (1, 1)),
+    ],
 )
-def test_graphs_walk_over_all_sets_and_stay_short(sets: int, estimate_ms: float, graphs: int, launches: int) -> None:
-    plan = plan_replays(sets, estimate_ms)
-    assert (plan.graphs, plan.launches) == (graphs, launches)
-    assert plan.graphs * plan.launches % sets == 0
+def test_graphs_walk_over_all_sets_and_stay_short(sets: int, estimate_ms: float, launches: tuple[int, ...]) -> None:
+    assert plan_replays(sets, estimate_ms).launches == launches
+
+
+@given(sets=st.integers(1, 4096), estimate_ms=st.floats(1e-3, 1e3))
+def test_graphs_of_any_kernel_are_whole_walks_of_like_graphs(sets: int, estimate_ms: float) -> None:
+    launches = plan_replays(sets, estimate_ms).launches
+    assert sum(launches) % sets == 0
+    assert len(launches) == 1 or sum(launches) == sets  # no set is used twice within a walk
+    assert max(launches) - min(launches) <= 1
+    assert min(launches) * estimate_ms >= SHORTEST_REPLAY_MS * (1 - 1e-9)
+    assert max(launches) * estimate_ms < 4 * max(SHORTEST_REPLAY_MS, estimate_ms) or len(launches) == 1
 
 
 def test_batches_of_replays_last_some_twenty_milliseconds() -> None:
@@ -65,7 +97,7 @@ def test_a_long_kernel_is_not_launched_again_to_see_how_long_it_takes(
 
 def test_lots_tell_how_fast_a_card_was_while_it_was_kept_busy() -> None:
     card = LateHost([0.0] * 200)
-    runs = Replays(card, card, lambda _: None, 1, ReplayPlan(graphs=1, launches=1))
+    runs = Replays(card, card, lambda _: None, 1, ReplayPlan(launches=(1,)))
     runs.keep_busy(1.0)
     runs.keep_busy(1.0)
     runs.drain()
@@ -125,6 +157,92 @@ def test_samples_for_which_the_host_was_late_are_left_out(
     launched_ms: list[float], samples_ms: list[float], late: int
 ) -> None:
     host = LateHost(launched_ms)
-    runs = Replays(host, host, lambda _: None, 1, ReplayPlan(graphs=1, launches=1))
+    runs = Replays(host, host, lambda _: None, 1, ReplayPlan(launches=(1,)))
     assert runs.sample(3) == pytest.approx(samples_ms)
     assert runs.details()["late_samples"] == late
+
+
+class GraphCard(Card):
+    """A card that replays what it captured. A launch on its own takes as long as the host needs for it."""
+
+    def __init__(self, kernel_ms: float, *, launch_ms: float = 0.0) -> None:
+        super().__init__(kernel_ms)
+        self.launch_ms = max(launch_ms, kernel_ms)
+        self.kernel_ms = kernel_ms
+        self.capturing: list[int] | None = None
+        self.uploaded = 0
+        self.RawModule = lambda code: SimpleNamespace(get_function=lambda _: lambda *_: None)
+
+    def launch(self, index: int) -> None:
+        if self.capturing is not None:
+            self.capturing.append(index)
+        else:
+            self.launched.append(index)
+            self.now_ms += self.launch_ms
+
+    def begin_capture(self) -> None:
+        self.capturing = []
+
+    def end_capture(self) -> Any:
+        captured, self.capturing = self.capturing, None
+
+        def replay(_: Any) -> None:
+            self.launched.extend(captured or [])
+            self.now_ms += self.kernel_ms * len(captured or [])
+
+        def upload(_: Any) -> None:
+            self.uploaded += 1
+
+        return SimpleNamespace(launch=replay, upload=upload)
+
+    def synchronize(self) -> None: ...
+
+    def record(self) -> Any:
+        return SimpleNamespace(at=self.now_ms, synchronize=lambda: None, done=False)
+
+
+def test_a_long_walk_is_replayed_graph_by_graph_and_each_sample_is_one_graph() -> None:
+    card = GraphCard(0.25)
+    runs = runs_of(card, card, card.launch, 11, 0.25, capturable=True)
+    began_ms = card.now_ms
+    assert runs.sample() == pytest.approx([0.25])
+    assert card.now_ms - began_ms == pytest.approx(1.5)
+    assert runs.sample() == pytest.approx([0.25])
+    assert card.launched == list(range(11))
+    assert runs.sample(3) == pytest.approx([0.25] * 3)  # and one ahead of them
+    assert card.launched == list(range(11)) * 3
+    assert runs.details()["graphs"] == card.uploaded == 2
+    assert runs.launches == runs.details()["launches_per_sample"] == 5  # or one more
+
+
+def test_graphs_of_different_lengths_are_counted_by_what_they_are() -> None:
+    card = GraphCard(0.25)
+    runs = runs_of(card, card, card.launch, 11, 0.25, capturable=True)
+    runs.keep_busy(0.25)
+    runs.drain()
+    launched = len(card.launched)
+    assert 400 <= launched <= 400 + 2 * 6  # two lots of 50 ms
+    assert sum(lot.launches for lot in runs.pace()) == launched
+    assert [lot.gemm_ms for lot in runs.pace()] == pytest.approx([0.25, 0.25])
+    assert runs.pace()[-1].ended_s == pytest.approx(launched * 0.25e-3)
+    used = Counter(card.launched)
+    assert max(used.values()) - min(used.values()) <= 1
+
+
+def test_a_kernel_shorter_than_its_launch_is_told_by_a_graph_how_long_its_graphs_must_be() -> None:
+    card = GraphCard(0.003, launch_ms=0.01)
+    runs = runs_of(card, card, card.launch, 2048, 0.01, capturable=True)
+    assert runs.launches == 341
+    assert runs.details()["graphs"] == 6
+    card.launched.clear()
+    runs.sample(6)
+    assert card.launched[:2048] == list(range(2048))
+
+
+def test_launches_that_no_graph_captures_are_sampled_in_short_groups_too() -> None:
+    card = GraphCard(0.25)
+    runs = runs_of(card, card, card.launch, 11, 0.25, capturable=False)
+    assert isinstance(runs, Launches)
+    assert [len(card.launched) for _ in range(4) if runs.sample()] == [6, 11, 17, 22]
+    assert card.launched == list(range(11)) * 2
+    assert runs.sample(2) == pytest.approx([0.25] * 2)

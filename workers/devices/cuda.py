@@ -254,7 +254,7 @@ class CudaDevice:
         if not (kernel.capturable and 2 * LAUNCH_MS <= gemm_ms <= LONGEST_WARMING_MS):
             return None
         began_s, plan = time.perf_counter(), plan_replays(sets, gemm_ms)
-        for index in range(math.ceil((plan.graphs * plan.launches * LAUNCH_MS + INSTANTIATING_MS) / gemm_ms)):
+        for index in range(math.ceil((sum(plan.launches) * LAUNCH_MS + INSTANTIATING_MS) / gemm_ms)):
             kernel.launch(index % sets)
         return began_s
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle, pairwise
+from itertools import cycle, islice, pairwise
 from typing import Any, NamedTuple, Protocol
 
 SHORTEST_REPLAY_MS = 1.0
@@ -28,21 +28,26 @@ QUEUED_MS = 50.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """How launches are cut into graphs. Replayed in turn, the graphs walk over all operand sets again and again."""
+    """How launches are divided into graphs. Replayed in turn, the graphs walk over all operand sets again and again.
 
-    graphs: int
-    launches: int  # in each graph
+    `launches` has the number of launches of each graph. A graph goes on at the set at which the one before it stopped.
+    """
+
+    launches: tuple[int, ...]
 
 
 def plan_replays(sets: int, estimate_ms: float) -> ReplayPlan:
-    """One graph that walks over all sets, often enough to last 1 ms; for a longer kernel, a graph for each set.
+    """Graphs of at least 1 ms, and not much more, because a sample is one graph.
 
-    A single graph over the sets of a kernel that takes seconds would be one sample of many seconds.
+    Where a walk over all sets takes less than 1 ms, one graph walks over them several times. A longer walk is divided into
+    graphs whose lengths differ by one launch at most. Of a kernel that takes 1 ms, each set has its own graph.
     """
-    if estimate_ms >= SHORTEST_REPLAY_MS:
-        return ReplayPlan(graphs=sets, launches=1)
-    rounds = max(1, math.ceil(SHORTEST_REPLAY_MS / (estimate_ms * sets)))
-    return ReplayPlan(graphs=1, launches=rounds * sets)
+    launches = max(1, math.ceil(SHORTEST_REPLAY_MS / estimate_ms))
+    if launches >= sets:
+        return ReplayPlan(launches=(math.ceil(launches / sets) * sets,))
+    graphs = sets // launches
+    each, longer = divmod(sets, graphs)
+    return ReplayPlan(launches=(each + 1,) * longer + (each,) * (graphs - longer))
 
 
 LOADING_MS = 100.0
@@ -103,7 +108,7 @@ class Runs(Protocol):
     """One configuration, run again and again on one stream."""
 
     launches: int
-    """Launches in one sample."""
+    """Launches in one sample. A sample may have one more."""
 
     def sample(self, replays: int = 1, meanwhile: Callable[[], None] | None = None) -> list[float]:
         """Milliseconds per launch of each of some samples in a row. `meanwhile` is called while they run."""
@@ -130,12 +135,12 @@ class _Busy(ABC):
         self.launches = launches
         self._pending: deque[Any] = deque()
         self._began: Any = None
-        self._ends: list[tuple[Any, int]] = []  # of all lots since the last drain, and how many groups they were
+        self._ends: list[tuple[Any, int]] = []  # of all lots since the last drain, and how many launches they were
         self._lots: list[Lot] = []
 
     @abstractmethod
-    def _group(self) -> None:
-        """Queues a sample's launches."""
+    def _group(self) -> int:
+        """Queues a sample's launches. Returns how many they are."""
 
     def keep_busy(self, gemm_ms: float) -> None:
         """Queues groups until two lots of some 50 ms lie before the card; returns at once."""
@@ -144,20 +149,20 @@ class _Busy(ABC):
         while len(self._pending) < 2:
             if self._began is None:
                 self._began = self._stream.record()
-            groups = math.ceil(QUEUED_MS / (gemm_ms * self.launches))
-            for _ in range(groups):
-                self._group()
+            launches = 0
+            while launches * gemm_ms < QUEUED_MS:
+                launches += self._group()
             end = self._stream.record()
             self._pending.append(end)
-            self._ends.append((end, groups))
+            self._ends.append((end, launches))
 
     def drain(self) -> None:
         """Waits for all that was queued."""
         self._stream.synchronize()
         elapsed, before, since_ms = self._cp.cuda.get_elapsed_time, self._began, 0.0
         self._lots = []
-        for end, groups in self._ends:
-            took_ms, launches = float(elapsed(before, end)), groups * self.launches
+        for end, launches in self._ends:
+            took_ms = float(elapsed(before, end))
             since_ms += took_ms
             self._lots.append(Lot(since_ms / 1e3, took_ms / launches, launches))
             before = end
@@ -174,21 +179,28 @@ class Replays(_Busy):
 
     def __init__(self, cp: Any, stream: Any, launch: Callable[[int], None], sets: int, plan: ReplayPlan) -> None:
         """`launch(index)` launches the kernel on operand set `index`, on the current stream."""
-        super().__init__(cp, stream, plan.launches)
-        graphs = []
-        for first in range(plan.graphs):
+        super().__init__(cp, stream, min(plan.launches))
+        graphs, walk = [], cycle(range(sets))
+        for launches in plan.launches:
             stream.begin_capture()
             try:
-                for step in range(plan.launches):
-                    launch((first + step) % sets)
+                for index in islice(walk, launches):
+                    launch(index)
             finally:
                 graph = stream.end_capture()
-            graphs.append(graph)
+            if len(plan.launches) > 1:
+                graph.upload(
+                    stream
+                )  # warming up may replay only some of them, and a first replay would be timed with it
+            graphs.append((graph, launches))
+        self._count = len(graphs)
         self._graphs = cycle(graphs)
         self._late = 0
 
-    def _group(self) -> None:
-        next(self._graphs).launch(self._stream)
+    def _group(self) -> int:
+        graph, launches = next(self._graphs)
+        graph.launch(self._stream)
+        return int(launches)
 
     def sample(self, replays: int = 1, meanwhile: Callable[[], None] | None = None) -> list[float]:
         """Milliseconds per launch of each of some replays in a row. `meanwhile` is called while they run.
@@ -198,21 +210,26 @@ class Replays(_Busy):
         """
         if replays > 1:
             self._group()
-        events, late = [self._stream.record()], list[bool]()
+        events, launches, late = [self._stream.record()], list[int](), list[bool]()
         for _ in range(replays):
-            self._group()
+            launches.append(self._group())
             late.append(replays > 1 and events[-1].done)
             events.append(self._stream.record())
         if meanwhile is not None:
             meanwhile()
         events[-1].synchronize()
         elapsed = self._cp.cuda.get_elapsed_time
-        samples = [elapsed(a, b) / self.launches for a, b in pairwise(events)]
+        samples = [elapsed(a, b) / count for (a, b), count in zip(pairwise(events), launches, strict=True)]
         self._late += sum(late)
         return [sample for sample, was_late in zip(samples, late, strict=True) if not was_late] or samples
 
     def details(self) -> dict[str, Any]:
-        return {"timed_by": "graph", "launches_per_sample": self.launches, "late_samples": self._late}
+        return {
+            "timed_by": "graph",
+            "launches_per_sample": self.launches,
+            "graphs": self._count,
+            "late_samples": self._late,
+        }
 
 
 HOLD = r"""
@@ -238,16 +255,20 @@ class Launches(_Busy):
     """
 
     def __init__(self, cp: Any, stream: Any, launch: Callable[[int], None], sets: int, plan: ReplayPlan) -> None:
-        super().__init__(cp, stream, min(plan.launches, MOST_QUEUED))
+        sizes = [min(launches, MOST_QUEUED) for launches in plan.launches]
+        super().__init__(cp, stream, min(sizes))
+        self._sizes = cycle(sizes)
         self._launch = launch
         self._next = cycle(range(sets))
         self._hold = cp.RawModule(code=HOLD).get_function("hold")
         self._hold_ms = 1.0
         self.hidden = True
 
-    def _group(self) -> None:
-        for _ in range(self.launches):
-            self._launch(next(self._next))
+    def _group(self) -> int:
+        launches = next(self._sizes)
+        for index in islice(self._next, launches):
+            self._launch(index)
+        return launches
 
     def sample(self, replays: int = 1, meanwhile: Callable[[], None] | None = None) -> list[float]:
         """As `Runs.sample`. A group whose launches were not hidden is taken again behind a longer hold."""
@@ -260,17 +281,21 @@ class Launches(_Busy):
         while True:
             self._hold((1,), (1,), (int(self._hold_ms * 1e6),))
             before = self._stream.record()
-            self._group()
+            launches = self._group()
             after = self._stream.record()
             hidden = not before.done
             after.synchronize()
             if hidden or self._hold_ms >= LONGEST_HOLD_MS:
                 self.hidden = self.hidden and hidden
-                return float(self._cp.cuda.get_elapsed_time(before, after)) / self.launches
+                return float(self._cp.cuda.get_elapsed_time(before, after)) / launches
             self._hold_ms *= 2
 
     def details(self) -> dict[str, Any]:
         return {"timed_by": "launches", "launches_per_sample": self.launches, "launches_hidden": self.hidden}
+
+
+LAUNCH_BOUND_MS = 0.03
+"""A shorter estimate may be the time that the host takes for a launch, which was up to three times that of the kernel."""
 
 
 def runs_of(
@@ -278,7 +303,13 @@ def runs_of(
 ) -> Runs:
     """The way to run a kernel of about that time that does not time its launches."""
     plan = plan_replays(sets, gemm_ms)
-    return (Replays if capturable else Launches)(cp, stream, launch, sets, plan)
+    if not capturable:
+        return Launches(cp, stream, launch, sets, plan)
+    if len(plan.launches) > 1 and gemm_ms < LAUNCH_BOUND_MS:
+        # Graphs of 1 ms by the estimate may last 0.3 ms. The first of them shows how long the kernel takes.
+        first = Replays(cp, stream, launch, sets, ReplayPlan(launches=plan.launches[:1]))
+        plan = plan_replays(sets, min(gemm_ms, *first.sample(2)))
+    return Replays(cp, stream, launch, sets, plan)
 
 
 def replays_in_batch(replay_ms: float) -> int:
