@@ -338,6 +338,24 @@ def test_a_kernel_runs_on_until_its_power_was_sampled(
 
 
 @pytest.mark.usefixtures("answers_late")
+@pytest.mark.parametrize(("watts", "looks"), [(100, 1), (400, 2)])
+def test_a_kernel_that_draws_little_does_not_wait_for_a_power_sample_of_its_own(
+    device: CudaDevice, pynvml: FakePynvml, monkeypatch: pytest.MonkeyPatch, watts: int, looks: int
+) -> None:
+    asked = []
+
+    def samples(self: FakePynvml, handle: Any, kind: int, since_us: int) -> Any:
+        asked.append(since_us)
+        began_us = since_us + int(1e6 * cuda_tiers.RING_SECONDS)
+        ends_us = [began_us - 10_000, began_us + 10_000, began_us + 30_000][: len(asked) + 1]
+        return 1, [SimpleNamespace(timeStamp=at, sampleValue=SimpleNamespace(uiVal=1000 * watts)) for at in ends_us]
+
+    monkeypatch.setattr(FakePynvml, "nvmlDeviceGetSamples", samples)
+    device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), QUICK)
+    assert len(asked) == looks
+
+
+@pytest.mark.usefixtures("answers_late")
 def test_the_clocks_of_a_row_are_those_of_the_last_timing(device: CudaDevice, pynvml: FakePynvml) -> None:
     pynvml.sm_clocks_mhz = [1980, 1200, 1300]  # at rest, and at the beginning and the end of the first timing
     row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED)

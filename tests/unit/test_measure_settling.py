@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
 
 from workers.measure.nvml import Telemetry
-from workers.measure.settling import why_unsettled
+from workers.measure.settling import drawn_w, why_unsettled
 
 CAP, IDLE = 0x4, 0x1
 
@@ -38,3 +43,45 @@ def test_signs(
     why = why_unsettled(seen, drawn_w, limit_w, fastest_mhz)
     assert (why is None) == (sign is None)
     assert sign is None or sign in str(why)
+
+
+@pytest.mark.parametrize(
+    ("samples", "drawn"),
+    [
+        ([(9.99, 300.0), (10.01, 150.0)], [300.0]),  # half of the sample is of the kernel, which drew 300 W at most
+        ([(9.99, 150.0), (10.01, 300.0)], []),  # it may draw 600 W of 700 W
+        ([(9.985, 150.0), (10.005, 300.0)], []),
+        (
+            [(9.985, 150.0), (10.005, 300.0), (10.015, 200.0)],
+            [200.0],
+        ),  # a sample of the kernel alone, though a short one
+        ([(9.99, 300.0), (10.01, 650.0), (10.03, 640.0)], [640.0]),
+        ([(9.96, 300.0), (9.98, 300.0)], []),  # none since it began
+        ([(9.98, 300.0), (10.0, 300.0)], []),
+        ([(10.01, 150.0)], []),  # not known since when
+        ([(10.02, 650.0)], [650.0]),
+        ([], []),
+    ],
+)
+def test_a_power_sample_bounds_the_draw_of_a_kernel_that_began_within_it(
+    samples: list[tuple[float, float]], drawn: list[float]
+) -> None:
+    assert drawn_w(samples, 10.0, 700.0) == pytest.approx(drawn)
+
+
+def test_no_recorded_kernel_drew_more_than_a_tenth_above_its_bound() -> None:
+    recorded = Path(__file__).parents[2] / "benchmarks" / "results" / "power_windows.json.gz"
+    windows = json.loads(gzip.decompress(recorded.read_bytes()))
+    shares = []
+    for window in windows:
+        began_s = -window["timing_s"]
+        samples = [tuple(sample) for sample in window["ring"]]
+        alone = [
+            watts for (start_s, _), (end_s, watts) in pairwise(samples) if began_s <= start_s and end_s < began_s + 0.1
+        ]
+        across = [pair for pair in pairwise(samples) if pair[0][0] < began_s < pair[1][0] < began_s + 0.02]
+        for pair in across:
+            if alone and (bound := drawn_w(pair, began_s, 1e9)):
+                shares.append(max(alone) / bound[0])
+    assert len(shares) > 60
+    assert max(shares) < 1.12

@@ -11,14 +11,14 @@ from workers.measure.explain import Explanation
 from workers.measure.nvml import Card
 from workers.measure.operands import Rotation
 from workers.measure.power import DROPPED_SECONDS, PowerReading, measure_power
-from workers.measure.replay import Runs, mean_ms, replays_in_batch
-from workers.measure.settling import ANSWER_SECONDS, why_unsettled
+from workers.measure.replay import Runs, batches_of_replays, mean_ms
+from workers.measure.settling import ANSWER_SECONDS, drawn_w, why_unsettled
 from workers.measure.telemetry import TelemetryLog
 from workers.measure.timing import Timing, time_samples, warm_up
 from workers.measure.verify import Verification
 
-SAMPLE_SECONDS = 0.02
-"""What a power sample of the driver is the mean of: one that is younger than a kernel by less is not the kernel's alone."""
+RING_SECONDS = 0.1
+"""How much of the driver's power samples from before a kernel is read: at least the last one of them."""
 
 WAITING_MS = 5.0
 """How long a kernel runs between two looks for a power sample."""
@@ -92,10 +92,11 @@ class Tiers:
 
         It is timed again where there are signs that the card had not settled: see `workers.measure.settling`.
         """
+        began_s = time.time()
         work.gemm_ms = warm_up(work.runs.sample, rules.timing.warmup_seconds, explanation=explanation)
         settled = work.ran_s >= ANSWER_SECONDS
         timing = self._timed(work, rules, log, explanation)
-        why = None if settled else self._why_unsettled(work, log)
+        why = None if settled else self._why_unsettled(work, log, began_s)
         if why is None:
             return timing
         if explanation is not None:
@@ -107,33 +108,37 @@ class Tiers:
 
     def _timed(self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None) -> Timing:
         runs, look = work.runs, _Look(self._meter, log)
-        batch = replays_in_batch(work.gemm_ms * runs.launches)
-        timing = time_samples(lambda: runs.sample(batch, look), rules.timing, explanation=explanation)
+        batches = batches_of_replays(work.gemm_ms * runs.launches, rules.timing.min_samples)
+        timing = time_samples(lambda: runs.sample(next(batches), look), rules.timing, explanation=explanation)
         work.gemm_ms = timing.median_ms
         return timing
 
-    def _why_unsettled(self, work: Work, log: TelemetryLog) -> str | None:
+    def _why_unsettled(self, work: Work, log: TelemetryLog, began_s: float) -> str | None:
+        """Of work that the card has been kept at since `began_s`, by the wall clock."""
         log.add(self._meter.telemetry())
         clocks = [look.sm_clock_mhz for look in log.looks if look.sm_clock_mhz]
         known = self._fastest_mhz  # of the first kernel, nothing says that its clocks are not what another left to it
         self._fastest_mhz = max([*clocks, known or 0]) or None
-        return why_unsettled(log.looks, self._drawn_w(work), self._limit_w, known and self._fastest_mhz)
+        return why_unsettled(log.looks, self._drawn_w(work, began_s), self._limit_w, known and self._fastest_mhz)
 
-    def _drawn_w(self, work: Work) -> list[float]:
-        """The driver's power samples of this kernel alone. Where there is none yet, it runs on until there is one."""
-        since_us = int(1e6 * (time.time() - work.ran_s + SAMPLE_SECONDS))
-        while (
-            not (found := self._meter.power_samples(since_us)) and self._samples_power and work.ran_s < ANSWER_SECONDS
-        ):
+    def _drawn_w(self, work: Work, began_s: float) -> list[float]:
+        """See `settling.drawn_w`. While the driver's samples do not tell, it runs on."""
+        if self._limit_w is None:
+            return []
+        since_us = int(1e6 * (began_s - RING_SECONDS))
+        while True:
+            samples = [(at_us / 1e6, watts) for at_us, watts in self._meter.power_samples(since_us)]
+            found = drawn_w(samples, began_s, self._limit_w)
+            if found or not self._samples_power or work.ran_s >= ANSWER_SECONDS:
+                return found
             work.run_for(WAITING_MS)
-        return [watts for _, watts in found]
 
     def time_warm_l2(self, runs: Runs, rules: MeasuringRules, explanation: Explanation | None) -> float:
         """The median, in ms, of runs with one operand set again and again: what fits into the L2 stays there."""
         gemm_ms = warm_up(runs.sample, rules.timing.warmup_seconds)
-        batch = replays_in_batch(gemm_ms * runs.launches)
+        batches = batches_of_replays(gemm_ms * runs.launches, rules.timing.min_samples)
         taken = Explanation()
-        timing = time_samples(lambda: runs.sample(batch), rules.timing, explanation=taken)
+        timing = time_samples(lambda: runs.sample(next(batches)), rules.timing, explanation=taken)
         if explanation is not None:
             explanation.warm_l2_ms = taken.samples_ms
         return timing.median_ms

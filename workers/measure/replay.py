@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice, pairwise
+from itertools import chain, cycle, islice, pairwise, repeat
 from typing import Any, NamedTuple, Protocol
 
 SHORTEST_REPLAY_MS = 1.0
@@ -315,3 +315,9 @@ def runs_of(
 def replays_in_batch(replay_ms: float) -> int:
     """How many replays to queue before reading their times."""
     return max(1, min(MOST_IN_BATCH, round(BATCH_MS / replay_ms)))
+
+
+def batches_of_replays(replay_ms: float, min_samples: int) -> Iterator[int]:
+    """How many replays to queue for each batch in turn. After the first `min_samples`, most rows need no more."""
+    batch = replays_in_batch(replay_ms)
+    return chain([min(batch, min_samples)], repeat(batch))

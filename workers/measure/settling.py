@@ -22,6 +22,31 @@ MOVED = 0.01
 NEAR_LIMIT = 0.9
 """A card that draws this share of its limit may be about to be held."""
 
+FAR_FROM_LIMIT = 0.8
+"""A kernel that cannot draw more than this share of the limit is not about to be held."""
+
+SAMPLE_SECONDS = 0.02
+"""The time between two power samples of the driver: one that is so much younger than a kernel is the kernel's alone."""
+
+
+def drawn_w(samples: Sequence[tuple[float, float]], began_s: float, limit_w: float) -> list[float]:
+    """What the driver's power samples (end in seconds, watts) tell of the draw of a kernel that began at that time.
+
+    The samples of the kernel alone, where there are any. Before that, a bound from the latest sample is enough where it is far
+    below the limit: a sample is the mean since the one before, and what ran before the kernel drew at least nothing. In
+    the 78 changes of kernels that benchmarks/power_truth.py recorded, no kernel drew more than 1.1 times its bound.
+
+    Returns nothing where the samples do not tell yet.
+    """
+    alone = [watts for end_s, watts in samples if end_s >= began_s + SAMPLE_SECONDS]
+    if alone or len(samples) < 2:
+        return alone
+    (start_s, _), (end_s, watts) = samples[-2:]
+    own_s = end_s - max(start_s, began_s)
+    # Multiplied, as the kernel's own time may be next to nothing.
+    far = own_s > 0 and watts * (end_s - start_s) < FAR_FROM_LIMIT * limit_w * own_s
+    return [watts * (end_s - start_s) / own_s] if far else []
+
 
 def why_unsettled(
     looks: Sequence[Telemetry], drawn_w: Sequence[float], limit_w: float | None, fastest_mhz: int | None
