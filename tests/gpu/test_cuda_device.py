@@ -17,6 +17,7 @@ from workers.devices import cards
 from workers.devices.cuda import CudaDevice
 from workers.kernels import tiled
 from workers.kernels.tiled import TILED_ENTRY, TiledKernel
+from workers.measure import replay
 from workers.measure.elements import STORAGE, decode
 from workers.measure.explain import Explanation
 from workers.measure.operands import result_scale
@@ -240,3 +241,38 @@ def test_without_graphs_the_time_is_the_same(device: CudaDevice, monkeypatch: py
     assert (captured.details["timed_by"], launched.details["timed_by"]) == ("graph", "launches")
     assert launched.details["launches_hidden"]
     assert launched.runtime_ms == pytest.approx(captured.runtime_ms, rel=0.1)
+
+
+@pytest.mark.parametrize("shape", ["1x31x1024", "16x64x256", "64x64x64"])
+def test_short_graphs_in_turn_take_the_time_of_one_graph_over_all_sets(
+    device: CudaDevice, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = Configuration.parse(f"tiled(tile=16) {shape} f32")
+    rules = MeasuringRules(timing=TimingRules(max_seconds=0.3))
+    device.measure(configuration, rules)  # compiled and loaded
+    short = device.measure(configuration, rules)
+    monkeypatch.setattr(replay, "plan_replays", lambda sets, _: replay.ReplayPlan(launches=(sets,)))
+    whole = device.measure(configuration, rules)
+    assert short.details["operand_sets"] == whole.details["operand_sets"] == whole.details["launches_per_sample"]
+    assert short.details["graphs"] > whole.details["graphs"] == 1
+    assert short.runtime_ms == pytest.approx(whole.runtime_ms, rel=0.03)
+    # Long enough that the gaps between graphs do not count, and much shorter than the walk.
+    assert 0.5 < short.details["launches_per_sample"] * short.runtime_ms < 3
+
+
+def test_power_and_time_agree_where_graphs_differ_in_length(device: CudaDevice) -> None:
+    rules = MeasuringRules(timing=TimingRules(max_seconds=0.3), power="all")
+    row = device.measure(Configuration.parse("tiled(tile=16) 1x31x1024 f32"), rules)
+    assert row.details["graphs"] > 1
+    if row.power_w is None:
+        pytest.skip("this card reports no power")
+    assert row.runtime_sustained_ms == pytest.approx(row.runtime_ms, rel=0.05)
+
+
+def test_a_short_warm_up_tells_the_same_time(device: CudaDevice) -> None:
+    configuration = Configuration.parse("tiled(tile=16) 64x512x512 f32")
+    rules = MeasuringRules(timing=TimingRules(max_seconds=0.3))
+    brief = MeasuringRules(timing=TimingRules(max_seconds=0.3, warmup_seconds=0.005))
+    device.measure(configuration, rules)  # compiled and loaded
+    usual, quick = device.measure(configuration, rules), device.measure(configuration, brief)
+    assert quick.runtime_ms == pytest.approx(usual.runtime_ms, rel=0.03)

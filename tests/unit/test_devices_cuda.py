@@ -32,6 +32,7 @@ from workers.kernels import tiled
 from workers.kernels.tiled import TiledKernel
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Nvml
+from workers.measure.replay import Replays
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_seconds=0.05, warmup_seconds=0.0))
 
@@ -267,6 +268,21 @@ def test_power_comes_from_counter_and_samples(device: CudaDevice) -> None:
     assert row.details["power_samples_w"] == 600.0
     assert row.runtime_sustained_ms is not None
     assert row.runtime_sustained_ms > 0
+
+
+def test_no_more_replays_are_queued_at_first_than_a_row_needs(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample, queued = Replays.sample, []
+
+    def counted(self: Replays, replays: int = 1, meanwhile: Any = None) -> list[float]:
+        if meanwhile is not None:
+            queued.append(replays)
+        return sample(self, replays, meanwhile)
+
+    monkeypatch.setattr(Replays, "sample", counted)
+    device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), QUICK)
+    assert 1 <= queued[0] <= QUICK.timing.min_samples
 
 
 @pytest.fixture

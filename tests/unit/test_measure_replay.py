@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from workers.measure.replay import (
     Lot,
     ReplayPlan,
     Replays,
+    batches_of_replays,
     estimate_ms,
     mean_ms,
     plan_replays,
@@ -54,6 +56,11 @@ def test_graphs_of_any_kernel_are_whole_walks_of_like_graphs(sets: int, estimate
 
 def test_batches_of_replays_last_some_twenty_milliseconds() -> None:
     assert [replays_in_batch(t) for t in (0.05, 1.0, 6.0, 450.0)] == [64, 20, 3, 1]
+
+
+def test_the_first_batch_is_no_more_than_a_row_needs() -> None:
+    assert list(islice(batches_of_replays(1.0, 10), 3)) == [10, 20, 20]
+    assert list(islice(batches_of_replays(6.0, 10), 3)) == [3, 3, 3]
 
 
 class Card:
