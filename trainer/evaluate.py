@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from trainer.calibration import bounds, calibrate, out_of_fold_bounds
-from trainer.folds import FOLD_KINDS, HEADLINE, Rows, Split
+from trainer.calibration import bounds, calibrate, lies, out_of_fold_bounds
+from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS, Rows, Split
 from trainer.forest import ForestSettings, fit
 from trainer.model.columns import OUTPUTS
 from trainer.model.predictor import Interval, Predictor
@@ -30,6 +30,8 @@ class OutOfFold:
     predicted: pd.DataFrame
     spreads: pd.DataFrame
     fold: _Array
+    # How far each row lies from the other folds: see `trainer.calibration.lies`.
+    where: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Evaluation:
     held: OutOfFold
     predicted: pd.DataFrame  # of `held`, with the bounds
     metrics: Mapping[str, Metrics]
-    # Of the headline kind: what calibrates the model that is registered.
+    # What this kind and those before it calibrate: the last kind has all that the registered model needs.
     intervals: Mapping[str, Interval]
 
 
@@ -65,7 +67,8 @@ def out_of_fold(
     NaN: no model would have predicted it.
     """
     empty = pd.DataFrame(np.nan, index=configured.index, columns=list(OUTPUTS))
-    held = OutOfFold(empty, empty.copy(), np.full(len(configured), np.nan))
+    where = pd.DataFrame({"kind": None, "distance": np.nan, "unmeasured": False}, configured.index)
+    held = OutOfFold(empty, empty.copy(), np.full(len(configured), np.nan), where)
     for number, (training, held_out) in enumerate(splits):
         fitted_on, rows = configured.iloc[training], configured.iloc[held_out]
         model = fit(device_type, fitted_on, settings)
@@ -73,13 +76,15 @@ def out_of_fold(
             progress.fitted(len(fitted_on))
         if keep is not None:
             keep(model, fitted_on, rows)
-        where = held_out[model.known(rows)]
+        known = held_out[model.known(rows)]
         held.fold[held_out] = number
-        if len(where):
-            completed = model.vocabulary.complete(configured.iloc[where])
+        if len(known):
+            asked = configured.iloc[known]
+            completed = model.vocabulary.complete(asked)
             outputs, spreads = model.outputs(completed, model.see(completed))
-            held.predicted.iloc[where] = np.column_stack([outputs[name] for name in OUTPUTS])
-            held.spreads.iloc[where] = np.column_stack([spreads[name] for name in OUTPUTS])
+            held.predicted.iloc[known] = np.column_stack([outputs[name] for name in OUTPUTS])
+            held.spreads.iloc[known] = np.column_stack([spreads[name] for name in OUTPUTS])
+            held.where.iloc[known] = lies(model.reach(completed), asked.index)
     return held
 
 
@@ -136,11 +141,11 @@ def evaluate(
 ) -> Iterator[Evaluation]:
     """Each of the kinds, `FOLD_KINDS` if none are given, that the table can be split by. The headline must be the first.
 
-    `keep` is given the headline's models. Bounds are those that the headline's held-out rows calibrate; those of the
-    headline itself are calibrated by its other folds. `progress` is given the work of all folds before the first, and told
+    `keep` is given the headline's models. Bounds are those that the headline's held-out rows calibrate, and of kernels that were
+    never measured those that held-out kernels do; those of these two kinds themselves are calibrated by their other folds. `progress` is given the work of all folds before the first, and told
     of each that is done.
     """
-    measured, family, intervals = measured_outputs(configured), configured["family"], dict[str, Interval]()
+    measured, intervals = measured_outputs(configured), dict[str, Interval]()
     splits = {kind: list(split(configured)) for kind, split in (kinds or FOLD_KINDS).items()}
     if progress is not None:
         progress.plan(sum(len(training) for of_kind in splits.values() for training, _ in of_kind))
@@ -149,10 +154,12 @@ def evaluate(
         held = out_of_fold(device_type, configured, of_kind, settings, keep if headline else None, progress)
         if np.isnan(held.fold).all():
             continue
-        if headline:
-            intervals = calibrate(measured, held.predicted, held.spreads, family)
-            found = out_of_fold_bounds(measured, held.predicted, held.spreads, held.fold, family=family)
+        if headline or kind == KERNELS:
+            new = kind == KERNELS
+            tables = (measured, held.predicted, held.spreads)
+            intervals = intervals | calibrate(*tables, held.where, unmeasured=new)
+            found = out_of_fold_bounds(*tables, held.fold, where=held.where, unmeasured=new)
         else:
-            found = bounds(intervals, held.predicted, held.spreads, family=family)
+            found = bounds(intervals, held.predicted, held.spreads, where=held.where)
         predicted = held.predicted.join(found)
         yield Evaluation(kind, held, predicted, metrics_by_target(measured, predicted), intervals)

@@ -112,8 +112,8 @@ def learn(
         (folder / FOLDS_FOLDER / found.kind).mkdir(parents=True)
         beside = configured.join(found.predicted.add_prefix("predicted_"))
         beside.to_parquet(folder / FOLDS_FOLDER / found.kind / "predictions.parquet")
+        intervals = found.intervals
         if found.kind == HEADLINE:
-            intervals = found.intervals
             rows = HeldOutRows(facts.device_type, configured, measured_outputs(configured), found.predicted)
             plots(run / "evaluation", rows)
     keeper.finish(configured)

@@ -14,7 +14,7 @@ import pandas as pd
 import trainer.model
 from farm.registry import load_pyfunc, mlflow_warnings_ignored
 from trainer.model.columns import OUTPUTS, REQUIRED, WITH_DEFAULT, Vocabulary
-from trainer.model.predictor import BOUNDS, OUTSIDE, Predictor
+from trainer.model.predictor import BOUNDS, DISTANCE, OUTSIDE, Predictor
 
 _TEXTS = ("ab", "family", "cd", "acc", "layout")
 _NEEDS = ("mlflow", "numpy", "pandas")
@@ -55,13 +55,14 @@ def save_model(model: Predictor, configured: pd.DataFrame, folder: Path, *, meta
 
 
 def families(vocabulary: Vocabulary) -> dict[str, Any]:
-    """What of each family was measured, for programs that look for kernels: layouts by types, parameters, and the values of
-    these in each kernel."""
+    """What of each family was measured, for programs that look for kernels: layouts by types, parameters, the values of
+    these in each kernel, and by types the positions of the kernels that were measured in them."""
     return {
         name: {
             "layouts": {types: list(layouts) for types, layouts in known.layouts.items()},
             "parameters": list(known.parameters),
             "kernels": [[int(value) for value in kernel] for kernel in known.kernels],
+            "kernels_by_types": {types: list(which) for types, which in known.kernels_by_types.items()},
         }
         for name, known in vocabulary.families.items()
     }
@@ -85,7 +86,7 @@ def signature(vocabulary: Vocabulary) -> Any:
         ColSpec(DataType.string if name in _TEXTS else anything, name, required=False)
         for name in vocabulary.raw_columns
     ]
-    outputs: list[Any] = [ColSpec(DataType.double, name) for name in (*OUTPUTS, *BOUNDS)]
+    outputs: list[Any] = [ColSpec(DataType.double, name) for name in (*OUTPUTS, *BOUNDS, DISTANCE)]
     outputs.append(ColSpec(DataType.string, OUTSIDE))
     return ModelSignature(Schema(inputs), Schema(outputs))
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from sqlalchemy import Connection, text
 
@@ -15,7 +17,8 @@ from farm.errors import MissingColumns, TooFewMeasurements
 from farm.gemm import INPUT_TYPES, ElementType, ElementTypes
 from farm.kernels import FAMILIES
 from farm.measurement import Source
-from trainer.model.columns import EXTENTS, FamilyKnowledge, Vocabulary
+from trainer.model.columns import Array, Bools, FamilyKnowledge, Vocabulary
+from trainer.model.reach import MAX_PROBLEMS, positions, problems_of
 
 COLUMNS = (
     *("measurement_id", "campaign", "configuration_id", "device_type", "device_uuid", "device_name", "host", "backend"),
@@ -169,11 +172,12 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     """One row per configuration, in a fixed order: raw columns, and the medians of time, power and energy.
 
     Repeats are collapsed first, so that a configuration weighs the same however often it was measured, and never
-    stands on both sides of a fold. `device_uuid` is the card that measured it; empty where several did, or where the table
+    stands on both sides of a fold. Those of a card that was throttled are left out before: see `throttled`. `device_uuid` is the card that measured it; empty where several did, or where the table
     does not say.
     """
     wide = with_parameter_columns(table)
     raw = [*("m", "n", "k", "ab", "family", "cd", "acc", "layout", "alpha", "beta"), *parameter_names()]
+    wide = wide[~throttled(wide, raw)]
     grouped = wide.groupby(raw, dropna=False, sort=True)
     reduced = grouped[["runtime_ms", "power_w", "energy_mj"]].median()
     reduced = reduced.assign(repeats=grouped.size(), device_uuid="")
@@ -183,6 +187,32 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     return reduced.reset_index()
 
 
+SLOWED = 0.15
+"""Share by which a repeat may take longer than the fastest tenth of its configuration's: more is not noise, but a card that was
+throttled, or that something else used. Chosen on GPPerf's repeats (`docs/models.md`)."""
+
+_SAME_CONDITIONS = ("device_uuid", "l2", "distribution", "clock_policy")
+"""What repeats must have in common for their times to be compared, where the table has it."""
+
+
+def throttled(wide: pd.DataFrame, configuration: Sequence[str]) -> Bools:
+    """Which rows took longer by `SLOWED` than the 10th percentile of the same card's repeats under the same conditions.
+
+    Whole rows are left out, so that the power and the energy of a configuration are of the same repeats as its time.
+
+    Args:
+        configuration: the columns that make two rows repeats of one another.
+    """
+    same = [*configuration, *(name for name in _SAME_CONDITIONS if name in wide)]
+    repeated = wide.duplicated(same, keep=False)
+    slow = np.zeros(len(wide), dtype=bool)
+    if repeated.any():
+        repeats = wide[repeated.to_numpy()]
+        fast = repeats.groupby(same, dropna=False, sort=False)["runtime_ms"].transform("quantile", 0.1)
+        slow[repeated.to_numpy()] = (repeats["runtime_ms"] > (1 + SLOWED) * fast).to_numpy()
+    return slow
+
+
 ELEMENT_BYTES = {str(element): element.bytes for element in ElementType}
 
 
@@ -190,28 +220,60 @@ def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
     """What a model trained on these configurations may be asked: see `Vocabulary`."""
     families = {str(name): _knowledge(str(name), rows) for name, rows in configured.groupby("family")}
     usual = ((ab, ElementTypes.parse(ab)) for ab in INPUT_TYPES)
-    return Vocabulary(
+    vocabulary = Vocabulary(
         families=families,
         parameters=parameter_names(),
         element_bytes=ELEMENT_BYTES,
         usual_output={str(ab): (str(types.cd), str(types.acc)) for ab, types in usual},
     )
+    problems = problems_of(vocabulary.read(configured))
+    kinds = configured["family"] + ":" + _types(configured)
+    return replace(
+        vocabulary,
+        problems={
+            str(kind): representatives(problems[rows]) for kind, rows in kinds.groupby(kinds.to_numpy()).indices.items()
+        },
+    )
+
+
+def representatives(problems: Array) -> Array:
+    """At most `MAX_PROBLEMS` different ones of problems [rows, 6], spread over where these lie: one of each cell of a grid, which is as
+    coarse as needed."""
+    found = pd.DataFrame(problems).drop_duplicates().sort_values([*range(problems.shape[1])]).to_numpy()
+    cell = _FINEST_CELL
+    while len(found) > MAX_PROBLEMS:
+        cells = pd.DataFrame(np.floor(positions(found) / cell))
+        found, cell = found[~cells.duplicated().to_numpy()], _COARSER * cell
+    return found
+
+
+_FINEST_CELL = 1 / 8
+"""Octaves."""
+
+_COARSER = 1.2
+"""Each grid's cells over those of the one before. In six dimensions that leaves about a third of the problems."""
 
 
 def _knowledge(family: str, rows: pd.DataFrame) -> FamilyKnowledge:
     defaults = {parameter.name: float(parameter.default) for parameter in FAMILIES[family].parameters}
-    types = rows["ab"] + ":" + rows["cd"] + ":" + rows["acc"]
-    ranged = {name: rows[name].fillna(defaults.get(name, math.nan)) for name in (*EXTENTS, *defaults)}
-    ranged["flops"] = 2.0 * rows["m"] * rows["n"] * rows["k"]
+    types = _types(rows)
+    filled = [rows[name].fillna(default).tolist() for name, default in defaults.items()]
+    ran = list(zip(*filled, strict=True)) if filled else [()] * len(rows)
+    kernels = sorted(set(ran))
+    numbers = pd.Series(ran, rows.index).map({kernel: number for number, kernel in enumerate(kernels)})
     return FamilyKnowledge(
         parameters=defaults,
         layouts={kind: _sorted(rows["layout"][types == kind]) for kind in _sorted(types)},
-        ranges={name: (float(values.min()), float(values.max())) for name, values in ranged.items()},
-        kernels=tuple(
-            sorted({tuple(kernel) for kernel in zip(*(ranged[name].tolist() for name in defaults), strict=True)})
-        ),
+        kernels=tuple(kernels),
+        kernels_by_types={kind: tuple(sorted(set(numbers[types == kind].tolist()))) for kind in _sorted(types)},
         powered=_sorted(types[rows["power_w"].notna()]),
     )
+
+
+def _types(rows: pd.DataFrame) -> pd.Series:
+    """The element types of each row, as "ab:cd:acc"."""
+    found: pd.Series = rows["ab"] + ":" + rows["cd"] + ":" + rows["acc"]
+    return found
 
 
 def _sorted(values: Iterable[Any]) -> tuple[str, ...]:

@@ -23,15 +23,19 @@ BOUNDS = tuple(f"{output}_{bound}" for output in OUTPUTS for bound in ("low", "h
 """Between these, a measurement lies in nine cases of ten; NaN where a model had too little to tell."""
 
 OUTSIDE = "outside"
-"""Which of a configuration's columns lie outside what was measured; empty where none does."""
+"""Why a configuration lies outside what was measured; empty where it does not."""
 
-ANSWERS = (*OUTPUTS, *BOUNDS, OUTSIDE)
+DISTANCE = "distance_octaves"
+"""How far a configuration's problem lies from the nearest that was measured of its family and types; models of older versions
+of the farm do not say."""
+
+ANSWERS = (*OUTPUTS, *BOUNDS, DISTANCE, OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """What a model says of one configuration. Power and energy are None where the model has not learned power, and bounds
-    where it has none; see `BOUNDS` and `OUTSIDE`."""
+    where it has none; see `BOUNDS`, `DISTANCE` and `OUTSIDE`."""
 
     configuration: str
     runtime_ms: float
@@ -46,6 +50,7 @@ class Prediction:
     energy_mj_high: float | None = None
     tflops_low: float | None = None
     tflops_high: float | None = None
+    distance_octaves: float | None = None
     outside: str = ""
 
     def to_json(self) -> dict[str, Any]:

@@ -72,8 +72,8 @@ def recommend(
 ) -> Recommendation:
     """Ranks the kernels of these families, or of all that the model knows, that its card can run for a problem.
 
-    Kernels are those that were measured, on whatever problem; with `unmeasured` every combination of their parameters'
-    values. Of many kernels that a model is unsure of, the first is likely one that it is wrong about. Raises `NotPredictable` where the model knows no
+    Kernels are those that were measured in the problem's types, on whatever problem; with `unmeasured` every combination of the
+    values that their parameters have in any types. Of many kernels that a model is unsure of, the first is likely one that it is wrong about. Raises `NotPredictable` where the model knows no
     such problem, where no kernel is left, and where it has not learned what the objective needs.
     """
     metadata = metadata_of(model)
@@ -113,8 +113,12 @@ def recommend(
 
 
 def _knows(family: dict[str, Any], problem: Problem) -> bool:
+    return str(problem.layout) in family["layouts"].get(_types(problem), ())
+
+
+def _types(problem: Problem) -> str:
     types = problem.types
-    return str(problem.layout) in family["layouts"].get(f"{types.ab}:{types.cd}:{types.acc}", ())
+    return f"{types.ab}:{types.cd}:{types.acc}"
 
 
 def _said(family: dict[str, Any]) -> str:
@@ -126,6 +130,10 @@ def _candidates(
 ) -> Iterator[Configuration]:
     """Every such kernel that exists for the problem. Raises `BadInput` where they are too many to look through."""
     kernels = [tuple(kernel) for kernel in known["kernels"]]
+    # Models of older versions of the farm do not say in which types a kernel was measured.
+    by_types = known.get("kernels_by_types")
+    if not unmeasured and by_types is not None:
+        kernels = [kernels[which] for which in by_types.get(_types(problem), ())]
     if unmeasured:
         values = [sorted(set(each)) for each in zip(*kernels, strict=True)]
         count = math.prod(map(len, values))

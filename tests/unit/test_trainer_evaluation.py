@@ -107,7 +107,7 @@ def test_other_kinds_of_folds_can_be_asked_for_and_their_held_out_rows_are_hande
     assert second.intervals == first.intervals
     for one in (first, second):
         pd.testing.assert_frame_equal(one.predicted[one.held.predicted.columns], one.held.predicted)
-    calibrated = bounds(first.intervals, second.held.predicted, second.held.spreads, family=CONFIGURED["family"])
+    calibrated = bounds(first.intervals, second.held.predicted, second.held.spreads, where=second.held.where)
     pd.testing.assert_frame_equal(second.predicted[calibrated.columns], calibrated)
 
 

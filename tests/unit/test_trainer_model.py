@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +20,10 @@ from tests.training_tables import blas_table, tiled_table
 from trainer.forest import ForestSettings, as_arrays, fit
 from trainer.model.columns import OUTPUTS, Vocabulary
 from trainer.model.physics import compulsory_bytes, flops_of
-from trainer.model.predictor import BOUNDS, OUTSIDE, ROWS_AT_ONCE, Interval, Predictor
+from trainer.model.predictor import BOUNDS, DISTANCE, OUTSIDE, ROWS_AT_ONCE, Interval, Predictor
+from trainer.model.reach import MAX_PROBLEMS, Measured, positions
 from trainer.model.trees import Grove
-from trainer.table import configurations
+from trainer.table import configurations, representatives
 
 SMALL = ForestSettings(trees=20)
 CONFIGURED = configurations(tiled_table())
@@ -72,7 +74,7 @@ def test_the_callers_index_is_kept() -> None:
 
 def test_an_empty_table_gives_an_empty_prediction() -> None:
     found = MODEL.predict(CONFIGURED.head(0))
-    assert list(found) == [*OUTPUTS, *BOUNDS, OUTSIDE]
+    assert list(found) == [*OUTPUTS, *BOUNDS, DISTANCE, OUTSIDE]
     assert found.empty
 
 
@@ -159,12 +161,63 @@ def outside(model: Predictor, **columns: object) -> str:
     return str(model.predict(pd.DataFrame([raw]))["outside"][0])
 
 
-def test_what_lies_outside_of_what_was_measured_is_said() -> None:
-    assert outside(MODEL) == outside(MODEL, m=300, n=2047) == ""
-    assert outside(MODEL, m=128) == "m"
-    assert outside(MODEL, m=4096, n=4096, k=4096) == "m, n, k, flops"
-    assert outside(MODEL, tile=31) == "kernel"
-    assert outside(MODEL, tile=4) == "tile, kernel"
+def test_a_row_far_from_every_measured_problem_is_outside() -> None:
+    """Sizes from 256 to 2048 were measured, with a factor of two between them."""
+    assert outside(MODEL) == outside(MODEL, m=300, n=2000) == outside(MODEL, m=128) == ""
+    assert outside(MODEL, m=16) == "nearest measured problem is 4.0 octaves away (m 16 → 256)"
+    assert outside(MODEL, m=64 * 1024, n=64 * 1024) == (
+        "nearest measured problem is 7.1 octaves away (m 65536 → 2048, n 65536 → 2048)"
+    )
+    odd = outside(MODEL, n=2047, k=511)
+    assert odd == (
+        "nearest measured problem is 5.2 octaves away (alignment of A 1 → 64, alignment of B 1 → 64, alignment of C 1 → 64)"
+    )
+    assert outside(MODEL, tile=31) == outside(MODEL, tile=4) == "kernel never measured"
+    assert outside(MODEL, m=16, tile=31).startswith("kernel never measured; nearest measured problem is 4.0 octaves")
+
+
+def distance(model: Predictor, **columns: object) -> float:
+    raw = {"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled", "tile": 16} | columns
+    return float(model.predict(pd.DataFrame([raw]))["distance_octaves"][0])
+
+
+def test_the_distance_is_in_octaves_to_the_nearest_measured_problem() -> None:
+    assert distance(MODEL) == 0
+    assert distance(MODEL, m=128) == pytest.approx(1)
+    assert distance(MODEL, m=128, n=4096) == pytest.approx(2**0.5)
+    assert distance(MODEL, m=64 * 11, k=4096 * 2) == pytest.approx((np.log2(704 / 512) ** 2 + 4) ** 0.5, abs=1e-5)
+
+
+def test_the_distance_counts_problems_of_the_same_family_and_types_alone() -> None:
+    """f32 was measured up to 2048, f64 only to 512."""
+    small = tiled_table((256, 512)).assign(ab="f64", cd="f64", acc="f64")
+    model = fit("test-device", configurations(pd.concat([tiled_table(), small], ignore_index=True)), SMALL)
+    assert distance(model, m=2048) == 0
+    assert distance(model, m=2048, ab="f64") == pytest.approx(2)
+
+
+def test_a_kernel_of_other_types_is_said_to_be_unmeasured_in_these() -> None:
+    other = tiled_table((256, 512), tiles=(8, 12)).assign(ab="f16", cd="f16", acc="f32")
+    accurate = tiled_table((256, 512), tiles=(8,)).assign(ab="f16", cd="f32", acc="f32")
+    tables = pd.concat([tiled_table((256, 512)), other, accurate], ignore_index=True)
+    model = fit("test-device", configurations(tables), SMALL)
+    assert outside(model, tile=12, ab="f16") == outside(model, tile=16) == ""
+    assert outside(model, tile=12) == "kernel never measured in f32"
+    assert outside(model, tile=12, ab="f16", cd="f32") == "kernel never measured in f16:f32:f32"
+    assert outside(model, tile=13) == "kernel never measured"
+
+
+def test_many_problems_are_represented_by_few_that_lie_near_them() -> None:
+    random = np.random.default_rng(0)
+    sizes = np.exp2(random.uniform(0, 14, size=(20_000, 3))).astype("int64")
+    problems = np.hstack([sizes, np.exp2(random.integers(0, 7, size=(20_000, 3))).astype("int64")])
+    kept = representatives(problems)
+    assert MAX_PROBLEMS / 4 < len(kept) <= MAX_PROBLEMS
+    np.testing.assert_array_equal(kept, representatives(problems[random.permutation(len(problems))]))
+    assert len(representatives(problems[:500])) == 500
+    points = positions(kept)
+    for at in positions(problems[:300]):
+        assert np.sqrt(np.square(points - at).sum(axis=1)).min() < 4
 
 
 def two_kernels() -> pd.DataFrame:
@@ -181,16 +234,18 @@ def test_a_kernel_of_known_values_that_was_never_measured_is_said_to_be_outside(
     model = Predictor.load(tmp_path)
     asked = {"family": "cutlass", "tile": None, "tile_m": 32}
     assert outside(model, **asked, tile_n=128) == ""
-    assert outside(model, **asked, tile_n=32) == "kernel"
+    assert outside(model, **asked, tile_n=32) == "kernel never measured"
 
 
 def test_a_kernel_of_one_family_is_none_of_another_with_the_same_parameters() -> None:
     known = MODEL.vocabulary.families["tiled"]
-    families = {"tiled": known, "twin": replace(known, kernels=((31.0,),))}
-    vocabulary = replace(MODEL.vocabulary, families=families)
+    families = {"tiled": known, "twin": replace(known, kernels=((31.0,),), kernels_by_types={"f32:f32:f32": (0,)})}
+    problems = MODEL.vocabulary.problems["tiled:f32:f32:f32"]
+    of_both = {f"{name}:f32:f32:f32": problems for name in families}
+    vocabulary = replace(MODEL.vocabulary, families=families, problems=of_both)
     same = {"m": 512, "n": 512, "k": 512, "ab": "f32"}
     rows = vocabulary.read(pd.DataFrame(same | {"family": ["tiled", "twin", "twin"], "tile": [16, 16, 31]}))
-    assert vocabulary.outside(rows, flops_of(rows)) == ["", "kernel", ""]
+    assert Measured.of(vocabulary).reach(rows, vocabulary).outside == ["", "kernel never measured", ""]
 
 
 def test_power_is_predicted_only_of_families_and_types_of_which_it_was_measured() -> None:
@@ -253,7 +308,9 @@ def test_a_prediction_does_not_depend_on_the_rows_beside_it() -> None:
     raw = raw.assign(m=raw["m"].where(raw.index % 7 > 0, 100_000), tile=raw["tile"].replace(16, 17))
     many = raw.sample(ROWS_AT_ONCE + 500, replace=True, random_state=0)
     whole = model.predict(many)
-    assert set(whole["outside"]) >= {"", "kernel", "m, flops"}
+    reasons = " ".join(set(whole["outside"]))
+    assert "" in set(whole["outside"])
+    assert "kernel never measured; nearest measured problem is 7.6 octaves away (m 100000 → 512)" in reasons
     np.testing.assert_array_equal(whole["power_w"].isna(), many["family"] == "blas")
     pd.testing.assert_frame_equal(whole, model.predict(raw).loc[many.index], rtol=1e-12)
     as_lists = {name: many[name].tolist() for name in many}
@@ -336,7 +393,8 @@ def test_time_grows_with_work_beyond_the_largest_trained_shape() -> None:
 
 
 def test_a_vocabulary_survives_json() -> None:
-    assert Vocabulary.from_json(MODEL.vocabulary.to_json()) == MODEL.vocabulary
+    as_text = json.dumps(MODEL.vocabulary.to_json())
+    assert Vocabulary.from_json(json.loads(as_text), {}) == MODEL.vocabulary
 
 
 def test_the_code_that_ships_with_a_model_needs_only_numpy_pandas_and_mlflow() -> None:

@@ -48,10 +48,32 @@ def test_a_row_measured_twice_counts_in_the_hash() -> None:
 
 def test_repeats_collapse_to_their_median() -> None:
     one = TABLE.head(1)
-    values = ((1.0, 50.0, 52.0), (2.0, None, None), (9.0, 70.0, 640.0))
+    values = ((1.0, 50.0, 52.0), (1.05, None, None), (1.1, 70.0, 77.0))
     repeats = pd.concat([one.assign(runtime_ms=t, power_w=p, energy_mj=e) for t, p, e in values])
     row = configurations(repeats).squeeze()
-    assert (row["runtime_ms"], row["power_w"], row["energy_mj"], row["repeats"]) == (2.0, 60.0, 346.0, 3)
+    assert (row["runtime_ms"], row["power_w"], row["energy_mj"], row["repeats"]) == (1.05, 60.0, 64.5, 3)
+
+
+def repeats_of(*times: float, **columns: object) -> pd.DataFrame:
+    """Repeats of one configuration, whose power is lower the slower they are."""
+    parts = [TABLE.head(1).assign(runtime_ms=t, power_w=100.0 / t, energy_mj=100.0 + t) for t in times]
+    return pd.concat(parts).assign(**columns)
+
+
+def test_repeats_of_a_throttled_card_are_left_out_with_their_power_and_energy() -> None:
+    """Most of them were measured while the card was throttled: their median would be the throttled time."""
+    row = configurations(repeats_of(1.0, 1.02, 1.9, 2.0, 2.1)).squeeze()
+    assert (row["runtime_ms"], row["repeats"]) == (1.01, 2)
+    assert row["power_w"] == pytest.approx((100 / 1.0 + 100 / 1.02) / 2)
+    assert row["energy_mj"] == pytest.approx(101.01)
+
+
+@pytest.mark.parametrize("differing", [("device_uuid", "a", "b"), ("l2", "cold", "warm")])
+def test_repeats_of_other_cards_and_other_conditions_are_no_throttled_ones(differing: tuple[str, str, str]) -> None:
+    name, one, other = differing
+    both = pd.concat([repeats_of(1.0, 1.0, **{name: one}), repeats_of(2.0, 2.0, **{name: other})])
+    row = configurations(both).squeeze()
+    assert (row["runtime_ms"], row["repeats"]) == (1.5, 4)
 
 
 def test_each_kernel_parameter_becomes_a_column_that_is_empty_where_it_does_not_apply() -> None:

@@ -8,7 +8,7 @@ nothing where the family has no such parameter.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -128,10 +128,10 @@ class FamilyKnowledge:
     parameters: Mapping[str, float]
     # Element types that were measured, as "ab:cd:acc" -> the layouts that they were measured in.
     layouts: Mapping[str, tuple[str, ...]]
-    # Number column, or `flops` -> its least and its greatest value.
-    ranges: Mapping[str, tuple[float, float]]
     # The kernels that were measured: values in the order of `parameters`.
     kernels: tuple[tuple[float, ...], ...]
+    # Element types, as in `layouts` -> which of the kernels were measured in them, by their positions.
+    kernels_by_types: Mapping[str, tuple[int, ...]]
     # The types of which power was measured.
     powered: tuple[str, ...]
 
@@ -149,6 +149,8 @@ class Vocabulary:
     element_bytes: Mapping[str, int]
     # ab -> (cd, acc) that usually go with it: the defaults of those columns.
     usual_output: Mapping[str, tuple[str, str]]
+    # "family:ab:cd:acc" -> representatives of the problems that were measured, int64 [problems, 6]: see `reach`.
+    problems: Mapping[str, Array] = field(default_factory=dict, compare=False)
 
     @property
     def raw_columns(self) -> tuple[str, ...]:
@@ -156,22 +158,28 @@ class Vocabulary:
         return (*REQUIRED, *WITH_DEFAULT, *self.parameters)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Everything but `problems`, which are arrays."""
+        return {
+            "families": {name: asdict(known) for name, known in self.families.items()},
+            "parameters": list(self.parameters),
+            "element_bytes": dict(self.element_bytes),
+            "usual_output": {ab: list(types) for ab, types in self.usual_output.items()},
+        }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Vocabulary:
+    def from_json(cls, data: Mapping[str, Any], problems: Mapping[str, Array]) -> Vocabulary:
         families = {
             name: FamilyKnowledge(
                 known["parameters"],
                 {types: tuple(layouts) for types, layouts in known["layouts"].items()},
-                {column: (low, high) for column, (low, high) in known["ranges"].items()},
                 tuple(tuple(kernel) for kernel in known["kernels"]),
+                {types: tuple(which) for types, which in known["kernels_by_types"].items()},
                 tuple(known["powered"]),
             )
             for name, known in data["families"].items()
         }
         usual = {ab: (cd, acc) for ab, (cd, acc) in data["usual_output"].items()}
-        return cls(families, tuple(data["parameters"]), data["element_bytes"], usual)
+        return cls(families, tuple(data["parameters"]), data["element_bytes"], usual, problems)
 
     def known(self, rows: Configurations) -> Bools:
         """Which rows have only values of family, types and layout that were measured together."""
@@ -181,30 +189,10 @@ class Vocabulary:
         """Which of the known rows have a family and types of which power was measured."""
         return rows.kinds.is_in(self._powered)
 
-    def outside(self, rows: Configurations, flops: Floats) -> list[str]:
-        """For each row what lies outside of what was measured of its family: columns, as in `m, tile`, and `kernel` where no
-        kernel with all these values was; or nothing."""
-        family = rows.texts["family"].position(tuple(self.families))
-        numbers = {
-            **{name: rows[name] for name in EXTENTS},
-            "flops": flops,
-            **{name: rows[name] for name in self.trained},
-        }
-        values = stacked(list(numbers.values()), len(rows))
-        least, greatest = self._ranges
-        beyond = (values < least[:, family]) | (values > greatest[:, family])
-        kernels = _keys(family, values[len(EXTENTS) + 1 :])
-        strange = self._kernels.take(self._kernels.searchsorted(kernels), mode="clip") != kernels
-        columns = (*numbers, "kernel")
-        bits = 1 << np.arange(len(columns))
-        codes = (bits[:-1] @ beyond + bits[-1] * strange).tolist()
-        said = {code: ", ".join(name for bit, name in enumerate(columns) if code >> bit & 1) for code in set(codes)}
-        return [said[code] for code in codes]
-
     def kernels(self, rows: Configurations) -> Array:
         """A number for the kernel of each row, uint64: its family and all its parameters."""
         family = rows.texts["family"].position(tuple(self.families))
-        return _keys(family, stacked([rows[name] for name in self.trained], len(rows)))
+        return whole_keys(family, stacked([rows[name] for name in self.trained], len(rows)))
 
     @cached_property
     def trained(self) -> tuple[str, ...]:
@@ -243,24 +231,6 @@ class Vocabulary:
         """[numbers, families]: what stands for a gap, NaN where nothing does."""
         families = [_FIXED | dict(known.parameters) for known in self.families.values()]
         return stacked([[family.get(name, np.nan) for family in families] for name in self._numbers], len(families))
-
-    @cached_property
-    def _ranges(self) -> tuple[Floats, Floats]:
-        """The least and the greatest values of extents, flops and the trained parameters: twice [columns, families]."""
-        columns, anything = (*EXTENTS, "flops", *self.trained), (-np.inf, np.inf)
-        ends = np.array([[known.ranges.get(name, anything) for known in self.families.values()] for name in columns])
-        return ends[..., 0], ends[..., 1]
-
-    @cached_property
-    def _kernels(self) -> Array:
-        """The keys of the kernels that were measured, sorted."""
-        kernels = [
-            (family, dict(zip(known.parameters, kernel, strict=True)))
-            for family, known in enumerate(self.families.values())
-            for kernel in known.kernels
-        ]
-        parameters = [[kernel.get(name, np.nan) for _, kernel in kernels] for name in self.trained]
-        return np.sort(_keys(np.array([family for family, _ in kernels]), stacked(parameters, len(kernels))))
 
     def complete(self, frame: Mapping[str, Any] | pd.DataFrame) -> Configurations:
         """The raw columns of `frame`, checked, with gaps filled.
@@ -327,11 +297,11 @@ class Vocabulary:
         )
 
 
-def _keys(family: Array, parameters: Floats) -> Array:
-    """One number for each row of a family and whole numbers, [rows] and [parameters, rows]; different for different rows."""
+def whole_keys(group: Array, numbers: Floats) -> Array:
+    """One number for each row of a group and whole numbers, [rows] and [numbers, rows]; different for different rows."""
     with np.errstate(invalid="ignore"):
-        whole = np.where(np.isnan(parameters), -1.0, parameters).astype("int64").view("uint64")
-    found: Array = family.astype("uint64") + _powers(len(parameters)) @ whole
+        whole = np.where(np.isnan(numbers), -1.0, numbers).astype("int64").view("uint64")
+    found: Array = group.astype("uint64") + _powers(len(numbers)) @ whole
     return found
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .card import Card
-from .columns import OUTPUTS, Configurations, Floats, Text, Vocabulary, is_table, stacked
+from .columns import OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table, stacked
 from .energy import Energies
 from .features import Seen, see
+from .reach import Measured, Reach
 from .timing import Timing
 from .trees import Grove, Trees
 
@@ -51,7 +52,13 @@ CLAIM = 0.9
 BOUNDS = tuple(f"{output}_{bound}" for output in OUTPUTS for bound in ("low", "high"))
 _BELOW_AND_ABOVE = np.array([[-1.0], [1.0]])
 OUTSIDE = "outside"
-"""The column that says which values lie outside what was measured."""
+"""The column that says why a row lies outside what was measured."""
+
+DISTANCE = "distance_octaves"
+"""The column that says how far a row lies from the nearest measured problem: see `reach`."""
+
+UNMEASURED = "unmeasured"
+"""In the names of intervals: of kernels that were never measured in a row's types."""
 
 ROWS_AT_ONCE = 4096
 """Rows that are predicted together: their features stay in a core's caches."""
@@ -64,28 +71,64 @@ _WIDEST = float(np.log(100.0))
 class Interval:
     """How far a measurement may lie from a prediction, as a factor: normalised conformal prediction.
 
-    The half width of the interval of an output, in logarithms, is quantile x (spread of the trees + floor), where the
-    quantile of |residual| / (spread + floor) is of rows whose shapes were held out (Papadopoulos et al., ECML 2002; Lei et
-    al., JASA 113, 2018).
+    The half width of the interval of an output, in logarithms, is quantile x (spread of the trees + floor) x `widening`, where
+    the quantile of |residual| / ((spread + floor) x widening) is of rows whose shapes were held out (Papadopoulos et al.,
+    ECML 2002; Lei et al., JASA 113, 2018).
     """
 
     floor: float
     # Claim -> quantile, at most 1 and above 0 as text: JSON has no other keys.
     quantiles: Mapping[str, float]
 
-    def half_width(self, spread: Floats, claim: float) -> Floats:
-        half: Floats = np.minimum((spread + self.floor) * self.quantiles[f"{claim:g}"], _WIDEST)
+    def half_width(self, spread: Floats, wider: Floats, claim: float) -> Floats:
+        half: Floats = np.minimum((spread + self.floor) * wider * self.quantiles[f"{claim:g}"], _WIDEST)
         return half
 
 
-def half_widths(intervals: Mapping[str, Interval], output: str, family: Text, spread: Floats, claim: float) -> Floats:
-    """Of each row by the interval of its family, `<output> <family>`, or else by that of all; NaN where there is none."""
+def widening(distance: Floats) -> Floats:
+    """How much wider intervals are by octaves to the nearest measured problem.
+
+    Residuals over the spread of the trees grow by that, on the H200's rows of the domain (`benchmarks/outside.py`).
+    """
+    wider: Floats = 1.0 + np.square(distance / _DOUBLED)
+    return wider
+
+
+_DOUBLED = 5.0
+"""Octaves at which intervals are twice as wide."""
+
+
+Groups = Sequence[tuple[Sequence[str], Array | slice]]
+"""The rows that have their intervals in common, with the names of these, the best first."""
+
+
+def groups_of(kinds: Text, unmeasured: Bools) -> Groups:
+    """Rows by family and types, "family:ab:cd:acc", and by whether their kernel was measured in these types."""
+    if len(unmeasured) == 1:
+        return [(_names(kinds.values[kinds.codes[0]], bool(unmeasured[0])), slice(None))]
+    return [
+        (_names(kind, new), np.flatnonzero((kinds.codes == code) & (unmeasured == new)))
+        for code, kind in enumerate(kinds.values)
+        for new in (False, True)
+    ]
+
+
+@cache
+def _names(kind: str, unmeasured: bool) -> Sequence[str]:
+    """Names of intervals, less the output: of family and types, of the family, of all."""
+    names = (f" {kind}", f" {kind.split(':', 1)[0]}", "")
+    return (*(f" {UNMEASURED}{name}" for name in names), *names) if unmeasured else names
+
+
+def half_widths(
+    intervals: Mapping[str, Interval], output: str, groups: Groups, spread: Floats, wider: Floats, claim: float
+) -> Floats:
+    """Of each row by the best interval that there is, `<output><name>`; NaN where there is none."""
     found = np.full(len(spread), np.nan)
-    for code, name in enumerate(family.values):
-        interval = intervals.get(f"{output} {name}", intervals.get(output))
+    for names, own in groups:
+        interval = next((intervals[key] for name in names if (key := output + name) in intervals), None)
         if interval is not None:
-            own = family.codes == code
-            found[own] = interval.half_width(spread[own], claim)
+            found[own] = interval.half_width(spread[own], wider[own], claim)
     return found
 
 
@@ -94,8 +137,9 @@ class Predictor:
     """Forests for one device type, with the vocabulary and the card that give their numbers a meaning.
 
     `forests` maps the targets that a forest predicts together, such as ("power", "slowdown"), to its trees and `features` to
-    what these look at. `intervals` has one for each output that was calibrated, and as
-    `<output> <family>` one for each family that had enough rows.
+    what these look at. `intervals` has one for each output that was calibrated, as `<output> <family>` and
+    `<output> <family>:<types>` those of families and types that had enough rows, and as `<output> unmeasured`, also with either
+    of these behind it, those of kernels that were never measured in a row's types.
     """
 
     card: Card
@@ -113,7 +157,7 @@ class Predictor:
         return self.card.device_type
 
     def predict(self, frame: Mapping[str, Any] | pd.DataFrame) -> pd.DataFrame:
-        """`OUTPUTS`, `BOUNDS` and `OUTSIDE` of each row, as `predicted` gives them; the index is that of the frame."""
+        """`OUTPUTS`, `BOUNDS`, `DISTANCE` and `OUTSIDE` of each row, as `predicted` gives them; the index is that of the frame."""
         import pandas as pd
 
         found = pd.DataFrame(self.predicted(frame))
@@ -123,7 +167,7 @@ class Predictor:
 
     def predicted(self, frame: Mapping[str, Any] | pd.DataFrame, *, claim: float = CLAIM) -> dict[str, Any]:
         """runtime_ms, power_w, energy_mj and tflops of each row with the bounds that hold a measurement with the probability
-        that is claimed, and what of the row lies outside what was measured.
+        that is claimed, how far the row lies from the nearest measured problem, and why it lies outside what was measured.
 
         `frame` is a table, or a mapping of columns to sequences. Power and energy are NaN where no power was learned of such rows,
         and bounds where no interval was calibrated. Energy is power x time x slowdown and the rate is flops / time, so the
@@ -133,18 +177,30 @@ class Predictor:
         parts = [self._predicted(part, claim) for part in rows.parts(ROWS_AT_ONCE)]
         if len(parts) == 1:
             return parts[0]
-        found: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in (*OUTPUTS, *BOUNDS)}
+        numbers = (*OUTPUTS, *BOUNDS, DISTANCE)
+        found: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in numbers}
         return {**found, OUTSIDE: [said for part in parts for said in part[OUTSIDE]]}
 
     def _predicted(self, rows: Configurations, claim: float) -> dict[str, Any]:
         seen = self.see(rows)
         found, spreads = self.outputs(rows, seen)
-        family = rows.texts["family"]
-        halves = [half_widths(self.intervals, output, family, spread, claim) for output, spread in spreads.items()]
+        reach = self.reach(rows)
+        groups, wider = groups_of(reach.kinds, reach.unmeasured), widening(reach.distance)
+        halves = [
+            half_widths(self.intervals, output, groups, spread, wider, claim) for output, spread in spreads.items()
+        ]
         outputs, half = stacked(list(found.values()), len(rows)), stacked(halves, len(rows))
         bounds = outputs[:, None] * np.exp(half[:, None] * _BELOW_AND_ABOVE)
         found |= zip(BOUNDS, bounds.reshape(len(BOUNDS), -1), strict=True)
-        return {**found, OUTSIDE: self.vocabulary.outside(rows, seen.flops)}
+        return {**found, DISTANCE: reach.distance, OUTSIDE: reach.outside}
+
+    def reach(self, rows: Configurations) -> Reach:
+        """How far completed rows lie from what was measured."""
+        return self._measured.reach(rows, self.vocabulary)
+
+    @cached_property
+    def _measured(self) -> Measured:
+        return Measured.of(self.vocabulary)
 
     def see(self, rows: Configurations) -> Seen:
         """The features of completed rows, and their reference times."""
@@ -204,7 +260,7 @@ class Predictor:
         return found
 
     def save(self, folder: Path) -> None:
-        """Writes `model.json`, the constants of kernels' times, and one `.npz` for each forest."""
+        """Writes `model.json`, the constants of kernels' times, the measured problems, and one `.npz` for each forest."""
         folder.mkdir(parents=True, exist_ok=True)
         description: dict[str, Any] = {
             "format": FORMAT,
@@ -222,6 +278,13 @@ class Predictor:
         # Not sorted: kernels have the order of their family's parameters.
         (folder / "model.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
         self.timing.save(folder / _TIMING)
+        problems = self.vocabulary.problems
+        np.savez_compressed(
+            folder / _PROBLEMS,
+            kinds=np.array(list(problems), "U"),
+            counts=np.array([len(each) for each in problems.values()], "int64"),
+            problems=np.concatenate([np.empty((0, 6), "int64"), *problems.values()]),
+        )
         for targets, trees in self.forests.items():
             trees.save(folder / _file_of(targets))
 
@@ -230,9 +293,12 @@ class Predictor:
         description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         if description["format"] != FORMAT:
             raise ValueError(f"{folder} holds a model of format {description['format']}; this code reads {FORMAT}")
+        with np.load(folder / _PROBLEMS) as stored:
+            parts = np.split(stored["problems"], np.cumsum(stored["counts"])[:-1])
+            problems = dict(zip(stored["kinds"].tolist(), parts, strict=True))
         return cls(
             Card.from_json(description["card"]),
-            Vocabulary.from_json(description["vocabulary"]),
+            Vocabulary.from_json(description["vocabulary"], problems),
             tuple(description["features"]),
             {tuple(targets): Trees.load(folder / _file_of(targets)) for targets in description["forests"]},
             {output: Interval(**interval) for output, interval in description["intervals"].items()},
@@ -242,7 +308,7 @@ class Predictor:
         )
 
 
-_TIMING = "timing.npz"
+_TIMING, _PROBLEMS = "timing.npz", "problems.npz"
 
 
 def _file_of(targets: tuple[str, ...] | list[str]) -> str:
