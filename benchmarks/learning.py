@@ -124,7 +124,7 @@ def covered(measured: pd.DataFrame, held: OutOfFold) -> list[dict[str, Any]]:
     """By target and claim, the share of held-out rows inside intervals that the other folds calibrate."""
     found = []
     for claim in CLAIMS:
-        within = out_of_fold_bounds(measured, held.predicted, held.spreads, held.fold, claim)
+        within = out_of_fold_bounds(measured, held.predicted, held.spreads, held.fold, claim, held.where)
         for target in OUTPUTS:
             if f"{target}_low" not in within:
                 continue

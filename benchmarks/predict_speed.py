@@ -174,7 +174,9 @@ def timed(calls: dict[str, tuple[Callable[[], object], Callable[[], object]]], r
 def whole_model(configured: pd.DataFrame, settings: ForestSettings) -> Predictor:
     """The model as it is registered, with its intervals."""
     held = out_of_fold(H200, configured, by_shape(configured), settings)
-    return fit(H200, configured, settings, calibrate(measured_outputs(configured), held.predicted, held.spreads))
+    return fit(
+        H200, configured, settings, calibrate(measured_outputs(configured), held.predicted, held.spreads, held.where)
+    )
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ def _trust(facts: TableFacts, learned: Learned) -> str:
     quoted = learned.metrics.get(TEST_SET, learned.metrics[HEADLINE]).get("runtime_ms", {})
     lines = [
         f"Inside the shapes it learned from ({extents}), and for kernels and types of the list above.",
-        "It answers for any shape and any parameter, also far outside: its column `outside` then says of what.",
+        "It answers for any shape and any parameter, also far outside: its column `outside` then says how far, and of what.",
         "It refuses families, types and layouts that it has not seen.",
         f"It says how long `{facts.device_type}` takes, and nothing of any other card.",
     ]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from commands import NOWHERE, Command, farm_here, refused
 
@@ -49,6 +50,25 @@ def test_kernels_are_ranked_by_what_is_asked_for(model: Any) -> None:
     energies = [one.energy_mj for one in registry.recommend(model, PROBLEM, objective=Objective.ENERGY).ranking]
     assert energies == sorted(energies, key=lambda energy: energy or 0)
     assert len(registry.recommend(model, PROBLEM, top=2).ranking) == 2
+
+
+def test_only_kernels_that_were_measured_in_the_types_of_the_problem_are_ranked(tmp_path: Path) -> None:
+    f32 = tiled_table((256, 512), tiles=(8, 16))
+    f64 = tiled_table((256, 512), tiles=(16, 24)).assign(ab="f64", cd="f64", acc="f64")
+    table = pd.concat([f32, f64], ignore_index=True).assign(device_type=CARD)
+    uri = f"sqlite:///{tmp_path}/types.db"
+    with cheap_trainings():
+        train_and_register(table, CARD, tracking_uri=uri, code_version="1.0", settings=SMALL)
+    found = registry.pull(uri, CARD)
+
+    def ranked(types: str, **options: bool) -> set[str]:
+        problem = Problem(PROBLEM.shape, ElementTypes.parse(types))
+        ranking = registry.recommend(found, problem, **options).ranking  # type: ignore[arg-type]
+        return {one.configuration.split(" ")[0] for one in ranking}
+
+    assert ranked("f32") == {"tiled(tile=8)", "tiled(tile=16)"}
+    assert ranked("f64") == {"tiled(tile=16)", "tiled(tile=24)"}
+    assert ranked("f32", unmeasured=True) == {"tiled(tile=8)", "tiled(tile=16)", "tiled(tile=24)"}
 
 
 def test_the_safe_choice_has_the_least_upper_bound_and_says_what_it_costs(model: Any) -> None:
@@ -109,7 +129,14 @@ def test_the_command_gives_json(farm: Command) -> None:
 def test_predictions_come_with_their_bounds_and_what_is_outside(farm: Command) -> None:
     found = farm("predict", "tiled(tile=8) 512 f32", "tiled(tile=8) 4096 f32", "--type", CARD)
     assert "± " in found.stdout
-    assert "m, n, k, flops" in found.stdout
+    assert "outside" in found.stdout
+    far = json.loads(
+        farm("predict", "tiled(tile=8) 512x512x512 f32", "tiled(tile=9) 8x512x512 f32", "--type", CARD, "--json").stdout
+    )
+    near, away = far["predictions"]
+    assert (near["distance_octaves"], near["outside"]) == (0.0, "")
+    assert away["distance_octaves"] == pytest.approx(5.0)
+    assert away["outside"] == "kernel never measured; nearest measured problem is 5.0 octaves away (m 8 → 256)"
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_a_row_far_from_every_measured_problem_is_outside() -> None:
     )
     odd = outside(MODEL, n=2047, k=511)
     assert odd == (
-        "nearest measured problem is 5.2 octaves away (alignment of A 1 → 64, alignment of B 1 → 64, alignment of C 1 → 64)"
+        "nearest measured problem is 3.5 octaves away (alignment of A 1 → 16, alignment of B 1 → 16, alignment of C 1 → 16)"
     )
     assert outside(MODEL, tile=31) == outside(MODEL, tile=4) == "kernel never measured"
     assert outside(MODEL, m=16, tile=31).startswith("kernel never measured; nearest measured problem is 4.0 octaves")

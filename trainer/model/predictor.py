@@ -94,7 +94,7 @@ def widening(distance: Floats) -> Floats:
     return wider
 
 
-_DOUBLED = 5.0
+_DOUBLED = 4.5
 """Octaves at which intervals are twice as wide."""
 
 
