@@ -14,7 +14,7 @@ from trainer.evaluate import evaluate, metrics
 from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS
 from trainer.forest import ForestSettings, fit
 from trainer.model.columns import OUTPUTS, Floats
-from trainer.model.predictor import UNMEASURED, Interval, widening
+from trainer.model.predictor import UNMEASURED, Interval
 from trainer.table import configurations
 
 Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
@@ -104,7 +104,7 @@ def test_each_family_and_its_types_have_intervals_that_hold_what_they_claim(sepa
 
 def test_intervals_hold_what_they_claim_near_and_far_where_errors_grow_with_distance() -> None:
     distance = np.random.default_rng(2).uniform(0, 8, 8000)
-    first, second = (further_off(noisy(8000, seed), widening(distance)) for seed in (0, 1))
+    first, second = (further_off(noisy(8000, seed), 1 + (distance / 4.5) ** 2) for seed in (0, 1))
     where = lying(8000, distance=distance)
     intervals = calibrate(*first, where)
     assert coverage(intervals, second, where, 0.8)[distance < 2].mean() == pytest.approx(0.8, abs=0.04)

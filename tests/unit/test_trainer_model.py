@@ -284,6 +284,15 @@ def test_bounds_are_around_the_prediction_and_nowhere_without_calibration() -> N
     assert found["power_w_low"].isna().all()
 
 
+def test_bounds_are_wider_the_further_a_row_lies_from_what_was_measured() -> None:
+    # A floor that leaves the spread of the trees no say.
+    model = fit("test-device", CONFIGURED, SMALL, {"runtime_ms": Interval(1e3, {"0.9": 1e-4})})
+    found = model.predicted({"m": [512, 8], "n": [512] * 2, "k": [512] * 2, "ab": ["f32"] * 2, "family": ["tiled"] * 2})
+    near, far = np.log(found["runtime_ms_high"] / found["runtime_ms"])
+    assert near == pytest.approx(0.1, rel=0.01)
+    assert far == pytest.approx(0.1 * (1 + (5 / 4.5) ** 2), rel=0.01)
+
+
 def test_a_mapping_of_columns_is_the_same_as_a_table_and_one_row_as_many() -> None:
     columns = {name: CONFIGURED[name].tolist() for name in ("m", "n", "k", "ab", "family", "tile", "layout", "beta")}
     whole = pd.DataFrame(MODEL.predicted(columns))
