@@ -237,21 +237,24 @@ def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
 
 
 def representatives(problems: Array) -> Array:
-    """At most `MAX_PROBLEMS` different ones of problems [rows, 6], spread over where these lie: one of each cell of a grid, which is as
-    coarse as needed."""
-    found = pd.DataFrame(problems).drop_duplicates().sort_values([*range(problems.shape[1])]).to_numpy()
-    cell = _FINEST_CELL
-    while len(found) > MAX_PROBLEMS:
-        cells = pd.DataFrame(np.floor(positions(found) / cell))
-        found, cell = found[~cells.duplicated().to_numpy()], _COARSER * cell
-    return found
+    """At most `MAX_PROBLEMS` different ones of problems [rows, 6]: each next one is that which lies furthest from those before it
+    (Gonzalez, Theoretical Computer Science 38, 1985), so that none lies far from all of them."""
+    found: Array = pd.DataFrame(problems).drop_duplicates().sort_values([*range(problems.shape[1])]).to_numpy()
+    if len(found) > _MOST_COMPARED:
+        found = found[np.sort(np.random.default_rng(0).choice(len(found), _MOST_COMPARED, replace=False))]
+    if len(found) <= MAX_PROBLEMS:
+        return found
+    points = np.ascontiguousarray(positions(found).T)
+    chosen, distance = [0], np.full(len(found), np.inf, "float32")
+    while len(chosen) < MAX_PROBLEMS:
+        np.minimum(distance, np.square(points - points[:, chosen[-1:]]).sum(axis=0), out=distance)
+        chosen.append(int(np.argmax(distance)))
+    kept: Array = found[np.sort(chosen)]
+    return kept
 
 
-_FINEST_CELL = 1 / 8
-"""Octaves."""
-
-_COARSER = 1.2
-"""Each grid's cells over those of the one before. In six dimensions that leaves about a third of the problems."""
+_MOST_COMPARED = 20_000
+"""Different problems from which representatives are chosen; of more, these are drawn at random."""
 
 
 def _knowledge(family: str, rows: pd.DataFrame) -> FamilyKnowledge:

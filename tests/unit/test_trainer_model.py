@@ -21,7 +21,7 @@ from trainer.forest import ForestSettings, as_arrays, fit
 from trainer.model.columns import OUTPUTS, Vocabulary
 from trainer.model.physics import compulsory_bytes, flops_of
 from trainer.model.predictor import BOUNDS, DISTANCE, OUTSIDE, ROWS_AT_ONCE, Interval, Predictor
-from trainer.model.reach import MAX_PROBLEMS, Measured, positions
+from trainer.model.reach import FAR, MAX_PROBLEMS, Measured, positions
 from trainer.model.trees import Grove
 from trainer.table import configurations, representatives
 
@@ -212,12 +212,12 @@ def test_many_problems_are_represented_by_few_that_lie_near_them() -> None:
     sizes = np.exp2(random.uniform(0, 14, size=(20_000, 3))).astype("int64")
     problems = np.hstack([sizes, np.exp2(random.integers(0, 7, size=(20_000, 3))).astype("int64")])
     kept = representatives(problems)
-    assert MAX_PROBLEMS / 4 < len(kept) <= MAX_PROBLEMS
+    assert len(kept) == MAX_PROBLEMS
     np.testing.assert_array_equal(kept, representatives(problems[random.permutation(len(problems))]))
     assert len(representatives(problems[:500])) == 500
     points = positions(kept)
     for at in positions(problems[:300]):
-        assert np.sqrt(np.square(points - at).sum(axis=1)).min() < 4
+        assert np.sqrt(np.square(points - at).sum(axis=1)).min() < FAR
 
 
 def two_kernels() -> pd.DataFrame:
