@@ -15,7 +15,6 @@ import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 
 from trainer.forest import ForestSettings, fit
-from trainer.model.features import see
 from trainer.model.predictor import Predictor
 from trainer.table import configurations, kernel_columns
 
@@ -57,7 +56,7 @@ def expected_error(model: Predictor, frame: pd.DataFrame) -> _Floats:
     known = model.known(frame)
     if known.any():
         rows = model.vocabulary.complete(frame[known])
-        _, spreads = model.outputs(rows, see(rows, model.vocabulary, model.card))
+        _, spreads = model.outputs(rows, model.see(rows))
         found[known] = spreads["runtime_ms"]
     largest = np.nanmax(found) if known.any() else 1.0
     error: _Floats = np.nan_to_num(found, nan=float(largest)) + _floor(found)

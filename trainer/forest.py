@@ -11,6 +11,7 @@ import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 
 from trainer.cards import card_of
+from trainer.choice import fit_choices
 from trainer.energy import fit_energies
 from trainer.model.features import see
 from trainer.model.predictor import POWER, ROOFLINE, RUNTIME, SLOWDOWN, Interval, Predictor
@@ -62,7 +63,8 @@ def fit(
     rows = vocabulary.complete(configured)
     card = card_of(device_type, configured, rows)
     runtime_ms, power_w, energy_mj = configured[["runtime_ms", "power_w", "energy_mj"]].to_numpy("float64").T
-    seen = see(rows, vocabulary, card, lambda loops, card: fit_timing(loops, runtime_ms, card, settings.seed))
+    choices = fit_choices(configured, rows, runtime_ms, card)
+    seen = see(rows, vocabulary, card, lambda loops, card: fit_timing(loops, runtime_ms, card, settings.seed), choices)
     names = seen.varying() or list(seen.plain)[:1]
     x = seen.matrix(names)
     energies = fit_energies(seen.efforts, runtime_ms, power_w, card)
@@ -74,7 +76,7 @@ def fit(
     }
     groups = {(RUNTIME,): np.full(len(x), True), (POWER, SLOWDOWN): np.isfinite(power_w)}
     sizes = dict.fromkeys(groups, settings.trees)
-    if len(seen.timing.keys):
+    if len(seen.timing.keys) or choices:
         # Both have a say in the runtime, and together as many trees as one would have.
         groups[(ROOFLINE,)] = groups[(RUNTIME,)]
         sizes[(ROOFLINE,)] = max(1, settings.trees // 3)
@@ -88,7 +90,7 @@ def fit(
     }
     importance = dict(zip(names, grown[(RUNTIME,)].importance, strict=True))
     forests = {targets: each.trees for targets, each in grown.items()}
-    return Predictor(card, vocabulary, tuple(names), forests, intervals or {}, importance, seen.timing, energies)
+    return Predictor(card, vocabulary, tuple(names), forests, intervals or {}, importance, seen.timing, choices, energies)
 
 
 @dataclass(frozen=True)

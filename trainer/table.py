@@ -17,6 +17,7 @@ from farm.errors import MissingColumns, TooFewMeasurements
 from farm.gemm import INPUT_TYPES, ElementType, ElementTypes
 from farm.kernels import FAMILIES
 from farm.measurement import Source
+from trainer.choice import CHOSEN, FAMILY, chosen
 from trainer.model.columns import Array, Bools, FamilyKnowledge, Vocabulary
 from trainer.model.reach import MAX_PROBLEMS, positions, problems_of
 
@@ -38,6 +39,9 @@ CONDITIONS = {
     "provenance": "coalesce(d.facts->>'provenance', v.environment->>'provenance')",
 }
 """The columns that say how a row was measured, with their SQL: see `trainer.conditions`. A model does not learn from them."""
+
+DETAILS = f"CASE WHEN v.family = '{FAMILY}' THEN v.details END"
+"""What a library says of the kernel that it chose, as the column `details`, which a table need not have."""
 
 LEARNED_FROM = (
     *("device_type", "source", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
@@ -88,13 +92,13 @@ def read_test_table(connection: Connection, device_type: str, *, of_campaign: in
 def _read(connection: Connection, condition: str, device_type: str, campaign_id: int | None) -> pd.DataFrame:
     query = text(
         f"SELECT {', '.join(f'v.{name}' for name in COLUMNS)}, "
-        f"{', '.join(f'{sql} AS {name}' for name, sql in CONDITIONS.items())} "
+        f"{', '.join(f'{sql} AS {name}' for name, sql in CONDITIONS.items())}, {DETAILS} AS details "
         "FROM v_measurements v JOIN devices d ON d.uuid = v.device_uuid "
         f"WHERE v.device_type = :device_type {condition} ORDER BY v.measurement_id"
     )
     parameters = {"device_type": device_type, "source": Source.MEASURED.value, "campaign_id": campaign_id}
     rows = connection.execute(query, parameters)
-    table = pd.DataFrame.from_records([tuple(row) for row in rows], columns=[*COLUMNS, *CONDITIONS])
+    table = pd.DataFrame.from_records([tuple(row) for row in rows], columns=[*COLUMNS, *CONDITIONS, "details"])
     table["configuration_id"] = table["configuration_id"].astype(str)
     numbers = (
         "alpha",
@@ -129,11 +133,22 @@ def check_training_table(table: pd.DataFrame, device_type: str) -> None:
 
 def table_hash(table: pd.DataFrame) -> str:
     """SHA-256 over what a model learns from the table. The order of rows, ids and times do not matter."""
+    rows = zip(zip(*(table[name] for name in LEARNED_FROM), strict=True), _chosen(table), strict=True)
     lines = sorted(
-        json.dumps([_plain(value) for value in row], separators=(",", ":"), sort_keys=True)
-        for row in zip(*(table[name] for name in LEARNED_FROM), strict=True)
+        # Rows that say nothing of a choice are what they were before tables had such a column.
+        json.dumps([_plain(value) for value in (*row, *(() if all(map(math.isnan, said)) else said))], **_COMPACT)
+        for row, said in rows
     )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+_COMPACT: dict[str, Any] = {"separators": (",", ":"), "sort_keys": True}
+
+
+def _chosen(table: pd.DataFrame) -> list[tuple[float, ...]]:
+    """What each row says of the kernel that a library chose: `CHOSEN`."""
+    details = table["details"] if "details" in table else [None] * len(table)
+    return [chosen(each if family == FAMILY else None) for family, each in zip(table["family"], details, strict=True)]
 
 
 def _plain(value: Any) -> Any:
@@ -172,15 +187,21 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     """One row per configuration, in a fixed order: raw columns, and the medians of time, power and energy.
 
     Repeats are collapsed first, so that a configuration weighs the same however often it was measured, and never
-    stands on both sides of a fold. Those of a card that was throttled are left out before: see `throttled`. `device_uuid` is the card that measured it; empty where several did, or where the table
-    does not say.
+    stands on both sides of a fold. Those of a card that was throttled are left out before: see `throttled`. `device_uuid` is the
+    card that measured it; empty where several did, or where the table does not say. Where the table has `details`, the columns of
+    `trainer.choice.CHOSEN` say what a library chose.
     """
     wide = with_parameter_columns(table)
+    if "details" in table:
+        wide[list(CHOSEN)] = np.array(_chosen(table)).reshape(len(table), len(CHOSEN))
     raw = [*("m", "n", "k", "ab", "family", "cd", "acc", "layout", "alpha", "beta"), *parameter_names()]
     wide = wide[~throttled(wide, raw)]
     grouped = wide.groupby(raw, dropna=False, sort=True)
     reduced = grouped[["runtime_ms", "power_w", "energy_mj"]].median()
     reduced = reduced.assign(repeats=grouped.size(), device_uuid="")
+    if "details" in table:
+        # Of the first repeat that says it: libraries choose alike for the same product.
+        reduced[list(CHOSEN)] = grouped[list(CHOSEN)].first()
     if "device_uuid" in wide:
         cards = grouped["device_uuid"]
         reduced["device_uuid"] = cards.first().where(cards.nunique() == 1, "").astype(str)

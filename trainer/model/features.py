@@ -13,9 +13,10 @@ from functools import cache
 import numpy as np
 
 from .card import Card
+from .choice import Choices, Foretold
 from .columns import EXTENTS, Array, Configurations, Floats, Text, Vocabulary, stacked
 from .energy import Efforts
-from .physics import LIBRARY_TILES, Library, Tiling, Work, alignments, reference_ms
+from .physics import LIBRARY_TILES, Library, Tiling, Work, alignments, load_bytes, reference_ms
 from .timing import Loops, Timing, time_ms
 
 _MANY_WAVES = 64.0
@@ -39,6 +40,7 @@ class Seen:
     flops: Floats
     efforts: Efforts
     timing: Timing
+    choices: Choices
 
     def features(self, names: Sequence[str]) -> Floats:
         """[features, rows], NaN where a family has none."""
@@ -66,8 +68,15 @@ def _logarithms(names: tuple[str, ...]) -> Array:
     return np.array([[name.startswith("log2_")] for name in names])
 
 
-def see(rows: Configurations, vocabulary: Vocabulary, card: Card, timing: Timing | Fitting | None = None) -> Seen:
-    """The features of completed rows on that card, with the fitted times of its kernels, or what fits these; without, the roofline stands."""
+def see(
+    rows: Configurations,
+    vocabulary: Vocabulary,
+    card: Card,
+    timing: Timing | Fitting | None = None,
+    choices: Choices | None = None,
+) -> Seen:
+    """The features of completed rows on that card, with the fitted times of its kernels, or what fits these, and those of the
+    kernels that a library chooses; without, the roofline stands."""
     with np.errstate(divide="ignore", invalid="ignore"):
         work = Work.of(rows, card)
         library, tiling = Library.of(rows, work, card), Tiling.of(rows, work, card)
@@ -75,19 +84,23 @@ def see(rows: Configurations, vocabulary: Vocabulary, card: Card, timing: Timing
         fitted = timing(loops, card) if callable(timing) else timing or Timing.none()
         logs, known = fitted.constants(loops)
         timed = time_ms(logs, loops, card)
+        chosen = choices or Choices.none()
+        foretold = chosen.foretell(rows, work, card)
         plain = {
             **_sizes(rows, work, card),
             **_alignments(rows),
             **_library(rows, work, library, card),
             **_tiling(rows, work, tiling, card),
             **_timing(timed, known, work, loops),
+            **_choice(foretold, work),
             **_kinds(rows, vocabulary),
             **{name: rows[name] for name in vocabulary.trained},
             "log2_flops_per_thread": work.flops / rows.parameter("threads"),
         }
         roofline = reference_ms(work, library, tiling, card)
+        supposed = np.where(np.isnan(foretold.time_ms), roofline, foretold.time_ms)
         efforts = Efforts.of(rows, vocabulary, work, tiling, loops["strips"], card)
-        return Seen(plain, np.where(known, timed["time"], roofline), roofline, work.flops, efforts, fitted)
+        return Seen(plain, np.where(known, timed["time"], supposed), roofline, work.flops, efforts, fitted, chosen)
 
 
 def _sizes(rows: Configurations, work: Work, card: Card) -> dict[str, Floats]:
@@ -112,7 +125,14 @@ def _sizes(rows: Configurations, work: Work, card: Card) -> dict[str, Floats]:
 
 
 def _alignments(rows: Configurations) -> dict[str, Floats]:
-    return dict(zip(("align_a", "align_b", "align_c"), np.log2(alignments(rows)), strict=True))
+    loads = load_bytes(rows)
+    return {
+        **dict(zip(("align_a", "align_b", "align_c"), np.log2(alignments(rows)), strict=True)),
+        # What kernels a library has for a row depends on the operand that is aligned worst.
+        **dict(zip(("log2_load_a", "log2_load_b", "log2_store_c"), loads, strict=True)),
+        "log2_least_load": np.minimum(loads[0], loads[1]),
+        "log2_least_access": loads.min(axis=0),
+    }
 
 
 def _timing(timed: Mapping[str, Floats], known: Array, work: Work, loops: Loops) -> dict[str, Floats]:
@@ -125,6 +145,19 @@ def _timing(timed: Mapping[str, Floats], known: Array, work: Work, loops: Loops)
         "log2_timed_flops": work.compute_ms / time,
         "log2_timed_bytes": work.memory_ms / time,
         "log2_reuse": loops["strips"] / loops["bytes"],
+    }
+
+
+def _choice(foretold: Foretold, work: Work) -> dict[str, Floats]:
+    """The kernel that a library is supposed to choose, and how the others compare with it; NaN where none is known."""
+    return {
+        "log2_choice_time": foretold.time_ms,
+        "log2_choice_flops": work.compute_ms / foretold.time_ms,
+        "log2_choice_bytes": work.memory_ms / foretold.time_ms,
+        "log2_choice_rows": foretold.tile_rows,
+        "log2_choice_columns": foretold.tile_columns,
+        "log2_choice_slices": foretold.slices,
+        **{f"log2_choice_{number}": over for number, over in enumerate(foretold.over)},
     }
 
 

@@ -49,6 +49,9 @@ _SIMT_REGISTERS, _TENSOR_REGISTERS = (66.0, 1.2), (64.0, 1.3)
 _COPYING_REGISTERS = 40.0
 """More of them where tiles go through registers on their way to shared memory, as tensor kernels of two stages have it."""
 
+LOAD_BYTES = 16
+"""The most that a thread loads at once."""
+
 _WIDEST_ALIGNMENT = 256
 """Wider than any vector load or tile edge that a kernel can profit from."""
 
@@ -77,6 +80,13 @@ def alignments(rows: Configurations) -> Floats:
     b = np.where(layout.map(lambda text: text[1] == "t") > 0, k, n)
     whole = stacked([a, b, n], len(rows)).astype("int64") | _WIDEST_ALIGNMENT
     return (whole & -whole).astype("float64")
+
+
+def load_bytes(rows: Configurations) -> Floats:
+    """The most bytes that one load of A and of B, and one store of C, can move at once: [3, rows]."""
+    widths = stacked([rows["ab_bytes"], rows["ab_bytes"], rows["cd_bytes"]], len(rows))
+    found: Floats = np.minimum(alignments(rows) * widths, LOAD_BYTES)
+    return found
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .card import Card
+from .choice import Choices
 from .columns import OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table, stacked
 from .energy import Energies
 from .features import Seen, see
@@ -150,6 +151,7 @@ class Predictor:
     # Share of each feature in what the runtime's trees tell apart (the decrease of the squared error).
     importance: Mapping[str, float]
     timing: Timing = field(default_factory=Timing.none)
+    choices: Choices = field(default_factory=Choices.none)
     energies: Energies | None = None
 
     @property
@@ -204,7 +206,7 @@ class Predictor:
 
     def see(self, rows: Configurations) -> Seen:
         """The features of completed rows, and their reference times."""
-        return see(rows, self.vocabulary, self.card, self.timing)
+        return see(rows, self.vocabulary, self.card, self.timing, self.choices)
 
     def outputs(self, rows: Configurations, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """`OUTPUTS` of each row, and how far the logarithms of each spread over the trees.
@@ -260,7 +262,8 @@ class Predictor:
         return found
 
     def save(self, folder: Path) -> None:
-        """Writes `model.json`, the constants of kernels' times, the measured problems, and one `.npz` for each forest."""
+        """Writes `model.json`, the constants of kernels' times, the kernels of libraries, the measured problems, and one `.npz` for
+        each forest."""
         folder.mkdir(parents=True, exist_ok=True)
         description: dict[str, Any] = {
             "format": FORMAT,
@@ -278,6 +281,7 @@ class Predictor:
         # Not sorted: kernels have the order of their family's parameters.
         (folder / "model.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
         self.timing.save(folder / _TIMING)
+        self.choices.save(folder / _CHOICES)
         problems = self.vocabulary.problems
         np.savez_compressed(
             folder / _PROBLEMS,
@@ -304,11 +308,12 @@ class Predictor:
             {output: Interval(**interval) for output, interval in description["intervals"].items()},
             description["importance"],
             Timing.load(folder / _TIMING),
+            Choices.load(folder / _CHOICES),
             None if description["energies"] is None else Energies.from_json(description["energies"]),
         )
 
 
-_TIMING, _PROBLEMS = "timing.npz", "problems.npz"
+_TIMING, _CHOICES, _PROBLEMS = "timing.npz", "choices.npz", "problems.npz"
 
 
 def _file_of(targets: tuple[str, ...] | list[str]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .card import Card
 from .columns import Array, Configurations, Floats, Vocabulary, stacked
-from .physics import Tiling, Work, alignments
+from .physics import LOAD_BYTES, Tiling, Work, alignments
 
 CONSTANTS: Mapping[str, float] = {
     # ms of a step of k of a block: always, and where all that it reads comes from memory.
@@ -52,8 +52,6 @@ _WHICH = np.arange(len(LEVELS), dtype="uint64")[:, None]
 
 _L2_OVER_MEMORY = 2.0
 _SHARPNESS = 4
-_LOAD_BYTES = 16
-"""The most that a thread loads at once."""
 
 _FEWEST_STEPS = 8
 """Steps of k that stream-k gives to a block at the least (CUTLASS 4.2, PersistentTileSchedulerSm90StreamKParams)."""
@@ -91,7 +89,7 @@ class Loops:
         grid_m = np.ceil(np.ceil(m / tile_m) / cluster_m) * cluster_m
         grid_n = np.ceil(np.ceil(n / tile_n) / cluster_n) * cluster_n
         a, b, c = alignments(rows)
-        loads = (np.minimum(align, _LOAD_BYTES / ab) for align in (a, b))
+        loads = (np.minimum(align, LOAD_BYTES / ab) for align in (a, b))
         columns = {
             "blocks": grid_m * grid_n * slices,
             "steps": np.ceil(k / slices / depth),
@@ -118,7 +116,7 @@ def _keys(rows: Configurations, vocabulary: Vocabulary, a: Floats, b: Floats, c:
     # A base for each family and width of elements: SIMT and tensor cores have little in common.
     family = rows.texts["family"].position(tuple(vocabulary.families)).astype("uint64")
     base = family * np.uint64(64) + rows["ab_bytes"].astype("uint64")
-    wide = np.minimum((a, b, c), _LOAD_BYTES).astype("uint64")
+    wide = np.minimum((a, b, c), LOAD_BYTES).astype("uint64")
     values = np.array([nothing, kernels, layouts, types, kernels + (layouts << np.uint64(56)), *wide])
     mixed: Array = (values * np.uint64(0x9E3779B97F4A7C15) + base) * np.uint64(0xD6E8FEB86659FD93)
     found: Array = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(16) + _WHICH

@@ -1,0 +1,128 @@
+"""Learning which kernels a library chooses, and what these take: see `trainer.model.choice`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from trainer.model.card import Card
+from trainer.model.choice import CONSTANTS, KERNELS, OF_KERNELS, TILES, Choices, kinds, sizes_of, time_ms
+from trainer.model.columns import Configurations, Floats
+from trainer.model.physics import Work
+
+FAMILY = "cublaslt"
+CHOSEN = ("chosen_tile_m", "chosen_tile_n", "chosen_slices", "chosen_waves", "chosen_algorithm")
+"""The columns of what measurements of the family say of the kernel that was chosen; NaN where they say nothing."""
+
+MIN_ROWS = 60
+"""Of a kind of problem, below which the roofline stands."""
+
+_MIN_OF_KERNEL = 4
+_STEPS = 12
+_NOISE = 0.1
+_PRIOR, _KERNEL_PRIOR = 1.0, 16.0
+"""One over the variance of a constant's logarithm: of what is supposed, and of what a kernel adds to that of its kind."""
+
+_NUDGE = 1e-3
+
+
+def chosen(details: Any) -> tuple[float, ...]:
+    """`CHOSEN` of a measurement's details, which are a mapping, JSON text, or nothing."""
+    said = json.loads(details) if isinstance(details, str) and details else details
+    if not isinstance(said, Mapping):
+        return (math.nan,) * len(CHOSEN)
+    rows, _, columns = str(said.get("tile", "")).partition("x")
+    return tuple(map(_number, (rows, columns, *(said.get(name) for name in ("split_k", "waves", "algorithm_id")))))
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def fit_choices(configured: pd.DataFrame, rows: Configurations, runtime_ms: Floats, card: Card) -> Choices:
+    """The kernels of each kind of problem of which enough rows say what was chosen; none on a CPU."""
+    if card.multiprocessors <= 1 or not set(CHOSEN) <= set(configured):
+        return Choices.none()
+    tile_m, tile_n, slices, waves, algorithm = configured[list(CHOSEN)].to_numpy("float64").T
+    said = (configured["family"] == FAMILY).to_numpy() & (tile_m > 0) & (tile_n > 0) & (slices > 0) & (waves > 0)
+    # A library's matrices lie column by column: its tile's rows are columns here.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        blocks = np.ceil(rows["m"] / tile_n) * np.ceil(rows["n"] / tile_m) * slices
+        resident = np.maximum(1.0, np.round(blocks / (card.multiprocessors * waves)))
+    tiles = np.array([tile_n, tile_m, resident])
+    sizes, kind = sizes_of(rows, Work.of(rows, card)), kinds(rows)
+    found = {}
+    for each in np.unique(kind[said]):
+        own = np.flatnonzero(said & (kind == each))
+        if len(own) >= MIN_ROWS:
+            found[int(each)] = _fit(tiles[:, own], algorithm[own], sizes[:, own], slices[own], runtime_ms[own], card)
+    if not found:
+        return Choices.none()
+    return Choices(FAMILY, np.array(sorted(found), "int64"), np.array([found[each] for each in sorted(found)]))
+
+
+def _fit(tiles: Floats, algorithm: Floats, sizes: Floats, slices: Floats, runtime_ms: Floats, card: Card) -> Floats:
+    """Tiles and constants of the kernels of one kind, [tiles and constants, kernels]: Levenberg-Marquardt with Huber's weights."""
+    _, which, often = np.unique(np.vstack([algorithm, tiles[:2]]), axis=1, return_inverse=True, return_counts=True)
+    which = which.ravel()
+    usual = np.argsort(-often, kind="stable")[:KERNELS]
+    usual = usual[often[usual] >= min(_MIN_OF_KERNEL, often.max())]
+    is_of = (which == usual[:, None]).astype("float64")  # [kernels, rows]
+    y, begin = np.log(runtime_ms), np.log(np.array(list(CONSTANTS.values())))
+    count, own = len(begin), OF_KERNELS * len(usual)
+    priors = np.concatenate([np.full(count, _PRIOR), np.full(own, _KERNEL_PRIOR)])
+
+    def logs(w: Floats) -> Floats:
+        every = np.repeat((begin + w[:count])[:, None], len(y), axis=1)
+        every[:OF_KERNELS] += w[count:].reshape(OF_KERNELS, -1) @ is_of
+        return every
+
+    def predicted(of: Floats) -> Floats:
+        found: Floats = np.log(time_ms(np.vstack([tiles, np.exp(of)]), sizes, slices, card))
+        return found
+
+    def loss(w: Floats) -> float:
+        off = np.abs(y - predicted(logs(w))) / _NOISE
+        return float(np.where(off < 3, off**2 / 2, 3 * off - 4.5).sum() + 0.5 * (priors * w**2).sum())
+
+    w, damping = np.zeros(count + own), 1.0
+    best = loss(w)
+    for _ in range(_STEPS):
+        of = logs(w)
+        now = predicted(of)
+        slopes = np.empty((count, len(y)))
+        for constant in range(count):
+            nudged = of.copy()
+            nudged[constant] += _NUDGE
+            slopes[constant] = (predicted(nudged) - now) / _NUDGE
+        jacobian = np.vstack([slopes, (slopes[:OF_KERNELS, None] * is_of).reshape(own, -1)])
+        off = y - now
+        weight = 1 / np.maximum(np.abs(off) / (3 * _NOISE), 1.0) / _NOISE**2
+        curvature = (jacobian * weight) @ jacobian.T
+        downhill = jacobian @ (weight * off) - priors * w
+        before = best
+        for _ in range(8):
+            step = np.linalg.solve(
+                curvature + np.diag(priors + damping * (0.05 * curvature.diagonal() + 1.0)), downhill
+            )
+            tried = w + step * min(1.0, 1.0 / float(np.abs(step).max()))
+            if (reached := loss(tried)) < best:
+                w, best, damping = tried, reached, max(damping / 5, 1e-4)
+                break
+            damping *= 4
+        if before - best < 1e-3 * before:
+            break
+    constants = np.repeat((begin + w[:count])[:, None], len(usual), axis=1)
+    constants[:OF_KERNELS] += w[count:].reshape(OF_KERNELS, -1)
+    found = np.full((len(TILES) + count, KERNELS), np.nan)
+    found[: len(TILES), : len(usual)] = [[np.median(values[which == each]) for each in usual] for values in tiles]
+    found[len(TILES) :, : len(usual)] = np.exp(constants)
+    return found

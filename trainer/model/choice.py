@@ -1,0 +1,145 @@
+"""The kernel that a library chooses by itself, as far as it is foretold: the one that a formula takes for the fastest.
+
+A library is asked for a product and not for a kernel, so the tiles that `timing` needs are unknown. Which it has, and what a
+step of each costs, is learned from measurements that say what was chosen (`trainer.choice`). Of a new problem the formula
+gives a time to each kernel that the library chose for others of its kind, with k in one piece and cut so that the blocks fill the
+card; the least of these is the reference, and how the others compare with it says how sure the choice is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .card import Card
+from .columns import Array, Bools, Configurations, Floats
+from .physics import LOAD_BYTES, Work, load_bytes
+
+KERNELS = 16
+"""Of a kind of problem, at the most: those that were chosen most often."""
+
+CONSTANTS: Mapping[str, float] = {
+    # ns of a step of one element of k: of a block by itself; and over the time at the peak, where a multiprocessor is busy.
+    "step_ns": 10.0,
+    "issue": 1.3,
+    # us of a block beside its steps.
+    "block_us": 1.0,
+    # Time over that at the bandwidth of memory.
+    "memory": 1.2,
+    # us of a launch, and of adding up slices; and the time of the traffic of adding over that at the bandwidth of memory.
+    "launch_us": 1.5,
+    "adding_us": 1.0,
+    "traffic": 1.0,
+}
+"""The constants of the formula with what is supposed of them before anything is measured."""
+
+OF_KERNELS = 4
+"""The first of these are of each kernel, the others of a kind of problem."""
+
+TILES = ("rows", "columns", "resident")
+"""What else is known of a kernel: the tile of a block, and the blocks that a multiprocessor holds at a time."""
+
+_SHORTEST_SLICE = 32.0
+
+
+def kinds(rows: Configurations) -> Array:
+    """What decides which kernels a library has for a row: the bytes of an element, and whether all operands load at the full width,
+    which the newest kernels need."""
+    wide = load_bytes(rows).min(axis=0) >= LOAD_BYTES
+    found: Array = (2 * rows["ab_bytes"] + wide).astype("int64")
+    return found
+
+
+def time_ms(of: Floats, sizes: Floats, slices: Floats, card: Card) -> Floats:
+    """The formula's time: `of` are `TILES` and `CONSTANTS`, `sizes` m, n, k, bytes and operations per ms of the peak."""
+    tile_rows, tile_columns, resident, step, issue, block, memory, launch, adding, traffic = of
+    m, n, k, moved, peak = sizes
+    count = float(card.multiprocessors)
+    blocks = np.ceil(m / tile_rows) * np.ceil(n / tile_columns) * slices
+    depth = k / slices
+    waiting = (1e-6 * step * depth + 1e-3 * block) * np.ceil(blocks / (count * resident))
+    each = blocks / count
+    # A last wave that is not full costs a part of a whole one: blocks drift apart.
+    waves = np.maximum(1.0, (each + np.ceil(each)) / 2)
+    computing = 2.0 * count * tile_rows * tile_columns * issue / peak * depth * waves
+    moving = memory * moved / card.bytes_per_ms
+    squares = (waiting * waiting, computing * computing, moving * moving)
+    longest = np.sqrt(np.sqrt(squares[0] * squares[0] + squares[1] * squares[1] + squares[2] * squares[2]))
+    added = 1e-3 * adding + traffic * 4.0 * m * n * slices / card.bytes_per_ms
+    found: Floats = 1e-3 * launch + longest + (slices > 1) * added
+    return found
+
+
+def sizes_of(rows: Configurations, work: Work) -> Floats:
+    """[5, rows], as `time_ms` takes them."""
+    return np.array([rows["m"], rows["n"], rows["k"], work.bytes, work.peak])
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """What the kernels of each row would take; NaN where none is known."""
+
+    time_ms: Floats
+    tile_rows: Floats
+    tile_columns: Floats
+    slices: Floats
+    # [kernels, rows]: the time of each over the least.
+    over: Floats
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Kernels of each kind of problem of one family: `kernels` is [kinds, tiles and constants, kernels], NaN for fewer."""
+
+    family: str
+    kinds: Array
+    kernels: Floats
+
+    @classmethod
+    def none(cls) -> Choices:
+        """Nothing is known."""
+        return cls("", np.zeros(0, "int64"), np.zeros((0, len(TILES) + len(CONSTANTS), KERNELS)))
+
+    def __bool__(self) -> bool:
+        return len(self.kinds) > 0
+
+    def known(self, rows: Configurations) -> Bools:
+        """Rows of the family, of kinds whose kernels are known."""
+        found: Bools = rows.texts["family"].is_in((self.family,))
+        return found & np.isin(kinds(rows), self.kinds) if found.any() else found
+
+    def foretell(self, rows: Configurations, work: Work, card: Card) -> Foretold:
+        """Of the rows that are known; NaN for others."""
+        count = len(rows)
+        found = np.full((4 + KERNELS, count), np.nan)
+        known = np.flatnonzero(self.known(rows)) if self else np.zeros(0, "intp")
+        if len(known):
+            place = self.kinds.searchsorted(kinds(rows)[known])
+            # [tiles and constants, rows, kernels]
+            of = self.kernels[place].swapaxes(0, 1)
+            sizes = sizes_of(rows, work)[:, known, None]
+            blocks = np.ceil(sizes[0] / of[0]) * np.ceil(sizes[1] / of[1])
+            filling = np.floor(card.multiprocessors * of[2] / blocks)
+            filling = np.maximum(1.0, np.minimum(filling, np.floor(sizes[2] / _SHORTEST_SLICE)))
+            slices = np.array([np.ones_like(filling), filling])
+            times = time_ms(of, sizes, slices, card)
+            cut = times[1] < times[0]
+            times, slices = np.where(cut, times[1], times[0]), np.where(cut, slices[1], 1.0)
+            best, every = np.nanargmin(times, axis=1), np.arange(len(known))
+            least = times[every, best]
+            found[:, known] = np.concatenate(
+                [[least, of[0, every, best], of[1, every, best], slices[every, best]], (times / least[:, None]).T]
+            )
+        least, tile_rows, tile_columns, pieces = found[:4]
+        return Foretold(least, tile_rows, tile_columns, pieces, found[4:])
+
+    def save(self, path: Path) -> None:
+        np.savez_compressed(path, family=self.family, kinds=self.kinds, kernels=self.kernels)
+
+    @classmethod
+    def load(cls, path: Path) -> Choices:
+        with np.load(path, allow_pickle=False) as stored:
+            return cls(str(stored["family"]), stored["kinds"], stored["kernels"])
