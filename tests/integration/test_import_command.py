@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -35,9 +36,11 @@ from farm.errors import BadRecording, ImportNotAllowed, NoSuchTarget, RowNotImpo
 from farm.importers import files
 from farm.importers.dataset import look
 from farm.importers.landing import Import, Outcome, import_table
-from trainer.table import read_training_table
+from trainer.choice import CHOSEN
+from trainer.table import configurations, read_training_table
 
 PUBLISHED = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
+DOMAIN = PUBLISHED.with_name("nvidia-h200-domain.parquet")
 GIVEN: list[dict[str, Any]] = pq.read_table(PUBLISHED).to_pylist()
 ROWS = len(GIVEN)
 CONFIGURATIONS = len({row["configuration_id"] for row in GIVEN})
@@ -359,6 +362,17 @@ def test_models_learn_from_imported_rows_only_when_asked(engine: Engine) -> None
         assert trainings.trainable_types(connection, campaign_id=None, any_source=True) == ["nvidia-h200"]
         table = read_training_table(connection, "nvidia-h200", any_source=True)
     assert (len(table), set(table["source"])) == (ROWS, {"imported"})
+
+
+def test_models_learn_what_a_library_chose_from_imported_rows(engine: Engine, tmp_path: Path) -> None:
+    recorded = pq.read_table(DOMAIN, filters=[("family", "=", "cublaslt")]).slice(0, 5)
+    pq.write_table(recorded, tmp_path / "cublaslt.parquet")
+    load(engine, tmp_path / "cublaslt.parquet")
+    with engine.connect() as connection:
+        table = read_training_table(connection, "nvidia-h200", any_source=True)
+    stored, of_file = (configurations(each)[list(CHOSEN)] for each in (table, recorded.to_pandas()))
+    assert stored.notna().any(axis=None)
+    assert np.array_equal(stored, of_file, equal_nan=True)
 
 
 def test_the_farms_own_rows_keep_their_source_beside_imported_ones(
