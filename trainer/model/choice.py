@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from .card import Card
-from .columns import Array, Bools, Configurations, Floats
+from .columns import Array, Configurations, Floats
 from .physics import LOAD_BYTES, Work, load_bytes
 
 KERNELS = 16
@@ -106,18 +106,17 @@ class Choices:
     def __bool__(self) -> bool:
         return len(self.kinds) > 0
 
-    def known(self, rows: Configurations) -> Bools:
-        """Rows of the family, of kinds whose kernels are known."""
-        found: Bools = rows.texts["family"].is_in((self.family,))
-        return found & np.isin(kinds(rows), self.kinds) if found.any() else found
-
     def foretell(self, rows: Configurations, work: Work, card: Card) -> Foretold:
-        """Of the rows that are known; NaN for others."""
+        """Of the rows of the family of which a kind is known; NaN for others."""
         count = len(rows)
         found = np.full((4 + KERNELS, count), np.nan)
-        known = np.flatnonzero(self.known(rows)) if self else np.zeros(0, "intp")
+        known = np.flatnonzero(rows.texts["family"].is_in((self.family,))) if self else np.zeros(0, "intp")
         if len(known):
-            place = self.kinds.searchsorted(kinds(rows)[known])
+            kind = kinds(rows)[known]
+            place = self.kinds.searchsorted(kind)
+            told = self.kinds.take(place, mode="clip") == kind
+            known, place = known[told], place[told]
+        if len(known):
             # [tiles and constants, rows, kernels]
             of = self.kernels[place].swapaxes(0, 1)
             sizes = sizes_of(rows, work)[:, known, None]
