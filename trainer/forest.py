@@ -90,7 +90,9 @@ def fit(
     }
     importance = dict(zip(names, grown[(RUNTIME,)].importance, strict=True))
     forests = {targets: each.trees for targets, each in grown.items()}
-    return Predictor(card, vocabulary, tuple(names), forests, intervals or {}, importance, seen.timing, choices, energies)
+    return Predictor(
+        card, vocabulary, tuple(names), forests, intervals or {}, importance, seen.timing, choices, energies
+    )
 
 
 @dataclass(frozen=True)
