@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
-from scipy.sparse import csr_matrix, hstack
+from threadpoolctl import ThreadpoolController
 
 from trainer.model.card import Card
 from trainer.model.columns import Array, Floats
 from trainer.model.timing import CONSTANTS, LEVELS, Loops, Timing, start, time_ms
+from trainer.normal_equations import NormalEquations
 
 MIN_PROBLEMS = 100
 """Problems of a family and width of elements below which the roofline stands. A grid of a few sizes does not tell latency from
@@ -31,10 +31,18 @@ _USUAL_PRIOR = 24.0
 _OF_LAYOUTS = ("step_ms", "issue", "block_ms", "l2")
 """The constants that a kernel may have others of in each layout."""
 
+_KERNEL, _WITHIN = LEVELS.index("kernel"), LEVELS.index("kernel in layout")
+
 _NUDGE = 1e-3
 
 _LONGEST_STEP = 1.0
 """Of a constant's logarithm: the formula is far from linear beyond."""
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    """Finding the libraries that have threads takes longer than a step of the fit."""
+    return ThreadpoolController()
 
 
 def fit_timing(loops: Loops, runtime_ms: Floats, card: Card, seed: int = 0) -> Timing:
@@ -50,7 +58,9 @@ def fit_timing(loops: Loops, runtime_ms: Floats, card: Card, seed: int = 0) -> T
                 continue
             if len(rows) > _MOST:
                 rows = np.sort(draw.choice(rows, _MOST, replace=False))
-            found, fitted = _fit(loops.part(rows), np.log(runtime_ms[rows]), card)
+            # The matrices are small: several threads of BLAS would spend far more time waiting for each other.
+            with _threads().limit(limits=1, user_api="blas"):
+                found, fitted = _fit(loops.part(rows), np.log(runtime_ms[rows]), card)
             keys.append(found)
             logs.append(fitted)
     if not keys:
@@ -62,23 +72,22 @@ def fit_timing(loops: Loops, runtime_ms: Floats, card: Card, seed: int = 0) -> T
 
 def _fit(loops: Loops, y: Floats, card: Card) -> tuple[Array, Floats]:
     """Keys, and logarithms of the constants [keys, constants]: Levenberg-Marquardt with Huber's weights."""
+    # The normal equations ask for rows of one kernel together.
+    order = np.argsort(loops.keys[_KERNEL], kind="stable")
+    loops, y = loops.part(order), y[order]
     keys, place = np.unique(loops.keys, return_inverse=True)
     place = place.reshape(loops.keys.shape)
-    count, rows = len(CONSTANTS), len(y)
-    kind = np.zeros(len(keys), "intp")
-    for level in range(len(LEVELS)):
-        kind[place[level]] = level
-    ones = np.ones(place.size)
-    levels = csr_matrix((ones, (np.tile(np.arange(rows), len(LEVELS)), place.ravel())), (rows, len(keys)))
-    prior = np.array([_PRIOR.get(name, _USUAL_PRIOR) for name in LEVELS])[kind]
-    may = np.array([[True] * len(keys), kind != LEVELS.index("kernel in layout")])
-    free = np.concatenate([may[0 if name in _OF_LAYOUTS else 1] for name in CONSTANTS])
-    priors = np.tile(prior, count)[free]
-    begin = start(rows)
-    w = np.zeros(count * len(keys))
+    prior = np.empty(len(keys))
+    for name, found in zip(LEVELS, place, strict=True):
+        prior[found] = _PRIOR.get(name, _USUAL_PRIOR)
+    shared = [found for level, found in enumerate(place) if level not in (_KERNEL, _WITHIN)]
+    within = np.flatnonzero(np.isin(list(CONSTANTS), _OF_LAYOUTS))
+    normal = NormalEquations(place[_KERNEL], place[_WITHIN], shared, within, prior)
+    begin = start(len(y))
+    w = np.zeros((len(keys), len(CONSTANTS)))
 
     def constants(w: Floats) -> Floats:
-        found: Floats = begin + (levels @ w.reshape(count, -1).T).T
+        found: Floats = begin + w[place].sum(axis=0).T
         return found
 
     def predicted(logs: Floats) -> Floats:
@@ -87,33 +96,32 @@ def _fit(loops: Loops, y: Floats, card: Card) -> tuple[Array, Floats]:
 
     def loss(w: Floats) -> float:
         off = np.abs(y - predicted(constants(w))) / _NOISE
-        return float(np.where(off < 3, off**2 / 2, 3 * off - 4.5).sum() + 0.5 * (priors * w[free] ** 2).sum())
+        return float(np.where(off < 3, off**2 / 2, 3 * off - 4.5).sum() + 0.5 * (prior[:, None] * w**2).sum())
 
     best, damping = loss(w), 1.0
     for _ in range(_STEPS):
         logs = constants(w)
         now = predicted(logs)
-        slopes = []
-        for constant in range(count):
+        slopes = np.empty((len(y), len(CONSTANTS)))
+        for constant in range(len(CONSTANTS)):
             nudged = logs.copy()
             nudged[constant] += _NUDGE
-            slopes.append(levels.multiply(((predicted(nudged) - now) / _NUDGE)[:, None]))
-        jacobian: Any = hstack(slopes).tocsr()[:, np.flatnonzero(free)]
+            slopes[:, constant] = (predicted(nudged) - now) / _NUDGE
         off = y - now
         weight = 1 / np.maximum(np.abs(off) / (3 * _NOISE), 1.0) / _NOISE**2
-        curvature = (jacobian.T @ jacobian.multiply(weight[:, None])).toarray()
-        downhill = jacobian.T @ (weight * off) - priors * w[free]
-        diagonal = curvature.diagonal().copy()
+        downhill = np.zeros_like(w)
+        for which in place:
+            np.add.at(downhill, which, slopes * (weight * off)[:, None])
+        downhill -= prior[:, None] * w
+        normal.weigh(slopes * np.sqrt(weight)[:, None])
         before = best
         for _ in range(8):
-            damped = curvature + np.diag(priors + damping * (0.05 * diagonal + 1.0))
-            step = cho_solve(cho_factor(damped, check_finite=False), downhill)
-            tried = w.copy()
-            tried[free] += step * min(1.0, _LONGEST_STEP / float(np.abs(step).max()))
+            step = normal.step(damping, downhill)
+            tried = w + step * min(1.0, _LONGEST_STEP / float(np.abs(step).max()))
             if (reached := loss(tried)) < best:
                 w, best, damping = tried, reached, max(damping / 5, 1e-4)
                 break
             damping *= 4
         if before - best < 1e-3 * before:
             break
-    return keys, w.reshape(count, -1).T
+    return keys, w

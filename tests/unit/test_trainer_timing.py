@@ -14,6 +14,7 @@ from trainer.model.columns import Floats
 from trainer.model.features import Seen, see
 from trainer.model.physics import Tiling, Work, alignments
 from trainer.model.timing import CONSTANTS, Loops, Timing, start, time_ms
+from trainer.normal_equations import NormalEquations
 from trainer.table import configurations, vocabulary_of
 from trainer.timing import MIN_PROBLEMS, fit_timing
 
@@ -91,3 +92,28 @@ def test_alignment_is_of_leading_dimensions() -> None:
     assert alignments(vocabulary_of(frame).complete(frame))[:, 0].tolist() == [2, 8, 8]
     frame = table([(12, 40, 6)], tiles=(8,), layout="tt")
     assert alignments(vocabulary_of(frame).complete(frame))[:, 0].tolist() == [4, 2, 8]
+
+
+def test_eliminating_kernels_gives_the_step_of_the_whole_normal_equations() -> None:
+    """Keys 0 and 1 are kernels, 2 to 4 these in layouts, and 5 to 8 shared: 5 by all rows, the others by some."""
+    draw = np.random.default_rng(0)
+    kernels = np.repeat([0, 1], [7, 5])
+    within = np.array([2, 3, 2, 3, 2, 2, 3, 4, 4, 4, 4, 4])
+    shared = [np.full(12, 5), draw.integers(6, 9, 12)]
+    few, priors, damping = np.array([0, 2]), draw.uniform(1, 2, 9), 0.3
+    slopes, downhill = draw.normal(size=(12, 3)), draw.normal(size=(9, 3))
+    equations = NormalEquations(kernels, within, shared, few, priors)
+    equations.weigh(slopes)
+    found = equations.step(damping, downhill)
+
+    jacobian = np.zeros((12, 9, 3))
+    for keys in (kernels, within, *shared):
+        jacobian[np.arange(12), keys] = slopes
+    free = np.full((9, 3), True)
+    free[2:5, 1] = False
+    flat = jacobian[:, free]
+    curvature = flat.T @ flat
+    damped = curvature + np.diag(np.repeat(priors, 3)[free.ravel()] + damping * (0.05 * curvature.diagonal() + 1.0))
+    expected = np.zeros((9, 3))
+    expected[free] = np.linalg.solve(damped, downhill[free])
+    assert np.allclose(found, expected, rtol=1e-9, atol=1e-12)
