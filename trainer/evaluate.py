@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from trainer.calibration import bounds, calibrate, lies, out_of_fold_bounds
 from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS, Rows, Split
 from trainer.forest import ForestSettings, fit
 from trainer.model.columns import OUTPUTS
-from trainer.model.predictor import Interval, Predictor
+from trainer.model.predictor import ROWS_AT_ONCE, Interval, Predictor
 from trainer.progress import Progress
 
 Metrics = dict[str, float]
@@ -22,6 +22,8 @@ Keep = Callable[[Predictor, pd.DataFrame, pd.DataFrame], None]
 
 _Array = np.ndarray[Any, np.dtype[np.float64]]
 
+ENOUGH_ROWS = 20_000
+"""Kinds of folds other than the headline end with the fold that holds out this row: more folds hardly change their figures."""
 
 @dataclass(frozen=True)
 class OutOfFold:
@@ -81,11 +83,22 @@ def out_of_fold(
         if len(known):
             asked = configured.iloc[known]
             completed = model.vocabulary.complete(asked)
-            outputs, spreads = model.outputs(completed, model.see(completed))
-            held.predicted.iloc[known] = np.column_stack([outputs[name] for name in OUTPUTS])
-            held.spreads.iloc[known] = np.column_stack([spreads[name] for name in OUTPUTS])
+            parts = [model.outputs(part, model.see(part)) for part in completed.parts(ROWS_AT_ONCE)]
+            held.predicted.iloc[known] = np.concatenate([_columns(outputs) for outputs, _ in parts])
+            held.spreads.iloc[known] = np.concatenate([_columns(spreads) for _, spreads in parts])
             held.where.iloc[known] = lies(model.reach(completed), asked.index)
     return held
+
+
+def _columns(of_outputs: Mapping[str, _Array]) -> _Array:
+    """[rows, outputs]"""
+    return np.column_stack([of_outputs[name] for name in OUTPUTS])
+
+
+def _enough(splits: Sequence[tuple[Rows, Rows]]) -> list[tuple[Rows, Rows]]:
+    """The first folds, as many as hold out `ENOUGH_ROWS`."""
+    before = np.cumsum([0, *(len(held_out) for _, held_out in splits)])
+    return [fold for fold, rows in zip(splits, before, strict=False) if rows < ENOUGH_ROWS]
 
 
 def metrics(measured: pd.Series, predicted: pd.Series, bounds: tuple[pd.Series, pd.Series] | None = None) -> Metrics:
@@ -141,12 +154,14 @@ def evaluate(
 ) -> Iterator[Evaluation]:
     """Each of the kinds, `FOLD_KINDS` if none are given, that the table can be split by. The headline must be the first.
 
-    `keep` is given the headline's models. Bounds are those that the headline's held-out rows calibrate, and of kernels that were
-    never measured those that held-out kernels do; those of these two kinds themselves are calibrated by their other folds. `progress` is given the work of all folds before the first, and told
+    `keep` is given the headline's models. The other kinds have fewer folds in tables of more than `ENOUGH_ROWS`. Bounds are those
+    that the headline's held-out rows calibrate, and of kernels that were never measured those that held-out kernels do; those of
+    these two kinds themselves are calibrated by their other folds. `progress` is given the work of all folds before the first, and told
     of each that is done.
     """
     measured, intervals = measured_outputs(configured), dict[str, Interval]()
     splits = {kind: list(split(configured)) for kind, split in (kinds or FOLD_KINDS).items()}
+    splits = {kind: folds if kind == HEADLINE else _enough(folds) for kind, folds in splits.items()}
     if progress is not None:
         progress.plan(sum(len(training) for of_kind in splits.values() for training, _ in of_kind))
     for kind, of_kind in splits.items():

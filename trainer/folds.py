@@ -55,11 +55,19 @@ def by_size(frame: pd.DataFrame) -> Splits:
 
 
 def by_device(frame: pd.DataFrame) -> Splits:
-    """All that one card alone measured held out, card by card: how a model does on another card of the type."""
-    devices = frame["device_uuid"] if "device_uuid" in frame else pd.Series("", frame.index)
-    names = sorted(set(devices) - {""})
-    for name in names if len(names) > 1 else ():
-        own = (devices == name).to_numpy()
+    """All that one card alone measured held out: how a model does on another card of the type. Card by card, or several cards
+    at a time where there are more cards than folds."""
+    devices = frame["device_uuid"].to_numpy(object) if "device_uuid" in frame else np.full(len(frame), "", object)
+    names, counts = np.unique(devices[devices != ""].astype(str), return_counts=True)
+    # The card with the most rows first, each to the group with the fewest.
+    groups: list[list[str]] = [[] for _ in range(min(FOLDS, len(names)))]
+    rows = [0] * len(groups)
+    for card in np.argsort(-counts, kind="stable").tolist():
+        fewest = rows.index(min(rows))
+        groups[fewest].append(str(names[card]))
+        rows[fewest] += int(counts[card])
+    for group in groups if len(names) > 1 else ():
+        own = np.isin(devices, group)
         yield np.flatnonzero(~own), np.flatnonzero(own)
 
 

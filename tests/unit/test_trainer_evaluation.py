@@ -76,6 +76,13 @@ def test_a_card_is_held_out_with_what_it_alone_measured() -> None:
     assert list(by_device(CONFIGURED.assign(device_uuid="GPU-a"))) == []
 
 
+def test_more_cards_than_folds_are_held_out_several_at_a_time() -> None:
+    cards = np.array([f"GPU-{i % 8}" for i in range(len(CONFIGURED))])
+    found = [set(cards[held_out]) for _, held_out in by_device(CONFIGURED.assign(device_uuid=cards))]
+    assert sorted(card for group in found for card in group) == sorted(set(cards))
+    assert sorted(len(group) for group in found) == [1, 1, 2, 2, 2]
+
+
 def test_a_configuration_that_several_cards_measured_is_nobodys() -> None:
     twice = pd.concat([tiled_table((64, 128)).assign(device_uuid=uuid) for uuid in ("GPU-a", "GPU-b")])
     once = tiled_table((256,)).assign(device_uuid="GPU-a")
@@ -241,3 +248,18 @@ def test_progress_is_the_share_of_rows_that_models_were_fitted_on() -> None:
     sizes = np.cumsum([len(training) for split in kinds.values() for training, _ in split(CONFIGURED)])
     assert progress.shares == pytest.approx(list(sizes / sizes[-1]))
     assert progress.shares[-1] == 1
+
+
+def test_large_tables_are_evaluated_on_all_folds_of_the_headline_and_enough_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trainer.evaluate.ENOUGH_ROWS", len(CONFIGURED) // 4)
+    kinds = {HEADLINE: by_shape, "random_rows": by_row}
+    progress = Progress()
+    found = {one.kind: one for one in evaluate("test-device", CONFIGURED, SMALL, kinds=kinds, progress=progress)}
+    assert not np.isnan(found[HEADLINE].held.fold).any()
+    assert set(found["random_rows"].held.fold) - {np.nan} >= {0.0, 1.0}
+    held_out = int((~np.isnan(found["random_rows"].held.fold)).sum())
+    assert len(CONFIGURED) // 4 <= held_out < len(CONFIGURED) // 2
+    assert found["random_rows"].metrics["runtime_ms"]["rows"] == held_out
+    assert progress.share == 1.0
