@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.tree import ExtraTreeRegressor
 
 from trainer.cards import card_of
 from trainer.choice import fit_choices
 from trainer.energy import fit_energies
-from trainer.model.features import see
-from trainer.model.predictor import POWER, ROOFLINE, RUNTIME, SLOWDOWN, Interval, Predictor
+from trainer.model.card import Card
+from trainer.model.choice import Choices
+from trainer.model.columns import Configurations, Vocabulary
+from trainer.model.features import efforts_of, loops_of, see
+from trainer.model.predictor import POWER, ROOFLINE, ROWS_AT_ONCE, RUNTIME, SLOWDOWN, Interval, Predictor
+from trainer.model.timing import Timing
 from trainer.model.trees import Trees
 from trainer.table import vocabulary_of
 from trainer.timing import fit_timing
@@ -39,9 +45,11 @@ class ForestSettings:
 
     trees: int = 24
     min_samples_leaf: int = 1
+    # Nodes of fewer rows are leaves: a fifth less to grow, and no worse than splitting every pair.
+    min_samples_split: int = 5
     # Share of the features that a split may choose from.
     max_features: float = 1.0
-    # Rows that one tree is grown on, at the most: bounds the size of a model and the time of a training.
+    # Rows that one tree is grown on at most. Larger tables are dealt out to the trees, each row as often as the others.
     max_rows_per_tree: int = 60_000
     seed: int = 0
     # Threads. A trainer shares its machine with workers that measure.
@@ -63,20 +71,20 @@ def fit(
     rows = vocabulary.complete(configured)
     card = card_of(device_type, configured, rows)
     runtime_ms, power_w, energy_mj = configured[["runtime_ms", "power_w", "energy_mj"]].to_numpy("float64").T
+    timing = fit_timing(loops_of(rows, vocabulary, card), runtime_ms, card, settings.seed)
     choices = fit_choices(configured, rows, runtime_ms, card)
-    seen = see(rows, vocabulary, card, lambda loops, card: fit_timing(loops, runtime_ms, card, settings.seed), choices)
-    names = seen.varying() or list(seen.plain)[:1]
-    x = seen.matrix(names)
-    energies = fit_energies(seen.efforts, runtime_ms, power_w, card)
+    x, names, reference_ms, roofline_ms = _inputs(rows, vocabulary, card, timing, choices)
+    efforts = efforts_of(rows, vocabulary, card)
+    energies = fit_energies(efforts, runtime_ms, power_w, card)
     learned = {
-        RUNTIME: np.log(runtime_ms / seen.reference_ms),
-        ROOFLINE: np.log(runtime_ms / seen.roofline_ms),
-        POWER: np.log(power_w if energies is None else power_w / energies.power_w(seen.efforts, runtime_ms, card)),
+        RUNTIME: np.log(runtime_ms / reference_ms),
+        ROOFLINE: np.log(runtime_ms / roofline_ms),
+        POWER: np.log(power_w if energies is None else power_w / energies.power_w(efforts, runtime_ms, card)),
         SLOWDOWN: np.log(energy_mj / (power_w * runtime_ms)),
     }
     groups = {(RUNTIME,): np.full(len(x), True), (POWER, SLOWDOWN): np.isfinite(power_w)}
     sizes = dict.fromkeys(groups, settings.trees)
-    if len(seen.timing.keys) or choices:
+    if len(timing.keys) or choices:
         # Both have a say in the runtime, and together as many trees as one would have.
         groups[(ROOFLINE,)] = groups[(RUNTIME,)]
         sizes[(ROOFLINE,)] = max(1, settings.trees // 3)
@@ -90,9 +98,29 @@ def fit(
     }
     importance = dict(zip(names, grown[(RUNTIME,)].importance, strict=True))
     forests = {targets: each.trees for targets, each in grown.items()}
-    return Predictor(
-        card, vocabulary, tuple(names), forests, intervals or {}, importance, seen.timing, choices, energies
-    )
+    return Predictor(card, vocabulary, tuple(names), forests, intervals or {}, importance, timing, choices, energies)
+
+
+def _inputs(
+    rows: Configurations, vocabulary: Vocabulary, card: Card, timing: Timing, choices: Choices
+) -> tuple[_Array, list[str], _Array, _Array]:
+    """The features that vary [rows, features] with their names, and both reference times.
+
+    Rows are taken in pieces: all features of a million rows at once, with what they are computed from, take gigabytes.
+    """
+    x, reference_ms, roofline_ms = np.empty((0, 0), "float32"), np.empty(len(rows)), np.empty(len(rows))
+    names: list[str] = []
+    start = 0
+    for part in rows.parts(ROWS_AT_ONCE):
+        seen = see(part, vocabulary, card, timing, choices)
+        if not names:
+            names = list(seen.plain)
+            x = np.empty((len(rows), len(names)), "float32")
+        place = slice(start, start + len(part))
+        x[place], reference_ms[place], roofline_ms[place] = seen.matrix(names), seen.reference_ms, seen.roofline_ms
+        start = place.stop
+    varying = np.flatnonzero(x.min(axis=0) < x.max(axis=0)).tolist() or [0]
+    return x[:, varying], [names[index] for index in varying], reference_ms, roofline_ms
 
 
 @dataclass(frozen=True)
@@ -108,30 +136,43 @@ def _grow(x: _Array, targets: Mapping[str, _Array], settings: ForestSettings) ->
     mean, scale = y.mean(axis=0), y.std(axis=0)
     scale[scale == 0] = 1.0
     scale /= [_SPLITTING.get(target, 1.0) for target in targets]
-    drawn = len(x) > settings.max_rows_per_tree
-    forest = ExtraTreesRegressor(
-        n_estimators=settings.trees,
-        min_samples_leaf=settings.min_samples_leaf,
-        max_features=settings.max_features,
-        bootstrap=drawn,
-        max_samples=settings.max_rows_per_tree if drawn else None,
-        random_state=settings.seed,
-        # Below, handing trees to threads takes longer than growing them.
-        n_jobs=settings.jobs if len(x) > _ROWS_FOR_THREADS else 1,
-    )
     scaled = (y - mean) / scale
-    forest.fit(x, scaled if scaled.shape[1] > 1 else scaled[:, 0])
-    importance = np.mean([tree.tree_.compute_feature_importances() for tree in forest.estimators_], axis=0)
-    return _Grown(as_arrays(forest, mean, scale), importance.tolist())
+    trees = _trees(x, scaled if scaled.shape[1] > 1 else scaled[:, 0], settings)
+    importance = np.mean([tree.tree_.compute_feature_importances() for tree in trees], axis=0)
+    return _Grown(as_arrays(trees, mean, scale), importance.tolist())
 
 
-def as_arrays(forest: ExtraTreesRegressor, mean: _Array, scale: _Array) -> Trees:
-    """The nodes of a fitted forest, with leaf values in the units of the targets.
+def _trees(x: _Array, y: _Array, settings: ForestSettings) -> list[Any]:
+    """scikit-learn's trees for the targets [rows] or [rows, targets]."""
+    growing = {
+        "min_samples_leaf": settings.min_samples_leaf,
+        "min_samples_split": settings.min_samples_split,
+        "max_features": settings.max_features,
+    }
+    if len(x) <= settings.max_rows_per_tree:
+        # Below, handing trees to threads takes longer than growing them.
+        jobs = settings.jobs if len(x) > _ROWS_FOR_THREADS else 1
+        forest = ExtraTreesRegressor(settings.trees, **growing, random_state=settings.seed, n_jobs=jobs)
+        return list(forest.fit(x, y).estimators_)
+    shuffled = np.random.default_rng(settings.seed).permutation(len(x))
+
+    def grown(number: int) -> Any:
+        # A copy of its own rows: a tree that picks them from all, as scikit-learn's samples do, takes almost twice as long.
+        first = number * settings.max_rows_per_tree
+        rows = np.sort(shuffled.take(np.arange(first, first + settings.max_rows_per_tree), mode="wrap"))
+        return ExtraTreeRegressor(**growing, random_state=settings.seed + number).fit(x[rows], y[rows])
+
+    with ThreadPoolExecutor(settings.jobs) as threads:
+        return list(threads.map(grown, range(settings.trees)))
+
+
+def as_arrays(forest: Iterable[Any], mean: _Array, scale: _Array) -> Trees:
+    """The nodes of fitted trees of scikit-learn, with leaf values in the units of the targets.
 
     scikit-learn numbers nodes as it grows them, the left child before all of the right one's side. Here children are put side
     by side, level by level, so that one index leads to both.
     """
-    grown = [estimator.tree_ for estimator in forest.estimators_]
+    grown = [estimator.tree_ for estimator in forest]
     counts = np.array([tree.node_count for tree in grown])
     roots = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype("int32")
     parts = [_side_by_side(tree, root) for tree, root in zip(grown, roots, strict=True)]

@@ -20,7 +20,7 @@ from tests.training_tables import blas_table, tiled_table
 from trainer.forest import ForestSettings, as_arrays, fit
 from trainer.model.columns import OUTPUTS, Vocabulary
 from trainer.model.physics import compulsory_bytes, flops_of
-from trainer.model.predictor import BOUNDS, DISTANCE, OUTSIDE, ROWS_AT_ONCE, Interval, Predictor
+from trainer.model.predictor import BOUNDS, DISTANCE, OUTSIDE, ROWS_AT_ONCE, RUNTIME, Interval, Predictor
 from trainer.model.reach import FAR, MAX_PROBLEMS, Measured, positions
 from trainer.model.trees import Grove
 from trainer.table import configurations, representatives
@@ -340,6 +340,20 @@ def test_a_stored_model_predicts_what_the_fitted_one_does(tmp_path: Path) -> Non
     MODEL.save(tmp_path)
     pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(CONFIGURED), MODEL.predict(CONFIGURED))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1_000_000
+
+
+def test_rows_of_a_large_table_are_dealt_out_to_the_trees() -> None:
+    """Four trees of a quarter of the rows each: every row is a leaf of one of them, where nodes of two rows are split."""
+    rows = len(CONFIGURED) // 4
+    settings = ForestSettings(trees=4, min_samples_split=2, max_rows_per_tree=rows)
+    noise = np.random.default_rng(0).uniform(1, 1.1, 4 * rows)
+    table = CONFIGURED.head(4 * rows).assign(runtime_ms=CONFIGURED["runtime_ms"].head(4 * rows) * noise)
+    trees = fit("test-device", table, settings).forests[(RUNTIME,)]
+    leaves = trees.left == np.arange(len(trees.left))
+    assert [int(part.sum()) for part in np.split(leaves, trees.roots[1:])] == [rows] * 4
+    assert len(np.unique(trees.value[leaves])) == 4 * rows
+    models = [fit("test-device", table, settings) for _ in range(2)]
+    pd.testing.assert_frame_equal(*(model.predict(table) for model in models), check_exact=True)
 
 
 def test_the_arrays_of_a_forest_predict_what_scikit_learn_does() -> None:

@@ -6,7 +6,7 @@ feature that a family does not have is 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -24,10 +24,6 @@ _MANY_WAVES = 64.0
 _EFFICIENCIES = tuple(f"efficiency_{rows}x{columns}" for rows, columns in LIBRARY_TILES)
 
 
-Fitting = Callable[[Loops, Card], Timing]
-"""Makes the constants of rows that are learned from."""
-
-
 @dataclass(frozen=True)
 class Seen:
     """What a model knows of rows before it is asked: their features, and the time that physics gives them."""
@@ -39,8 +35,6 @@ class Seen:
     roofline_ms: Floats
     flops: Floats
     efforts: Efforts
-    timing: Timing
-    choices: Choices
 
     def features(self, names: Sequence[str]) -> Floats:
         """[features, rows], NaN where a family has none."""
@@ -72,16 +66,16 @@ def see(
     rows: Configurations,
     vocabulary: Vocabulary,
     card: Card,
-    timing: Timing | Fitting | None = None,
+    timing: Timing | None = None,
     choices: Choices | None = None,
 ) -> Seen:
-    """The features of completed rows on that card, with the fitted times of its kernels, or what fits these, and those of the
-    kernels that a library chooses; without, the roofline stands."""
+    """The features of completed rows on that card, with the fitted times of its kernels and of those that a library chooses;
+    without them, the roofline stands."""
     with np.errstate(divide="ignore", invalid="ignore"):
         work = Work.of(rows, card)
         library, tiling = Library.of(rows, work, card), Tiling.of(rows, work, card)
         loops = Loops.of(rows, vocabulary, work, tiling, card)
-        fitted = timing(loops, card) if callable(timing) else timing or Timing.none()
+        fitted = timing or Timing.none()
         logs, known = fitted.constants(loops)
         timed = time_ms(logs, loops, card)
         chosen = choices or Choices.none()
@@ -100,7 +94,23 @@ def see(
         roofline = reference_ms(work, library, tiling, card)
         supposed = np.where(np.isnan(foretold.time_ms), roofline, foretold.time_ms)
         efforts = Efforts.of(rows, vocabulary, work, tiling, loops["strips"], card)
-        return Seen(plain, np.where(known, timed["time"], supposed), roofline, work.flops, efforts, fitted, chosen)
+        return Seen(plain, np.where(known, timed["time"], supposed), roofline, work.flops, efforts)
+
+
+def efforts_of(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Efforts:
+    """What the energies of a card are fitted on."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        work = Work.of(rows, card)
+        tiling = Tiling.of(rows, work, card)
+        loops = Loops.of(rows, vocabulary, work, tiling, card)
+        return Efforts.of(rows, vocabulary, work, tiling, loops["strips"], card)
+
+
+def loops_of(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Loops:
+    """What the constants of kernels' times are fitted on."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        work = Work.of(rows, card)
+        return Loops.of(rows, vocabulary, work, Tiling.of(rows, work, card), card)
 
 
 def _sizes(rows: Configurations, work: Work, card: Card) -> dict[str, Floats]:
