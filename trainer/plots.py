@@ -21,6 +21,9 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 _PANELS = {"runtime_ms": ("runtime", "ms"), "power_w": ("power", "W")}
 _BAND = 1.2
 _NARROW = 100
+_MOST_POINTS = 20_000
+"""Of a family in a picture."""
+
 _BINS = 12
 _MOST_FEATURES = 20
 _LEAST_ERROR_PCT = 0.01
@@ -171,7 +174,11 @@ def _scatter(axes: Any, families: pd.Series, x: pd.Series, y: pd.Series) -> None
         if of.any():
             colour, marker = _PALETTE[index % len(_PALETTE)], _MARKERS[index % len(_MARKERS)]
             label = f"{family} ({of.sum():,})"
-            axes.scatter(x[of], y[of], s=16, alpha=0.6, linewidths=0, color=colour, marker=marker, label=label)
+            # More points hide each other, and take minutes to draw.
+            shown = np.flatnonzero(of)[:: 1 + int(of.sum()) // _MOST_POINTS]
+            axes.scatter(
+                x.iloc[shown], y.iloc[shown], s=16, alpha=0.6, linewidths=0, color=colour, marker=marker, label=label
+            )
 
 
 def _plain_ticks(*these: Any) -> None:

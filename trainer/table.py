@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -163,7 +164,9 @@ def _plain(value: Any) -> Any:
 
 def with_parameter_columns(table: pd.DataFrame) -> pd.DataFrame:
     """The table with one float64 column for each kernel parameter instead of `parameters` (mappings, or JSON text)."""
-    given = [_mapping(value) for value in table["parameters"]]
+    # A table has few kernels and many rows: each text is read once.
+    read = cache(_mapping)
+    given = [read(value) if isinstance(value, str) else _mapping(value) for value in table["parameters"]]
     columns = {name: pd.Series([row.get(name) for row in given], table.index, "float64") for name in parameter_names()}
     return table.drop(columns=["parameters"]).assign(**columns)
 
@@ -191,13 +194,15 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     card that measured it; empty where several did, or where the table does not say. Where the table has `details`, the columns of
     `trainer.choice.CHOSEN` say what a library chose.
     """
-    wide = with_parameter_columns(table)
+    targets = ["runtime_ms", "power_w", "energy_mj"]
+    # A column of gaps beside one of numbers makes objects of both, whose medians take seconds.
+    wide = with_parameter_columns(table).astype(dict.fromkeys(targets, "float64"))
     if "details" in table:
         wide[list(CHOSEN)] = np.array(_chosen(table)).reshape(len(table), len(CHOSEN))
     raw = [*("m", "n", "k", "ab", "family", "cd", "acc", "layout", "alpha", "beta"), *parameter_names()]
     wide = wide[~throttled(wide, raw)]
     grouped = wide.groupby(raw, dropna=False, sort=True)
-    reduced = grouped[["runtime_ms", "power_w", "energy_mj"]].median()
+    reduced = grouped[targets].median()
     reduced = reduced.assign(repeats=grouped.size(), device_uuid="")
     if "details" in table:
         # Of the first repeat that says it: libraries choose alike for the same product.
@@ -281,15 +286,17 @@ _MOST_COMPARED = 20_000
 def _knowledge(family: str, rows: pd.DataFrame) -> FamilyKnowledge:
     defaults = {parameter.name: float(parameter.default) for parameter in FAMILIES[family].parameters}
     types = _types(rows)
-    filled = [rows[name].fillna(default).tolist() for name, default in defaults.items()]
-    ran = list(zip(*filled, strict=True)) if filled else [()] * len(rows)
-    kernels = sorted(set(ran))
-    numbers = pd.Series(ran, rows.index).map({kernel: number for number, kernel in enumerate(kernels)})
+    filled = pd.DataFrame({name: rows[name].fillna(default) for name, default in defaults.items()}, rows.index)
+    by_types: dict[str, set[tuple[float, ...]]] = {kind: set() for kind in _sorted(types)}
+    for *kernel, kind in filled.assign(types=types).drop_duplicates().itertuples(index=False, name=None):
+        by_types[kind].add(tuple(kernel))
+    kernels = sorted(set().union(*by_types.values()))
+    number = {kernel: place for place, kernel in enumerate(kernels)}
     return FamilyKnowledge(
         parameters=defaults,
-        layouts={kind: _sorted(rows["layout"][types == kind]) for kind in _sorted(types)},
+        layouts={kind: _sorted(rows["layout"][types == kind]) for kind in by_types},
         kernels=tuple(kernels),
-        kernels_by_types={kind: tuple(sorted(set(numbers[types == kind].tolist()))) for kind in _sorted(types)},
+        kernels_by_types={kind: tuple(sorted(number[kernel] for kernel in of)) for kind, of in by_types.items()},
         powered=_sorted(types[rows["power_w"].notna()]),
     )
 
@@ -300,5 +307,5 @@ def _types(rows: pd.DataFrame) -> pd.Series:
     return found
 
 
-def _sorted(values: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(sorted({str(value) for value in values}))
+def _sorted(values: pd.Series) -> tuple[str, ...]:
+    return tuple(sorted({str(value) for value in values.unique()}))
