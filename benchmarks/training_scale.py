@@ -1,6 +1,6 @@
 """How do the time and the memory of a training grow with its rows?
 
-    python benchmarks/training_scale.py [--rows 1000 ... 1000000] [--subsampling 300000]
+    python benchmarks/training_scale.py [--rows 1000 ... 1000000] [--subsampling 200000]
 
 A training is what the trainer does with a table that was read: the full evaluation on every kind of folds, the final fit, plots and
 the files of the model (`trainer.learn.learn`). MLflow and the database are left out. Each size runs in a process of its own,
@@ -55,8 +55,8 @@ from trainer.table import LEARNED_FROM, configurations, with_parameter_columns
 
 DATASET = Path(__file__).parents[1] / "examples" / "datasets" / "nvidia-h200-domain.parquet"
 TYPE = "nvidia-h200"
-SIZES = (1_000, 3_000, 9_942, 30_000, 100_000, 300_000, 1_000_000)
-SUBSAMPLING = 300_000
+SIZES = (1_000, 3_000, 9_942, 30_000, 100_000, 1_000_000)
+SUBSAMPLING = 200_000
 DOMAIN = "serving-and-general"
 KERNELS = 4
 NOISE = 0.03
@@ -171,30 +171,33 @@ def main() -> None:
         print(json.dumps(trained(given.trained) if given.trained else subsampled(given.subsampled)))
         return
     end_like_interrupted()
-    results = RESULTS / "training_scale.json"
-    before: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
-    sizes = {of["rows"]: of for of in before.get("sizes", [])}
-    subsampling = before.get("subsampling", [])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.parquet"
         for rows in given.rows:
             table_of(rows).to_parquet(path)
-            sizes[rows] = in_its_own_process("trained", path)
-            save(sizes, subsampling)
+            save(size=in_its_own_process("trained", path))
         if given.subsampling:
             table_of(given.subsampling).to_parquet(path)
-            subsampling = in_its_own_process("subsampled", path)
-            save(sizes, subsampling)
+            save(subsampling=in_its_own_process("subsampled", path))
 
 
-def save(sizes: Mapping[int, dict[str, Any]], subsampling: list[dict[str, Any]]) -> None:
-    """Writes what is known so far."""
+def save(size: dict[str, Any] | None = None, subsampling: list[dict[str, Any]] | None = None) -> None:
+    """Writes the figures beside those that are stored, of which it replaces the same size."""
+    results = RESULTS / "training_scale.json"
+    stored: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
+    sizes = {of["rows"]: of for of in [*stored.get("sizes", []), *([size] if size else [])]}
     ordered = [sizes[rows] for rows in sorted(sizes)]
+    subsampling = subsampling or stored.get("subsampling", [])
     tables = [
         markdown(["rows", "wall, s", "CPU, s", "peak memory, MB", "mean error, %", "median error, %"], _cells(ordered)),
         markdown(["rows", "max rows of a tree", "wall of one fold, s", "mean error, %", "median error, %"], _cells(subsampling)),
     ]  # fmt: skip
-    write("training_scale", {"sizes": ordered, "subsampling": subsampling}, "\n\n".join(tables), repetitions=1)
+    write(
+        "training_scale",
+        {**ordered[-1], "sizes": ordered, "subsampling": subsampling},
+        "\n\n".join(tables),
+        repetitions=1,
+    )
 
 
 def _cells(figures: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
