@@ -25,6 +25,7 @@ _Array = np.ndarray[Any, np.dtype[np.float64]]
 ENOUGH_ROWS = 20_000
 """Kinds of folds other than the headline end with the fold that holds out this row: more folds hardly change their figures."""
 
+
 @dataclass(frozen=True)
 class OutOfFold:
     """What was said of rows that were held out; every table has an index as the rows have. NaN: nothing was said."""
