@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import trim_mean
 from sklearn.ensemble import ExtraTreesRegressor
 
 import trainer.model
@@ -356,13 +357,19 @@ def test_rows_of_a_large_table_are_dealt_out_to_the_trees() -> None:
     pd.testing.assert_frame_equal(*(model.predict(table) for model in models), check_exact=True)
 
 
-def test_the_arrays_of_a_forest_predict_what_scikit_learn_does() -> None:
+def middle(forest: ExtraTreesRegressor, x: np.ndarray) -> np.ndarray:
+    """The mean of what the middle half of scikit-learn's trees say."""
+    found: np.ndarray = trim_mean([tree.predict(x) for tree in forest.estimators_], 0.25, axis=0)
+    return found
+
+
+def test_the_arrays_of_a_forest_predict_what_scikit_learns_trees_do() -> None:
     random = np.random.default_rng(1)
     x = random.normal(size=(3000, 4)).astype("float32")
     y = np.column_stack([x[:, 0] * x[:, 1], np.abs(x[:, 2])])
     forest = ExtraTreesRegressor(n_estimators=50, random_state=0).fit(x[:300], y[:300])
     mean, spread = Grove.of([as_arrays(forest, np.zeros(2), np.ones(2))]).predict(x)
-    np.testing.assert_allclose(mean.T, forest.predict(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(mean.T, middle(forest, x), rtol=1e-5, atol=1e-6)
     each = np.stack([tree.predict(x) for tree in forest.estimators_])
     np.testing.assert_allclose(spread.T, each.std(axis=0), rtol=1e-4, atol=1e-6)
 
@@ -390,7 +397,7 @@ def test_a_row_goes_the_same_way_at_a_threshold_itself() -> None:
     near = exact.astype("float32")
     asked = np.concatenate([near, np.nextafter(near, np.float32(9)), np.nextafter(near, np.float32(-9))])[:, None]
     arrays = Grove.of([as_arrays(forest, np.zeros(1), np.ones(1))])
-    np.testing.assert_allclose(arrays.predict(asked)[0][0], forest.predict(asked), rtol=1e-5)
+    np.testing.assert_allclose(arrays.predict(asked)[0][0], middle(forest, asked), rtol=1e-5)
 
 
 @given(
