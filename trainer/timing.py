@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
+from trainer.blas import one_thread
 from trainer.model.card import Card
 from trainer.model.columns import Array, Floats
 from trainer.model.timing import CONSTANTS, LEVELS, Loops, Timing, start, time_ms
@@ -39,12 +37,6 @@ _LONGEST_STEP = 1.0
 """Of a constant's logarithm: the formula is far from linear beyond."""
 
 
-@cache
-def _threads() -> ThreadpoolController:
-    """Finding the libraries that have threads takes longer than a step of the fit."""
-    return ThreadpoolController()
-
-
 def fit_timing(loops: Loops, runtime_ms: Floats, card: Card, seed: int = 0) -> Timing:
     """The constants of each family and width of elements that has enough rows; none on a CPU."""
     keys: list[Array] = []
@@ -58,8 +50,7 @@ def fit_timing(loops: Loops, runtime_ms: Floats, card: Card, seed: int = 0) -> T
                 continue
             if len(rows) > _MOST:
                 rows = np.sort(draw.choice(rows, _MOST, replace=False))
-            # The matrices are small: several threads of BLAS would spend far more time waiting for each other.
-            with _threads().limit(limits=1, user_api="blas"):
+            with one_thread():
                 found, fitted = _fit(loops.part(rows), np.log(runtime_ms[rows]), card)
             keys.append(found)
             logs.append(fitted)
