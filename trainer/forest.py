@@ -45,8 +45,6 @@ class ForestSettings:
 
     trees: int = 24
     min_samples_leaf: int = 1
-    # Nodes of fewer rows are leaves: a fifth less to grow, and no worse than splitting every pair.
-    min_samples_split: int = 5
     # Share of the features that a split may choose from.
     max_features: float = 1.0
     # Rows that one tree is grown on at most. Larger tables are dealt out to the trees, each row as often as the others.
@@ -146,7 +144,6 @@ def _trees(x: _Array, y: _Array, settings: ForestSettings) -> list[Any]:
     """scikit-learn's trees for the targets [rows] or [rows, targets]."""
     growing = {
         "min_samples_leaf": settings.min_samples_leaf,
-        "min_samples_split": settings.min_samples_split,
         "max_features": settings.max_features,
     }
     if len(x) <= settings.max_rows_per_tree:

@@ -346,7 +346,7 @@ def test_a_stored_model_predicts_what_the_fitted_one_does(tmp_path: Path) -> Non
 def test_rows_of_a_large_table_are_dealt_out_to_the_trees() -> None:
     """Four trees of a quarter of the rows each: every row is a leaf of one of them, where nodes of two rows are split."""
     rows = len(CONFIGURED) // 4
-    settings = ForestSettings(trees=4, min_samples_split=2, max_rows_per_tree=rows)
+    settings = ForestSettings(trees=4, max_rows_per_tree=rows)
     noise = np.random.default_rng(0).uniform(1, 1.1, 4 * rows)
     table = CONFIGURED.head(4 * rows).assign(runtime_ms=CONFIGURED["runtime_ms"].head(4 * rows) * noise)
     trees = fit("test-device", table, settings).forests[(RUNTIME,)]
