@@ -32,9 +32,11 @@ def settle() -> None:
     home = os.environ.get("HOME", "")
     if not os.path.isdir(home) or not os.access(home, os.W_OK | os.X_OK):  # noqa: PTH112 - "" is no folder
         _make_home()
-    # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start would inherit that.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell that starts the tests in the background has them ignore Ctrl-C, and nohup the end of the terminal. All that they
+    # start would inherit that.
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def _make_home() -> None:
