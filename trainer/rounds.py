@@ -188,7 +188,7 @@ def next_round(
     assert search.problems is not None
     assert search.kernels is not None
     measured = set(zip(*(table[name] for name in PROBLEM), strict=True))
-    wanted, test = search.problems, planned.test_set()
+    wanted, test = search.problems, frozenset(planned.test_set)
     options: dict[Problem, dict[Configuration, PlannedJob]] = {}
     for problem in planned.random_problems(OVERDRAW * wanted, stream=number):
         s = problem.shape

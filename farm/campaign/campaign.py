@@ -148,19 +148,24 @@ class Campaign:
         return from_document(document)
 
     def configurations(
-        self, runs: Callable[[Configuration], bool] = lambda _configuration: True
+        self,
+        runs: Callable[[Configuration], bool] = lambda _configuration: True,
+        *,
+        test_set: Sequence[Problem] | None = None,
     ) -> Iterator[Configuration]:
         """Every configuration that the constraints keep: lazily, in an order that depends on the campaign alone.
 
         Args:
             runs: Whether a configuration can be measured. A problem that is drawn from a domain is replaced by another one
                 where none of its configurations can. Nothing else is left out.
+            test_set: What `test_set` gives for the same `runs`, where it was drawn already.
 
         Raises:
             CampaignFileError: a constraint cannot be computed for a configuration, as in a division by zero.
         """
         yield from self.listed
-        for problem in self._kept_problems(self._any_kernel(runs)):
+        test = self.test_set(runs) if test_set is None else test_set
+        for problem in self._kept_problems(self._any_kernel(runs), test):
             yield from self.kernels_for(problem)
 
     def _any_kernel(self, runs: Callable[[Configuration], bool]) -> Callable[[Problem], bool]:
@@ -185,7 +190,7 @@ class Campaign:
     def _streams(self) -> list[_KernelStream]:
         return [_KernelStream(block, self) for block in self.kernels]
 
-    def _kept_problems(self, runs: Callable[[Problem], bool]) -> Iterator[Problem]:
+    def _kept_problems(self, runs: Callable[[Problem], bool], test_set: Sequence[Problem]) -> Iterator[Problem]:
         """Every problem that the constraints on problems keep: those that are listed, or those drawn of which `runs` is true."""
         keeps = self._keeps()
         for block in self.problems:
@@ -195,8 +200,8 @@ class Campaign:
         if self.search.strategy is not Strategy.LEARN:
             yield from self._random_problems(self.requested_problems, runs)
             return
-        test = dict.fromkeys(self._test_problems(self.search, runs))
-        yield from test
+        yield from test_set
+        test = frozenset(test_set)
         # Round 1 fills the domain evenly; later rounds are decided by what was learned (`trainer.rounds`).
         filling = draw(
             self.drawn,
@@ -216,15 +221,11 @@ class Campaign:
         """So many independent problems of its domain that have a kernel of which `runs` is true; each `stream` draws others."""
         return self._random_problems(count, self._any_kernel(runs), stream=_TEST_STREAM + stream)
 
-    def test_set(self, runs: Callable[[Configuration], bool]) -> frozenset[Problem]:
-        """Of the strategy learn: the problems that its models are tested on and never learn from."""
+    def test_set(self, runs: Callable[[Configuration], bool]) -> tuple[Problem, ...]:
+        """Of the strategy learn: the problems that its models are tested on and never learn from, in the order of the draw."""
         if self.search is None or self.search.strategy is not Strategy.LEARN:
-            return frozenset()
-        return frozenset(self._test_problems(self.search, self._any_kernel(runs)))
-
-    def _test_problems(self, search: Search, runs: Callable[[Problem], bool]) -> Iterator[Problem]:
-        """The problems of the test set, in order."""
-        return self._random_problems(search.test_problems, runs, stream=_TEST_STREAM)
+            return ()
+        return tuple(self._random_problems(self.search.test_problems, self._any_kernel(runs), stream=_TEST_STREAM))
 
 
 def in_order(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 
 from farm.campaign.campaign import Campaign
@@ -146,7 +147,7 @@ def why_invalid_on_all(configuration: Configuration, traits: Sequence[DeviceTrai
     return first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """What a campaign makes of the devices there are."""
 
@@ -166,10 +167,11 @@ class Plan:
 
     def configurations(self) -> Iterator[Configuration]:
         """Every configuration of the campaign. Problems that are drawn from a domain run on a device of the targets."""
-        return self.campaign.configurations(self._runs)
+        return self.campaign.configurations(self._runs, test_set=self.test_set)
 
-    def test_set(self) -> frozenset[Problem]:
-        """Of the strategy learn: the problems of its test set; none otherwise."""
+    @cached_property
+    def test_set(self) -> tuple[Problem, ...]:
+        """Of the strategy learn: the problems of its test set, drawn once; none otherwise."""
         return self.campaign.test_set(self._runs)
 
     def random_problems(self, count: int, *, stream: int) -> Iterator[Problem]:
@@ -186,7 +188,7 @@ class Plan:
         jobs too, invalid as they are. Where the first round is the last as well, the baseline of each problem is in it.
         """
         search = self.campaign.search
-        test = self.test_set()
+        test = frozenset(self.test_set)
         some = False
         for job in self.grid(configurations) if search is None else self._searched(configurations, search):
             some = True

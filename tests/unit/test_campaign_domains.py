@@ -6,14 +6,17 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import farm.campaign.campaign
 from farm.campaign import Campaign, KnownDevice, load, loads, plan, texts_named
 from farm.campaign.domain import (
     COORDINATES,
@@ -404,6 +407,27 @@ def test_a_random_search_keeps_the_binaries_of_kernels_that_are_built_ahead(prob
     ]
     assert jobs
     assert all(len(job.binaries) == 1 for job in jobs if job.invalid_reason is None)
+
+
+LEARN = {"strategy": "learn", "problems": 30, "kernels": 2, "test_problems": 20}
+
+
+def test_the_test_set_of_a_learning_campaign_is_drawn_once_for_all_of_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = Counter[str]()
+
+    def counted(*blocks: Any, **rest: Any) -> Iterator[Problem]:
+        drawn[blocks[1].__name__] += 1
+        return draw(*blocks, **rest)
+
+    monkeypatch.setattr(farm.campaign.campaign, "draw", counted)
+    planned = plan(campaign_of(search=LEARN), [GPU], allow_missing=False)
+    problems: dict[int, set[Problem]] = {0: set(), 1: set()}
+    for job in planned.jobs():
+        problems[job.round].add(job.configuration.problem)
+    assert {number: len(of_round) for number, of_round in problems.items()} == {0: 20, 1: 30}
+    assert problems[0] == set(planned.test_set)
+    assert not problems[0] & problems[1]
+    assert drawn == {"random_points": 1, "sobol_points": 1}
 
 
 # --- files ---------------------------------------------------------------------------------------------
