@@ -53,6 +53,7 @@ CURVE = (
 _LANE = text("""
 INSERT INTO lanes (campaign_id, pool_id, round, purpose, decided)
 SELECT campaign_id, pool_id, :round, purpose, 0 FROM lanes WHERE campaign_id = :campaign_id AND round = 1
+    AND (CAST(:pool AS text) IS NULL OR pool_id = (SELECT id FROM pools WHERE name = :pool))
 ON CONFLICT (campaign_id, pool_id, round) DO UPDATE SET decided = lanes.done RETURNING id
 """)
 _TRAINING = text("""
@@ -69,12 +70,18 @@ def decided(
     first: int = 1,
     device_type: str = "cpu-test",
     error: str | None = None,
+    pool: str | None = None,
 ) -> None:
-    """The campaign's rounds from `first` on were decided with these outcomes; with `error`, one more could not be."""
+    """The campaign's rounds from `first` on were decided with these outcomes; with `error`, one more could not be.
+
+    Args:
+        pool: Where the campaign has several, the one whose rounds they are.
+    """
     outcomes: list[dict[str, Any] | None] = [*points, *([None] if error else [])]
     with engine.begin() as connection:
         for number, outcome in enumerate(outcomes, start=first):
-            lane_id = connection.execute(_LANE, {"campaign_id": campaign_id, "round": number}).scalar_one()
+            lane = {"campaign_id": campaign_id, "round": number, "pool": pool}
+            lane_id = connection.execute(_LANE, lane).scalar_one()
             given = {"device_type": device_type, "lane_id": lane_id, "outcome": outcome}
             state = {"state": "failed", "error": error} if outcome is None else {"state": "done", "error": None}
             connection.execute(_TRAINING, {**given, **state})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -214,8 +215,9 @@ _CURVE = Table(
 
 
 def _print_curve(points: Sequence[LearningPoint]) -> None:
-    """A line for each round that was decided: errors are those on the test set."""
-    _CURVE.print([_curve_line(point) for point in points], title="learning curve, on the test set")
+    """A table for each pool, with a line for each round that was decided: errors are those on the test set."""
+    for pool, of_pool in groupby(points, key=lambda point: point.pool):
+        _CURVE.print(map(_curve_line, of_pool), title=f"learning curve of {pool}, on the test set")
 
 
 def _curve_line(point: LearningPoint) -> tuple[Any, ...]:

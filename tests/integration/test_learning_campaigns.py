@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import redis
 import yaml
 from commands import farm_here
-from samples import document, row
+from samples import cpu, document, row
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 from test_batches import claim, form
@@ -20,9 +21,11 @@ from farm.campaign import Campaign
 from farm.db import batches, campaigns, learning, progress, trainings
 from farm.db.campaigns import Stored
 from farm.db.trainings import Start
+from farm.devices import DeviceIdentity
 from farm.errors import ErrandLost
 from farm.services import ServiceUrls
 from farm.services.urls import redis_client_url
+from tests import learning_curves
 from trainer import rounds
 from trainer.table import read_test_table, read_training_table
 
@@ -197,6 +200,22 @@ def test_a_round_that_cannot_be_decided_ends_the_campaign_with_the_reason(
         assert learning.abandon(connection) == {}
         assert learning.curve(connection, stored.campaign_id)[0]["error"] == "no memory"
     assert state(engine) == "done"
+
+
+def test_status_shows_a_curve_for_each_pool_of_a_campaign(
+    engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Submit, tmp_path: Path, database_url: str
+) -> None:
+    for number, kind in enumerate(("cpu-one", "cpu-two")):
+        announce(cpu(number, kind=kind))
+    stored = submit(learning_campaign())
+    learning_curves.decided(engine, stored.campaign_id, pool="type:cpu-one", device_type="cpu-one")
+    later = [learning_curves.point(1, all=33.0), learning_curves.point(2, all=22.0)]
+    learning_curves.decided(engine, stored.campaign_id, later, pool="type:cpu-two", device_type="cpu-two")
+    shown = farm_here(tmp_path, database_url)("status", "learning").stdout
+    before, one, two = re.split(r"learning curve of type:cpu-(?:one|two), on the test set", shown)
+    assert "20.0" not in before
+    errors = [re.findall(r"^ *\d +\d+ .*?(\d+\.\d) +\d+\.\d to", part, re.MULTILINE) for part in (one, two)]
+    assert errors == [["20.0", "10.0", "8.0"], ["33.0", "22.0"]]
 
 
 def test_submitting_says_that_no_trainer_is_up(
