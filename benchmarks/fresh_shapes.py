@@ -22,7 +22,7 @@ from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS
 from trainer.forest import ForestSettings, fit
 from trainer.model.predictor import Predictor
 from trainer.table import configurations
-from trainer.test_set import KERNELS_TO_CHOOSE, PROBLEM, check_apart, evaluate_on
+from trainer.test_set import PROBLEM, check_apart, evaluate_on
 
 DATASETS = Path(__file__).parents[1] / "examples" / "datasets"
 TYPE = "nvidia-h200"
@@ -86,21 +86,15 @@ def tested(model: Predictor, table: pd.DataFrame) -> dict[str, dict[str, Any]]:
     return found
 
 
-def choosing(model: Predictor, table: pd.DataFrame) -> dict[str, float]:
+CHOOSING = ("choose_share_pct", "choose_share_p10_pct", "first_three_share_pct")
+
+
+def chosen(model: Predictor, table: pd.DataFrame) -> dict[str, float]:
     """What the kernel that a model finds fastest reaches of the fastest that was measured, in percent, by problem."""
-    known = table[model.known(table)]
-    predicted = known.assign(predicted=model.predicted(known)["runtime_ms"])
-    shares, first_three = [], []
-    for _, of_problem in predicted.groupby(PROBLEM):
-        if len(of_problem) >= KERNELS_TO_CHOOSE:
-            ranked = of_problem.sort_values("predicted")["runtime_ms"].to_numpy()
-            shares.append(100 * ranked.min() / ranked[0])
-            first_three.append(100 * ranked.min() / ranked[:3].min())
+    runtime = evaluate_on(model, table)[0]["runtime_ms"]
     return {
-        "problems": len(shares),
-        "choose_share_pct": round(float(np.mean(shares)), 2),
-        "choose_share_p10_pct": round(float(np.percentile(shares, 10)), 2),
-        "first_three_share_pct": round(float(np.mean(first_three)), 2),
+        "problems": int(runtime["choose_problems"]),
+        **{figure: round(runtime[figure], 2) for figure in CHOOSING},
     }
 
 
@@ -119,7 +113,7 @@ def main() -> None:
             "device_seconds": round(float(table["cost_s"].sum()), 1),
             "training_cpu_s": round(seconds, 1),
             "groups": tested(model, configured),
-            "choosing": choosing(model, configurations(kernels)),
+            "choosing": chosen(model, configurations(kernels)),
         }
         for group, found in figures[name]["groups"].items():
             low, high = found["mean_error_95"]
@@ -136,7 +130,7 @@ def main() -> None:
         "90th percentile, %",
     ]
     columns += ["in 50% interval, %", "in 80%", "in 90%", "power, median %"]
-    chosen = [[name, *figures[name]["choosing"].values()] for name in TRAINED_ON]
+    choices = [[name, *figures[name]["choosing"].values()] for name in TRAINED_ON]
     ways = [
         "learned from",
         "problems",
@@ -144,7 +138,7 @@ def main() -> None:
         "10th percentile",
         "best of the first three",
     ]
-    write("fresh_shapes", figures, f"{markdown(columns, lines)}\n\n{markdown(ways, chosen)}", repetitions=1)
+    write("fresh_shapes", figures, f"{markdown(columns, lines)}\n\n{markdown(ways, choices)}", repetitions=1)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,8 @@ from common import write
 
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
 from trainer.model.predictor import Predictor
-from trainer.rounds import score
-from trainer.table import with_parameter_columns
-from trainer.test_set import PROBLEM
+from trainer.table import configurations, with_parameter_columns
+from trainer.test_set import PROBLEM, score
 
 DATASETS = Path(__file__).parents[1] / "examples" / "datasets"
 TYPE = "nvidia-h200"
@@ -130,7 +129,7 @@ def curve(strategy: str, pool: Pool, test: pd.DataFrame, stops: Sequence[float],
         else:
             measured += pool.at_random(rng, used, left)
         known = pool.table.iloc[measured]
-        scores = score(fast_model(TYPE, known), test)
+        scores = score(fast_model(TYPE, known), configurations(test))
         seconds = float(pool.cost[measured].sum())
         found.append({
             "strategy": strategy, "seed": seed, "device_seconds": round(seconds, 1), "rows": len(measured),

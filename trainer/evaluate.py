@@ -102,6 +102,16 @@ def _enough(splits: Sequence[tuple[Rows, Rows]]) -> list[tuple[Rows, Rows]]:
     return [fold for fold, rows in zip(splits, before, strict=False) if rows < ENOUGH_ROWS]
 
 
+def error_figures(error: _Array) -> Metrics:
+    """Of errors [rows] without their signs, in percent: how many, their mean, median and 90th percentile."""
+    return {
+        "rows": float(len(error)),
+        "mean_error_pct": float(np.mean(error)),
+        "median_error_pct": float(np.median(error)),
+        "p90_error_pct": float(np.percentile(error, 90)),
+    }
+
+
 def metrics(measured: pd.Series, predicted: pd.Series, bounds: tuple[pd.Series, pd.Series] | None = None) -> Metrics:
     """Of one target, over the rows that have both numbers; empty where there are fewer than two.
 
@@ -114,13 +124,7 @@ def metrics(measured: pd.Series, predicted: pd.Series, bounds: tuple[pd.Series, 
     if len(y) < 2:
         return {}
     error = 100.0 * (p - y) / y
-    found = {
-        "rows": float(len(y)),
-        "mean_error_pct": float(np.mean(np.abs(error))),
-        "median_error_pct": float(np.median(np.abs(error))),
-        "p90_error_pct": float(np.percentile(np.abs(error), 90)),
-        "bias_pct": float(np.mean(error)),
-    }
+    found = {**error_figures(np.abs(error)), "bias_pct": float(np.mean(error))}
     for name, (a, b) in {"r2": (y, p), "r2_log": (np.log(y), np.log(p))}.items():
         spread = float(np.sum((a - a.mean()) ** 2))
         if spread > 0:

@@ -19,7 +19,7 @@ from farm.kernels import Configuration
 from farm.measurement import ALL_FAMILIES
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
 from trainer.table import configurations, read_test_table, read_training_table, with_parameter_columns
-from trainer.test_set import PROBLEM, mean_interval
+from trainer.test_set import PROBLEM, Score, score
 
 OVERDRAW = 8
 """Problems that are drawn from the domain for each one that is chosen."""
@@ -29,19 +29,6 @@ PATIENCE = 3
 
 GAIN = 0.02
 """Share by which the mean error must fall over `PATIENCE` rounds for that to be a gain."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """How far predictions of the runtime are from test rows, in percent."""
-
-    rows: int
-    mean_error_pct: float
-    # The 95% interval of the mean.
-    low: float
-    high: float
-    median_error_pct: float
-    p90_error_pct: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +69,7 @@ def decide(engine: Engine, started: Start) -> str | None:
     search = campaign.search
     assert search is not None
     model = fast_model(started.device_type, table) if len(table) else None
-    scores = {} if model is None else score(model, test)
+    scores = {} if model is None or test.empty else score(model, configurations(test))
     stop = why_stop(search, scores, round_.device_seconds, curve)
     planned = plan(campaign, known, allow_missing=True)
     destination = planned.destinations.get(round_.pool.name)
@@ -108,35 +95,6 @@ def decide(engine: Engine, started: Start) -> str | None:
         return None
     error = f", {scores[ALL_FAMILIES].mean_error_pct:.1f}% off on the test set" if scores else ""
     return f"round {round_.number}{error}: " + (f"it ends, as {stop}" if stop else f"{decided:,} jobs follow")
-
-
-def score(model: Any, test: pd.DataFrame) -> dict[str, Score]:
-    """Of each family, and of all. Empty where the test set has no row that the model knows."""
-    frame = configurations(test) if len(test) else test
-    if not len(frame):
-        return {}
-    frame = frame[model.known(frame)]
-    if not len(frame):
-        return {}
-    predicted = model.predicted(frame)["runtime_ms"]
-    measured = frame["runtime_ms"].to_numpy("float64")
-    error = 100 * np.abs(predicted - measured) / measured
-    problem = frame.groupby(PROBLEM, sort=True).ngroup().to_numpy()
-    families = frame["family"].to_numpy()
-    groups = {ALL_FAMILIES: np.full(len(frame), True), **{name: families == name for name in sorted(set(families))}}
-    return {name: _score(error[which], problem[which]) for name, which in groups.items()}
-
-
-def _score(error: Any, problem: Any) -> Score:
-    low, high = mean_interval(error, problem)
-    return Score(
-        rows=len(error),
-        mean_error_pct=float(error.mean()),
-        low=low,
-        high=high,
-        median_error_pct=float(np.median(error)),
-        p90_error_pct=float(np.percentile(error, 90)),
-    )
 
 
 def why_stop(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from trainer.evaluate import measured_outputs
 from trainer.forest import ForestSettings, fit
 from trainer.learn import TableFacts, learn
 from trainer.table import configurations
-from trainer.test_set import TEST_SET, check_apart, evaluate_on, mean_interval
+from trainer.test_set import TEST_SET, check_apart, choosing, evaluate_on, mean_interval, score
 
 CHEAP = ForestSettings(trees=4)
 TILES = (4, 8, 16, 32)
@@ -61,6 +62,38 @@ def test_a_model_that_ranks_kernels_rightly_chooses_the_best_and_one_that_does_n
     wrongly, _ = evaluate_on(model, configurations(turned))
     best, worst = (turned.groupby(["m", "n", "k"])["runtime_ms"].agg(how) for how in ("min", "max"))
     assert wrongly["runtime_ms"]["choose_share_pct"] == pytest.approx(100 * (best / worst).mean(), rel=0.02)
+
+
+def test_choosing_is_judged_over_problems_with_enough_kernels_by_mean_percentile_and_the_first_three() -> None:
+    measured = np.array([1.0, 2.0, 4.0, 8.0, 5.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    predicted = np.array([4.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 4.0, 1.0, 2.0])
+    problem = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])  # the last has two kernels only
+    found = choosing(measured, predicted, problem)
+    assert found == {
+        "choose_share_pct": pytest.approx((50 + 20) / 2),
+        "choose_share_p10_pct": pytest.approx(20 + 0.1 * 30),
+        "first_three_share_pct": pytest.approx((50 + 100) / 2),
+        "choose_problems": 2,
+    }
+    assert choosing(measured[8:], predicted[8:], problem[8:]) == {}
+
+
+def test_a_score_says_of_the_runtime_what_the_full_evaluation_says_of_all_and_of_each_family() -> None:
+    training, test = split()
+    model = fit(DEVICE_TYPE, configurations(training), CHEAP)
+    tested = configurations(test)
+    found, runtime = score(model, tested), evaluate_on(model, tested)[0]["runtime_ms"]
+    assert set(found) == {"all", "tiled"}
+    assert asdict(found["all"]) == asdict(found["tiled"])
+    names = {"low": "mean_error_low_pct", "high": "mean_error_high_pct"}
+    assert asdict(found["all"]) == {
+        name: pytest.approx(runtime[names.get(name, name)]) for name in asdict(found["all"])
+    }
+    one = score(model, tested.head(1))["tiled"]
+    assert one.rows == 1
+    assert one.low == one.high == one.mean_error_pct
+    assert score(model, tested.assign(family="cublaslt")) == {}
+    assert score(model, tested.head(0)) == {}
 
 
 def test_an_interval_is_wider_where_rows_of_one_problem_err_together() -> None:
