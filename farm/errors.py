@@ -100,6 +100,10 @@ class CampaignTooLarge(BadInput):
     """{path} asks for {count:,} configurations; one campaign may hold {limit:,}. The largest factors: {factors}. Shorten an axis or split the campaign."""
 
 
+class TooManyCandidates(CampaignTooLarge):
+    """{path} draws kernels from {count:,} configurations (problems times kernels, before constraints); one campaign may draw from {limit:,}. They come from {factors}. Shorten a range of kernel parameters, draw fewer problems or split the campaign."""
+
+
 class NoSuchTarget(BadInput):
     """{path}:{line}: no device of the farm matches the target {target}. Known: {known}. Start a worker there first (farm-worker), or submit with --allow-missing-targets to wait for one."""
 

@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from farm.campaign.blocks import KernelBlock, ProblemBlock, largest_factors
-from farm.campaign.domain import random_points, sobol_points
-from farm.campaign.drawing import DrawnBlock, draw
+from farm.campaign.blocks import KernelBlock, ProblemBlock
+from farm.campaign.domain import Points, random_points, sobol_points
+from farm.campaign.drawing import DrawnBlock, draw, max_without_kernel
 from farm.campaign.expressions import PROBLEM_NAMES, Constraint, compile_all
 from farm.campaign.search import Search, Strategy
 from farm.campaign.targets import Target
@@ -91,12 +91,6 @@ class Campaign:
         """The kernel families that it asks for."""
         named = {block.family for block in self.kernels} | {one.kernel.family for one in self.listed}
         return tuple(sorted(named))
-
-    def factors(self) -> str:
-        """The longest axes, for people: `problems[0].m 4,096, tiled.tile 32`."""
-        if self.drawn and self.search is not None:
-            return self.search.drawn_factors(self.kernel_count)
-        return largest_factors([b.factors() for b in self.problems], [(b.family, b.factors()) for b in self.kernels])
 
     def measures(self, kernel: Kernel) -> bool:
         """Whether it asks for that kernel, on some problem and before constraints."""
@@ -203,8 +197,7 @@ class Campaign:
         yield from test_set
         test = frozenset(test_set)
         # Round 1 fills the domain evenly; later rounds are decided by what was learned (`trainer.rounds`).
-        filling = draw(
-            self.drawn,
+        filling = self._draw(
             sobol_points,
             seed=self.search.seed,
             keeps=lambda problem: problem not in test and keeps(problem),
@@ -212,10 +205,17 @@ class Campaign:
         )
         yield from islice(filling, self.requested_problems)
 
+    def _draw(
+        self, points: Points, *, seed: int, keeps: Callable[[Problem], bool], runs: Callable[[Problem], bool]
+    ) -> Iterator[Problem]:
+        """Problems of its domain without end, or until each element type has no further one."""
+        bound = max_without_kernel(self.kernel_count)
+        return draw(self.drawn, points, seed=seed, keeps=keeps, runs=runs, max_without_kernel=bound)
+
     def _random_problems(self, count: int, runs: Callable[[Problem], bool], *, stream: int = 0) -> Iterator[Problem]:
         """So many independent problems of its domain that constraints keep and of which `runs` is true."""
         seed = (0 if self.search is None else self.search.seed) + stream * _STREAM
-        yield from islice(draw(self.drawn, random_points, seed=seed, keeps=self._keeps(), runs=runs), count)
+        yield from islice(self._draw(random_points, seed=seed, keeps=self._keeps(), runs=runs), count)
 
     def random_problems(self, count: int, runs: Callable[[Configuration], bool], *, stream: int) -> Iterator[Problem]:
         """So many independent problems of its domain that have a kernel of which `runs` is true; each `stream` draws others."""

@@ -13,8 +13,21 @@ MAX_REFUSED = 10_000
 """After this many repeated problems, or problems that a constraint excludes, in a row a stratum counts as exhausted."""
 
 MAX_WITHOUT_KERNEL = 1_000
-"""After this many problems in a row that no kernel runs, a stratum counts as exhausted. Each may take the rules of thousands of
-kernels to find out."""
+"""After this many problems in a row that no kernel runs, a stratum counts as exhausted; after fewer where there are many kernels."""
+
+MAX_REFUSED_KERNELS = 2_000_000
+"""Kernels whose rules are applied to problems in a row that none of them runs: 4 to 60 seconds for each stratum."""
+
+MIN_WITHOUT_KERNEL = 10
+
+
+def max_without_kernel(kernels: int) -> int:
+    """Problems in a row that none of so many kernels runs, after which a stratum counts as exhausted.
+
+    >>> max_without_kernel(57), max_without_kernel(20_000), max_without_kernel(10**6)
+    (1000, 100, 10)
+    """
+    return min(MAX_WITHOUT_KERNEL, max(MIN_WITHOUT_KERNEL, MAX_REFUSED_KERNELS // max(1, kernels)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +64,12 @@ class _Stratum:
         self._points = points(1 + COORDINATES + 3, seed)
         self._seen: set[Problem] = set()
 
-    def next(self, keeps: Callable[[Problem], bool], runs: Callable[[Problem], bool]) -> Problem | None:
+    def next(
+        self, keeps: Callable[[Problem], bool], runs: Callable[[Problem], bool], max_without_kernel: int
+    ) -> Problem | None:
         """Another problem that is kept and runs; None where there seems to be none."""
         block, without_kernel, refused = self._block, 0, 0
-        while refused < MAX_REFUSED and without_kernel < MAX_WITHOUT_KERNEL:
+        while refused < MAX_REFUSED and without_kernel < max_without_kernel:
             point = next(self._points)
             layout, alpha, beta = (
                 item_at(block.layouts, point[-3]),
@@ -79,6 +94,7 @@ def draw(
     seed: int,
     keeps: Callable[[Problem], bool],
     runs: Callable[[Problem], bool] = lambda _problem: True,
+    max_without_kernel: int = MAX_WITHOUT_KERNEL,
 ) -> Iterator[Problem]:
     """Draws different problems, without end where the domains have so many.
 
@@ -91,6 +107,7 @@ def draw(
         seed: Of the points.
         keeps: Whether the constraints keep a problem. It is asked for each point, so it should be fast.
         runs: Whether a kernel runs a problem that is kept.
+        max_without_kernel: Problems in a row that no kernel runs, after which a stratum counts as exhausted.
     """
     strata = [_Stratum(block, types, points, 1000 * seed + i) for i, (block, types) in enumerate(_typed(blocks))]
     while strata:
@@ -98,7 +115,7 @@ def draw(
             stratum.turn += stratum.weight
         chosen = max(strata, key=lambda stratum: stratum.turn)
         chosen.turn -= sum(stratum.weight for stratum in strata)
-        problem = chosen.next(keeps, runs)
+        problem = chosen.next(keeps, runs, max_without_kernel)
         if problem is None:
             strata.remove(chosen)
         else:

@@ -34,7 +34,7 @@ from farm.campaign.schema import (
 from farm.campaign.search import FIELDS_OF, Search, Strategy
 from farm.campaign.shape_files import ReadText, among, reading_in
 from farm.campaign.targets import Target
-from farm.errors import CampaignFileError, CampaignTooLarge
+from farm.errors import CampaignFileError, CampaignTooLarge, TooManyCandidates
 from farm.kernels import FAMILIES
 from farm.logins import login_name
 from farm.measurement import TimingRules
@@ -46,6 +46,7 @@ def load(path: Path, *, limit: int) -> Campaign:
     Raises:
         CampaignFileError: everything that is wrong with the file, one line each.
         CampaignTooLarge: it asks for more than `limit` configurations before constraints.
+        TooManyCandidates: the kernels for problems of a domain are drawn from more than that.
     """
     return _loaded(read(path), path, limit=limit, owner=None, read_text=reading_in(path.parent))
 
@@ -255,10 +256,13 @@ def _refuse_too_large(fields: CampaignFields | ListFields, path: Path, limit: in
         return
     kernels = [(b.family, {name: sum(p.count for p in parts) for name, parts in _axes(b)}) for b in fields.kernels]
     kernel_count = sum(math.prod(b.values()) for _, b in kernels)
-    search = fields.search
-    if _drawn_fields(fields) and search is not None and search.drawn_size(kernel_count) > limit:
-        factors = search.drawn_factors(kernel_count)
-        raise CampaignTooLarge(path=path, count=search.drawn_size(kernel_count), limit=limit, factors=factors)
+    if _drawn_fields(fields) and fields.search is not None:
+        drawn = fields.search.drawn_problems()
+        candidates = sum(drawn.values()) * kernel_count
+        if candidates > limit:
+            counts = [f"{name} {count:,}" for name, count in drawn.items()]
+            factors = ", ".join([*counts, f"kernels {kernel_count:,} ({largest_factors([], kernels)})"])
+            raise TooManyCandidates(path=path, count=candidates, limit=limit, factors=factors)
     problems = [_lengths(block) for block in fields.problems if not isinstance(block, DrawnFields)]
     count = sum(math.prod(b.values()) for b in problems) * kernel_count
     if count > limit:

@@ -101,15 +101,14 @@ class Search(BaseModel):
             return self.model_copy(update=given)
         return self
 
+    def drawn_problems(self) -> dict[str, int]:
+        """How many problems of a domain are drawn before anything was measured, by the field that says so."""
+        found = {"search.problems": self.in_normal_form().problems or 0}
+        return found | ({"search.test_problems": self.test_problems} if self.strategy is Strategy.LEARN else {})
+
     def drawn_size(self, kernels: int) -> int:
         """Configurations of the problems that are drawn from a domain, of a campaign with so many kernels."""
-        test = self.test_problems if self.strategy is Strategy.LEARN else 0
-        return ((self.problems or 0) + test) * min(kernels, self.in_normal_form().kernels or kernels)
-
-    def drawn_factors(self, kernels: int) -> str:
-        """What `drawn_size` is the product of, for people."""
-        per_problem = min(kernels, self.in_normal_form().kernels or kernels)
-        return f"search.problems {self.problems or 0:,}, search.kernels {per_problem:,}"
+        return sum(self.drawn_problems().values()) * min(kernels, self.in_normal_form().kernels or kernels)
 
     def to_document(self) -> dict[str, Any]:
         """The fields that its strategy reads."""

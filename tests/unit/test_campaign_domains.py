@@ -37,6 +37,7 @@ from farm.campaign.shape_files import parse_shapes
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError, CampaignTooLarge, NothingToMeasure
 from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.kernels import Configuration
 
 F32, F64, F16 = (ElementTypes.parse(name) for name in ("f32", "f64", "f16"))
 GPU = KnownDevice(
@@ -300,16 +301,38 @@ def test_campaigns_without_a_domain_keep_their_digest() -> None:
     assert "problems" not in Campaign.from_document(document).document["search"]
 
 
-def test_the_size_counts_the_kernels_that_are_drawn_for_a_problem(tmp_path: Path) -> None:
+def test_the_size_counts_the_kernels_that_are_drawn_for_a_problem() -> None:
+    search = {"strategy": "random", "problems": 1000, "kernels": 5}
+    assert campaign_of(search=search).size == 5000
+    assert campaign_of(search={"strategy": "learn", "kernels": 5, "test_problems": 30}).size == (100 + 30) * 5
+    assert campaign_of(kernels={"family": "tiled", "tile": [8, 16]}).size == 50 * 2  # fewer than are drawn
+
+
+@pytest.mark.parametrize(
+    ("search", "candidates", "problems"),
+    [
+        ("{strategy: random, problems: 1000, kernels: 5}", 1000 * 2048, "search.problems 1,000"),
+        ("{strategy: learn}", 200 * 2048, "search.problems 100, search.test_problems 100"),
+    ],
+)
+def test_huge_ranges_of_kernels_for_drawn_problems_are_refused_before_anything_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, search: str, candidates: int, problems: str
+) -> None:
+    monkeypatch.delattr(farm.campaign.campaign, "draw")
     path = tmp_path / "d.yaml"
     path.write_text(
-        "name: d\nproblems: {domain: serving-and-general, types: f32}\nkernels: {family: tiled, tile: 1..32}\n"
-        "search: {strategy: random, problems: 1000, kernels: 5}\n"
+        "name: d\nproblems: {domain: serving-and-general, types: f16}\n"
+        "kernels: {family: cutlass, swizzle: [1, 2, 4, 8], split_k: 1..64, stages: 2..9}\n"
+        f"search: {search}\n"
     )
-    assert load(path, limit=5000).size == 5000
-    with pytest.raises(CampaignTooLarge, match=r"5,000 configurations.*search\.problems 1,000, search\.kernels 5"):
-        load(path, limit=4999)
-    assert campaign_of(kernels={"family": "tiled", "tile": [8, 16]}).size == 50 * 2  # fewer than are drawn
+    load(path, limit=candidates)
+    with pytest.raises(CampaignTooLarge) as raised:
+        load(path, limit=candidates - 1)
+    assert str(raised.value) == (
+        f"{path} draws kernels from {candidates:,} configurations (problems times kernels, before constraints); one campaign "
+        f"may draw from {candidates - 1:,}. They come from {problems}, kernels 2,048 (cutlass.split_k 64, cutlass.stages 8, "
+        "cutlass.swizzle 4). Shorten a range of kernel parameters, draw fewer problems or split the campaign."
+    )
 
 
 # --- plans ---------------------------------------------------------------------------------------------
@@ -407,6 +430,21 @@ def test_a_random_search_keeps_the_binaries_of_kernels_that_are_built_ahead(prob
     ]
     assert jobs
     assert all(len(job.binaries) == 1 for job in jobs if job.invalid_reason is None)
+
+
+def test_the_search_for_a_problem_that_runs_ends_sooner_with_many_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = {"family": "tiled", "tile": "1..32"}
+    campaign = campaign_of(kernels=kernels)
+    tried = Counter[Problem]()
+
+    def runs(configuration: Configuration) -> bool:
+        tried[configuration.problem] += 1
+        return False
+
+    monkeypatch.setattr(farm.campaign.drawing, "MAX_REFUSED_KERNELS", 32 * 50)
+    assert list(campaign.configurations(runs)) == []
+    assert set(tried.values()) == {32}
+    assert len(tried) == 50
 
 
 LEARN = {"strategy": "learn", "problems": 30, "kernels": 2, "test_problems": 20}

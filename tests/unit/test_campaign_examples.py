@@ -40,7 +40,7 @@ def example(name: str) -> Campaign:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_every_example_loads_and_no_job_of_it_breaks_a_rule(path):
-    summary = plan(load(path, limit=100_000), [CPU, GPU], allow_missing=False).summary()
+    summary = plan(load(path, limit=1_000_000), [CPU, GPU], allow_missing=False).summary()
     assert summary.jobs > 0
     assert summary.invalid == ()
 
