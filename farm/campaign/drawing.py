@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from farm.campaign.domain import COORDINATES, Domain, Points, item_at
@@ -39,7 +42,7 @@ class DrawnBlock:
     layouts: tuple[Layout, ...]
     alpha: tuple[float, ...]
     beta: tuple[float, ...]
-    # How many problems it gets, relative to the campaign's other blocks.
+    # How many problems it gets, relative to the campaign's other blocks; in a campaign, see `with_whole_weights`.
     weight: float = 1.0
 
     def to_document(self) -> dict[str, Any]:
@@ -51,6 +54,20 @@ class DrawnBlock:
             "beta": list(self.beta),
             "weight": self.weight,
         }
+
+
+def with_whole_weights(blocks: Sequence[DrawnBlock]) -> tuple[DrawnBlock, ...]:
+    """The same blocks with weights of the same ratios in their normal form: the smallest whole numbers.
+
+    Weights whose ratios take larger numbers than a float holds stay as they are.
+    """
+    exact = [Fraction(repr(block.weight)) for block in blocks]  # 0.1 is a tenth here
+    scale = math.lcm(*(weight.denominator for weight in exact))
+    whole = [int(weight * scale) for weight in exact]
+    divisor = math.gcd(*whole)
+    if any(weight // divisor > 2**sys.float_info.mant_dig for weight in whole):
+        return tuple(blocks)
+    return tuple(replace(block, weight=float(w // divisor)) for block, w in zip(blocks, whole, strict=True))
 
 
 class _Stratum:

@@ -17,7 +17,7 @@ from farm.campaign.axes import Axis, AxisPart
 from farm.campaign.blocks import KernelBlock, ProblemBlock, ShapeList, ShapeProduct, largest_factors
 from farm.campaign.campaign import Campaign, in_order
 from farm.campaign.domain import Domain, Source, Weighted
-from farm.campaign.drawing import DrawnBlock
+from farm.campaign.drawing import DrawnBlock, with_whole_weights
 from farm.campaign.messages import add_findings, field_path
 from farm.campaign.reading import FileProblems, Located, Location, parse, read
 from farm.campaign.schema import (
@@ -320,7 +320,7 @@ def _built(fields: CampaignFields | ListFields, file: Located, path: Path | None
     return Campaign(
         **common,
         problems=tuple(block for _, block in sorted(problems.items())),
-        drawn=tuple(block for _, block in sorted(drawn.items())),
+        drawn=tuple(sorted(with_whole_weights(list(drawn.values())), key=_sort_key)),
         kernels=tuple(block for _, block in sorted(kernels.items())),
         constraints=tuple(constraint for _, constraint in sorted(constraints.items())),
         search=None if fields.search is None else fields.search.in_normal_form(),

@@ -266,7 +266,7 @@ def test_a_campaign_with_a_domain_reads_back_from_its_document(tmp_path: Path) -
                 {"layers": ["llama-3.1-8b", "qwen2.5-7b"], "tensor_parallel": [1, 2], "tokens": "1..128", "weight": 1.0},
                 {"shapes": {"1x4096x4096": 2.0, "64x4096x14336": 0.5}, "weight": 3.0},
             ],
-            "types": ["f16:f16:f32", "f32:f32:f32"], "layouts": ["nn"], "alpha": [1.0], "beta": [0.0], "weight": 2.0,
+            "types": ["f16:f16:f32", "f32:f32:f32"], "layouts": ["nn"], "alpha": [1.0], "beta": [0.0], "weight": 1.0,
         }
     ]  # fmt: skip
     assert campaign.document["search"] == {"strategy": "random", "problems": 7, "kernels": 4, "seed": 0}
@@ -293,6 +293,42 @@ def test_notation_and_order_leave_no_trace_but_weights_and_seeds_do() -> None:
     ]
     assert len({digest(same[0]), *others}) == 5
     assert digest([one, two], kernels=4) == digest([one, two])
+
+
+def of_weights(*weights: float) -> Campaign:
+    blocks = [{"domain": {"m": "1..64", "n": 16 * i, "k": 16}, "types": "f32", "weight": weight}
+              for i, weight in enumerate(weights, start=1)]  # fmt: skip
+    return campaign_of(problems=blocks)
+
+
+@pytest.mark.parametrize(
+    ("same", "normal"),
+    [
+        ([(1, 1), (2, 2), (0.1, 0.1)], [1, 1]),
+        ([(3, 4, 2), (0.3, 0.4, 0.2), (6, 8, 4)], [3, 4, 2]),
+        ([(5,), (0.25,)], [1]),
+        ([(0.5, 3), (1, 6)], [1, 6]),
+    ],
+)
+def test_weights_of_blocks_with_the_same_ratios_are_the_same_campaign(
+    same: list[tuple[float, ...]], normal: list[float]
+) -> None:
+    campaigns = [of_weights(*weights) for weights in same]
+    assert [block["weight"] for block in campaigns[0].document["problems"]] == normal
+    assert len({campaign.digest for campaign in campaigns}) == 1
+    assert all(campaign == campaigns[0] for campaign in campaigns)
+    assert Campaign.from_document(campaigns[0].document).digest == campaigns[0].digest
+
+
+def test_blocks_that_differ_in_their_weights_alone_are_in_one_order() -> None:
+    block = {"domain": "serving-and-general", "types": "f32"}
+    campaign = campaign_of(problems=[{**block, "weight": 10}, {**block, "weight": 2}])
+    assert [block["weight"] for block in campaign.document["problems"]] == [1, 5]
+    assert Campaign.from_document(campaign.document) == campaign
+
+
+def test_weights_with_other_ratios_are_another_campaign() -> None:
+    assert len({of_weights(*weights).digest for weights in ((1, 1), (1, 2), (2, 1), (1e-300, 1e300), (1, 1e300))}) == 5
 
 
 def test_campaigns_without_a_domain_keep_their_digest() -> None:
