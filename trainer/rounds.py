@@ -78,7 +78,7 @@ def decide(engine: Engine, started: Start) -> str | None:
     if stop is None and isinstance(destination, Destination):
         jobs, at_random = next_round(planned, destination, table, model, round_.number + 1)
         if not jobs:
-            stop = "the domain has no further problem that can be measured"
+            stop = f"the domain has no further problem that can be measured{missed_target(search, scores)}"
     problems = len({job.configuration.problem for job in jobs})
     point = Point(
         device_seconds=round_.device_seconds,
@@ -112,21 +112,26 @@ def why_stop(
         if not missed:
             return "the target is reached"
     if device_seconds >= search.budget_seconds:
-        missing = ""
-        if search.target and scores:
-            reached = ", ".join(
-                f"{name} {scores[name].mean_error_pct:.1f}% of {pct:g}%"
-                for name, pct in search.target.items()
-                if name in scores
-            )
-            missing = f" before the target was reached ({reached})"
-        return f"the budget of {search.budget_seconds:g} device seconds is used{missing}"
+        return f"the budget of {search.budget_seconds:g} device seconds is used{missed_target(search, scores)}"
     means = [point["test"][ALL_FAMILIES]["mean_error_pct"] for point in curve if point.get("test")]
     if scores and len(means) >= PATIENCE:
         best = min([*means[-PATIENCE:][1:], scores[ALL_FAMILIES].mean_error_pct])
         if best > (1 - GAIN) * means[-PATIENCE]:
-            return f"the error fell by less than {GAIN:.0%} in {PATIENCE} rounds"
+            return f"the error fell by less than {GAIN:.0%} in {PATIENCE} rounds{missed_target(search, scores)}"
     return None
+
+
+def missed_target(search: Search, scores: Mapping[str, Score]) -> str:
+    """What was reached of the target of a campaign that ends for another reason; empty where it has no target."""
+    if not search.target:
+        return ""
+    reached = ", ".join(
+        f"{name} {scores[name].mean_error_pct:.1f}% (target {pct:g}%)"
+        if name in scores
+        else f"{name} without a test row that the model knows"
+        for name, pct in search.target.items()
+    )
+    return f" before the target was reached: {reached}"
 
 
 def expected_later(search: Search, device_seconds: float, *, measured: int, coming: int) -> int:

@@ -83,8 +83,8 @@ class Campaign:
 
     @property
     def requested_problems(self) -> int:
-        """Problems that are drawn where the domains have so many. 0 for a campaign without a domain."""
-        return self.search.problems or 0 if self.drawn and self.search is not None else 0
+        """Problems that are drawn where the domains have so many, with those of a test set. 0 for a campaign without a domain."""
+        return sum(self.search.drawn_problems().values()) if self.drawn and self.search is not None else 0
 
     @cached_property
     def families(self) -> tuple[str, ...]:
@@ -189,10 +189,10 @@ class Campaign:
         keeps = self._keeps()
         for block in self.problems:
             yield from filter(keeps, block)
-        if not self.drawn or self.search is None:
+        if not self.drawn or self.search is None or self.search.problems is None:
             return
         if self.search.strategy is not Strategy.LEARN:
-            yield from self._random_problems(self.requested_problems, runs)
+            yield from self._random_problems(self.search.problems, runs)
             return
         yield from test_set
         test = frozenset(test_set)
@@ -203,7 +203,7 @@ class Campaign:
             keeps=lambda problem: problem not in test and keeps(problem),
             runs=runs,
         )
-        yield from islice(filling, self.requested_problems)
+        yield from islice(filling, self.search.problems)
 
     def _draw(
         self, points: Points, *, seed: int, keeps: Callable[[Problem], bool], runs: Callable[[Problem], bool]

@@ -37,7 +37,7 @@ from farm.campaign.targets import Target
 from farm.errors import CampaignFileError, CampaignTooLarge, TooManyCandidates
 from farm.kernels import FAMILIES
 from farm.logins import login_name
-from farm.measurement import TimingRules
+from farm.measurement import ALL_FAMILIES, TimingRules
 
 
 def load(path: Path, *, limit: int) -> Campaign:
@@ -119,6 +119,7 @@ def _loaded(file: Located, path: Path, *, limit: int, owner: str | None, read_te
     campaign = _built(fields, file, path, owner)
     _check_halving_leaves_some(campaign, file)
     _check_drawn(campaign, file)
+    _check_target_can_be_met(campaign, file)
     return campaign
 
 
@@ -244,6 +245,16 @@ def _check_drawn(campaign: Campaign, file: Located) -> None:
     elif not campaign.drawn and search is not None and search.problems is not None:
         why = "the problems of this campaign are listed, not drawn from a domain; remove it"
         file.problems.add(file.line_of(("search", "problems")), f"search.problems: {why}")
+    file.problems.raise_if_any()
+
+
+def _check_target_can_be_met(campaign: Campaign, file: Located) -> None:
+    """A family without a kernel has no test rows, so that its target is never reached."""
+    targets = (campaign.search.target if campaign.search is not None else None) or {}
+    missing = [name for name in targets if name != ALL_FAMILIES and name not in campaign.families]
+    if missing:
+        why = f"the campaign has no kernel of {', '.join(missing)}, only of {', '.join(campaign.families)}; remove it, or add one"
+        file.problems.add(file.line_of(("search", "target")), f"search.target: {why}")
     file.problems.raise_if_any()
 
 

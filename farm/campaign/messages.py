@@ -23,6 +23,7 @@ from farm.campaign.schema import (
     SourceFields,
     campaign_model,
 )
+from farm.campaign.search import FIELDS_OF, Search, Strategy
 from farm.campaign.words import did_you_mean
 
 
@@ -77,6 +78,8 @@ def _unknown_field(location: Location, file: Located) -> str:
     if model is ListFields and name in CampaignFields.model_fields:
         return f"configurations are all that such a campaign measures; remove {name}, or configurations"
     known = [*model.model_fields, *(["configurations"] if model is CampaignFields else [])]
+    if model is Search and (strategy := file.data["search"].get("strategy")) in list(Strategy):
+        known = [name for name in known if strategy in FIELDS_OF.get(name, (strategy,))]
     return f"there is no such field here; {did_you_mean(name, known, what='the fields are')}"
 
 

@@ -186,18 +186,25 @@ class Plan:
 
         Of a search, those of its first round. One that draws its kernels draws among those that can run; the others are
         jobs too, invalid as they are. Where the first round is the last as well, the baseline of each problem is in it.
+
+        Raises:
+            NothingToMeasure: at the end, if there was no job, or none to learn from.
         """
         search = self.campaign.search
+        learns = search is not None and search.strategy is Strategy.LEARN
         test = frozenset(self.test_set)
-        some = False
+        some = some_to_learn_from = False
         for job in self.grid(configurations) if search is None else self._searched(configurations, search):
             some = True
-            if search is not None and search.strategy is Strategy.LEARN:
-                yield replace(job, round=0 if job.configuration.problem in test else 1)
+            if learns and job.configuration.problem not in test:
+                some_to_learn_from = True
+                yield replace(job, round=1)
             else:
                 yield job
         if not some:
             raise NothingToMeasure(path=self.campaign.where, why=self._why_nothing())
+        if learns and not some_to_learn_from:
+            raise NothingToMeasure(path=self.campaign.where, why=self._why_nothing_to_learn_from())
 
     def grid(self, configurations: Iterable[Configuration]) -> Iterator[PlannedJob]:
         """The jobs of these configurations where all of them are measured."""
@@ -245,6 +252,13 @@ class Plan:
     def targets_without(self, kind: DeviceKind) -> list[str]:
         """The pools (or `any`) on whose devices no family of that kind runs."""
         return [name for name, destination in self.destinations.items() if kind not in _kinds(destination)]
+
+    def _why_nothing_to_learn_from(self) -> str:
+        problems = len(self.test_set)
+        return (
+            f"the domain has {problems:,} problem{'' if problems == 1 else 's'} that its constraints keep and a kernel runs, and "
+            "all are in the test set, from which no model learns; widen the domain, or lower search.test_problems"
+        )
 
     def _why_nothing(self) -> str:
         left = next(self.campaign.configurations(), None)

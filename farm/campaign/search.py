@@ -84,11 +84,13 @@ class Search(BaseModel):
     def _by_family(cls, written: object) -> object:
         """A number stands for all families together."""
         targets = written if isinstance(written, dict) or written is None else {ALL_FAMILIES: written}
+        if targets == {}:
+            raise ValueError("it is empty; write an error in percent, such as 3, or {cutlass: 3, cublaslt: 6}")
         for name, pct in (targets or {}).items():
             if name != ALL_FAMILIES and name not in FAMILIES:
                 raise ValueError(f"there is no kernel family {name!r}; the families are {', '.join(FAMILIES)}")
             if isinstance(pct, bool) or not isinstance(pct, (int, float)) or not 0 < pct <= 1000:
-                raise ValueError(f"{pct!r} is not an error in percent; write a number above 0, such as 3")
+                raise ValueError(f"{pct!r} is not an error in percent; write a number above 0 up to 1,000, such as 3")
         return targets
 
     def in_normal_form(self) -> Search:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 import yaml
-from commands import farm_here
+from commands import farm_here, refused
 from samples import cpu, document, row
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
@@ -200,6 +200,67 @@ def test_a_round_that_cannot_be_decided_ends_the_campaign_with_the_reason(
         assert learning.abandon(connection) == {}
         assert learning.curve(connection, stored.campaign_id)[0]["error"] == "no memory"
     assert state(engine) == "done"
+
+
+DOMAIN = {"m": "1..512", "n": "16..512", "k": "16..512"}
+
+
+def drawn(source: object, types: str = "f32") -> dict[str, Any]:
+    return {"problems": {"domain": source, "types": types}}
+
+
+def asked(**search: Any) -> dict[str, Any]:
+    return {"search": {"strategy": "learn", "test_problems": 20, **search}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (drawn(DOMAIN, "f16"), "none of its kernels runs a problem of its domain on the devices of its targets; for example, blas("),
+        ({"kernels": {"family": "blas", "threads": 64}}, "none of its kernels runs a problem of its domain"),
+        ({"constraints": "m > 512"}, "its constraints (m > 512) leave none of the configurations that were drawn from its domain"),
+        (drawn({**DOMAIN, "m": ""}), "problems.domain.m: '' is not a range; write for example 16..32768, or one number"),
+        (drawn({**DOMAIN, "m": []}), "problems.domain.m: a list is not a range; write for example 16..32768, or one number"),
+        (drawn({**DOMAIN, "k": "512..16"}), "problems.domain.k: the range 512..16 counts down; write 16..512"),
+        (
+            drawn({"shapes": ["8x8x8", "16x16x16"]}),
+            "the domain has 2 problems that its constraints keep and a kernel runs, and all are in the test set",
+        ),
+        (asked(random_share=0), "search.random_share: 0 is too small; write a number from 0.05 up to 1"),
+        (asked(random_share=1.5), "search.random_share: 1.5 is too large; write a number from 0.05 up to 1"),
+        (asked(test_problems=0), "search.test_problems: 0 is too small; write a whole number from 20 up to 1,000,000"),
+        (asked(test_problems=1), "search.test_problems: 1 is too small; write a whole number from 20 up to 1,000,000"),
+        (asked(test_share=1), "search.test_share: there is no such field here; did you mean test_problems?"),
+        (
+            asked(rounds=3),
+            "search.rounds: there is no such field here; the fields are strategy, problems, kernels, seed, test_problems, "
+            "random_share, budget_seconds, target\n",
+        ),
+        (asked(keep=0.5), "search.keep: learn does not read it; remove it, or use halving"),
+        (asked(budget_seconds=0), "search.budget_seconds: 0 is too small; write a number above 0"),
+        (asked(target=0), "search.target: 0 is not an error in percent; write a number above 0 up to 1,000, such as 3"),
+        (asked(target={}), "search.target: it is empty; write an error in percent, such as 3, or {cutlass: 3, cublaslt: 6}"),
+        (asked(target={"blass": 3}), "search.target: there is no kernel family 'blass'; the families are blas,"),
+        (asked(target={"tiled": 3}), "search.target: the campaign has no kernel of tiled, only of blas; remove it, or add one"),
+    ],
+)  # fmt: skip
+def test_a_learning_campaign_that_cannot_be_is_refused_in_one_line(
+    device: int, tmp_path: Path, database_url: str, changes: dict[str, Any], why: str
+) -> None:
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump(learning_campaign().document | changes))
+    result = farm_here(tmp_path, database_url)("submit", "--dry-run", "bad.yaml")
+    refused(result, 2, why)
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_small_domain_is_said_to_have_fewer_problems_than_test_set_and_round_ask_for(
+    device: int, tmp_path: Path, database_url: str
+) -> None:
+    small = drawn({"m": "1..25", "n": 16, "k": 16})
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(learning_campaign().document | small))
+    result = farm_here(tmp_path, database_url)("submit", "--dry-run", "small.yaml")
+    assert result.returncode == 0, result.stderr
+    assert "30 problems were requested: the domain has no more" in result.stdout + result.stderr
 
 
 def test_status_shows_a_curve_for_each_pool_of_a_campaign(

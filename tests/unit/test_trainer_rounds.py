@@ -1,0 +1,61 @@
+"""Why a learning campaign ends, and what it says of a target that it did not reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from farm.campaign import Search, Strategy
+from trainer.rounds import why_stop
+from trainer.test_set import Score
+
+
+def search(**fields: Any) -> Search:
+    return Search(strategy=Strategy.LEARN, budget_seconds=100, **fields)
+
+
+def scored(**means: float) -> dict[str, Score]:
+    return {
+        name: Score(rows=40, mean_error_pct=mean, low=mean, high=mean, median_error_pct=mean, p90_error_pct=mean)
+        for name, mean in means.items()
+    }
+
+
+def curve(*means: float) -> list[dict[str, Any]]:
+    return [{"test": {"all": {"mean_error_pct": mean}}} for mean in means]
+
+
+TARGETS = {"cutlass": 3, "cublaslt": 6}
+MISSED = " before the target was reached: cutlass 5.1% (target 3%), cublaslt 4.0% (target 6%)"
+
+
+def test_a_campaign_goes_on_until_every_family_of_the_target_is_good_enough() -> None:
+    aimed = search(target=TARGETS)
+    assert why_stop(aimed, scored(all=4.5, cutlass=5.1, cublaslt=4.0), 99, []) is None
+    assert why_stop(aimed, scored(all=4.5, cutlass=3.0), 99, []) is None
+    assert why_stop(aimed, scored(all=4.5, cutlass=3.0, cublaslt=4.0), 99, []) == "the target is reached"
+
+
+@pytest.mark.parametrize(("target", "reached"), [(None, ""), (TARGETS, MISSED)])
+def test_a_used_budget_says_what_was_reached_of_the_target(target: dict[str, float] | None, reached: str) -> None:
+    found = why_stop(search(target=target), scored(all=4.5, cutlass=5.1, cublaslt=4.0), 100, [])
+    assert found == f"the budget of 100 device seconds is used{reached}"
+
+
+@pytest.mark.parametrize(("target", "reached"), [(None, ""), (TARGETS, MISSED)])
+def test_rounds_without_a_gain_say_what_was_reached_of_the_target(
+    target: dict[str, float] | None, reached: str
+) -> None:
+    aimed, scores = search(target=target), scored(all=4.5, cutlass=5.1, cublaslt=4.0)
+    assert (
+        why_stop(aimed, scores, 50, curve(9.0, 4.55, 4.53, 4.51))
+        == f"the error fell by less than 2% in 3 rounds{reached}"
+    )
+    assert why_stop(aimed, scores, 50, curve(9.0, 5.0, 4.8, 4.7)) is None
+
+
+def test_a_family_that_no_test_row_tells_of_is_named() -> None:
+    found = why_stop(search(target={"tiled": 5}), {}, 100, [])
+    assert found is not None
+    assert found.endswith(" before the target was reached: tiled without a test row that the model knows")
