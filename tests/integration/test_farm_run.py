@@ -29,10 +29,14 @@ from packaging.utils import canonicalize_name
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from farm.campaign import Campaign, load
+from farm.db import devices
+from farm.db.engine import make_engine
 from farm.devices import DeviceKind, DeviceTraits
 from farm.provenance import Provenance
+from farm.services import services
 from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
+from farm.services.stack import COORDINATOR, WORKERS, Stack
 from workers.devices.recording import write_recording
 
 CAMPAIGN = """
@@ -219,6 +223,37 @@ def test_the_registry_lists_the_model_and_predict_uses_it(farm: Farm, report: An
     assert answer["predictions"][0]["power_w"] is None
     farm("results", "-o", "again.csv")
     assert len(farm.json("predict", "--file", "again.csv")["predictions"]) == 12
+
+
+@pytest.fixture
+def coordinator_and_worker(farm: Farm, report: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The services and programs of the farm while they serve, as `farm up` starts them."""
+    monkeypatch.setenv("FARM_DEVICES", farm.devices)
+    own = embedded_settings(farm.folder / ".farm")
+    with services(own, broker=True) as urls, Stack(urls, own.home, programs=[COORDINATOR, WORKERS]) as stack:
+        engine = make_engine(urls.database_url, application="test")
+        end = time.monotonic() + 120
+        while True:
+            stack.check()
+            with engine.connect() as connection:
+                if devices.live(connection, silent_after=60):
+                    break
+            assert time.monotonic() < end, "no worker took up work"
+            time.sleep(0.02)
+        engine.dispose()
+        yield
+
+
+@pytest.mark.usefixtures("coordinator_and_worker")
+def test_a_worker_measures_what_the_model_recommends(farm: Farm) -> None:
+    ask = ("recommend", "96x160x64", "--confirm", "--timeout", "120")
+    found = farm.json(*ask)
+    assert found["winner"] == "blas(threads=1) 96x160x64 f32:f32:f32 nn alpha=1 beta=0"
+    (first,) = found["ranking"]
+    rows = [row for row in farm.json("results") if row["campaign"].startswith("confirm-")]
+    assert [(row["m"], row["n"], row["k"], row["source"]) for row in rows] == [(96, 160, 64, "measured")]
+    assert first["measured_ms"] == rows[0]["runtime_ms"] > 0
+    assert farm.json(*ask) == found  # by the same row: nothing is measured again
 
 
 def test_the_pulled_model_loads_where_only_mlflow_and_scikit_learn_are_installed(farm: Farm, report: Any) -> None:
