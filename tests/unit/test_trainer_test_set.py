@@ -65,7 +65,7 @@ def test_a_model_that_ranks_kernels_rightly_chooses_the_best_and_one_that_does_n
 
 
 def test_choosing_is_judged_over_problems_with_enough_kernels_by_mean_percentile_and_the_first_three() -> None:
-    measured = np.array([1.0, 2.0, 4.0, 8.0, 5.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    measured = np.array([1.0, 2.0, 4.0, 8.0, 5.0, 2.0, 1.0, 1.5, 1.0, 1.0])
     predicted = np.array([4.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 4.0, 1.0, 2.0])
     problem = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])  # the last has two kernels only
     found = choosing(measured, predicted, problem)
