@@ -12,7 +12,7 @@ from farm.gpus import find_gpu
 from trainer.cards import card_of_gpu
 from trainer.model.columns import Floats
 from trainer.model.features import Seen, see
-from trainer.model.physics import Tiling, Work, alignments
+from trainer.model.physics import Tiling, Work
 from trainer.model.timing import CONSTANTS, Loops, Timing, start, time_ms
 from trainer.normal_equations import NormalEquations
 from trainer.table import configurations, vocabulary_of
@@ -89,9 +89,9 @@ def test_constants_are_stored_as_they_are(tmp_path: Path) -> None:
 def test_alignment_is_of_leading_dimensions() -> None:
     """A lies along k in nn, and along m in tt, where B lies along k."""
     frame = table([(12, 40, 6)], tiles=(8,))
-    assert alignments(vocabulary_of(frame).complete(frame))[:, 0].tolist() == [2, 8, 8]
+    assert vocabulary_of(frame).complete(frame).alignments[:, 0].tolist() == [2, 8, 8]
     frame = table([(12, 40, 6)], tiles=(8,), layout="tt")
-    assert alignments(vocabulary_of(frame).complete(frame))[:, 0].tolist() == [4, 2, 8]
+    assert vocabulary_of(frame).complete(frame).alignments[:, 0].tolist() == [4, 2, 8]
 
 
 def test_eliminating_kernels_gives_the_step_of_the_whole_normal_equations() -> None:

@@ -26,6 +26,12 @@ _KIND = ("family", "ab", "cd", "acc", "layout")
 _FIXED = {"alpha": 1.0, "beta": 0.0}
 """What stands for a gap of these, whatever the family."""
 
+_OF_KIND = ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")
+"""Numbers that follow from the texts of a row: bytes of an element, and whether an operand is transposed, as 0 and 1."""
+
+_MAX_ALIGNMENT = 256
+"""Wider than any vector load or tile edge that a kernel can profit from."""
+
 _LARGEST_EXTENT = 2**31 - 1
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -90,11 +96,13 @@ def stacked(columns: Sequence[Any], rows: int) -> Floats:
 class Configurations:
     """Completed rows: numbers as float64 [rows], NaN where a family has no such parameter; texts without gaps."""
 
-    # By column, and the bytes of an element of each type as `ab_bytes`, `cd_bytes` and `acc_bytes`.
+    # By column, and those of `_OF_KIND`.
     numbers: Mapping[str, Floats]
     texts: Mapping[str, Text]
     # Family, types and layout of each row, as "family:ab:cd:acc:layout".
     kinds: Text
+    # [parameters, rows]: those of the families that were trained, in the order of `Vocabulary.trained`.
+    parameters: Floats
 
     def __len__(self) -> int:
         return len(self.numbers["m"])
@@ -105,6 +113,24 @@ class Configurations:
     def parameter(self, name: str) -> Floats:
         """A kernel parameter, all NaN where no row can have it."""
         return self.numbers[name] if name in self.numbers else np.full(len(self), np.nan)
+
+    @cached_property
+    def kernels(self) -> Array:
+        """A number for the parameters of each row, uint64: see `whole_keys`."""
+        return whole_keys(np.zeros(len(self), "uint64"), self.parameters)
+
+    @cached_property
+    def alignments(self) -> Floats:
+        """The largest power of two, at most `_MAX_ALIGNMENT`, that divides the leading dimension of A, B and C: [3, rows].
+
+        A leading dimension is how far rows (or columns, of a transposed operand) lie apart in memory, in elements: it decides
+        how wide loads can be, which m alone does not unless A is transposed.
+        """
+        m, n, k = (self.numbers[name] for name in EXTENTS)
+        a = np.where(self.numbers["a_transposed"] > 0, m, k)
+        b = np.where(self.numbers["b_transposed"] > 0, k, n)
+        whole = np.array([a, b, n], "int64") | _MAX_ALIGNMENT
+        return (whole & -whole).astype("float64")
 
     def parts(self, rows: int) -> Iterator[Configurations]:
         """These in pieces of at most so many rows; no rows are one piece."""
@@ -117,6 +143,7 @@ class Configurations:
                 {name: values[some] for name, values in self.numbers.items()},
                 {name: text.part(some) for name, text in self.texts.items()},
                 self.kinds.part(some),
+                self.parameters[:, some],
             )
 
 
@@ -191,8 +218,18 @@ class Vocabulary:
 
     def kernels(self, rows: Configurations) -> Array:
         """A number for the kernel of each row, uint64: its family and all its parameters."""
-        family = rows.texts["family"].position(tuple(self.families))
-        return whole_keys(family, stacked([rows[name] for name in self.trained], len(rows)))
+        found: Array = rows.texts["family"].position(self.names).astype("uint64") + rows.kernels
+        return found
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of the families."""
+        return tuple(self.families)
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """Element types of A and B."""
+        return tuple(self.usual_output)
 
     @cached_property
     def trained(self) -> tuple[str, ...]:
@@ -223,8 +260,8 @@ class Vocabulary:
 
     @cached_property
     def _numbers(self) -> tuple[str, ...]:
-        """The columns of numbers; those of extents come first."""
-        return (*EXTENTS, *_FIXED, *self.parameters)
+        """The columns of numbers: extents come first, then those of `_FIXED`, then `trained`."""
+        return (*EXTENTS, *_FIXED, *self.trained, *(name for name in self.parameters if name not in self.trained))
 
     @cached_property
     def _defaults(self) -> Floats:
@@ -258,21 +295,29 @@ class Vocabulary:
             usual = Text(texts["ab"].codes, tuple(self.usual_output[ab][position] for ab in texts["ab"].values))
             texts[name] = _text(frame, name, labels, usual)
         texts["layout"] = _text(frame, "layout", labels, Text(np.zeros(len(labels), "intp"), ("nn",)))
+        kinds = Text.joined([texts[name] for name in _KIND])
         numbers = self._completed(frame, texts["family"], labels)
-        for name in ("ab", "cd", "acc"):
-            numbers[f"{name}_bytes"] = texts[name].map(lambda element: self.element_bytes.get(element, np.nan))
-        return Configurations(numbers, texts, Text.joined([texts[name] for name in _KIND]))
+        of_kind = np.array([self._of_kind(kind) for kind in kinds.values], "float64").reshape(-1, len(_OF_KIND))
+        columns = dict(zip((*self._numbers, *_OF_KIND), (*numbers, *of_kind.take(kinds.codes, axis=0).T), strict=True))
+        first = len(EXTENTS) + len(_FIXED)
+        return Configurations(columns, texts, kinds, numbers[first : first + len(self.trained)])
 
-    def _completed(self, frame: Mapping[str, Any] | pd.DataFrame, family: Text, labels: Any) -> dict[str, Floats]:
-        """The numbers of each row, checked, with gaps filled; extents, which are never absent, come first in `names`."""
-        numbers = dict(zip(self._numbers, self._defaults[:, family.position(tuple(self.families))], strict=True))
-        names = [name for name in numbers if name in frame]
+    def _of_kind(self, kind: str) -> tuple[float, ...]:
+        """`_OF_KIND` of a kind as in `Configurations`."""
+        _, *types, layout = kind.split(":", len(_KIND) - 1)
+        return (*(self.element_bytes.get(each, np.nan) for each in types), layout[:1] == "t", layout[1:2] == "t")
+
+    def _completed(self, frame: Mapping[str, Any] | pd.DataFrame, family: Text, labels: Any) -> Floats:
+        """The numbers of each row, checked, with gaps filled: [`_numbers`, rows]."""
+        numbers = self._defaults.take(family.position(self.names), axis=1)
+        places = [place for place, name in enumerate(self._numbers) if name in frame]
+        names = [self._numbers[place] for place in places]
         given = stacked([_number(frame, name, labels) for name in names], len(labels))
         _refuse(np.isinf(given), frame, names, labels, "a finite number")
         extents = given[: len(EXTENTS)]
         whole = (extents >= 1) & (extents <= _LARGEST_EXTENT) & (extents == np.floor(extents))
         _refuse(~whole, frame, names, labels, f"a whole number from 1 to {_LARGEST_EXTENT}")
-        default, gaps = stacked([numbers[name] for name in names], len(labels)), np.isnan(given)
+        default, gaps = numbers[places], np.isnan(given)
         idle = (np.isnan(default) & ~gaps)[len(EXTENTS) :]
         if idle.any():
             column, row = (np.argwhere(idle)[0] + (len(EXTENTS), 0)).tolist()
@@ -282,7 +327,8 @@ class Vocabulary:
                 f"row {labels[row]}: {which} has no parameter {names[column]}, yet the row says {given[column, row]:g}; "
                 f"it has: {has}"
             )
-        return numbers | dict(zip(names, np.where(gaps, default, given), strict=True))
+        numbers[places] = np.where(gaps, default, given)
+        return numbers
 
     def _check_known(self, rows: Configurations, labels: Any) -> None:
         strange = ~self.known(rows)

@@ -16,7 +16,7 @@ from .card import Card
 from .choice import Choices, Foretold
 from .columns import EXTENTS, Array, Configurations, Floats, Text, Vocabulary, stacked
 from .energy import Efforts
-from .physics import LIBRARY_TILES, Library, Tiling, Work, alignments, load_bytes, reference_ms
+from .physics import LIBRARY_TILES, Library, Tiling, Work, load_bytes, reference_ms
 from .timing import Loops, Timing, time_ms
 
 _MANY_WAVES = 64.0
@@ -137,7 +137,7 @@ def _sizes(rows: Configurations, work: Work, card: Card) -> dict[str, Floats]:
 def _alignments(rows: Configurations) -> dict[str, Floats]:
     loads = load_bytes(rows)
     return {
-        **dict(zip(("align_a", "align_b", "align_c"), np.log2(alignments(rows)), strict=True)),
+        **dict(zip(("align_a", "align_b", "align_c"), np.log2(rows.alignments), strict=True)),
         # What kernels a library has for a row depends on the operand that is aligned worst.
         **dict(zip(("log2_load_a", "log2_load_b", "log2_store_c"), loads, strict=True)),
         "log2_least_load": np.minimum(loads[0], loads[1]),
@@ -234,18 +234,21 @@ def _tiling(rows: Configurations, work: Work, tiling: Tiling, card: Card) -> dic
 
 
 def _kinds(rows: Configurations, vocabulary: Vocabulary) -> dict[str, Floats]:
-    layout = rows.texts["layout"]
     return {
-        **_one_hot("is_", rows.texts["family"], tuple(vocabulary.families)),
-        **_one_hot("ab_is_", rows.texts["ab"], tuple(vocabulary.usual_output)),
-        **{name: rows[name] for name in ("ab_bytes", "cd_bytes", "acc_bytes")},
-        "a_transposed": layout.map(lambda text: text[0] == "t"),
-        "b_transposed": layout.map(lambda text: text[1] == "t"),
+        **_one_hot("is_", rows.texts["family"], vocabulary.names),
+        **_one_hot("ab_is_", rows.texts["ab"], vocabulary.types),
+        **{name: rows[name] for name in ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")},
         "reads_c": (rows["beta"] != 0).astype("float64"),
     }
 
 
-def _one_hot(prefix: str, text: Text, values: Sequence[str]) -> dict[str, Floats]:
+def _one_hot(prefix: str, text: Text, values: tuple[str, ...]) -> dict[str, Floats]:
     """For each value, in which rows it stands."""
-    found = (text.position(values) == np.arange(len(values))[:, None]).astype("float64")
-    return dict(zip((prefix + value for value in values), found, strict=True))
+    names, unit = _units(prefix, values)
+    return dict(zip(names, unit.take(text.position(values), axis=1), strict=True))
+
+
+@cache
+def _units(prefix: str, values: tuple[str, ...]) -> tuple[Sequence[str], Floats]:
+    """Names of the features of `_one_hot`, and what they are for each value: [features, values]."""
+    return [prefix + value for value in values], np.eye(len(values))

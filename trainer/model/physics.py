@@ -52,9 +52,6 @@ _COPYING_REGISTERS = 40.0
 LOAD_BYTES = 16
 """The most that a thread loads at once."""
 
-_WIDEST_ALIGNMENT = 256
-"""Wider than any vector load or tile edge that a kernel can profit from."""
-
 
 def flops_of(rows: Configurations) -> Floats:
     """2·m·n·k operations of each row."""
@@ -68,24 +65,10 @@ def compulsory_bytes(rows: Configurations) -> Floats:
     return inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0)
 
 
-def alignments(rows: Configurations) -> Floats:
-    """The largest power of two, at most `_WIDEST_ALIGNMENT`, that divides the leading dimension of A, B and C: [3, rows].
-
-    A leading dimension is how far rows (or columns, of a transposed operand) lie apart in memory, in elements: it decides how
-    wide loads can be, which m alone does not unless A is transposed.
-    """
-    layout = rows.texts["layout"]
-    m, n, k = rows["m"], rows["n"], rows["k"]
-    a = np.where(layout.map(lambda text: text[0] == "t") > 0, m, k)
-    b = np.where(layout.map(lambda text: text[1] == "t") > 0, k, n)
-    whole = stacked([a, b, n], len(rows)).astype("int64") | _WIDEST_ALIGNMENT
-    return (whole & -whole).astype("float64")
-
-
 def load_bytes(rows: Configurations) -> Floats:
     """The most bytes that one load of A and of B, and one store of C, can move at once: [3, rows]."""
     widths = stacked([rows["ab_bytes"], rows["ab_bytes"], rows["cd_bytes"]], len(rows))
-    found: Floats = np.minimum(alignments(rows) * widths, LOAD_BYTES)
+    found: Floats = np.minimum(rows.alignments * widths, LOAD_BYTES)
     return found
 
 

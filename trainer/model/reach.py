@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from .columns import EXTENTS, Array, Bools, Configurations, Floats, Text, Vocabulary, stacked, whole_keys
-from .physics import alignments
 
 FAR = 3.0
 """Octaves beyond which a row lies outside of what was measured: errors there are twice those of near rows, and more."""
@@ -37,8 +36,8 @@ BLAS works on them in the thread that asks."""
 
 
 def problems_of(rows: Configurations) -> Array:
-    """m, n, k and the alignments of the leading dimensions of A, B and C (see `physics.alignments`), int64 [rows, 6]."""
-    aligned = np.minimum(alignments(rows), _WIDEST_ALIGNMENT)
+    """m, n, k and the alignments of the leading dimensions of A, B and C (see `Configurations.alignments`), int64 [rows, 6]."""
+    aligned = np.minimum(rows.alignments, _WIDEST_ALIGNMENT)
     return np.vstack([stacked([rows[name] for name in EXTENTS], len(rows)), aligned]).T.astype("int64")
 
 
@@ -112,8 +111,7 @@ class Measured:
         kind = known[rows.kinds.codes]
         problems = problems_of(rows)
         distance, nearest = self._distances(kind, problems)
-        parameters = stacked([rows[name] for name in vocabulary.trained], len(rows))
-        unmeasured = ~_among(self.kernels, whole_keys(kind, parameters))
+        unmeasured = ~_among(self.kernels, kind.astype("uint64") + rows.kernels)
         outside = [""] * len(rows)
         if unmeasured.any():
             elsewhere = _among(self.of_families, vocabulary.kernels(rows))

@@ -16,7 +16,7 @@ import numpy as np
 
 from .card import Card
 from .columns import Array, Configurations, Floats, Vocabulary, stacked
-from .physics import LOAD_BYTES, Tiling, Work, alignments
+from .physics import LOAD_BYTES, Tiling, Work
 
 CONSTANTS: Mapping[str, float] = {
     # ms of a step of k of a block: always, and where all that it reads comes from memory.
@@ -88,8 +88,7 @@ class Loops:
         # Clusters are launched whole.
         grid_m = np.ceil(np.ceil(m / tile_m) / cluster_m) * cluster_m
         grid_n = np.ceil(np.ceil(n / tile_n) / cluster_n) * cluster_n
-        a, b, c = alignments(rows)
-        loads = (np.minimum(align, LOAD_BYTES / ab) for align in (a, b))
+        loads = np.minimum(rows.alignments[:2], LOAD_BYTES / ab)
         columns = {
             "blocks": grid_m * grid_n * slices,
             "steps": np.ceil(k / slices / depth),
@@ -104,20 +103,18 @@ class Loops:
             "area": tile_m * tile_n / 128**2,
             "stream": stream,
         }
-        return cls(columns, _keys(rows, vocabulary, a, b, c), np.isfinite(tiling.blocks))
+        return cls(columns, _keys(rows, vocabulary), np.isfinite(tiling.blocks))
 
 
-def _keys(rows: Configurations, vocabulary: Vocabulary, a: Floats, b: Floats, c: Floats) -> Array:
+def _keys(rows: Configurations, vocabulary: Vocabulary) -> Array:
     """The levels of each row as numbers, [levels, rows]; different levels have different ones, for all that matters."""
-    layouts = rows.texts["layout"].map(lambda text: 1.0 + (text[0] == "t") + 2 * (text[1] == "t")).astype("uint64")
-    types = rows.texts["ab"].position(tuple(vocabulary.usual_output)).astype("uint64")
-    kernels = vocabulary.kernels(rows)
-    nothing = np.zeros(len(rows), "uint64")
+    family, types = rows.texts["family"].position(vocabulary.names), rows.texts["ab"].position(vocabulary.types)
     # A base for each family and width of elements: SIMT and tensor cores have little in common.
-    family = rows.texts["family"].position(tuple(vocabulary.families)).astype("uint64")
-    base = family * np.uint64(64) + rows["ab_bytes"].astype("uint64")
-    wide = np.minimum((a, b, c), LOAD_BYTES).astype("uint64")
-    values = np.array([nothing, kernels, layouts, types, kernels + (layouts << np.uint64(56)), *wide])
+    layouts = 1.0 + rows["a_transposed"] + 2 * rows["b_transposed"]
+    small = np.array([family * 64 + rows["ab_bytes"], layouts, types, *np.minimum(rows.alignments, LOAD_BYTES)])
+    base, layout, ab, *wide = small.astype("uint64")
+    kernels = vocabulary.kernels(rows)
+    values = np.array([np.zeros_like(base), kernels, layout, ab, kernels + (layout << np.uint64(56)), *wide])
     mixed: Array = (values * np.uint64(0x9E3779B97F4A7C15) + base) * np.uint64(0xD6E8FEB86659FD93)
     found: Array = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(16) + _WHICH
     return found
