@@ -16,6 +16,9 @@ _LANES = 1 << 14
 _STEPS_BETWEEN = 4
 """Steps after which walks that reached a leaf are put aside: looking for them costs half a step."""
 
+_FEWEST_ASIDE = 256
+"""Walks below which none are put aside: that would take longer than to walk on."""
+
 _MIDDLE = 0.5
 """Share of the trees, those in the middle, whose mean is a forest's answer: a tree that fell into a wrong leaf is far off."""
 
@@ -61,7 +64,7 @@ class Trees:
 
 @dataclass(frozen=True)
 class _Forest:
-    """One of a grove: which trees and outputs are its own, its first node, and its values [outputs, nodes]."""
+    """One of a grove: which trees and outputs are its own, its first node, and its values [outputs, nodes] in float64."""
 
     trees: slice
     outputs: slice
@@ -89,7 +92,7 @@ class Grove:
         for each, ((first, tree, output), (_, last_tree, last_output)) in zip(forests, bounds, strict=True):
             own = np.empty(len(each.left), _NODE)
             own["threshold"], own["feature"], own["left"] = each.threshold, each.feature, each.left.astype("i8") + first
-            value = np.ascontiguousarray(each.value.T)
+            value = np.ascontiguousarray(each.value.T, "float64")
             parts.append(_Forest(slice(tree, last_tree), slice(output, last_output), first, value))
             roots.append(each.roots.astype("i8") + first)
             nodes.append(own.view(_WHOLE_NODE))
@@ -104,45 +107,55 @@ class Grove:
             rows = slice(start, start + at_once)
             leaves = self._leaves(x[rows])
             for each in self.forests:
-                values = each.value.take(leaves[each.trees] - each.first, axis=1).astype("float64")
+                values = each.value.take(leaves[each.trees] - each.first, axis=1)
                 count = values.shape[1]
-                apart = values - np.add.reduce(values, axis=1, keepdims=True) / count
                 aside = int(count * (1 - _MIDDLE) / 2)
+                apart = values - np.add.reduce(values, axis=1, keepdims=True) / count
                 values.sort(axis=1)
-                middle = values[:, aside : count - aside]
-                means[each.outputs, rows] = np.add.reduce(middle, axis=1) / (count - 2 * aside)
-                spreads[each.outputs, rows] = np.sqrt(np.add.reduce(apart * apart, axis=1) / count)
-        return means, spreads
+                mean, spread = means[each.outputs, rows], spreads[each.outputs, rows]
+                np.divide(np.add.reduce(values[:, aside : count - aside], axis=1), count - 2 * aside, out=mean)
+                np.divide(np.add.reduce(apart * apart, axis=1), count, out=spread)
+        return means, np.sqrt(spreads, out=spreads)
 
     def _leaves(self, x: _Array) -> _Array:
         """The leaf of each row in each tree, [trees, rows]."""
         rows, width = x.shape
         flat = np.ascontiguousarray(x).ravel()
-        start = np.tile(np.arange(0, rows * width, width), len(self.roots))
-        node = np.repeat(self.roots, rows)
+        start = np.empty((len(self.roots), rows), "intp")
+        start[:] = np.arange(0, rows * width, width)
+        start, node = start.ravel(), self.roots.repeat(rows)
         leaves, lane = node, None
-        whole, place, value, right = (np.empty(len(node), kind) for kind in (_WHOLE_NODE, "intp", "f4", bool))
-        at = whole.view(_NODE)
+        whole, value, right = (np.empty(len(node), kind) for kind in (_WHOLE_NODE, "f4", bool))
+        threshold, feature, left = _parts(whole)
+        place = np.empty_like(node)
         for step in range(self.depth):
             self.nodes.take(node, out=whole, mode="clip")  # any other mode has `out` copied
             if step and step % _STEPS_BETWEEN == 0:
-                moves = np.flatnonzero(at["left"] != node)
-                if not len(moves):
+                moving = left != node
+                count = np.count_nonzero(moving)
+                if not count:
                     break
-                if 4 * len(moves) < 3 * len(node):
+                if len(node) >= _FEWEST_ASIDE and 4 * count < 3 * len(node):
+                    moves = np.flatnonzero(moving)
                     if lane is None:
                         leaves, lane = node, moves
                     else:
                         leaves[lane] = node
                         lane = lane[moves]
                     node, start, whole = node[moves], start[moves], whole[moves]
-                    place, value, right = (each[: len(moves)] for each in (place, value, right))
-                    at = whole.view(_NODE)
-            np.add(start, at["feature"], out=place)
+                    place, value, right = (each[:count] for each in (place, value, right))
+                    threshold, feature, left = _parts(whole)
+            np.add(start, feature, out=place)
             flat.take(place, out=value, mode="clip")
-            np.greater(value, at["threshold"], out=right)
-            np.add(at["left"], right, out=node)
+            np.greater(value, threshold, out=right)
+            np.add(left, right, out=node)
         if lane is None:
             return node.reshape(len(self.roots), rows)
         leaves[lane] = node
         return leaves.reshape(len(self.roots), rows)
+
+
+def _parts(whole: _Array) -> tuple[_Array, _Array, _Array]:
+    """Thresholds, features and left children of nodes, as views of them."""
+    nodes = whole.view(_NODE)
+    return nodes["threshold"], nodes["feature"], nodes["left"]
