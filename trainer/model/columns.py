@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -76,9 +76,12 @@ class Text:
         return cls(codes, tuple(":".join(each) for each in zip(*parts, strict=True)))
 
 
+_FIRST: Array = np.zeros(1, "intp")
+
+
 def _single(value: str) -> Text:
     """A column of one row."""
-    return Text(np.zeros(1, "intp"), (value,))
+    return Text(_FIRST, (value,))
 
 
 def is_table(frame: Mapping[str, Any] | pd.DataFrame) -> TypeGuard[pd.DataFrame]:
@@ -101,6 +104,9 @@ class Configurations:
     texts: Mapping[str, Text]
     # Family, types and layout of each row, as "family:ab:cd:acc:layout".
     kinds: Text
+    # Positions of the family and of the type of A and B among those of the vocabulary.
+    families: Array
+    types: Array
     # [parameters, rows]: those of the families that were trained, in the order of `Vocabulary.trained`.
     parameters: Floats
 
@@ -143,6 +149,8 @@ class Configurations:
                 {name: values[some] for name, values in self.numbers.items()},
                 {name: text.part(some) for name, text in self.texts.items()},
                 self.kinds.part(some),
+                self.families[some],
+                self.types[some],
                 self.parameters[:, some],
             )
 
@@ -218,7 +226,7 @@ class Vocabulary:
 
     def kernels(self, rows: Configurations) -> Array:
         """A number for the kernel of each row, uint64: its family and all its parameters."""
-        found: Array = rows.texts["family"].position(self.names).astype("uint64") + rows.kernels
+        found: Array = rows.families.astype("uint64") + rows.kernels
         return found
 
     @cached_property
@@ -288,31 +296,36 @@ class Vocabulary:
         if is_table(frame) and len(frame) == 1:
             # A single value of a table takes as long to get as a column of it; the whole row takes a fifth of all of them.
             frame = {str(name): [value] for name, value in zip(frame, frame.to_numpy(object)[0], strict=True)}
-        texts = {name: _text(frame, name, labels, None) for name in ("ab", "family")}
+        texts = {name: _text(frame, name, labels) for name in ("ab", "family")}
         _check_one_of(texts["family"], self.families, "family", labels)
         _check_one_of(texts["ab"], self.usual_output, "ab", labels)
         for position, name in enumerate(("cd", "acc")):
-            usual = Text(texts["ab"].codes, tuple(self.usual_output[ab][position] for ab in texts["ab"].values))
+            usual = partial(self._usual, texts["ab"], position)
             texts[name] = _text(frame, name, labels, usual)
-        texts["layout"] = _text(frame, "layout", labels, Text(np.zeros(len(labels), "intp"), ("nn",)))
+        texts["layout"] = _text(frame, "layout", labels, lambda: Text(np.zeros(len(labels), "intp"), ("nn",)))
         kinds = Text.joined([texts[name] for name in _KIND])
-        numbers = self._completed(frame, texts["family"], labels)
+        families, types = texts["family"].position(self.names), texts["ab"].position(self.types)
+        numbers = self._completed(frame, families, labels)
         of_kind = np.array([self._of_kind(kind) for kind in kinds.values], "float64").reshape(-1, len(_OF_KIND))
         columns = dict(zip((*self._numbers, *_OF_KIND), (*numbers, *of_kind.take(kinds.codes, axis=0).T), strict=True))
         first = len(EXTENTS) + len(_FIXED)
-        return Configurations(columns, texts, kinds, numbers[first : first + len(self.trained)])
+        return Configurations(columns, texts, kinds, families, types, numbers[first : first + len(self.trained)])
+
+    def _usual(self, ab: Text, position: int) -> Text:
+        """The output type or the accumulator that usually goes with each row's type, by its position in `usual_output`."""
+        return Text(ab.codes, tuple(self.usual_output[each][position] for each in ab.values))
 
     def _of_kind(self, kind: str) -> tuple[float, ...]:
         """`_OF_KIND` of a kind as in `Configurations`."""
         _, *types, layout = kind.split(":", len(_KIND) - 1)
         return (*(self.element_bytes.get(each, np.nan) for each in types), layout[:1] == "t", layout[1:2] == "t")
 
-    def _completed(self, frame: Mapping[str, Any] | pd.DataFrame, family: Text, labels: Any) -> Floats:
+    def _completed(self, frame: Mapping[str, Any] | pd.DataFrame, families: Array, labels: Any) -> Floats:
         """The numbers of each row, checked, with gaps filled: [`_numbers`, rows]."""
-        numbers = self._defaults.take(family.position(self.names), axis=1)
+        numbers = self._defaults.take(families, axis=1)
         places = [place for place, name in enumerate(self._numbers) if name in frame]
         names = [self._numbers[place] for place in places]
-        given = stacked([_number(frame, name, labels) for name in names], len(labels))
+        given = _numbers(frame, names, labels)
         _refuse(np.isinf(given), frame, names, labels, "a finite number")
         extents = given[: len(EXTENTS)]
         whole = (extents >= 1) & (extents <= _LARGEST_EXTENT) & (extents == np.floor(extents))
@@ -321,7 +334,7 @@ class Vocabulary:
         idle = (np.isnan(default) & ~gaps)[len(EXTENTS) :]
         if idle.any():
             column, row = (np.argwhere(idle)[0] + (len(EXTENTS), 0)).tolist()
-            which = family.values[family.codes[row]]
+            which = self.names[families[row]]
             has = ", ".join(self.families[which].parameters) or "none"
             raise ValueError(
                 f"row {labels[row]}: {which} has no parameter {names[column]}, yet the row says {given[column, row]:g}; "
@@ -374,6 +387,16 @@ def _given(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any) -> A
     return column
 
 
+def _numbers(frame: Mapping[str, Any] | pd.DataFrame, names: Sequence[str], labels: Any) -> Floats:
+    """The columns as numbers, [columns, rows]. Raises ValueError where a value is none."""
+    if len(labels) == 1:
+        # Usually all are numbers, which are found out to be so at once.
+        given = np.array([_given(frame, name, labels) for name in names])
+        if given.dtype.kind in "iuf":
+            return given.astype("float64", copy=False)
+    return stacked([_number(frame, name, labels) for name in names], len(labels))
+
+
 def _number(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any) -> Array:
     """The column as numbers. Raises ValueError where a value is none."""
     given = np.asarray(_given(frame, name, labels))
@@ -396,25 +419,30 @@ def _refuse(bad: Bools, frame: Mapping[str, Any] | pd.DataFrame, names: Sequence
         raise ValueError(f"row {labels[row]}: {names[column]} is {shown}; it must be {must}")
 
 
-def _text(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any, default: Text | None) -> Text:
+def _text(
+    frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any, usual: Callable[[], Text] | None = None
+) -> Text:
+    """The column with gaps filled by what is usual."""
     if name not in frame:
-        if default is None:
+        if usual is None:
             raise ValueError(f"row {labels[0]}: {name} is missing")
-        return default
+        return usual()
     given = _given(frame, name, labels)
     if not is_table(frame):
-        given = np.asarray(given, dtype=object)
+        if not isinstance(given, list):
+            given = np.asarray(given, dtype=object)
         if len(given) == 1 and isinstance(given[0], str):
             return _single(str(given[0]))  # a tenth of the time that the general way takes
     import pandas as pd
 
-    codes, found = pd.factorize(given)
+    codes, found = pd.factorize(np.asarray(given, dtype=object) if isinstance(given, list) else given)
     values = tuple(str(value) for value in found)
     gaps = codes < 0
     if not gaps.any():
         return Text(codes, values)
-    if default is None:
+    if usual is None:
         raise ValueError(f"row {labels[int(np.argmax(gaps))]}: {name} is missing")
+    default = usual()
     return Text(np.where(gaps, default.codes + len(values), codes), (*values, *default.values))
 
 

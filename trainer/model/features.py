@@ -14,7 +14,7 @@ import numpy as np
 
 from .card import Card
 from .choice import Choices, Foretold
-from .columns import EXTENTS, Array, Configurations, Floats, Text, Vocabulary, stacked
+from .columns import EXTENTS, Array, Configurations, Floats, Vocabulary, stacked
 from .energy import Efforts
 from .physics import LIBRARY_TILES, Library, Tiling, Work, load_bytes, reference_ms
 from .timing import Loops, Timing, time_ms
@@ -88,7 +88,7 @@ def see(
             **_timing(timed, known, work, loops),
             **_choice(foretold, work),
             **_kinds(rows, vocabulary),
-            **{name: rows[name] for name in vocabulary.trained},
+            **dict(zip(vocabulary.trained, rows.parameters, strict=True)),
             "log2_flops_per_thread": work.flops / rows.parameter("threads"),
         }
         roofline = reference_ms(work, library, tiling, card)
@@ -235,17 +235,17 @@ def _tiling(rows: Configurations, work: Work, tiling: Tiling, card: Card) -> dic
 
 def _kinds(rows: Configurations, vocabulary: Vocabulary) -> dict[str, Floats]:
     return {
-        **_one_hot("is_", rows.texts["family"], vocabulary.names),
-        **_one_hot("ab_is_", rows.texts["ab"], vocabulary.types),
+        **_one_hot("is_", rows.families, vocabulary.names),
+        **_one_hot("ab_is_", rows.types, vocabulary.types),
         **{name: rows[name] for name in ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")},
         "reads_c": (rows["beta"] != 0).astype("float64"),
     }
 
 
-def _one_hot(prefix: str, text: Text, values: tuple[str, ...]) -> dict[str, Floats]:
-    """For each value, in which rows it stands."""
+def _one_hot(prefix: str, positions: Array, values: tuple[str, ...]) -> dict[str, Floats]:
+    """For each value, in which rows it stands, by the positions of the rows' values."""
     names, unit = _units(prefix, values)
-    return dict(zip(names, unit.take(text.position(values), axis=1), strict=True))
+    return dict(zip(names, unit.take(positions, axis=1), strict=True))
 
 
 @cache

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from .card import Card
-from .columns import Array, Configurations, Floats, Vocabulary, stacked
+from .columns import Array, Configurations, Floats, Vocabulary
 from .physics import LOAD_BYTES, Tiling, Work
 
 CONSTANTS: Mapping[str, float] = {
@@ -50,6 +50,9 @@ LEVELS = ("base", "kernel", "layout", "types", "kernel in layout", "a", "b", "c"
 
 _WHICH = np.arange(len(LEVELS), dtype="uint64")[:, None]
 
+_MIXERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93))
+_HIGHEST_BYTE, _HALF, _SIXTEEN = np.uint64(56), np.uint64(32), np.uint64(16)
+
 _L2_OVER_MEMORY = 2.0
 _SHARPNESS = 4
 
@@ -82,20 +85,19 @@ class Loops:
         m, n, k, ab = (rows[name] for name in ("m", "n", "k", "ab_bytes"))
         tile_m, tile_n, depth, slices = tiling.rows, tiling.columns, tiling.depth, tiling.slices
         # A family without clusters has blocks by themselves; one without stream-k shares no tiles.
-        cluster_m, cluster_n, stream = np.fmax(
-            stacked([rows.parameter(name) for name in ("cluster_m", "cluster_n", "stream_k")], len(rows)), _ALONE
-        )
+        alone = np.fmax(np.array([rows.parameter(name) for name in ("cluster_m", "cluster_n", "stream_k")]), _ALONE)
+        clusters, stream = alone[:2], alone[2]
         # Clusters are launched whole.
-        grid_m = np.ceil(np.ceil(m / tile_m) / cluster_m) * cluster_m
-        grid_n = np.ceil(np.ceil(n / tile_n) / cluster_n) * cluster_n
+        launched = np.ceil(np.array([tiling.grid_rows, tiling.grid_columns]) / clusters)
+        (grid_m, grid_n), (clusters_m, clusters_n) = launched * clusters, launched
         loads = np.minimum(rows.alignments[:2], LOAD_BYTES / ab)
         columns = {
             "blocks": grid_m * grid_n * slices,
-            "steps": np.ceil(k / slices / depth),
+            "steps": tiling.steps,
             "resident": tiling.resident,
             "bytes": work.bytes,
             # What tiles read of the L2: A once for each column of tiles, and B for each row of them.
-            "strips": np.maximum((grid_n / cluster_n * m + grid_m / cluster_m * n) * k * ab, 1.0),
+            "strips": np.maximum((clusters_n * m + clusters_m * n) * k * ab, 1.0),
             "step_ms": 2.0 * tile_m * tile_n * depth * card.multiprocessors / work.peak,
             **{name: tile * depth / at_once for name, tile, at_once in zip("ab", (tile_m, tile_n), loads, strict=True)},
             "sliced": (slices > 1) * (_ADDING_MS + m * n * 4.0 * slices / card.bytes_per_ms),
@@ -108,16 +110,21 @@ class Loops:
 
 def _keys(rows: Configurations, vocabulary: Vocabulary) -> Array:
     """The levels of each row as numbers, [levels, rows]; different levels have different ones, for all that matters."""
-    family, types = rows.texts["family"].position(vocabulary.names), rows.texts["ab"].position(vocabulary.types)
+    values = np.zeros((len(LEVELS), len(rows)), "uint64")
+    layouts = values[2]
+    layouts[:] = 1 + rows["a_transposed"] + 2 * rows["b_transposed"]
+    values[1] = vocabulary.kernels(rows)
+    values[3] = rows.types
+    values[4] = values[1] + (layouts << _HIGHEST_BYTE)
+    values[5:] = np.minimum(rows.alignments, LOAD_BYTES)
     # A base for each family and width of elements: SIMT and tensor cores have little in common.
-    layouts = 1.0 + rows["a_transposed"] + 2 * rows["b_transposed"]
-    small = np.array([family * 64 + rows["ab_bytes"], layouts, types, *np.minimum(rows.alignments, LOAD_BYTES)])
-    base, layout, ab, *wide = small.astype("uint64")
-    kernels = vocabulary.kernels(rows)
-    values = np.array([np.zeros_like(base), kernels, layout, ab, kernels + (layout << np.uint64(56)), *wide])
-    mixed: Array = (values * np.uint64(0x9E3779B97F4A7C15) + base) * np.uint64(0xD6E8FEB86659FD93)
-    found: Array = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(16) + _WHICH
-    return found
+    values *= _MIXERS[0]
+    values += (64 * rows.families + rows["ab_bytes"]).astype("uint64")
+    values *= _MIXERS[1]
+    values ^= values >> _HALF
+    values *= _SIXTEEN
+    values += _WHICH
+    return values
 
 
 def time_ms(logs: Floats, loops: Loops, card: Card) -> dict[str, Floats]:
@@ -131,16 +138,13 @@ def time_ms(logs: Floats, loops: Loops, card: Card) -> dict[str, Floats]:
     issue = loops["step_ms"] * of["issue"] + 1e-6 * (loops["a"] * of["load_a"] + loops["b"] * of["load_b"])
     latency = of["step_ms"] + of["miss_ms"] * np.minimum(1.0, loops["bytes"] / loops["strips"])
 
-    def round_ms(held: Floats) -> Floats:
-        """Of so many blocks on each multiprocessor at a time."""
-        both = (latency**_SHARPNESS + (held * issue) ** _SHARPNESS) ** (1 / _SHARPNESS)
-        found: Floats = of["block_ms"] + steps * both
-        return found
-
-    rounds, full = blocks / (count * resident), round_ms(resident)
+    rounds = blocks / (count * resident)
     whole = np.floor(rounds)
     last = np.ceil((blocks - whole * count * resident) / count)
-    even = whole * full + np.where(last > 0, round_ms(np.maximum(last, 1.0)), 0.0)
+    # Of a round with as many blocks on each multiprocessor as it holds, and of one with those that are left.
+    held = np.array([resident, np.maximum(last, 1.0)])
+    full, rest = of["block_ms"] + steps * (latency**_SHARPNESS + (held * issue) ** _SHARPNESS) ** (1 / _SHARPNESS)
+    even = whole * full + np.where(last > 0, rest, 0.0)
     computing = np.where(whole > 0, (even + of["drift"] * rounds * full) / (1 + of["drift"]), even)
     added = of["adding"] * loops["sliced"]
     if loops["stream"].any():
@@ -159,11 +163,9 @@ def time_ms(logs: Floats, loops: Loops, card: Card) -> dict[str, Floats]:
         added = added + np.where(streams, of["adding"] * loops["summed"], 0.0)
     memory = loops["bytes"] * of["memory"] / card.bytes_per_ms
     l2 = loops["strips"] * of["l2"] / (_L2_OVER_MEMORY * card.bytes_per_ms)
-    norm = of["overlap"]
-    longest = np.maximum(np.maximum(computing, memory), l2)
-    joined = longest * ((computing / longest) ** norm + (memory / longest) ** norm + (l2 / longest) ** norm) ** (
-        1 / norm
-    )
+    norm, parts = of["overlap"], np.array([computing, memory, l2])
+    longest = np.maximum.reduce(parts, axis=0)
+    joined = longest * np.add.reduce((parts / longest) ** norm, axis=0) ** (1 / norm)
     return {
         "time": joined + of["launch_ms"] + added,
         "computing": computing,
