@@ -89,9 +89,10 @@ def bounds(
         codes, names = pd.factorize(where["kind"])
         kinds = Text(codes, tuple(str(name) for name in names))
         groups, wider = groups_of(kinds, where["unmeasured"].to_numpy(bool)), widening(where["distance"].to_numpy())
-    for output in OUTPUTS:
-        if any(name.split(" ", 1)[0] == output for name in intervals):
-            half = half_widths(intervals, output, groups, spreads[output].to_numpy(), wider, claim)
+    calibrated = [output for output in OUTPUTS if any(name.split(" ", 1)[0] == output for name in intervals)]
+    if calibrated:
+        halves = half_widths(intervals, calibrated, groups, spreads[calibrated].to_numpy().T, wider, claim)
+        for output, half in zip(calibrated, halves, strict=True):
             columns[f"{output}_low"] = predicted[output] * np.exp(-half)
             columns[f"{output}_high"] = predicted[output] * np.exp(half)
     return pd.DataFrame(columns, index=predicted.index)

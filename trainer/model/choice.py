@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -82,12 +83,15 @@ def sizes_of(rows: Configurations, work: Work) -> Floats:
 class Foretold:
     """What the kernels of each row would take; NaN where none is known."""
 
-    time_ms: Floats
-    tile_rows: Floats
-    tile_columns: Floats
-    slices: Floats
+    # [4, rows]: the least time in ms, rows and columns of the tile of the kernel that has it, and its slices of k.
+    kernel: Floats
     # [kernels, rows]: the time of each over the least.
     over: Floats
+
+    @property
+    def time_ms(self) -> Floats:
+        found: Floats = self.kernel[0]
+        return found
 
 
 @dataclass(frozen=True)
@@ -108,32 +112,41 @@ class Choices:
 
     def foretell(self, rows: Configurations, work: Work, card: Card) -> Foretold:
         """Of the rows of the family of which a kind is known; NaN for others."""
-        count = len(rows)
-        found = np.full((4 + KERNELS, count), np.nan)
-        known = np.flatnonzero(rows.texts["family"].is_in((self.family,))) if self else np.zeros(0, "intp")
-        if len(known):
-            kind = kinds(rows)[known]
+        found = np.full((4 + KERNELS, len(rows)), np.nan)
+        if self and self.family in rows.texts["family"].values:
+            own = np.flatnonzero(rows.texts["family"].is_in((self.family,)))
+            kind = kinds(rows).take(own)
             place = self.kinds.searchsorted(kind)
-            told = self.kinds.take(place, mode="clip") == kind
-            known, place = known[told], place[told]
-        if len(known):
-            # [tiles and constants, rows, kernels]
-            of = self.kernels[place].swapaxes(0, 1)
-            sizes = sizes_of(rows, work)[:, known, None]
-            blocks = np.ceil(sizes[0] / of[0]) * np.ceil(sizes[1] / of[1])
-            filling = np.floor(card.multiprocessors * of[2] / blocks)
-            filling = np.maximum(1.0, np.minimum(filling, np.floor(sizes[2] / _SHORTEST_SLICE)))
-            slices = np.array([np.ones_like(filling), filling])
-            times = time_ms(of, sizes, slices, card)
-            cut = times[1] < times[0]
-            times, slices = np.where(cut, times[1], times[0]), np.where(cut, slices[1], 1.0)
-            best, every = np.nanargmin(times, axis=1), np.arange(len(known))
-            least = times[every, best]
-            found[:, known] = np.concatenate(
-                [[least, of[0, every, best], of[1, every, best], slices[every, best]], (times / least[:, None]).T]
-            )
-        least, tile_rows, tile_columns, pieces = found[:4]
-        return Foretold(least, tile_rows, tile_columns, pieces, found[4:])
+            known = self.kinds.take(place, mode="clip") == kind
+            if known.any():
+                own, place = own[known], place[known]
+                found[:, own] = self._of_known(place, sizes_of(rows, work).take(own, axis=1), card)
+        return Foretold(found[:4], found[4:])
+
+    def _of_known(self, place: Array, sizes: Floats, card: Card) -> Floats:
+        """`Foretold` in one, [4 + kernels, rows], of rows by the places of their kinds."""
+        # [tiles and constants, rows, kernels]
+        of = self._ordered.take(place, axis=1)
+        sizes = sizes[..., None]
+        edges = np.ceil(sizes[:2] / of[:2])
+        filling = np.floor(card.multiprocessors * of[2] / (edges[0] * edges[1]))
+        filling = np.maximum(1.0, np.minimum(filling, np.floor(sizes[2] / _SHORTEST_SLICE)))
+        slices = np.array([np.ones_like(filling), filling])
+        times = time_ms(of, sizes, slices, card)
+        cut = times[1] < times[0]
+        times, slices = np.where(cut, times[1], times[0]), np.where(cut, filling, 1.0)
+        every = np.arange(len(place))
+        best = np.where(np.isnan(times), np.inf, times).argmin(axis=1)
+        least = times[every, best]
+        found = np.empty((4 + KERNELS, len(place)))
+        found[0], found[1:3], found[3] = least, of[:2, every, best], slices[every, best]
+        np.divide(times.T, least, out=found[4:])
+        return found
+
+    @cached_property
+    def _ordered(self) -> Floats:
+        """`kernels` as [tiles and constants, kinds, kernels]."""
+        return np.ascontiguousarray(self.kernels.swapaxes(0, 1))
 
     def save(self, path: Path) -> None:
         np.savez_compressed(path, family=self.family, kinds=self.kinds, kernels=self.kernels)

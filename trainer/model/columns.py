@@ -26,7 +26,7 @@ _KIND = ("family", "ab", "cd", "acc", "layout")
 _FIXED = {"alpha": 1.0, "beta": 0.0}
 """What stands for a gap of these, whatever the family."""
 
-_OF_KIND = ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")
+OF_KIND = ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")
 """Numbers that follow from the texts of a row: bytes of an element, and whether an operand is transposed, as 0 and 1."""
 
 _MAX_ALIGNMENT = 256
@@ -99,7 +99,7 @@ def stacked(columns: Sequence[Any], rows: int) -> Floats:
 class Configurations:
     """Completed rows: numbers as float64 [rows], NaN where a family has no such parameter; texts without gaps."""
 
-    # By column, and those of `_OF_KIND`.
+    # By column, and those of `OF_KIND`.
     numbers: Mapping[str, Floats]
     texts: Mapping[str, Text]
     # Family, types and layout of each row, as "family:ab:cd:acc:layout".
@@ -109,6 +109,8 @@ class Configurations:
     types: Array
     # [parameters, rows]: those of the families that were trained, in the order of `Vocabulary.trained`.
     parameters: Floats
+    # [`OF_KIND`, rows].
+    of_kind: Floats
 
     def __len__(self) -> int:
         return len(self.numbers["m"])
@@ -152,6 +154,7 @@ class Configurations:
                 self.families[some],
                 self.types[some],
                 self.parameters[:, some],
+                self.of_kind[:, some],
             )
 
 
@@ -306,17 +309,19 @@ class Vocabulary:
         kinds = Text.joined([texts[name] for name in _KIND])
         families, types = texts["family"].position(self.names), texts["ab"].position(self.types)
         numbers = self._completed(frame, families, labels)
-        of_kind = np.array([self._of_kind(kind) for kind in kinds.values], "float64").reshape(-1, len(_OF_KIND))
-        columns = dict(zip((*self._numbers, *_OF_KIND), (*numbers, *of_kind.take(kinds.codes, axis=0).T), strict=True))
+        each = np.array([self._of_kind(kind) for kind in kinds.values], "float64").reshape(-1, len(OF_KIND))
+        of_kind = each.T.take(kinds.codes, axis=1)
+        columns = dict(zip((*self._numbers, *OF_KIND), (*numbers, *of_kind), strict=True))
         first = len(EXTENTS) + len(_FIXED)
-        return Configurations(columns, texts, kinds, families, types, numbers[first : first + len(self.trained)])
+        parameters = numbers[first : first + len(self.trained)]
+        return Configurations(columns, texts, kinds, families, types, parameters, of_kind)
 
     def _usual(self, ab: Text, position: int) -> Text:
         """The output type or the accumulator that usually goes with each row's type, by its position in `usual_output`."""
         return Text(ab.codes, tuple(self.usual_output[each][position] for each in ab.values))
 
     def _of_kind(self, kind: str) -> tuple[float, ...]:
-        """`_OF_KIND` of a kind as in `Configurations`."""
+        """`OF_KIND` of a kind as in `Configurations`."""
         _, *types, layout = kind.split(":", len(_KIND) - 1)
         return (*(self.element_bytes.get(each, np.nan) for each in types), layout[:1] == "t", layout[1:2] == "t")
 

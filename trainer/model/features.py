@@ -6,41 +6,53 @@ feature that a family does not have is 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import chain
 
 import numpy as np
 
 from .card import Card
-from .choice import Choices, Foretold
-from .columns import EXTENTS, Array, Configurations, Floats, Vocabulary, stacked
+from .choice import KERNELS, Choices, Foretold
+from .columns import EXTENTS, OF_KIND, Array, Configurations, Floats, Vocabulary
 from .energy import Efforts
 from .physics import LIBRARY_TILES, Library, Tiling, Work, load_bytes, reference_ms
 from .timing import Loops, Timing, time_ms
 
 _MANY_WAVES = 64.0
 
-_EFFICIENCIES = tuple(f"efficiency_{rows}x{columns}" for rows, columns in LIBRARY_TILES)
+Block = tuple[tuple[str, ...], Floats]
+"""Names of features, and what each is or is the logarithm of, [features, rows]; NaN where a family has none."""
 
 
 @dataclass(frozen=True)
 class Seen:
     """What a model knows of rows before it is asked: their features, and the time that physics gives them."""
 
-    # By feature, what it is or is the logarithm of; NaN where a family has none.
-    plain: Mapping[str, Floats]
+    blocks: Sequence[Block]
     reference_ms: Floats
     # By the roofline alone.
     roofline_ms: Floats
     flops: Floats
     efforts: Efforts
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of all features."""
+        return tuple(chain.from_iterable(names for names, _ in self.blocks))
+
+    @property
+    def plain(self) -> Mapping[str, Floats]:
+        """By feature, what it is or is the logarithm of; NaN where a family has none."""
+        return dict(zip(self.names, chain.from_iterable(values for _, values in self.blocks), strict=True))
+
     def features(self, names: Sequence[str]) -> Floats:
         """[features, rows], NaN where a family has none."""
-        found = stacked([self.plain[name] for name in names], len(self.flops))
+        places, logarithms = _places(self.names, tuple(names))
+        found = np.concatenate([values for _, values in self.blocks]).take(places, axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            np.log2(found, out=found, where=_logarithms(tuple(names)))
+            np.log2(found, out=found, where=logarithms)
         return found
 
     def matrix(self, names: Sequence[str]) -> Array:
@@ -51,15 +63,15 @@ class Seen:
 
     def varying(self) -> list[str]:
         """The features that are not the same in all rows."""
-        every = list(self.plain)
-        x = self.matrix(every)
-        return [name for index, name in enumerate(every) if len(x) and np.any(x[:, index] != x[0, index])]
+        x = self.matrix(self.names)
+        return [name for index, name in enumerate(self.names) if len(x) and np.any(x[:, index] != x[0, index])]
 
 
 @cache
-def _logarithms(names: tuple[str, ...]) -> Array:
-    """Which features are logarithms, [features, 1]."""
-    return np.array([[name.startswith("log2_")] for name in names])
+def _places(among: tuple[str, ...], names: tuple[str, ...]) -> tuple[Array, Array]:
+    """Where these features stand among all, and which are logarithms, [features, 1]."""
+    of = {name: place for place, name in enumerate(among)}
+    return np.array([of[name] for name in names], "intp"), np.array([[name.startswith("log2_")] for name in names])
 
 
 def see(
@@ -80,21 +92,21 @@ def see(
         timed = time_ms(logs, loops, card)
         chosen = choices or Choices.none()
         foretold = chosen.foretell(rows, work, card)
-        plain = {
-            **_sizes(rows, work, card),
-            **_alignments(rows),
-            **_library(rows, work, library, card),
-            **_tiling(rows, work, tiling, card),
-            **_timing(timed, known, work, loops),
-            **_choice(foretold, work),
-            **_kinds(rows, vocabulary),
-            **dict(zip(vocabulary.trained, rows.parameters, strict=True)),
-            "log2_flops_per_thread": work.flops / rows.parameter("threads"),
-        }
+        blocks = (
+            *_sizes(rows, work, card),
+            *_alignments(rows),
+            *_library(rows, work, library, card),
+            *_tiling(rows, work, tiling, card),
+            *_timing(timed, known, work, loops),
+            *_choice(foretold, work),
+            *_kinds(rows, vocabulary),
+            (vocabulary.trained, rows.parameters),
+            (("log2_flops_per_thread",), (work.flops / rows.parameter("threads"))[None]),
+        )
         roofline = reference_ms(work, library, tiling, card)
         supposed = np.where(np.isnan(foretold.time_ms), roofline, foretold.time_ms)
         efforts = Efforts.of(rows, vocabulary, work, tiling, loops["strips"], card)
-        return Seen(plain, np.where(known, timed["time"], supposed), roofline, work.flops, efforts)
+        return Seen(blocks, np.where(known, timed["time"], supposed), roofline, work.flops, efforts)
 
 
 def efforts_of(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Efforts:
@@ -113,142 +125,159 @@ def loops_of(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Loops:
         return Loops.of(rows, vocabulary, work, Tiling.of(rows, work, card), card)
 
 
-def _sizes(rows: Configurations, work: Work, card: Card) -> dict[str, Floats]:
+def _block(features: Mapping[str, Floats]) -> Block:
+    return tuple(features), np.array(list(features.values()))
+
+
+def _sizes(rows: Configurations, work: Work, card: Card) -> Iterator[Block]:
     m, n, k, ab, cd = (rows[name] for name in (*EXTENTS, "ab_bytes", "cd_bytes"))
+    mn, mk, nk = m * n, m * k, n * k
     roof = np.maximum(work.compute_ms, work.memory_ms)
-    return {
-        **{"log2_m": m, "log2_n": n, "log2_k": k, "log2_mn": m * n, "log2_mk": m * k, "log2_nk": n * k},
-        **{"log2_aspect": m / n, "log2_depth": k / np.sqrt(m * n)},
-        "log2_flops": work.flops,
-        "log2_bytes": work.bytes,
-        "log2_intensity": work.flops / work.bytes,
-        # How the card's two limits compare, and how both do with the floor of a launch.
-        "log2_roofline": roof,
-        "log2_balance": work.compute_ms / work.memory_ms,
-        "log2_floored": roof + card.floor_ms,
-        # Shares of the L2 that the problem and its operands take.
-        "log2_l2": work.bytes / card.l2_bytes,
-        "log2_l2_a": m * k * ab / card.l2_bytes,
-        "log2_l2_b": k * n * ab / card.l2_bytes,
-        "log2_l2_d": m * n * cd / card.l2_bytes,
-    }
+    yield _block(
+        {
+            **{"log2_m": m, "log2_n": n, "log2_k": k, "log2_mn": mn, "log2_mk": mk, "log2_nk": nk},
+            **{"log2_aspect": m / n, "log2_depth": k / np.sqrt(mn)},
+            "log2_flops": work.flops,
+            "log2_bytes": work.bytes,
+            "log2_intensity": work.flops / work.bytes,
+            # How the card's two limits compare, and how both do with the floor of a launch.
+            "log2_roofline": roof,
+            "log2_balance": work.compute_ms / work.memory_ms,
+            "log2_floored": roof + card.floor_ms,
+        }
+    )
+    # Shares of the L2 that the problem and its operands take.
+    yield _OPERANDS, np.array([work.bytes, mk * ab, nk * ab, mn * cd]) / card.l2_bytes
 
 
-def _alignments(rows: Configurations) -> dict[str, Floats]:
+_OPERANDS = ("log2_l2", "log2_l2_a", "log2_l2_b", "log2_l2_d")
+
+
+def _alignments(rows: Configurations) -> Iterator[Block]:
+    yield _ALIGNMENTS, np.log2(rows.alignments)
+    # What kernels a library has for a row depends on the operand that is aligned worst.
     loads = load_bytes(rows)
-    return {
-        **dict(zip(("align_a", "align_b", "align_c"), np.log2(rows.alignments), strict=True)),
-        # What kernels a library has for a row depends on the operand that is aligned worst.
-        **dict(zip(("log2_load_a", "log2_load_b", "log2_store_c"), loads, strict=True)),
-        "log2_least_load": np.minimum(loads[0], loads[1]),
-        "log2_least_access": loads.min(axis=0),
-    }
+    yield _LOADS, loads
+    yield _LEAST_LOADS, np.minimum.accumulate(loads)[1:]
 
 
-def _timing(timed: Mapping[str, Floats], known: Array, work: Work, loops: Loops) -> dict[str, Floats]:
+_ALIGNMENTS = ("align_a", "align_b", "align_c")
+_LOADS = ("log2_load_a", "log2_load_b", "log2_store_c")
+_LEAST_LOADS = ("log2_least_load", "log2_least_access")
+
+
+def _timing(timed: Mapping[str, Floats], known: Array, work: Work, loops: Loops) -> Iterator[Block]:
     """The fitted formula's time, what share of it each part has, and how they compare; NaN where it knows nothing."""
     time = np.where(known, timed["time"], np.nan)
-    return {
-        "log2_timed": time,
-        **{f"log2_timed_{name}": timed[name] / time for name in ("computing", "latency", "issue", "memory", "l2")},
-        "log2_timed_bound": timed["latency"] / np.where(known, timed["issue"], np.nan),
-        "log2_timed_flops": work.compute_ms / time,
-        "log2_timed_bytes": work.memory_ms / time,
-        "log2_reuse": loops["strips"] / loops["bytes"],
-    }
+    yield _SHARES, np.array([*(timed[name] for name in _PARTS), work.compute_ms, work.memory_ms]) / time
+    yield _block(
+        {
+            "log2_timed": time,
+            "log2_timed_bound": timed["latency"] / np.where(known, timed["issue"], np.nan),
+            "log2_reuse": loops["strips"] / loops["bytes"],
+        }
+    )
 
 
-def _choice(foretold: Foretold, work: Work) -> dict[str, Floats]:
+_PARTS = ("computing", "latency", "issue", "memory", "l2")
+_SHARES = (*(f"log2_timed_{name}" for name in _PARTS), "log2_timed_flops", "log2_timed_bytes")
+
+
+def _choice(foretold: Foretold, work: Work) -> Iterator[Block]:
     """The kernel that a library is supposed to choose, and how the others compare with it; NaN where none is known."""
-    return {
-        "log2_choice_time": foretold.time_ms,
-        "log2_choice_flops": work.compute_ms / foretold.time_ms,
-        "log2_choice_bytes": work.memory_ms / foretold.time_ms,
-        "log2_choice_rows": foretold.tile_rows,
-        "log2_choice_columns": foretold.tile_columns,
-        "log2_choice_slices": foretold.slices,
-        **{f"log2_choice_{number}": over for number, over in enumerate(foretold.over)},
-    }
+    yield _CHOSEN, foretold.kernel
+    yield _CHOICE_TIMES, np.array([work.compute_ms, work.memory_ms]) / foretold.time_ms
+    yield _OVER, foretold.over
 
 
-def _library(rows: Configurations, work: Work, library: Library, card: Card) -> dict[str, Floats]:
+_CHOSEN = ("log2_choice_time", "log2_choice_rows", "log2_choice_columns", "log2_choice_slices")
+_CHOICE_TIMES = ("log2_choice_flops", "log2_choice_bytes")
+_OVER = tuple(f"log2_choice_{number}" for number in range(KERNELS))
+
+
+def _library(rows: Configurations, work: Work, library: Library, card: Card) -> Iterator[Block]:
     """What a library that may choose its tiles would face."""
-    squares = np.ceil(rows["m"] / 128) * np.ceil(rows["n"] / 128)
-    return {
-        **dict(zip(_EFFICIENCIES, library.efficiency, strict=True)),
-        "log2_library_time": library.compute_ms,
-        "log2_library_loss": library.compute_ms / work.compute_ms,
-        "library_tile": library.tile,
-        "log2_library_slices": library.slices,
-        "log2_waves_128": squares / card.multiprocessors,
-        **{f"padding_{axis}_64": np.ceil(rows[axis] / 64) * 64 / rows[axis] for axis in "mn"},
-    }
+    extents = np.array([rows["m"], rows["n"]])
+    squares = np.multiply.reduce(np.ceil(extents / 128))
+    yield _EFFICIENCIES, library.efficiency
+    yield _block(
+        {
+            "log2_library_time": library.compute_ms,
+            "log2_library_loss": library.compute_ms / work.compute_ms,
+            "library_tile": library.tile,
+            "log2_library_slices": library.slices,
+            "log2_waves_128": squares / card.multiprocessors,
+        }
+    )
+    yield _PADDINGS, np.ceil(extents / 64) * 64 / extents
 
 
-def _tiling(rows: Configurations, work: Work, tiling: Tiling, card: Card) -> dict[str, Floats]:
+_EFFICIENCIES = tuple(f"efficiency_{rows}x{columns}" for rows, columns in LIBRARY_TILES)
+_PADDINGS = ("padding_m_64", "padding_n_64")
+
+
+def _tiling(rows: Configurations, work: Work, tiling: Tiling, card: Card) -> Iterator[Block]:
     """What the kernel's own blocks face; NaN where its tiles are not known."""
     waves = tiling.blocks / card.multiprocessors
     full = waves / tiling.resident
     whole, whole_full = np.ceil(waves), np.ceil(full)
-    warps = np.ceil(tiling.threads / 32)
-    area, edges = tiling.rows * tiling.columns, tiling.rows + tiling.columns
-    outputs = area / tiling.threads
+    edges = tiling.rows + tiling.columns
     warp_rows, warp_columns = rows.parameter("warp_m"), rows.parameter("warp_n")
     strips = tiling.blocks * edges * (rows["k"] / tiling.slices) * rows["ab_bytes"]
     at_once = np.sqrt(np.minimum(tiling.blocks, card.multiprocessors * tiling.resident))
-    return {
-        "log2_blocks": tiling.blocks,
-        "log2_waves": waves,
-        "log2_full_waves": full,
-        # What share of the time of whole waves there is work for all multiprocessors; with all that they hold at a time.
-        "wave_efficiency": waves / whole,
-        "full_wave_efficiency": full / whole_full,
-        "last_wave": full - np.floor(full),
-        "whole_waves": np.minimum(whole_full, _MANY_WAVES),
-        "padding_m": tiling.grid_rows * tiling.rows / rows["m"],
-        "padding_n": tiling.grid_columns * tiling.columns / rows["n"],
-        "padding_k": tiling.steps * tiling.depth * tiling.slices / rows["k"],
-        "log2_steps": tiling.steps,
-        "occupancy": tiling.resident * warps * 32 / card.threads,
-        "resident_blocks": tiling.resident,
-        "log2_busy_warps": np.minimum(tiling.resident, whole) * warps,
-        "log2_shared_bytes": tiling.shared_bytes,
-        "registers": tiling.registers,
-        "log2_block_threads": tiling.threads,
-        "log2_outputs_per_thread": outputs,
-        "lane_efficiency": tiling.threads / (warps * 32),
-        # flops per byte that a block, and a warp or a thread of it, loads: what a tile saves in traffic.
-        "log2_tile_intensity": area / edges,
-        "log2_warp_intensity": np.where(
-            np.isnan(warp_rows), np.sqrt(outputs) / 2, warp_rows * warp_columns / (warp_rows + warp_columns)
-        ),
-        **{"log2_tile_m": tiling.rows, "log2_tile_n": tiling.columns},
-        **{"log2_tile_k": tiling.depth, "log2_slices": tiling.slices},
-        # What the blocks read of the L2 over what the problem has, and the share of the L2 that those at work need for a step.
-        "log2_strips": strips / work.bytes,
-        "log2_wave_strip": at_once * edges * tiling.depth * rows["ab_bytes"] / card.l2_bytes,
-        **{"log2_grid_m": tiling.grid_rows, "log2_grid_n": tiling.grid_columns},
-        "log2_wave_time": tiling.compute_ms,
-        "log2_wave_loss": tiling.compute_ms / work.compute_ms,
-    }
+    yield _block(
+        {
+            "log2_blocks": tiling.blocks,
+            "log2_waves": waves,
+            "log2_full_waves": full,
+            # What share of the time of whole waves there is work for all multiprocessors; with all that they hold at a time.
+            "wave_efficiency": waves / whole,
+            "full_wave_efficiency": full / whole_full,
+            "last_wave": full - np.floor(full),
+            "whole_waves": np.minimum(whole_full, _MANY_WAVES),
+            "padding_m": tiling.grid_rows * tiling.rows / rows["m"],
+            "padding_n": tiling.grid_columns * tiling.columns / rows["n"],
+            "padding_k": tiling.steps * tiling.depth * tiling.slices / rows["k"],
+            "log2_steps": tiling.steps,
+            "occupancy": tiling.resident * tiling.warps * 32 / card.threads,
+            "resident_blocks": tiling.resident,
+            "log2_busy_warps": np.minimum(tiling.resident, whole) * tiling.warps,
+            "log2_shared_bytes": tiling.shared_bytes,
+            "registers": tiling.registers,
+            "log2_block_threads": tiling.threads,
+            "log2_outputs_per_thread": tiling.outputs,
+            "lane_efficiency": tiling.threads / (tiling.warps * 32),
+            # flops per byte that a block, and a warp or a thread of it, loads: what a tile saves in traffic.
+            "log2_tile_intensity": tiling.area / edges,
+            "log2_warp_intensity": np.where(
+                np.isnan(warp_rows), np.sqrt(tiling.outputs) / 2, warp_rows * warp_columns / (warp_rows + warp_columns)
+            ),
+            **{"log2_tile_m": tiling.rows, "log2_tile_n": tiling.columns},
+            **{"log2_tile_k": tiling.depth, "log2_slices": tiling.slices},
+            # What the blocks read of the L2 over what the problem has, and the share of the L2 that those at work need for a step.
+            "log2_strips": strips / work.bytes,
+            "log2_wave_strip": at_once * edges * tiling.depth * rows["ab_bytes"] / card.l2_bytes,
+            **{"log2_grid_m": tiling.grid_rows, "log2_grid_n": tiling.grid_columns},
+            "log2_wave_time": tiling.compute_ms,
+            "log2_wave_loss": tiling.compute_ms / work.compute_ms,
+        }
+    )
 
 
-def _kinds(rows: Configurations, vocabulary: Vocabulary) -> dict[str, Floats]:
-    return {
-        **_one_hot("is_", rows.families, vocabulary.names),
-        **_one_hot("ab_is_", rows.types, vocabulary.types),
-        **{name: rows[name] for name in ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")},
-        "reads_c": (rows["beta"] != 0).astype("float64"),
-    }
+def _kinds(rows: Configurations, vocabulary: Vocabulary) -> Iterator[Block]:
+    yield _one_hot("is_", rows.families, vocabulary.names)
+    yield _one_hot("ab_is_", rows.types, vocabulary.types)
+    yield OF_KIND, rows.of_kind
+    yield ("reads_c",), (rows["beta"] != 0).astype("float64")[None]
 
 
-def _one_hot(prefix: str, positions: Array, values: tuple[str, ...]) -> dict[str, Floats]:
+def _one_hot(prefix: str, positions: Array, values: tuple[str, ...]) -> Block:
     """For each value, in which rows it stands, by the positions of the rows' values."""
     names, unit = _units(prefix, values)
-    return dict(zip(names, unit.take(positions, axis=1), strict=True))
+    return names, unit.take(positions, axis=1)
 
 
 @cache
-def _units(prefix: str, values: tuple[str, ...]) -> tuple[Sequence[str], Floats]:
-    """Names of the features of `_one_hot`, and what they are for each value: [features, values]."""
-    return [prefix + value for value in values], np.eye(len(values))
+def _units(prefix: str, values: tuple[str, ...]) -> Block:
+    """The features of `_one_hot` of each value."""
+    return tuple(prefix + value for value in values), np.eye(len(values))

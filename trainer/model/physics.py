@@ -44,7 +44,7 @@ _BLOCK_BYTES = 1024
 
 _FEWEST_REGISTERS, _MOST_REGISTERS = 24, 255
 
-_SIMT_REGISTERS, _TENSOR_REGISTERS = (66.0, 1.2), (64.0, 1.3)
+_SIMT_REGISTERS, _TENSOR_REGISTERS = np.array([[66.0], [1.2]]), np.array([[64.0], [1.3]])
 """Registers of a thread of CUTLASS 2.x, beside those for each output: rough fits to what nvcc 13.0 gave 41 kernels."""
 _COPYING_REGISTERS = 40.0
 """More of them where tiles go through registers on their way to shared memory, as tensor kernels of two stages have it."""
@@ -123,8 +123,11 @@ class Tiling:
     rows: Floats
     columns: Floats
     depth: Floats
+    area: Floats
     slices: Floats
     threads: Floats  # of a block
+    warps: Floats  # of a block
+    outputs: Floats  # of a thread
     shared_bytes: Floats  # of a block
     registers: Floats  # of a thread, estimated
     grid_rows: Floats
@@ -137,30 +140,26 @@ class Tiling:
     @classmethod
     def of(cls, given: Configurations, work: Work, card: Card) -> Tiling:
         """Blocks, steps and what a multiprocessor holds: the occupancy calculation of the CUDA C++ Programming Guide."""
-        edge = given.parameter("tile")
-        tile = stacked([given.parameter(name) for name in ("tile_m", "tile_n", "tile_k")], len(given))
+        edge, split, warp_rows, warp_columns, stages, *tile = (given.parameter(name) for name in _TILING)
+        ab, square = given["ab_bytes"], ~np.isnan(edge)
         rows, columns, depth = np.where(np.isnan(tile), edge, tile)
-        split, warp_rows, warp_columns = (given.parameter(name) for name in ("split_k", "warp_m", "warp_n"))
         slices = np.where(np.isnan(split), 1.0, split)
-        threads = np.where(np.isnan(edge), 32 * (rows / warp_rows) * (columns / warp_columns), edge * edge)
+        area = rows * columns
+        threads = np.where(square, edge * edge, 32 * (rows / warp_rows) * (columns / warp_columns))
         threads = np.where(np.isnan(threads) & ~np.isnan(rows), _HOPPER_THREADS, threads)
-        stages = given.parameter("stages")
         # Stages of 0 are as many as fit.
-        shared = np.where(
-            stages == 0,
-            card.shared_bytes,
-            np.where(np.isnan(stages), 1.0, stages) * (rows + columns) * depth * given["ab_bytes"],
-        )
-        outputs = rows * columns / threads
+        staged = np.where(np.isnan(stages), 1.0, stages) * (rows + columns) * depth * ab
+        shared = np.where(stages == 0, card.shared_bytes, staged)
+        outputs = area / threads
         # Accumulators, two strips of operands, and addresses; allocated eight at a time.
         wanted = outputs + 4 * np.sqrt(outputs) + _FEWEST_REGISTERS
-        simt = given["ab_bytes"] >= 4
-        fixed, each = np.where(simt, np.array(_SIMT_REGISTERS)[:, None], np.array(_TENSOR_REGISTERS)[:, None])
+        simt = ab >= 4
+        fixed, each = np.where(simt, _SIMT_REGISTERS, _TENSOR_REGISTERS)
         copying = np.where(~simt & (stages == 2), _COPYING_REGISTERS, 0.0)
         wanted = np.where(np.isnan(warp_rows), wanted, fixed + each * outputs + copying)
-        wanted = np.ceil(wanted / 8) * 8
-        registers = np.minimum(wanted, _MOST_REGISTERS)
-        lanes = 32 * np.ceil(threads / 32)
+        registers = np.minimum(np.ceil(wanted / 8) * 8, _MOST_REGISTERS)
+        warps = np.ceil(threads / 32)
+        lanes = 32 * warps
         held = np.minimum(card.threads / lanes, card.registers / (lanes * registers))
         held = np.minimum(held, card.shared_bytes / (shared + _BLOCK_BYTES))
         resident = np.fmax(1.0, np.floor(np.minimum(held, card.blocks)))
@@ -169,9 +168,13 @@ class Tiling:
         waves = np.ceil(blocks / card.multiprocessors)
         compute_ms = waves * card.multiprocessors * 2.0 * rows * columns * steps * depth / work.peak
         return cls(
-            rows, columns, depth, slices, threads, shared, registers, grid_rows, grid_columns, blocks, steps, resident,
-            compute_ms,
+            rows, columns, depth, area, slices, threads, warps, outputs, shared, registers, grid_rows, grid_columns, blocks,
+            steps, resident, compute_ms,
         )  # fmt: skip
+
+
+_TILING = ("tile", "split_k", "warp_m", "warp_n", "stages", "tile_m", "tile_n", "tile_k")
+"""The parameters of kernels that decide their blocks."""
 
 
 def reference_ms(work: Work, library: Library, tiling: Tiling, card: Card) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 
 from .card import Card
 from .choice import Choices
-from .columns import OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table, stacked
+from .columns import OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table
 from .energy import Energies
 from .features import Seen, see
 from .reach import Measured, Reach
@@ -81,10 +81,6 @@ class Interval:
     # Claim -> quantile, at most 1 and above 0 as text: JSON has no other keys.
     quantiles: Mapping[str, float]
 
-    def half_width(self, spread: Floats, wider: Floats, claim: float) -> Floats:
-        half: Floats = np.minimum((spread + self.floor) * wider * self.quantiles[f"{claim:g}"], _WIDEST)
-        return half
-
 
 def widening(distance: Floats) -> Floats:
     """How much wider intervals are by octaves to the nearest measured problem.
@@ -122,14 +118,18 @@ def _names(kind: str, unmeasured: bool) -> Sequence[str]:
 
 
 def half_widths(
-    intervals: Mapping[str, Interval], output: str, groups: Groups, spread: Floats, wider: Floats, claim: float
+    intervals: Mapping[str, Interval], outputs: Sequence[str], groups: Groups, spreads: Floats, wider: Floats, claim: float
 ) -> Floats:
-    """Of each row by the best interval that there is, `<output><name>`; NaN where there is none."""
-    found = np.full(len(spread), np.nan)
+    """Half widths of the intervals of each row, [outputs, rows] as the spreads, by the best that there is, `<output><name>`; NaN
+    where there is none."""
+    found = np.full(spreads.shape, np.nan)
     for names, own in groups:
-        interval = next((intervals[key] for name in names if (key := output + name) in intervals), None)
-        if interval is not None:
-            found[own] = interval.half_width(spread[own], wider[own], claim)
+        best = [
+            next((intervals[key] for name in names if (key := output + name) in intervals), None) for output in outputs
+        ]
+        floors = np.array([[np.nan if each is None else each.floor] for each in best])
+        quantiles = np.array([[np.nan if each is None else each.quantiles[f"{claim:g}"]] for each in best])
+        found[:, own] = np.minimum((spreads[:, own] + floors) * wider[own] * quantiles, _WIDEST)
     return found
 
 
@@ -188,11 +188,8 @@ class Predictor:
         found, spreads = self.outputs(rows, seen)
         reach = self.reach(rows)
         groups, wider = groups_of(reach.kinds, reach.unmeasured), widening(reach.distance)
-        halves = [
-            half_widths(self.intervals, output, groups, spread, wider, claim) for output, spread in spreads.items()
-        ]
-        outputs, half = stacked(list(found.values()), len(rows)), stacked(halves, len(rows))
-        bounds = outputs[:, None] * np.exp(half[:, None] * _BELOW_AND_ABOVE)
+        half = half_widths(self.intervals, tuple(spreads), groups, np.array(list(spreads.values())), wider, claim)
+        bounds = np.array(list(found.values()))[:, None] * np.exp(half[:, None] * _BELOW_AND_ABOVE)
         found |= zip(BOUNDS, bounds.reshape(len(BOUNDS), -1), strict=True)
         return {**found, DISTANCE: reach.distance, OUTSIDE: reach.outside}
 
