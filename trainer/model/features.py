@@ -86,18 +86,14 @@ def see(
     with np.errstate(divide="ignore", invalid="ignore"):
         work = Work.of(rows, card)
         library, tiling = Library.of(rows, work, card), Tiling.of(rows, work, card)
-        loops = Loops.of(rows, vocabulary, work, tiling, card)
-        fitted = timing or Timing.none()
-        logs, known = fitted.constants(loops)
-        timed = time_ms(logs, loops, card)
-        chosen = choices or Choices.none()
-        foretold = chosen.foretell(rows, work, card)
+        timed, known, strips = _timed(rows, vocabulary, work, tiling, card, timing or Timing.none())
+        foretold = (choices or Choices.none()).foretell(rows, work, card)
         blocks = (
             *_sizes(rows, work, card),
             *_alignments(rows),
             *_library(rows, work, library, card),
             *_tiling(rows, work, tiling, card),
-            *_timing(timed, known, work, loops),
+            *_timing(timed, known, work, strips),
             *_choice(foretold, work),
             *_kinds(rows, vocabulary),
             (vocabulary.trained, rows.parameters),
@@ -105,8 +101,19 @@ def see(
         )
         roofline = reference_ms(work, library, tiling, card)
         supposed = np.where(np.isnan(foretold.time_ms), roofline, foretold.time_ms)
-        efforts = Efforts.of(rows, vocabulary, work, tiling, loops["strips"], card)
+        efforts = Efforts.of(rows, vocabulary, work, tiling, strips, card)
         return Seen(blocks, np.where(known, timed["time"], supposed), roofline, work.flops, efforts)
+
+
+def _timed(
+    rows: Configurations, vocabulary: Vocabulary, work: Work, tiling: Tiling, card: Card, timing: Timing
+) -> tuple[Mapping[str, Floats], Array, Floats]:
+    """What `time_ms` gives, in which rows its constants are known, and the bytes that tiles read of the L2."""
+    if np.isnan(tiling.blocks).all():
+        return dict.fromkeys(("time", *_PARTS), tiling.blocks), np.zeros(len(rows), bool), tiling.blocks
+    loops = Loops.of(rows, vocabulary, work, tiling, card)
+    logs, known = timing.constants(loops)
+    return time_ms(logs, loops, card), known, loops["strips"]
 
 
 def efforts_of(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Efforts:
@@ -166,7 +173,7 @@ _LOADS = ("log2_load_a", "log2_load_b", "log2_store_c")
 _LEAST_LOADS = ("log2_least_load", "log2_least_access")
 
 
-def _timing(timed: Mapping[str, Floats], known: Array, work: Work, loops: Loops) -> Iterator[Block]:
+def _timing(timed: Mapping[str, Floats], known: Array, work: Work, strips: Floats) -> Iterator[Block]:
     """The fitted formula's time, what share of it each part has, and how they compare; NaN where it knows nothing."""
     time = np.where(known, timed["time"], np.nan)
     yield _SHARES, np.array([*(timed[name] for name in _PARTS), work.compute_ms, work.memory_ms]) / time
@@ -174,7 +181,7 @@ def _timing(timed: Mapping[str, Floats], known: Array, work: Work, loops: Loops)
         {
             "log2_timed": time,
             "log2_timed_bound": timed["latency"] / np.where(known, timed["issue"], np.nan),
-            "log2_reuse": loops["strips"] / loops["bytes"],
+            "log2_reuse": strips / work.bytes,
         }
     )
 

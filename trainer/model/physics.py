@@ -7,7 +7,7 @@ Waterman and Patterson, CACM 52(4), 2009) whose computing comes in whole waves o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -138,12 +138,20 @@ class Tiling:
     compute_ms: Floats  # in whole waves of one block for each multiprocessor
 
     @classmethod
+    def _unknown(cls, nothing: Floats, slices: Floats) -> Tiling:
+        """Of rows none of which has known tiles: `nothing` is NaN."""
+        known = {"slices": slices, "resident": np.ones(len(nothing))}
+        return cls(**{each.name: known.get(each.name, nothing) for each in fields(cls)})
+
+    @classmethod
     def of(cls, given: Configurations, work: Work, card: Card) -> Tiling:
         """Blocks, steps and what a multiprocessor holds: the occupancy calculation of the CUDA C++ Programming Guide."""
         edge, split, warp_rows, warp_columns, stages, *tile = (given.parameter(name) for name in _TILING)
         ab, square = given["ab_bytes"], ~np.isnan(edge)
         rows, columns, depth = np.where(np.isnan(tile), edge, tile)
         slices = np.where(np.isnan(split), 1.0, split)
+        if np.isnan(rows).all():
+            return cls._unknown(rows, slices)
         area = rows * columns
         threads = np.where(square, edge * edge, 32 * (rows / warp_rows) * (columns / warp_columns))
         threads = np.where(np.isnan(threads) & ~np.isnan(rows), _HOPPER_THREADS, threads)
