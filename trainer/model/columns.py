@@ -434,8 +434,7 @@ def _text(
         return usual()
     given = _given(frame, name, labels)
     if not is_table(frame):
-        if not isinstance(given, list):
-            given = np.asarray(given, dtype=object)
+        given = given if isinstance(given, list) else np.asarray(given, dtype=object)
         if len(given) == 1 and isinstance(given[0], str):
             return _single(str(given[0]))  # a tenth of the time that the general way takes
     import pandas as pd

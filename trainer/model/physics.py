@@ -7,7 +7,7 @@ Waterman and Patterson, CACM 52(4), 2009) whose computing comes in whole waves o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -140,8 +140,7 @@ class Tiling:
     @classmethod
     def _unknown(cls, nothing: Floats, slices: Floats) -> Tiling:
         """Of rows none of which has known tiles: `nothing` is NaN."""
-        known = {"slices": slices, "resident": np.ones(len(nothing))}
-        return cls(**{each.name: known.get(each.name, nothing) for each in fields(cls)})
+        return cls(*[nothing] * 4, slices, *[nothing] * 9, np.ones(len(nothing)), nothing)
 
     @classmethod
     def of(cls, given: Configurations, work: Work, card: Card) -> Tiling:

@@ -38,7 +38,7 @@ BLAS works on them in the thread that asks."""
 def problems_of(rows: Configurations) -> Array:
     """m, n, k and the alignments of the leading dimensions of A, B and C (see `Configurations.alignments`), int64 [rows, 6]."""
     aligned = np.minimum(rows.alignments, _WIDEST_ALIGNMENT)
-    return np.vstack([stacked([rows[name] for name in EXTENTS], len(rows)), aligned]).T.astype("int64")
+    return np.array([*(rows[name] for name in EXTENTS), *aligned]).T.astype("int64")
 
 
 def positions(problems: Array) -> Array:
@@ -139,13 +139,17 @@ class Measured:
         points, asked = self.points[kind], positions(problems)
         if not len(points):
             return np.full(len(problems), np.inf), problems
-        with_one = np.column_stack([asked, np.ones(len(asked), "float32")])
+        with_one = np.ones((len(asked), len(_WEIGHTS) + 1), "float32")
+        with_one[:, :-1] = asked
         searched = self.searched[kind]
         step = max(1, _PRODUCTS_AT_ONCE // searched.size)
-        parts = (with_one[start : start + step] for start in range(0, len(asked), step))
-        nearest = np.concatenate([np.argmin(part @ searched, axis=1) for part in parts])
-        distance: Floats = np.sqrt(np.square(asked - points[nearest]).sum(axis=1)).astype("float64")
-        return distance, self.problems[kind][nearest]
+        nearest = np.empty(len(asked), "intp")
+        for start in range(0, len(asked), step):
+            part = slice(start, start + step)
+            (with_one[part] @ searched).argmin(axis=1, out=nearest[part])
+        apart = asked - points.take(nearest, axis=0)
+        distance: Floats = np.sqrt(np.add.reduce(apart * apart, axis=1)).astype("float64")
+        return distance, self.problems[kind].take(nearest, axis=0)
 
 
 def _far(distance: Floats, problems: Array, nearest: Array) -> Iterator[str]:

@@ -121,9 +121,9 @@ class Grove:
         """The leaf of each row in each tree, [trees, rows]."""
         rows, width = x.shape
         flat = np.ascontiguousarray(x).ravel()
-        start = np.empty((len(self.roots), rows), "intp")
-        start[:] = np.arange(0, rows * width, width)
-        start, node = start.ravel(), self.roots.repeat(rows)
+        node = self.roots.repeat(rows)
+        # Where the row of each walk starts, which is needed where there is more than one.
+        start = np.tile(np.arange(0, rows * width, width), len(self.roots)) if rows > 1 else None
         leaves, lane = node, None
         whole, value, right = (np.empty(len(node), kind) for kind in (_WHOLE_NODE, "f4", bool))
         threshold, feature, left = _parts(whole)
@@ -135,7 +135,7 @@ class Grove:
                 count = np.count_nonzero(moving)
                 if not count:
                     break
-                if len(node) >= _FEWEST_ASIDE and 4 * count < 3 * len(node):
+                if start is not None and len(node) >= _FEWEST_ASIDE and 4 * count < 3 * len(node):
                     moves = np.flatnonzero(moving)
                     if lane is None:
                         leaves, lane = node, moves
@@ -145,8 +145,8 @@ class Grove:
                     node, start, whole = node[moves], start[moves], whole[moves]
                     place, value, right = (each[:count] for each in (place, value, right))
                     threshold, feature, left = _parts(whole)
-            np.add(start, feature, out=place)
-            flat.take(place, out=value, mode="clip")
+            at = feature if start is None else np.add(start, feature, out=place)
+            flat.take(at, out=value, mode="clip")
             np.greater(value, threshold, out=right)
             np.add(left, right, out=node)
         if lane is None:
