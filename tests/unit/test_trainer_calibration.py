@@ -14,7 +14,7 @@ from trainer.evaluate import evaluate, metrics
 from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS
 from trainer.forest import ForestSettings, fit
 from trainer.model.columns import OUTPUTS, Floats
-from trainer.model.predictor import UNMEASURED, Interval
+from trainer.model.predictor import UNMEASURED, Interval, half_widths
 from trainer.table import configurations
 
 Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
@@ -44,7 +44,7 @@ def test_intervals_hold_the_share_of_new_rows_that_they_claim(claim: float) -> N
 
 def test_an_interval_is_wider_where_the_trees_disagree() -> None:
     intervals = calibrate(*noisy(1000, 0))
-    half = intervals["runtime_ms"].half_width(np.array([0.01, 0.1]), np.ones(2), 0.9)
+    (half,) = half_widths(intervals, ["runtime_ms"], [([""], slice(None))], np.array([[0.01, 0.1]]), np.ones(2), 0.9)
     assert half[1] > 3 * half[0]
 
 

@@ -26,6 +26,7 @@ from trainer.model.reach import FAR, MAX_PROBLEMS, Measured, positions
 from trainer.model.trees import Grove
 from trainer.table import configurations, representatives
 
+DOMAIN = Path(__file__).parents[2] / "examples" / "datasets" / "nvidia-h200-domain.parquet"
 SMALL = ForestSettings(trees=20)
 CONFIGURED = configurations(tiled_table())
 MODEL = fit("test-device", CONFIGURED, SMALL)
@@ -330,6 +331,23 @@ def test_a_prediction_does_not_depend_on_the_rows_beside_it() -> None:
         pd.testing.assert_frame_equal(model.predict(raw.loc[[row.name]]), expected.head(1), rtol=1e-12)
         given = {str(name): [value] for name, value in row.dropna().items()}
         pd.testing.assert_frame_equal(model.predict(given), expected.head(1).reset_index(drop=True), rtol=1e-12)
+
+
+def test_one_row_is_predicted_as_within_a_table_of_every_family() -> None:
+    """With all that is fitted: what a row has no use for is left out where it is alone."""
+    measured = configurations(pd.read_parquet(DOMAIN)).groupby("family").sample(700, random_state=0)
+    bounds = {output: Interval(0.01, {"0.9": 2.0}) for output in ("runtime_ms", "power_w", "energy_mj")}
+    model = fit("nvidia-h200", measured, ForestSettings(trees=4), bounds)
+    assert len(model.timing.keys)
+    assert model.choices
+    assert model.energies is not None
+    raw = measured[list(model.vocabulary.raw_columns)].groupby(["family", "ab", "layout"]).sample(2, random_state=0)
+    assert set(raw["family"]) == {"cublaslt", "cutlass", "cutlass3x", "tiled"}
+    expected = model.predict(raw)
+    for label, row in raw.iterrows():
+        given = {str(name): [value] for name, value in row.dropna().items()}
+        alone = pd.DataFrame(model.predicted(given), index=[label])
+        pd.testing.assert_frame_equal(alone, expected.loc[[label]], rtol=1e-12)
 
 
 def test_columns_of_different_lengths_are_refused() -> None:

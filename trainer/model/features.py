@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -37,7 +37,7 @@ class Seen:
     flops: Floats
     efforts: Efforts
 
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
         """Of all features."""
         return tuple(chain.from_iterable(names for names, _ in self.blocks))
@@ -49,8 +49,9 @@ class Seen:
 
     def features(self, names: Sequence[str]) -> Floats:
         """[features, rows], NaN where a family has none."""
-        places, logarithms = _places(self.names, tuple(names))
-        found = np.concatenate([values for _, values in self.blocks]).take(places, axis=0)
+        among, blocks = zip(*self.blocks, strict=True)
+        places, logarithms = _places(among, tuple(names))
+        found = np.concatenate(blocks).take(places, axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             np.log2(found, out=found, where=logarithms)
         return found
@@ -58,19 +59,20 @@ class Seen:
     def matrix(self, names: Sequence[str]) -> Array:
         """[rows, features] in float32, which is what scikit-learn's trees compare with."""
         found = self.features(names).astype("float32")
-        found[np.isnan(found)] = 0.0
+        np.copyto(found, 0.0, where=np.isnan(found))
         return found.T
 
     def varying(self) -> list[str]:
         """The features that are not the same in all rows."""
-        x = self.matrix(self.names)
-        return [name for index, name in enumerate(self.names) if len(x) and np.any(x[:, index] != x[0, index])]
+        names = self.names
+        x = self.matrix(names)
+        return [name for index, name in enumerate(names) if len(x) and np.any(x[:, index] != x[0, index])]
 
 
 @cache
-def _places(among: tuple[str, ...], names: tuple[str, ...]) -> tuple[Array, Array]:
-    """Where these features stand among all, and which are logarithms, [features, 1]."""
-    of = {name: place for place, name in enumerate(among)}
+def _places(among: tuple[tuple[str, ...], ...], names: tuple[str, ...]) -> tuple[Array, Array]:
+    """Where these features stand in blocks of which all names are given, and which are logarithms, [features, 1]."""
+    of = {name: place for place, name in enumerate(chain.from_iterable(among))}
     return np.array([of[name] for name in names], "intp"), np.array([[name.startswith("log2_")] for name in names])
 
 

@@ -102,18 +102,19 @@ class Library:
     @classmethod
     def of(cls, rows: Configurations, work: Work, card: Card) -> Library:
         m, n, k, count = rows["m"], rows["n"], rows["k"], card.multiprocessors
+        outputs = m * n
         blocks = np.ceil(m / _TILE_ROWS) * np.ceil(n / _TILE_COLUMNS)
-        efficiency = m * n / (np.ceil(blocks / count) * (count * _TILE_AREA))
+        efficiency = outputs / (np.ceil(blocks / count) * (count * _TILE_AREA))
         wave_ms = _TILE_WORK * count * k / work.peak
         # A slice leaves a partial sum in the L2, in four bytes, which is written and read.
-        adding_ms = _SLICING_MS + _LIBRARY_SLICES * (m * n * 8.0 / (3 * card.bytes_per_ms))
-        adding_ms[k < _SHORTEST_SLICE * _LIBRARY_SLICES] = np.inf
+        adding_ms = _SLICING_MS + _LIBRARY_SLICES * (outputs * 8.0 / (3 * card.bytes_per_ms))
+        adding_ms = np.where(k < _SHORTEST_SLICE * _LIBRARY_SLICES, np.inf, adding_ms)
         adding_ms[0] = 0.0
         # [tiles, slices, rows]
         times = np.ceil(blocks[:, None] * _LIBRARY_SLICES / count) / _LIBRARY_SLICES * wave_ms[:, None] + adding_ms
         every = times.reshape(len(LIBRARY_TILES) * len(_LIBRARY_SLICES), -1)
         tile, slices = np.divmod(every.argmin(axis=0), len(_LIBRARY_SLICES))
-        return cls(every.min(axis=0), tile, _LIBRARY_SLICES[slices, 0], efficiency)
+        return cls(np.minimum.reduce(every), tile, _LIBRARY_SLICES.take(slices), efficiency)
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,8 @@ class Tiling:
     @classmethod
     def _unknown(cls, nothing: Floats, slices: Floats) -> Tiling:
         """Of rows none of which has known tiles: `nothing` is NaN."""
-        return cls(*[nothing] * 4, slices, *[nothing] * 9, np.ones(len(nothing)), nothing)
+        known = {"slices": slices, "resident": np.ones(len(nothing))}
+        return cls(**{**dict.fromkeys(cls.__dataclass_fields__, nothing), **known})
 
     @classmethod
     def of(cls, given: Configurations, work: Work, card: Card) -> Tiling:

@@ -81,6 +81,14 @@ class Interval:
     # Claim -> quantile, at most 1 and above 0 as text: JSON has no other keys.
     quantiles: Mapping[str, float]
 
+    def of(self, claim: float) -> tuple[float, float]:
+        """Floor and quantile."""
+        return self.floor, self.quantiles[f"{claim:g}"]
+
+
+_NONE = (np.nan, np.nan)
+"""In the place of the floor and quantile of an interval."""
+
 
 def widening(distance: Floats) -> Floats:
     """How much wider intervals are by octaves to the nearest measured problem.
@@ -118,17 +126,21 @@ def _names(kind: str, unmeasured: bool) -> Sequence[str]:
 
 
 def half_widths(
-    intervals: Mapping[str, Interval], outputs: Sequence[str], groups: Groups, spreads: Floats, wider: Floats, claim: float
+    intervals: Mapping[str, Interval],
+    outputs: Sequence[str],
+    groups: Groups,
+    spreads: Floats,
+    wider: Floats,
+    claim: float,
 ) -> Floats:
     """Half widths of the intervals of each row, [outputs, rows] as the spreads, by the best that there is, `<output><name>`; NaN
     where there is none."""
     found = np.full(spreads.shape, np.nan)
     for names, own in groups:
-        best = [
+        best = (
             next((intervals[key] for name in names if (key := output + name) in intervals), None) for output in outputs
-        ]
-        floors = np.array([[np.nan if each is None else each.floor] for each in best])
-        quantiles = np.array([[np.nan if each is None else each.quantiles[f"{claim:g}"]] for each in best])
+        )
+        floors, quantiles = np.array([_NONE if each is None else each.of(claim) for each in best]).T[..., None]
         found[:, own] = np.minimum((spreads[:, own] + floors) * wider[own] * quantiles, _WIDEST)
     return found
 

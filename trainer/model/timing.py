@@ -133,7 +133,7 @@ def time_ms(logs: Floats, loops: Loops, card: Card) -> dict[str, Floats]:
     `computing` is of the blocks, in rounds of as many as the card holds; `latency` and `issue` what its steps would take if
     only the one or the other counted; `memory` and `l2` the traffic's.
     """
-    step, miss, issuing, block, launch, slow_memory, slow_l2, drift, adding, sharing, load_a, load_b, norm = np.exp(logs)
+    step, miss, issuing, begin, launch, of_memory, of_l2, drift, adding, sharing, load_a, load_b, norm = np.exp(logs)
     blocks, steps, resident, count = loops["blocks"], loops["steps"], loops["resident"], float(card.multiprocessors)
     issue = loops["step_ms"] * issuing + 1e-6 * (loops["a"] * load_a + loops["b"] * load_b)
     latency = step + miss * np.minimum(1.0, loops["bytes"] / loops["strips"])
@@ -143,7 +143,7 @@ def time_ms(logs: Floats, loops: Loops, card: Card) -> dict[str, Floats]:
     last = np.ceil((blocks - whole * count * resident) / count)
     # Of a round with as many blocks on each multiprocessor as it holds, and of one with those that are left.
     held = np.array([resident, np.maximum(last, 1.0)])
-    full, rest = block + steps * (latency**_SHARPNESS + (held * issue) ** _SHARPNESS) ** (1 / _SHARPNESS)
+    full, rest = begin + steps * (latency**_SHARPNESS + (held * issue) ** _SHARPNESS) ** (1 / _SHARPNESS)
     even = whole * full + np.where(last > 0, rest, 0.0)
     computing = np.where(whole > 0, (even + drift * rounds * full) / (1 + drift), even)
     added = adding * loops["sliced"]
@@ -153,16 +153,14 @@ def time_ms(logs: Floats, loops: Loops, card: Card) -> dict[str, Floats]:
         tail, before = blocks - waves * count, np.maximum(waves - 1, 0.0)
         shared = blocks - before * count
         units = np.clip(np.floor(shared * steps / _FEWEST_STEPS), 1.0, count)
-        each = (full - block) / np.maximum(steps, 1.0) * np.ceil(shared * steps / units)
-        streamed = before * full + block + each
-        streamed = (
-            streamed + 1e-3 * sharing * np.maximum(units / np.maximum(shared, 1.0) - 1, 0.0) * loops["area"]
-        )
+        each = (full - begin) / np.maximum(steps, 1.0) * np.ceil(shared * steps / units)
+        streamed = before * full + begin + each
+        streamed = streamed + 1e-3 * sharing * np.maximum(units / np.maximum(shared, 1.0) - 1, 0.0) * loops["area"]
         streams = (loops["stream"] > 0) & (tail > 0) & (2 * tail < count) & (steps > _FEWEST_STEPS)
         computing = np.where(streams, streamed, computing)
         added = added + np.where(streams, adding * loops["summed"], 0.0)
-    memory = loops["bytes"] * slow_memory / card.bytes_per_ms
-    l2 = loops["strips"] * slow_l2 / (_L2_OVER_MEMORY * card.bytes_per_ms)
+    memory = loops["bytes"] * of_memory / card.bytes_per_ms
+    l2 = loops["strips"] * of_l2 / (_L2_OVER_MEMORY * card.bytes_per_ms)
     parts = np.array([computing, memory, l2])
     longest = np.maximum.reduce(parts, axis=0)
     joined = longest * np.add.reduce((parts / longest) ** norm, axis=0) ** (1 / norm)
