@@ -49,18 +49,24 @@ class Seen:
 
     def features(self, names: Sequence[str]) -> Floats:
         """[features, rows], NaN where a family has none."""
-        among, blocks = zip(*self.blocks, strict=True)
-        places, logarithms = _places(among, tuple(names))
-        found = np.concatenate(blocks).take(places, axis=0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            np.log2(found, out=found, where=logarithms)
-        return found
+        places, every = self._every(names)
+        return every.take(places, axis=0)
 
     def matrix(self, names: Sequence[str]) -> Array:
         """[rows, features] in float32, which is what scikit-learn's trees compare with."""
-        found = self.features(names).astype("float32")
+        places, every = self._every(names)
+        found = every.astype("float32")
         np.copyto(found, 0.0, where=np.isnan(found))
-        return found.T
+        return found.take(places, axis=0).T
+
+    def _every(self, names: Sequence[str]) -> tuple[Array, Floats]:
+        """Where these features stand among all, and all of them, [features, rows]."""
+        among, blocks = zip(*self.blocks, strict=True)
+        places, logarithms = _places(among, tuple(names))
+        found = np.concatenate(blocks)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            np.log2(found, out=found, where=logarithms)
+        return places, found
 
     def varying(self) -> list[str]:
         """The features that are not the same in all rows."""
@@ -71,9 +77,10 @@ class Seen:
 
 @cache
 def _places(among: tuple[tuple[str, ...], ...], names: tuple[str, ...]) -> tuple[Array, Array]:
-    """Where these features stand in blocks of which all names are given, and which are logarithms, [features, 1]."""
-    of = {name: place for place, name in enumerate(chain.from_iterable(among))}
-    return np.array([of[name] for name in names], "intp"), np.array([[name.startswith("log2_")] for name in names])
+    """Where these features stand in blocks of which all names are given, and which of all are logarithms, [features, 1]."""
+    every = list(chain.from_iterable(among))
+    of = {name: place for place, name in enumerate(every)}
+    return np.array([of[name] for name in names], "intp"), np.array([[name.startswith("log2_")] for name in every])
 
 
 def see(
@@ -178,28 +185,32 @@ _LEAST_LOADS = ("log2_least_load", "log2_least_access")
 def _timing(timed: Mapping[str, Floats], known: Array, work: Work, strips: Floats) -> Iterator[Block]:
     """The fitted formula's time, what share of it each part has, and how they compare; NaN where it knows nothing."""
     time = np.where(known, timed["time"], np.nan)
-    yield _SHARES, np.array([*(timed[name] for name in _PARTS), work.compute_ms, work.memory_ms]) / time
+    shares = np.array([timed[name] for name in _PARTS]) / time
     yield _block(
         {
             "log2_timed": time,
+            **dict(zip(_SHARES, shares, strict=True)),
             "log2_timed_bound": timed["latency"] / np.where(known, timed["issue"], np.nan),
+            "log2_timed_flops": work.compute_ms / time,
+            "log2_timed_bytes": work.memory_ms / time,
             "log2_reuse": strips / work.bytes,
         }
     )
 
 
 _PARTS = ("computing", "latency", "issue", "memory", "l2")
-_SHARES = (*(f"log2_timed_{name}" for name in _PARTS), "log2_timed_flops", "log2_timed_bytes")
+_SHARES = tuple(f"log2_timed_{name}" for name in _PARTS)
 
 
 def _choice(foretold: Foretold, work: Work) -> Iterator[Block]:
     """The kernel that a library is supposed to choose, and how the others compare with it; NaN where none is known."""
-    yield _CHOSEN, foretold.kernel
+    yield ("log2_choice_time",), foretold.kernel[:1]
     yield _CHOICE_TIMES, np.array([work.compute_ms, work.memory_ms]) / foretold.time_ms
+    yield _CHOSEN, foretold.kernel[1:]
     yield _OVER, foretold.over
 
 
-_CHOSEN = ("log2_choice_time", "log2_choice_rows", "log2_choice_columns", "log2_choice_slices")
+_CHOSEN = ("log2_choice_rows", "log2_choice_columns", "log2_choice_slices")
 _CHOICE_TIMES = ("log2_choice_flops", "log2_choice_bytes")
 _OVER = tuple(f"log2_choice_{number}" for number in range(KERNELS))
 
