@@ -233,8 +233,8 @@ class Vocabulary:
         return found
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Of the families."""
+    def family_names(self) -> tuple[str, ...]:
+        """Of the vocabulary, in the order of `Configurations.families`."""
         return tuple(self.families)
 
     @cached_property
@@ -307,7 +307,7 @@ class Vocabulary:
             texts[name] = _text(frame, name, labels, usual)
         texts["layout"] = _text(frame, "layout", labels, lambda: Text(np.zeros(len(labels), "intp"), ("nn",)))
         kinds = Text.joined([texts[name] for name in _KIND])
-        families, types = texts["family"].position(self.names), texts["ab"].position(self.types)
+        families, types = texts["family"].position(self.family_names), texts["ab"].position(self.types)
         numbers = self._completed(frame, families, labels)
         each = np.array([self._of_kind(kind) for kind in kinds.values], "float64").reshape(-1, len(OF_KIND))
         of_kind = each.T.take(kinds.codes, axis=1)
@@ -339,7 +339,7 @@ class Vocabulary:
         idle = (np.isnan(default) & ~gaps)[len(EXTENTS) :]
         if idle.any():
             column, row = (np.argwhere(idle)[0] + (len(EXTENTS), 0)).tolist()
-            which = self.names[families[row]]
+            which = self.family_names[families[row]]
             has = ", ".join(self.families[which].parameters) or "none"
             raise ValueError(
                 f"row {labels[row]}: {which} has no parameter {names[column]}, yet the row says {given[column, row]:g}; "

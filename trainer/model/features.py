@@ -285,7 +285,7 @@ def _tiling(rows: Configurations, work: Work, tiling: Tiling, card: Card) -> Ite
 
 
 def _kinds(rows: Configurations, vocabulary: Vocabulary) -> Iterator[Block]:
-    yield _one_hot("is_", rows.families, vocabulary.names)
+    yield _one_hot("is_", rows.families, vocabulary.family_names)
     yield _one_hot("ab_is_", rows.types, vocabulary.types)
     yield OF_KIND, rows.of_kind
     yield ("reads_c",), (rows["beta"] != 0).astype("float64")[None]
