@@ -22,6 +22,9 @@ from .physics import LOAD_BYTES, Work, load_bytes
 KERNELS = 16
 """Of a kind of problem, at the most: those that were chosen most often."""
 
+COMPARED = 2
+"""Of these, the first, whose times are compared with the least one: comparing more tells the trees nothing else."""
+
 CONSTANTS: Mapping[str, float] = {
     # ns of a step of one element of k: of a block by itself; and over the time at the peak, where a multiprocessor is busy.
     "step_ns": 10.0,
@@ -85,7 +88,7 @@ class Foretold:
 
     # [4, rows]: the least time in ms, rows and columns of the tile of the kernel that has it, and its slices of k.
     kernel: Floats
-    # [kernels, rows]: the time of each over the least.
+    # [compared kernels, rows]: the time of each over the least.
     over: Floats
 
     @property
@@ -112,7 +115,7 @@ class Choices:
 
     def foretell(self, rows: Configurations, work: Work, card: Card) -> Foretold:
         """Of the rows of the family of which a kind is known; NaN for others."""
-        found = np.full((4 + KERNELS, len(rows)), np.nan)
+        found = np.full((4 + COMPARED, len(rows)), np.nan)
         if self and self.family in rows.texts["family"].values:
             own = np.flatnonzero(rows.texts["family"].is_in((self.family,)))
             kind = kinds(rows).take(own)
@@ -124,7 +127,7 @@ class Choices:
         return Foretold(found[:4], found[4:])
 
     def _of_known(self, place: Array, sizes: Floats, card: Card) -> Floats:
-        """`Foretold` in one, [4 + kernels, rows], of rows by the places of their kinds."""
+        """`Foretold` in one, [4 + compared kernels, rows], of rows by the places of their kinds."""
         # [tiles and constants, rows, kernels]
         of = self._ordered.take(place, axis=1)
         sizes = sizes[..., None]
@@ -138,9 +141,9 @@ class Choices:
         every = np.arange(len(place))
         best = np.where(np.isnan(times), np.inf, times).argmin(axis=1)
         least = times[every, best]
-        found = np.empty((4 + KERNELS, len(place)))
+        found = np.empty((4 + COMPARED, len(place)))
         found[0], found[1:3], found[3] = least, of[:2, every, best], slices[every, best]
-        np.divide(times.T, least, out=found[4:])
+        np.divide(times[:, :COMPARED].T, least, out=found[4:])
         return found
 
     @cached_property

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 
 from .card import Card
-from .choice import KERNELS, Choices, Foretold
+from .choice import COMPARED, Choices, Foretold
 from .columns import EXTENTS, OF_KIND, Array, Configurations, Floats, Vocabulary
 from .energy import Efforts
 from .physics import LIBRARY_TILES, Library, Tiling, Work, load_bytes, reference_ms
@@ -212,7 +212,7 @@ def _choice(foretold: Foretold, work: Work) -> Iterator[Block]:
 
 _CHOSEN = ("log2_choice_rows", "log2_choice_columns", "log2_choice_slices")
 _CHOICE_TIMES = ("log2_choice_flops", "log2_choice_bytes")
-_OVER = tuple(f"log2_choice_{number}" for number in range(KERNELS))
+_OVER = tuple(f"log2_choice_{number}" for number in range(COMPARED))
 
 
 def _library(rows: Configurations, work: Work, library: Library, card: Card) -> Iterator[Block]:
