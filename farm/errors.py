@@ -322,6 +322,10 @@ class LeaseLost(FarmError):
     """The lease on batch {batch} is no longer held here: it expired, was cancelled, or another worker holds it. Nothing was written."""
 
 
+class NotLeading(FarmError):
+    """Term {term} of this coordinator is over: it was not renewed in time, or another coordinator leads. Nothing was written."""
+
+
 class BadRecording(BadInput):
     """{path} is not a recording of measurements: {why}."""
 

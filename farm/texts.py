@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 
@@ -40,6 +41,20 @@ def seconds_text(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def leader_text(
+    *, leads: bool, term: int, host: str | None, pid: int | None, since: datetime | None, expires_at: datetime
+) -> str:
+    """Which coordinator leads, or that none does."""
+    if host is None or since is None:
+        return "no coordinator leads, and none ever did; farm up starts one"
+    who = f"{host}, process {pid}"
+    if leads:
+        return f"{who} leads since {since:%Y-%m-%d %H:%M:%S} UTC (term {term})"
+    return (
+        f"no coordinator leads; the last one, {who}, did until {expires_at:%Y-%m-%d %H:%M:%S} UTC; farm up starts one"
+    )
 
 
 def kernel_text(row: Mapping[str, Any]) -> str:

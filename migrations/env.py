@@ -5,6 +5,7 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Engine
 
+from farm.db import migrate
 from farm.db.tables import Base
 
 
@@ -15,6 +16,8 @@ def run() -> None:
             connection=connection, target_metadata=Base.metadata, compare_type=True, compare_server_default=True
         )
         with context.begin_transaction():
+            migrate.alone(connection, context.config.attributes.get("waiting"))
+            context.config.attributes["found"] = context.get_context().get_current_revision()
             context.run_migrations()
 
 

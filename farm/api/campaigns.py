@@ -10,13 +10,14 @@ from pydantic import Field, computed_field
 from sqlalchemy import Connection
 
 from farm.api.access import Access
+from farm.api.leader import Leader, leader_of
 from farm.api.operation import LARGEST_ID, Document, operation
 from farm.api.sentinels import SentinelNow, sentinel_now
 from farm.broker import TRAIN_QUEUE
 from farm.builds import versions_of
 from farm.campaign.figures import PlanSummary
 from farm.coordinator.outlook import Outlook, Stuck, look, outlooks
-from farm.db import campaigns, devices, duty, jobs, kernels, learning, sentinels
+from farm.db import campaigns, devices, duty, jobs, kernels, leadership, learning, sentinels
 from farm.db import progress as now
 from farm.db.engine import take_time
 from farm.db.kernels import Awaited
@@ -245,6 +246,7 @@ class CampaignNow(CampaignHead):
     jobs_per_minute_overall: float | None
     began_s: float | None
     coordinated: bool
+    coordinator: Leader
     stuck: list[Stuck]
     targets: list[LaneOf]
     running: list[Running]
@@ -381,6 +383,7 @@ def show(access: Access, campaign: Name) -> CampaignNow:
             jobs_per_minute_overall=ahead.pace.overall(counts[JobState.DONE] + counts[JobState.DEAD]),
             began_s=ahead.pace.began_s,
             coordinated=farm.coordinated,
+            coordinator=leader_of(leadership.read(connection)),
             stuck=list(ahead.stuck),
             targets=[_lane(lane) for lane in farm.lanes if lane.campaign_id == campaign_id],
             running=[Running(**row) for row in now.running(connection, campaign_id, silent_after=access.silent_after)],

@@ -31,8 +31,10 @@ def upgrade(as_json: JsonOption = False) -> None:
         farm db upgrade
     """
     with _database() as engine:
-        before = migrate.current(engine)
-        migrate.upgrade(engine)
+        before = migrate.upgrade(
+            engine,
+            waiting=lambda: remarks.print("Another upgrade of this database is under way; waiting until it ends."),
+        )
         after = migrate.current(engine)
     if as_json:
         emit_json({"before": before, "after": after})

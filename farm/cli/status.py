@@ -10,10 +10,11 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from farm.api import campaigns, farm_of
+from farm.api import campaigns, farm_of, leader
 from farm.api.campaigns import CampaignLine, CampaignNow, DutyOf, Judged, LaneOf, LearningPoint, Problem, Running, over
+from farm.api.leader import Leader
 from farm.api.sentinels import SentinelNow
-from farm.cli.output import JsonOption, configuration_text, console, emit_json
+from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
 from farm.cli.sentinels import drift_text
 from farm.cli.tables import Column, Table, unique_beginnings
 from farm.db.campaigns import open_jobs
@@ -60,13 +61,19 @@ def status(
 
 def _show_all(as_json: bool) -> None:
     with farm_of(settings()) as farm:
-        rows = farm.ask(campaigns.list_)
+        rows, leads = farm.ask(campaigns.list_), farm.ask(leader.show)
     if as_json:
         emit_json(rows)
-    elif not rows:
+        return
+    remarks.print(_leader_line(leads))
+    if not rows:
         console.print("No campaigns yet. Submit one: farm submit examples/campaigns/quickstart.yaml")
     else:
         _CAMPAIGNS.print(map(_line, rows))
+
+
+def _leader_line(one: Leader) -> Text:
+    return Text.assemble("coordinator: ", (one.text, "" if one.leads else "yellow"))
 
 
 _CAMPAIGNS = Table(
@@ -132,6 +139,7 @@ def _show(name: str, as_json: bool) -> None:
     console.print(f"submitted {now.submitted_at:%Y-%m-%d %H:%M:%S} UTC")
     console.print(f"{total:,} jobs, {percent_text(over(now.counts), total)} over: {counts_text(now.counts)}")
     console.print(f"attempts: {counts_text(now.attempts)}")
+    console.print(_leader_line(now.coordinator))
     if pace := _pace_text(now):
         console.print(f"pace: {pace}")
     awaited = now.kernels_awaited

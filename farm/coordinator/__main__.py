@@ -9,7 +9,7 @@ import threading
 from farm.broker import make_app
 from farm.coordinator.loop import run
 from farm.coordinator.metrics import watching
-from farm.db.engine import DISPATCHING
+from farm.db.engine import DISPATCHING, PROMPT
 from farm.errors import FarmError
 from farm.logs import set_up_logging, warn_of_unknown_variables
 from farm.services.waiting import when_they_answer
@@ -23,7 +23,10 @@ def main() -> int:
     try:
         set_up_logging(settings(), "coordinator")
         warn_of_unknown_variables()
-        with when_they_answer(stop, application="farm coordinator", session=DISPATCHING) as reached:
+        # Without a ping: a turn that fails is tried again, and a ping would be waited for with nobody watching.
+        with when_they_answer(
+            stop, application="farm coordinator", session=DISPATCHING, client=PROMPT, pre_ping=False
+        ) as reached:
             if reached is None:
                 return 0
             urls, engine = reached

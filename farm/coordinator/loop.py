@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from farm.coordinator import LEADER_LOCK
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import MOST_IN_A_TURN, form_batches, read_schedule, send_batches
 from farm.coordinator.errands import Errands, builds_of, trainings_of
 from farm.coordinator.health import quarantine_refuted
+from farm.coordinator.leading import Lead, leadership
 from farm.coordinator.learning import Learning
 from farm.coordinator.metrics import ERRORS, FOLDED, FORMED, REAPED, RECALLED, RESENT, SENT, TURN, Watch
 from farm.coordinator.pace import Pace
 from farm.coordinator.rounds import Rounds
 from farm.db import batches, campaigns
-from farm.errors import first_line
+from farm.errors import NotLeading, first_line
 from farm.settings import Settings
 
 if TYPE_CHECKING:
@@ -100,47 +98,38 @@ class Coordinator:
         return formed
 
 
-@contextmanager
-def leadership(engine: Engine, stop: threading.Event) -> Iterator[Callable[[], None] | None]:
-    """Waits until this process leads, for as long as the block runs. Yields None where `stop` came first.
-
-    What it yields otherwise raises `DBAPIError` where the lead is lost: the lock belongs to a database session, and
-    when this process or its connection dies, another takes over.
-    """
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        waited = False
-        while not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": LEADER_LOCK}).scalar_one():
-            if not waited:
-                log.info("another coordinator leads; waiting to take over")
-            waited = True
-            if stop.wait(1.0):
-                yield None
-                return
-        if waited:
-            log.info("this coordinator leads now")
-        try:
-            yield lambda: connection.execute(text("SELECT 1")).close()
-        finally:
-            if not connection.invalidated:
-                connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": LEADER_LOCK})
-
-
 def run(engine: Engine, app: Celery, settings: Settings, stop: threading.Event, watch: Watch | None = None) -> None:
-    """Leads until `stop`. A database that goes away is waited for."""
+    """Leads, or waits to, until `stop`. A database that goes away is waited for; another coordinator may lead meanwhile."""
     watch = watch or Watch()
-    coordinator = Coordinator(engine, app, settings, watch)
+    costs = CostBook()
     while not stop.is_set():
         try:
-            with leadership(engine, stop) as still_leads:
-                watch.leading = still_leads is not None
-                while still_leads is not None and not stop.is_set():
-                    still_leads()
-                    with watch.metrics.time(TURN):
-                        formed = coordinator.turn()
-                    if formed < MOST_IN_A_TURN:
-                        stop.wait(BUSY_SECONDS if formed else IDLE_SECONDS)
+            with leadership(engine, stop, watch) as lead:
+                if lead is not None:
+                    _lead(lead, Coordinator(lead.engine, app, settings, watch, costs), stop)
+        except NotLeading:
+            continue  # it has been logged
         except DBAPIError as error:
-            watch.leading = False
-            watch.metrics.count(ERRORS, value="database")
-            log.warning("the database does not answer (%s); trying again", first_line(error.orig))
-            stop.wait(1.0)
+            _wait_for_the_database(error, watch, stop)
+
+
+def _lead(lead: Lead, coordinator: Coordinator, stop: threading.Event) -> None:
+    """Turns, until `stop`. Raises `NotLeading`."""
+    watch = coordinator.watch
+    while not stop.is_set():
+        lead.check()
+        try:
+            with watch.metrics.time(TURN):
+                formed = coordinator.turn()
+        except DBAPIError as error:
+            lead.check()
+            _wait_for_the_database(error, watch, stop)
+            continue
+        if formed < MOST_IN_A_TURN:
+            stop.wait(BUSY_SECONDS if formed else IDLE_SECONDS)
+
+
+def _wait_for_the_database(error: DBAPIError, watch: Watch, stop: threading.Event) -> None:
+    watch.metrics.count(ERRORS, value="database")
+    log.warning("the database does not answer (%s); trying again", first_line(error.orig))
+    stop.wait(1.0)

@@ -56,6 +56,13 @@ class Watch:
 
     metrics: Metrics = field(default_factory=Metrics)
     leading: bool = False
+    term: int | None = None
+    """The term in which it leads, or led last."""
+
+    def lead(self, term: int | None) -> None:
+        """It leads from now on in that term, or no longer."""
+        self.leading = term is not None
+        self.term = self.term if term is None else term
 
 
 @contextmanager
@@ -105,6 +112,12 @@ class FarmCollector:
         yield GaugeMetricFamily(
             PREFIX + "coordinator_leading", "1 where this coordinator leads, 0 where it waits to.", value=leading
         )
+        if self._watch.term is not None:
+            yield GaugeMetricFamily(
+                PREFIX + "coordinator_term",
+                "The term in which this coordinator leads, or led last; each leader has a higher one.",
+                value=self._watch.term,
+            )
         found = self._read() if leading else None
         if found is None:
             return

@@ -9,8 +9,7 @@ from enum import StrEnum
 from sqlalchemy import Connection
 
 from farm.broker import queue_of_device, queue_of_type
-from farm.coordinator import LEADER_LOCK
-from farm.db import kernels, progress
+from farm.db import kernels, leadership, progress
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow
 from farm.db.states import CampaignState, DeviceState
 from farm.settings import Settings
@@ -87,7 +86,7 @@ def look(connection: Connection, settings: Settings, *, also: int | None = None)
         lanes=lanes,
         devices=devices,
         queues=progress.queues(connection),
-        coordinated=progress.is_held(connection, LEADER_LOCK),
+        coordinated=leadership.read(connection).leads,
         resend_after_s=settings.resend_after_seconds,
         builders=len(kernels.builders(connection, silent_after=settings.silent_after_seconds)),
         refused=progress.refused(

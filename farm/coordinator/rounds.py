@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 
 from farm.coordinator.pace import Pace
 from farm.db import learning, rounds
+from farm.db.engine import take_time
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Rounds:
             due = rounds.due(connection)
         for lane_id in due:
             with self.engine.begin() as connection:
+                take_time(connection)  # it stores jobs, perhaps many
                 decision = rounds.decide(connection, lane_id)
             if decision is not None:
                 what = f"round {decision.round} of a search is over; {decision.jobs:,} jobs of later rounds follow"

@@ -10,13 +10,23 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from farm.errors import BadServiceUrl, DatabaseUnreachable, first_line
 
-_NOTICE_SILENCE = {
+_NOTICE_SILENCE: Mapping[str, int] = {
+    "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,  # ms
 }
 """A host that is gone without a word is noticed within half a minute, not within hours."""
+
+PROMPT: Mapping[str, int] = {
+    "connect_timeout": 3,
+    "keepalives_idle": 2,
+    "keepalives_interval": 1,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 4_000,  # ms
+}
+"""For the coordinator: it must notice within its term that the database is out of reach."""
 
 
 DURABLE: Mapping[str, str] = {}
@@ -29,7 +39,20 @@ Workers and coordinators never think that long between two statements: then Post
 HASTY = {"synchronous_commit": "off", "idle_in_transaction_session_timeout": f"{FROZEN_SECONDS}s"}
 """A commit does not wait for the disk: for what may be undone by a power cut, though never out of order."""
 
-DISPATCHING = {**HASTY, "enable_bitmapscan": "off"}
+_ENDED_WHEN_CUT_OFF = {
+    "tcp_keepalives_idle": "3",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "2",
+    "tcp_user_timeout": "5s",
+    "client_connection_check_interval": "2s",
+}
+"""Postgres ends a session within some 9 s, and with it its locks, when the client's host is out of reach: one that is idle, one
+that is sending, and one in the middle of a statement."""
+
+LEADING = {**HASTY, **_ENDED_WHEN_CUT_OFF, "statement_timeout": "3s"}
+"""For the session in which a coordinator takes and renews its term."""
+
+DISPATCHING = {**HASTY, **_ENDED_WHEN_CUT_OFF, "statement_timeout": "5min", "enable_bitmapscan": "off"}
 """For the coordinator: it reads the front of long indexes, where a bitmap would read all of it, and where only a plain
 index scan remembers which entries are dead."""
 
@@ -47,12 +70,18 @@ def take_time(connection: Connection) -> None:
 
 
 def make_engine(
-    url: str, *, application: str, pool_size: int = 5, session: Mapping[str, str] = DURABLE, pre_ping: bool = True
+    url: str,
+    *,
+    application: str,
+    pool_size: int = 5,
+    session: Mapping[str, str] = DURABLE,
+    client: Mapping[str, int] = _NOTICE_SILENCE,
+    pre_ping: bool = True,
 ) -> Engine:
     """An engine on a `postgresql+psycopg://` URL. Nothing connects until it is used.
 
-    `application` is what `pg_stat_activity` shows for its connections; `session` are settings of each of them. Without
-    `pre_ping` the caller tries again itself where a connection of the pool turns out to be broken.
+    `application` is what `pg_stat_activity` shows for its connections; `session` are settings of each of them, and
+    `client` libpq's own. Without `pre_ping` the caller tries again itself where a connection of the pool turns out to be broken.
     """
     options = " ".join(f"-c {name}={value}" for name, value in {"timezone": "UTC", **session}.items())
     return create_engine(
@@ -62,7 +91,7 @@ def make_engine(
         pool_pre_ping=pre_ping,
         # For connections that are made past this engine: see `farm.db.columns.read`.
         execution_options={"session": dict(session)},
-        connect_args={"application_name": application, "connect_timeout": 10, "options": options, **_NOTICE_SILENCE},
+        connect_args={"application_name": application, "options": options, **client},
     )
 
 

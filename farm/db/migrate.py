@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 import farm
 from farm.errors import WrongRevision
@@ -43,11 +44,37 @@ def current(engine: Engine) -> str | None:
         return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
 
-def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Brings the database to a revision. What is there already stays."""
+_MIGRATING = 0x6D69_6772  # "migr": the key of the advisory lock that a migration holds
+_TRY_ALONE = text("SELECT pg_try_advisory_xact_lock(:key)")
+_ALONE = text("SELECT pg_advisory_xact_lock(:key)")
+
+
+def alone(connection: Connection, waiting: Callable[[], None] | None) -> None:
+    """Until this transaction ends, no other migrates this database. `waiting` is called where another one does now."""
+    if not connection.execute(_TRY_ALONE, {"key": _MIGRATING}).scalar_one():
+        if waiting is not None:
+            waiting()
+        connection.execute(_ALONE, {"key": _MIGRATING})
+
+
+def upgrade(engine: Engine, revision: str = "head", *, waiting: Callable[[], None] | None = None) -> str | None:
+    """Brings the database to a revision. What is there already stays.
+
+    Of several at a time one goes on, and the others wait and then find nothing to do.
+
+    Args:
+        waiting: called where another migration is under way, which is waited for.
+
+    Returns:
+        The revision that was found when it was this one's turn; None where there were no tables.
+    """
     from alembic import command
 
-    command.upgrade(_config(engine), revision)
+    config = _config(engine)
+    config.attributes["waiting"] = waiting
+    command.upgrade(config, revision)
+    found: str | None = config.attributes["found"]
+    return found
 
 
 def downgrade(engine: Engine, revision: str) -> None:

@@ -321,19 +321,3 @@ def device_errors(connection: Connection, *, window_seconds: float = 3600.0) -> 
     for row in connection.execute(_ERRORS, {"window": window_seconds}):
         found.setdefault(row.device_id, {})[row.kind] = row.failures
     return found
-
-
-_HELD = text("""
-SELECT EXISTS (
-    SELECT 1 FROM pg_locks
-    WHERE locktype = 'advisory' AND granted AND objsubid = 1
-        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-        AND classid::bigint << 32 | objid::bigint = :key
-)
-""")
-
-
-def is_held(connection: Connection, lock: int) -> bool:
-    """Whether any process holds that advisory lock, as the leading coordinator does."""
-    held: bool = connection.execute(_HELD, {"key": lock}).scalar_one()
-    return held

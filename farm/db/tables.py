@@ -513,3 +513,19 @@ class DeletedRows(Base):
     source_table: Mapped[str] = mapped_column(primary_key=True)
     part: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     content: Mapped[list[Any]] = mapped_column(JSONB())
+
+
+class Leadership(Base):
+    """Who leads, of programs of which one leads. The row stays when a leader ends, so that its term only ever grows."""
+
+    __tablename__ = "leadership"
+
+    # coordinator
+    name: Mapped[str] = mapped_column(primary_key=True)
+    term: Mapped[int] = mapped_column(server_default="0")
+    # Of the present term: with it the leader renews, and fences what it writes.
+    token: Mapped[uuid.UUID | None]
+    host: Mapped[str | None]
+    pid: Mapped[int | None]
+    since: Mapped[datetime | None]
+    expires_at: Mapped[datetime] = mapped_column(server_default=_NOW)

@@ -207,7 +207,7 @@ class Faults:
 
     def _kill_before_sending(self, _: int) -> Mend:
         leader = self._leader()
-        if not self._scalar("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"):
+        if not self._scalar("SELECT count(*) FROM leadership WHERE expires_at > clock_timestamp()"):
             raise NotNow("no coordinator leads")
         if not self._scalar("SELECT count(*) FROM batches WHERE finished_at > clock_timestamp() - interval '1 s'"):
             raise NotNow("no batch ends, and makes room for another")

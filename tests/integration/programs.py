@@ -60,6 +60,13 @@ class Program:
     def log(self) -> str:
         return self._log.read_text()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def is_alive(self) -> bool:
         return self._process.poll() is None
 

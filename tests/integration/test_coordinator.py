@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,13 +12,12 @@ from homes import eventually
 from programs import COORDINATOR, programs
 from samples import cpu, document
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import DBAPIError
 from test_batches import claim, counts, expire, form, land, leased
 
 from farm.broker import make_app, queue_of_device, queue_of_type
 from farm.campaign import Campaign
 from farm.coordinator.health import quarantine_refuted
-from farm.coordinator.loop import Coordinator, leadership
+from farm.coordinator.loop import Coordinator
 from farm.db import devices
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
@@ -118,50 +115,6 @@ def test_a_lease_that_has_passed_is_taken_back_and_the_campaign_goes_on(
     with make_app("redis://127.0.0.1:1/0") as nowhere:
         Coordinator(engine, nowhere, Settings(outstanding_batches=1)).turn()
     assert counts(engine, stored.campaign_id) == {"queued": 4, "pending": 8}
-
-
-def test_one_coordinator_leads_and_the_other_takes_over(engine: Engine) -> None:
-    never, over, led = threading.Event(), threading.Event(), threading.Event()
-
-    def second() -> None:
-        with leadership(engine, never) as still_leads:
-            assert still_leads is not None
-            led.set()
-            over.wait(120)
-
-    with leadership(engine, never) as still_leads:
-        assert still_leads is not None
-        thread = threading.Thread(target=second)
-        thread.start()
-        assert not led.wait(1.5)
-    assert led.wait(120)
-    over.set()
-    thread.join()
-
-
-def test_a_coordinator_that_waits_can_be_stopped(engine: Engine) -> None:
-    stop = threading.Event()
-    with leadership(engine, threading.Event()) as still_leads:
-        assert still_leads is not None
-        threading.Timer(0.2, stop.set).start()
-        with leadership(engine, stop) as second:
-            assert second is None
-
-
-def test_a_coordinator_whose_lock_is_gone_learns_of_it_and_another_leads(engine: Engine) -> None:
-    never = threading.Event()
-    with contextlib.suppress(DBAPIError), leadership(engine, never) as still_leads:
-        assert still_leads is not None
-        still_leads()
-        with engine.begin() as connection:
-            connection.execute(
-                text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid IS NOT NULL")
-            )
-        with leadership(engine, never) as other:
-            assert other is not None
-            other()
-            with pytest.raises(DBAPIError):
-                still_leads()
 
 
 def test_a_device_that_fails_what_others_measure_is_quarantined_and_its_work_goes_elsewhere(

@@ -20,8 +20,7 @@ from farm.campaign import Campaign
 from farm.cli import progress as following
 from farm.cli.campaigns import direct
 from farm.cli.measure import rules_of
-from farm.coordinator import LEADER_LOCK
-from farm.db import batches, devices, jobs, progress
+from farm.db import batches, devices, jobs, leadership, progress
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.states import FailureKind
@@ -70,9 +69,12 @@ def ended_badly(engine: Engine, device_id: int) -> dict[str, int]:
 @contextmanager
 def coordinated(engine: Engine) -> Iterator[None]:
     """As while a coordinator leads."""
-    with engine.connect() as connection:
-        connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LEADER_LOCK})
-        yield
+    with engine.begin() as connection:
+        term = leadership.take(connection, host="hal", pid=9000, seconds=3600)
+    assert term is not None
+    yield
+    with engine.begin() as connection:
+        leadership.end(connection, term)
 
 
 def age(engine: Engine, statement: str) -> None:
@@ -348,6 +350,26 @@ def test_status_says_what_runs_where_how_fast_and_what_went_wrong(
     assert row["seconds_left"] is not None
     assert re.search(r"small +active, 1 dead +12 +33\.3% ", overview)
     assert re.search(r"\d (s|min \d\d s) ", overview)
+
+
+def test_status_says_which_coordinator_leads_and_where_none_does_that_none_does(
+    command: Command, engine: Engine, small: Stored
+) -> None:
+    assert small
+    assert "coordinator: no coordinator leads, and none ever did; farm up starts one" in command("status").stderr
+    with coordinated(engine):
+        found = told(command, "status", "small")["coordinator"]
+        assert (found["leads"], found["host"], found["pid"], found["term"]) == (True, "hal", 9000, 1)
+        line = f"coordinator: hal, process 9000 leads since {found['since'][:19].replace('T', ' ')} UTC (term 1)"
+        assert line in command("status").stderr
+        assert line in said(command, "status", "small")
+    found = told(command, "status", "small")
+    assert not found["coordinator"]["leads"]
+    line = "coordinator: no coordinator leads; the last one, hal, process 9000, did until "
+    assert line in command("status").stderr
+    assert line in said(command, "status", "small")
+    (stuck,) = found["stuck"]
+    assert stuck["cause"] == "no_coordinator"
 
 
 def test_status_says_what_is_stuck_and_why(

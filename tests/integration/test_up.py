@@ -282,6 +282,7 @@ def test_doctor_looks_into_what_runs(home: Path, farm_settings: Settings) -> Non
         assert (code, found["revision"]["what"]) == (0, migrate.head())
         assert "runs, data in" in found["database"]["what"]
         assert "0.0 s" in found["clock"]["what"]
+        assert (found["coordinator"]["state"], found["coordinator"]["what"][:20]) == ("warning", "no coordinator leads")
     code, out = farm("doctor")
     assert code == 0
     assert "does not run now" in out

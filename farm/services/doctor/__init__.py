@@ -22,6 +22,7 @@ from farm.services.doctor.machine import (
 from farm.services.doctor.servers import (
     check_broker,
     check_clock,
+    check_coordinator,
     check_database,
     check_registry,
     check_revision,
@@ -42,6 +43,7 @@ def examine(settings: Settings) -> list[Check]:
         check_database,
         check_revision,
         check_broker,
+        check_coordinator,
         check_libraries,
         check_registry,
         check_gpu,

@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from sqlalchemy import Engine, text
@@ -24,6 +25,7 @@ from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
 from farm.services.redis import EmbeddedRedis, why_broker_does_not_answer
 from farm.settings import Settings
+from farm.texts import leader_text
 
 SMALLEST_POSTGRES = 15
 CLOCK_WARNING_S = 5.0
@@ -79,6 +81,25 @@ def check_broker(settings: Settings) -> Check:
         fix = "set maxmemory-policy noeviction: messages that Redis drops are sent again only after a while"
         return Check("broker", State.WARNING, f"{what} evicts keys ({policy})", fix)
     return Check("broker", State.OK, what)
+
+
+def check_coordinator(settings: Settings) -> Check:
+    from farm.db import leadership, migrate
+
+    try:
+        with _database(settings) as engine:
+            if engine is None:
+                return Check("coordinator", State.OK, "none leads: the embedded database does not run")
+            if migrate.current(engine) != migrate.head():
+                return Check("coordinator", State.WARNING, "the database is of another revision", "see revision")
+            with engine.connect() as connection:
+                found = leadership.read(connection)
+    except (FarmError, SQLAlchemyError):
+        return Check("coordinator", State.WARNING, "the database cannot be asked", "see database")
+    if not found.leads:
+        fix = "start one: farm up, or python -m farm.coordinator; what is submitted waits"
+        return Check("coordinator", State.WARNING, leader_text(**asdict(found)), fix)
+    return Check("coordinator", State.OK, leader_text(**asdict(found)))
 
 
 def check_registry(settings: Settings) -> Check:

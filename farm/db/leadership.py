@@ -1,0 +1,106 @@
+"""Which coordinator leads: one row with a term and an expiry on the database's clock.
+
+Who leads renews the row. Who waits takes it, with the next term, once it has expired. What a leader writes is fenced: its
+transactions hold a share of the row until they end, and a new term waits for them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A coordinator's right to lead, until it expires or is taken."""
+
+    number: int
+    token: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """Who leads, or who led last; term 0 where nobody ever did."""
+
+    leads: bool
+    term: int
+    host: str | None
+    pid: int | None
+    since: datetime | None
+    expires_at: datetime
+
+
+# FOR UPDATE waits for fenced transactions of the term before, which renewing does not: those are skipped, and tried again.
+# A power cut must not undo it: the same term twice would be two leaders.
+_TAKE = text("""
+WITH free AS MATERIALIZED (
+    SELECT name FROM leadership
+    WHERE name = 'coordinator' AND expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
+)
+UPDATE leadership l
+SET term = l.term + 1, token = gen_random_uuid(), host = :host, pid = :pid, since = clock_timestamp(),
+    expires_at = clock_timestamp() + make_interval(secs => :seconds)
+FROM free WHERE l.name = free.name
+RETURNING l.term, l.token, set_config('synchronous_commit', 'on', true)
+""")
+
+
+def take(connection: Connection, *, host: str, pid: int, seconds: float) -> Term | None:
+    """Begins a term of so many seconds; None while somebody else's goes on."""
+    row = connection.execute(_TAKE, {"host": host, "pid": pid, "seconds": seconds}).one_or_none()
+    return None if row is None else Term(row.term, row.token)
+
+
+_RENEW = text("""
+UPDATE leadership SET expires_at = clock_timestamp() + make_interval(secs => :seconds)
+WHERE name = 'coordinator' AND term = :term AND token = :token AND expires_at > clock_timestamp()
+""")
+
+
+def renew(connection: Connection, term: Term, *, seconds: float) -> bool:
+    """The term goes on for so many seconds from now. False where it is over."""
+    parameters = {"term": term.number, "token": term.token, "seconds": seconds}
+    return connection.execute(_RENEW, parameters).rowcount == 1
+
+
+_END = text("""
+UPDATE leadership SET expires_at = clock_timestamp()
+WHERE name = 'coordinator' AND term = :term AND token = :token AND expires_at > clock_timestamp()
+""")
+
+
+def end(connection: Connection, term: Term) -> None:
+    """Ends the term now, so that whoever waits leads at once."""
+    connection.execute(_END, {"term": term.number, "token": term.token})
+
+
+# A transaction that wrote nothing has no id. The lock itself would give it one, and the server something to write.
+_FENCE = text("""
+WITH held AS MATERIALIZED (
+    SELECT term FROM leadership
+    WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+      AND name = 'coordinator' AND term = :term AND token = :token AND expires_at > clock_timestamp()
+    FOR KEY SHARE
+)
+SELECT pg_current_xact_id_if_assigned() IS NULL OR EXISTS (SELECT FROM held)
+""")
+
+
+def may_commit(connection: Connection, term: Term) -> bool:
+    """Whether the transaction may be committed: it wrote nothing, or the term goes on and cannot end before it does."""
+    may: bool = connection.execute(_FENCE, {"term": term.number, "token": term.token}).scalar_one()
+    return may
+
+
+_READ = text("""
+SELECT expires_at > clock_timestamp() AS leads, term, host, pid, since, expires_at
+FROM leadership WHERE name = 'coordinator'
+""")
+
+
+def read(connection: Connection) -> Leader:
+    """Who leads now, or who led last."""
+    return Leader(**connection.execute(_READ).mappings().one())
