@@ -12,7 +12,7 @@ import typer
 from farm.errors import BadInput, FarmError
 from farm.logs import set_up_logging, warn_of_unknown_variables
 from farm.services.groups import collect_orphans
-from farm.services.waiting import when_they_answer
+from farm.services.waiting import set_on_signals, when_they_answer
 from farm.settings import environment_for_children, settings
 from workers import metrics
 from workers.devices import discover
@@ -60,8 +60,7 @@ def _command(
 ) -> None:
     """Measure for a farm on the devices of this host, or build its kernels. FARM_DATABASE_URL and FARM_BROKER_URL say where the farm is."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    set_on_signals(stop, signal.SIGTERM, signal.SIGINT)
     try:
         selection = devices_to_serve or settings().devices
         set_up_logging(settings(), "farm-worker")

@@ -12,14 +12,13 @@ from farm.coordinator.metrics import watching
 from farm.db.engine import DISPATCHING, PROMPT
 from farm.errors import FarmError
 from farm.logs import set_up_logging, warn_of_unknown_variables
-from farm.services.waiting import when_they_answer
+from farm.services.waiting import set_on_signals, when_they_answer
 from farm.settings import settings
 
 
 def main() -> int:
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    set_on_signals(stop, signal.SIGTERM, signal.SIGINT)
     try:
         set_up_logging(settings(), "coordinator")
         warn_of_unknown_variables()

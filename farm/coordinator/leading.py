@@ -128,7 +128,7 @@ class _Sockets:
 
     def __init__(self, engines: tuple[Engine, ...]) -> None:
         self._engines = engines
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a connection that is collected as garbage is checked in by whichever thread
         self._open: dict[int, socket.socket] = {}
         self._shut = False
         for engine in engines:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import logging
+import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +23,16 @@ from farm.services.urls import safe_url
 from farm.settings import settings
 
 log = logging.getLogger(__name__)
+
+
+def set_on_signals(stop: threading.Event, *numbers: signal.Signals) -> None:
+    """Those signals set the event. Others of the main thread's handlers for them are replaced.
+
+    A handler runs in the middle of whatever the main thread does. Where that is a wait for the same event, the handler must
+    not set it itself: it would wait for a lock that its own thread holds.
+    """
+    for number in numbers:
+        signal.signal(number, lambda *_: _thread.start_new_thread(stop.set, ()))
 
 
 @contextmanager

@@ -179,6 +179,7 @@ def test_the_farm_is_shown_by_the_coordinator_that_leads(engine: Engine, announc
     first.kill()
     eventually(lambda: Scrape(second_port)("coordinator_leading") == 1)
     assert Scrape(second_port)("devices", device_type="cpu-test", state="live") == 1
+    assert Scrape(second_port)("coordinator_term") == 2
 
 
 @pytest.mark.parametrize(
