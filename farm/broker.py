@@ -44,6 +44,11 @@ def queue_of_device(device_uuid: str) -> str:
     return f"device.{device_uuid}"
 
 
+def retries_of_type(device_type: str) -> str:
+    """What failed jobs of a device type share. No queue has that name: each goes to the queue of one device."""
+    return f"retry.{device_type}"
+
+
 def client_name(queues: Iterable[str]) -> str:
     """The name of a connection to Redis of a program that takes messages from these queues.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
-from pydantic import BeforeValidator, Field, FiniteFloat, SecretStr, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -53,6 +54,26 @@ def _upper(value: object) -> object:
 LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper)]
 
 
+def _weights(text: str) -> dict[str, float]:
+    """`ann=2,bob=0.5` as weights by name."""
+    found = {}
+    for one in filter(None, map(str.strip, text.split(","))):
+        owner, equals, weight = (part.strip() for part in one.rpartition("="))
+        try:
+            found[owner] = float(weight)
+        except ValueError:
+            found[owner] = math.nan
+        if not owner or not equals or not _MIN_WEIGHT <= found[owner] <= _MAX_WEIGHT:
+            raise ValueError(f"{one!r} is not an owner and a number from {_MIN_WEIGHT:g} to {_MAX_WEIGHT:,.0f}, as ann=2")
+    return found
+
+
+def _weights_are_numbers(text: str) -> str:
+    _weights(text)
+    return text
+
+
+_MIN_WEIGHT, _MAX_WEIGHT = 0.001, 1000.0
 _MAX_INT = 2**31 - 1
 
 
@@ -87,6 +108,9 @@ class Settings(BaseSettings):
     batch_max_jobs: int = Field(default=500, ge=1, le=1_000_000, description="maximum jobs in a batch")
     outstanding_batches: int = Field(
         default=2, ge=1, le=1_000, description="batches kept ready or running per live device"
+    )
+    owner_weights: Annotated[str, AfterValidator(_weights_are_numbers)] = Field(
+        default="", description="shares of owners, as ann=2,bob=0.5; 1 for others"
     )
     heartbeat_seconds: Seconds = Field(default=4.0, description="how often a worker says that it lives")
     silent_after_seconds: Seconds = Field(default=20.0, description="a device not heard of for this long is silent")
@@ -152,6 +176,11 @@ class Settings(BaseSettings):
             for name in type(self).model_fields
             if name in self.model_fields_set and (value := getattr(self, name)) is not None
         }
+
+    @property
+    def weights_of_owners(self) -> dict[str, float]:
+        """The weights of those owners that have another one than 1."""
+        return _weights(self.owner_weights)
 
     @property
     def embedded_database(self) -> bool:

@@ -12,7 +12,7 @@ from farm.broker import MEASURE_BATCH
 from farm.coordinator.costs import CostBook
 from farm.coordinator.schedule import Assignment, LiveDevice, Schedule
 from farm.coordinator.sending import send
-from farm.db import batches, devices
+from farm.db import batches, devices, fair_shares
 from farm.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,10 +53,25 @@ def read_schedule(engine: Engine, settings: Settings) -> Schedule:
         return Schedule(
             [LiveDevice(*device) for device in live],
             batches.candidates(connection),
-            batches.flights(connection),
+            batches.flights(connection, batch_seconds=settings.batch_seconds),
             outstanding=settings.outstanding_batches,
             awaited=[LiveDevice(*device) for device in awaited],
+            shares=fair_shares.stored(connection),
+            weights=settings.weights_of_owners,
+            batch_seconds=settings.batch_seconds,
         )
+
+
+def make_way(engine: Engine, schedule: Schedule) -> list[int]:
+    """Takes back batches that nobody has claimed where work of a higher priority waits for their queue: workers take
+    batches in the order in which they were sent. Returns their ids."""
+    gone: list[int] = []
+    for queue, priority in schedule.urgent():
+        with engine.begin() as connection:
+            below = batches.make_way(connection, queue=queue, priority=priority, most=MOST_IN_A_TURN)
+        schedule.make_room(queue, len(below))
+        gone += below
+    return gone
 
 
 def form_batches(engine: Engine, schedule: Schedule, costs: CostBook, settings: Settings) -> int:
@@ -66,6 +81,10 @@ def form_batches(engine: Engine, schedule: Schedule, costs: CostBook, settings: 
     lanes, so that nobody waits for this in a circle. `engine` may be hasty: a batch that is lost in a power cut was
     never formed, and its jobs still wait.
     """
+    if schedule.started or schedule.idle:
+        with engine.begin() as connection:
+            fair_shares.add(connection, schedule.started)
+            fair_shares.remove(connection, schedule.idle)
     formed = 0
     assignment = schedule.next()
     while assignment is not None and formed < MOST_IN_A_TURN:

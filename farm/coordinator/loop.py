@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from farm.coordinator.costs import CostBook
-from farm.coordinator.dispatch import MOST_IN_A_TURN, form_batches, read_schedule, send_batches
+from farm.coordinator.dispatch import MOST_IN_A_TURN, form_batches, make_way, read_schedule, send_batches
 from farm.coordinator.errands import Errands, builds_of, trainings_of
 from farm.coordinator.health import quarantine_refuted
 from farm.coordinator.leading import Lead, leadership
@@ -77,6 +77,8 @@ class Coordinator:
         count(RECALLED, len(recalled))
         if recalled:
             log.warning("%d batches waited for devices that are gone, and were taken back", len(recalled))
+        if taken_back := make_way(self.engine, schedule):
+            log.info("%d batches were taken back for campaigns of a higher priority", len(taken_back))
         formed = form_batches(self.engine, schedule, self.costs, self.settings)
         count(FORMED, formed)
         sent = send_batches(self.engine, self.app, self.settings)
@@ -85,7 +87,7 @@ class Coordinator:
         if not all([self._trainings.tend(), self._builds.tend(), sent.whole]):
             count(ERRORS, value="broker")
         with self.engine.begin() as connection:
-            folded = batches.fold(connection)
+            folded = batches.fold(connection, weights=self.settings.weights_of_owners)
             finished = campaigns.finish(connection)
         count(FOLDED, folded)
         for campaign_id in finished:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from farm.broker import queue_of_device, queue_of_type
+from farm.broker import queue_of_device, queue_of_type, retries_of_type
+from farm.coordinator.fairness import VirtualTimes
 from farm.db.batches import Flight, Work
+from farm.db.fair_shares import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +29,27 @@ class Assignment:
     work: Work
     queue: str
     device_type: str
+    # What the batch takes a share of.
+    resource: str
 
 
 class Schedule:
     """Says what to form next, until every queue has enough or nothing waits.
 
-    Higher priority first; among equals the owner with the fewest batches in flight, then the one served longest ago,
-    then the older campaign. A queue has enough at `outstanding` batches for each live device behind it. What failed on
-    the only live device waits while one of the `awaited` may take it, which fell silent lately.
+    Higher priority first; among equals the owner, and of its campaigns the one, that used least of its fair share of the
+    resource (`farm.coordinator.fairness`); then the older campaign. A queue has enough at `outstanding` batches for each
+    live device behind it, and failed jobs at as many for each device. What failed on the only live device waits while one
+    of the `awaited` may take it, which fell silent lately.
+
+    Args:
+        live: devices that take work.
+        work: what waits, the oldest campaign first.
+        flights: batches that are queued, leased, or over and not counted yet.
+        outstanding: batches ready or running for each device.
+        awaited: devices that fell silent lately.
+        shares: stored virtual times.
+        weights: of owners; 1 for one that is not named.
+        batch_seconds: device seconds that a batch is expected to take.
     """
 
     def __init__(
@@ -44,80 +60,132 @@ class Schedule:
         *,
         outstanding: int,
         awaited: Sequence[LiveDevice] = (),
+        shares: Mapping[Key, float] | None = None,
+        weights: Mapping[str, float] | None = None,
+        batch_seconds: float = 4.0,
     ) -> None:
         self._by_type: defaultdict[str, list[LiveDevice]] = defaultdict(list)
         self._by_uuid = {device.uuid: device for device in live}
         for device in live:
             self._by_type[device.type].append(device)
+        self._type_of = {device.id: device.type for device in live}
         self._awaited = awaited
         self._outstanding = outstanding
-        self._in_queue: Counter[str] = Counter()
-        self._in_flight: Counter[str] = Counter()
-        self._served: defaultdict[str, int] = defaultdict(int)
+        self._batch_seconds = batch_seconds
+        self._resources: dict[str, _Resource] = {}
+        for one in work:
+            for resource in self._resources_for(one):
+                resource.add(one)
         for flight in flights:
-            self._in_queue[flight.queue] += flight.batches
-            self._in_flight[flight.owner] += flight.batches
-            self._served[flight.owner] = max(self._served[flight.owner], flight.newest)
-        self._waiting: defaultdict[tuple[int, str], list[Work]] = defaultdict(list)
-        for one in reversed(work):
-            self._waiting[one.priority, one.owner].append(one)
+            if (taken := self._resources.get(flight.resource)) is not None:
+                taken.occupy(flight)
+        keys = {key for resource in self._resources.values() for key in resource.waiting_keys()}
+        self._times = VirtualTimes(shares or {}, flights, keys, weights or {})
+        self._order: list[tuple[int, float, str]] = []
+        for resource in self._resources.values():
+            resource.sort(self._times)
+            self._consider(resource)
+        self._dropped: set[Work] = set()
 
     @property
     def queues(self) -> list[str]:
         """The names of all queues that a live device serves."""
         return [*map(queue_of_type, self._by_type), *map(queue_of_device, self._by_uuid)]
 
+    @property
+    def started(self) -> Mapping[Key, float]:
+        """Virtual times to store before anything is formed: those of who waits for the first time."""
+        return self._times.started
+
+    @property
+    def idle(self) -> Sequence[Key]:
+        """Virtual times that are no longer needed."""
+        return self._times.idle
+
+    def urgent(self) -> list[tuple[str, int]]:
+        """Queues that are full, with work of that priority waiting, above that of batches which nobody has claimed."""
+        return [
+            (resource.name, priority)
+            for resource in self._resources.values()
+            if not resource.has_room
+            and (priority := resource.priority) is not None
+            and any(queued and other < priority for other, queued in resource.queued.items())
+        ]
+
+    def make_room(self, queue: str, batches: int) -> None:
+        """So many batches of that queue were taken back."""
+        resource = self._resources[queue]
+        resource.in_queue[queue] -= batches
+        self._consider(resource)
+
     def next(self) -> Assignment | None:
         """What to form next. Follow it with `formed` or `nothing_there`."""
-        while self._waiting:
-            key = min(self._waiting, key=lambda k: (-k[0], self._in_flight[k[1]], self._served[k[1]], k[1]))
-            work = self._waiting[key][-1]
-            chosen = self._queue_for(work)
-            if chosen is not None:
-                return Assignment(work, *chosen)
-            self._drop(work)
+        while self._order:
+            resource = self._resources[self._order[0][2]]
+            if (rank := resource.rank()) != self._order[0]:
+                if rank is None:
+                    heapq.heappop(self._order)
+                else:
+                    heapq.heapreplace(self._order, rank)
+                continue
+            work = resource.first()
+            if work in self._dropped:
+                resource.drop_first()
+                continue
+            if (chosen := resource.queue_for(work, self._only_on_avoided(work))) is None:
+                resource.drop_first()
+                continue
+            queue, device_type = chosen
+            return Assignment(work, queue, device_type, resource.name)
         return None
 
     def formed(self, assignment: Assignment, batch_id: int) -> None:
-        """The assignment became a batch."""
-        self._in_queue[assignment.queue] += 1
-        self._in_flight[assignment.work.owner] += 1
-        self._served[assignment.work.owner] = batch_id
+        """The assignment, which came from `next` just now, became a batch."""
+        del batch_id
+        resource = self._resources[assignment.resource]
+        resource.formed(assignment.queue, self._times, self._batch_seconds)
 
     def nothing_there(self, assignment: Assignment) -> None:
         """There was nothing (more) to form of that work."""
-        self._drop(assignment.work)
+        self._dropped.add(assignment.work)
 
-    def _drop(self, work: Work) -> None:
-        """Nothing of it can be formed in this turn: queues only get fuller, and lanes emptier."""
-        key = work.priority, work.owner
-        self._waiting[key].pop()
-        if not self._waiting[key]:
-            del self._waiting[key]
+    def _consider(self, resource: _Resource) -> None:
+        if (rank := resource.rank()) is not None:
+            heapq.heappush(self._order, rank)
 
-    def _queue_for(self, work: Work) -> tuple[str, str] | None:
-        """The queue with the most room for it, and the type of its devices."""
+    def _resources_for(self, work: Work) -> Iterable[_Resource]:
+        """The resources on which a live device may take it."""
         if work.device_types is None:
             device = self._by_uuid.get(work.device_uuid or "")
-            return self._emptiest([device] if device else [])
-        if work.retry:
-            able = [
-                device
-                for kind in work.device_types
-                for device in self._by_type.get(kind, ())
-                if device.id not in work.refused_by
-            ]
-            others = [device for device in able if device.id != work.avoid_device_id]
-            if not others and self._may_be_back(work):
-                return None
-            return self._emptiest(others or able)
-        rooms = [
-            (self._outstanding - self._in_queue[queue_of_type(kind)] / len(self._by_type[kind]), kind)
-            for kind in work.device_types
-            if kind in self._by_type
+            return [self._resource(queue_of_device(device.uuid), [device])] if device else []
+        if not work.retry:
+            return [self._resource(queue_of_type(kind), self._by_type[kind]) for kind in self._live_types(work)]
+        only_on_avoided = self._only_on_avoided(work)
+        if only_on_avoided and self._may_be_back(work):
+            return []
+        shut = set(work.refused_by) if only_on_avoided else {*work.refused_by, work.avoid_device_id}
+        return [
+            self._resource(retries_of_type(kind), self._by_type[kind], retries=True)
+            for kind in self._live_types(work)
+            if self._able(kind, shut)
         ]
-        room, kind = max(rooms, default=(0.0, ""))
-        return (queue_of_type(kind), kind) if room > 0 else None
+
+    def _resource(self, name: str, devices: Sequence[LiveDevice], *, retries: bool = False) -> _Resource:
+        if name not in self._resources:
+            self._resources[name] = _Resource(name, devices, self._outstanding, retries=retries)
+        return self._resources[name]
+
+    def _live_types(self, work: Work) -> list[str]:
+        return [kind for kind in work.device_types or () if kind in self._by_type]
+
+    def _able(self, kind: str, shut: Iterable[int | None]) -> int:
+        """How many live devices of that type are not among those."""
+        return len(self._by_type[kind]) - sum(i is not None and self._type_of.get(i) == kind for i in shut)
+
+    def _only_on_avoided(self, work: Work) -> bool:
+        """Whether the device on which it failed is the only live one that may take it."""
+        shut = {*work.refused_by, work.avoid_device_id}
+        return work.retry and not any(self._able(kind, shut) for kind in self._live_types(work))
 
     def _may_be_back(self, work: Work) -> bool:
         """Whether another device than the one on which it failed may take it soon."""
@@ -125,8 +193,113 @@ class Schedule:
         without = {work.avoid_device_id, *work.refused_by}
         return any(device.type in kinds and device.id not in without for device in self._awaited)
 
-    def _emptiest(self, able: Sequence[LiveDevice]) -> tuple[str, str] | None:
-        device = min(able, key=lambda d: (self._in_queue[queue_of_device(d.uuid)], d.id), default=None)
-        if device is None or self._in_queue[queue_of_device(device.uuid)] >= self._outstanding:
+
+_Campaigns = list[tuple[float, int, list[Work]]]
+"""A heap of an owner's campaigns: virtual time, id, and what waits, the first at the end."""
+
+
+@dataclass(slots=True)
+class _Resource:
+    """The devices behind one or more queues, and what waits for them."""
+
+    name: str
+    devices: Sequence[LiveDevice]
+    outstanding: int
+    # Whether it is the failed jobs of a type, each for the queue of one device, and not a queue.
+    retries: bool
+    in_queue: Counter[str] = field(default_factory=Counter)
+    # Batches that nobody has claimed, by priority.
+    queued: Counter[int] = field(default_factory=Counter)
+    _work: dict[Key, list[Work]] = field(default_factory=dict)
+    # Heaps of owners by priority, the highest last: virtual time, oldest campaign, name, and the owner's campaigns.
+    _owners: list[tuple[int, list[tuple[float, int, str, _Campaigns]]]] = field(default_factory=list)
+    # Devices that take more, of retries.
+    _free: list[LiveDevice] = field(default_factory=list)
+
+    def add(self, work: Work) -> None:
+        self._work.setdefault(Key(self.name, work.priority, work.owner, work.campaign_id), []).append(work)
+
+    def occupy(self, flight: Flight) -> None:
+        self.in_queue[flight.queue] += flight.batches
+        self.queued[flight.priority] += flight.queued
+
+    def waiting_keys(self) -> Iterable[Key]:
+        for key in self._work:
+            yield key
+            yield key._replace(campaign_id=0)
+
+    def sort(self, times: VirtualTimes) -> None:
+        """After all work and flights are known."""
+        self._free = [d for d in self.devices if self.in_queue[queue_of_device(d.uuid)] < self.outstanding]
+        found: defaultdict[int, defaultdict[str, _Campaigns]] = defaultdict(lambda: defaultdict(list))
+        for key, waiting in self._work.items():
+            found[key.priority][key.owner].append((times.of(key), key.campaign_id, waiting[::-1]))
+        for priority in sorted(found):
+            owners = []
+            for owner, campaigns in found[priority].items():
+                heapq.heapify(campaigns)
+                oldest = min(campaign_id for _, campaign_id, _ in campaigns)
+                owners.append((times.of(Key(self.name, priority, owner)), oldest, owner, campaigns))
+            heapq.heapify(owners)
+            self._owners.append((priority, owners))
+
+    @property
+    def priority(self) -> int | None:
+        """The highest priority that waits."""
+        return self._owners[-1][0] if self._owners else None
+
+    @property
+    def has_room(self) -> bool:
+        if self.retries:
+            return bool(self._free)
+        return self.in_queue[self.name] < self.outstanding * len(self.devices)
+
+    def rank(self) -> tuple[int, float, str] | None:
+        """Its place among the resources: the most urgent work, then the emptiest queues. None: it takes no more."""
+        if not self._owners or not self.has_room:
             return None
-        return queue_of_device(device.uuid), device.type
+        return -self._owners[-1][0], self.in_queue.total() / len(self.devices), self.name
+
+    def first(self) -> Work:
+        """Whose turn it is."""
+        _, _, _, campaigns = self._owners[-1][1][0]
+        return campaigns[0][2][-1]
+
+    def drop_first(self) -> None:
+        """Nothing of it can be formed here in this turn: queues only get fuller, and lanes emptier."""
+        owners = self._owners[-1][1]
+        campaigns = owners[0][3]
+        campaigns[0][2].pop()
+        if campaigns[0][2]:
+            return
+        heapq.heappop(campaigns)
+        if campaigns:
+            return
+        heapq.heappop(owners)
+        if not owners:
+            self._owners.pop()
+
+    def queue_for(self, work: Work, only_on_avoided: bool) -> tuple[str, str] | None:
+        """The queue with the most room for it, and the type of its devices."""
+        if not self.retries:
+            return self.name, self.devices[0].type
+        able = [
+            device
+            for device in self._free
+            if device.id not in work.refused_by and (only_on_avoided or device.id != work.avoid_device_id)
+        ]
+        device = min(able, key=lambda d: (self.in_queue[queue_of_device(d.uuid)], d.id), default=None)
+        return None if device is None else (queue_of_device(device.uuid), device.type)
+
+    def formed(self, queue: str, times: VirtualTimes, seconds: float) -> None:
+        """A batch was formed of what is first."""
+        priority, owners = self._owners[-1]
+        _, oldest, owner, campaigns = owners[0]
+        _, campaign_id, waiting = campaigns[0]
+        key = Key(self.name, priority, owner, campaign_id)
+        times.charge(key, seconds)
+        heapq.heapreplace(campaigns, (times.of(key), campaign_id, waiting))
+        heapq.heapreplace(owners, (times.of(key._replace(campaign_id=0)), oldest, owner, campaigns))
+        self.in_queue[queue] += 1
+        if self.retries and self.in_queue[queue] >= self.outstanding:
+            self._free = [device for device in self._free if queue_of_device(device.uuid) != queue]

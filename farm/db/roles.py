@@ -59,7 +59,7 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "SELECT": ("job_id", "device_id", "kind"),
         "INSERT": ("job_id", "lane_id", "batch_id", "device_id", "kind", "message"),
     },
-    "returned_jobs": {"INSERT": ("job_id", "lane_id", "solo", "avoid_device_id")},
+    "returned_jobs": {"INSERT": ("job_id", "lane_id", "solo", "avoid_device_id", "refused_by")},
     "kernels": {  # it may ask for one, and read what it must be; only builders say that one is built
         "SELECT": (),
         "INSERT": ("hash", "description", "cutlass", "cuda"),

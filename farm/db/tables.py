@@ -260,13 +260,37 @@ class ReturnedJob(Base):
     """An open job that was dispatched, or passed by the cursor, and waits again."""
 
     __tablename__ = "returned_jobs"
-    __table_args__ = (Index("ix_returned_jobs_order", "lane_id", "solo", "avoid_device_id", "job_id"),)
+    __table_args__ = (
+        CheckConstraint(
+            "solo OR avoid_device_id IS NOT NULL OR refused_by = '{}'", name="only_retries_are_refused"
+        ),
+        Index(
+            "ix_returned_jobs_order", "lane_id", "solo", text("coalesce(avoid_device_id, 0)"), "refused_by", "job_id"
+        ),
+    )
 
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), primary_key=True, autoincrement=False)
     lane_id: Mapped[int] = mapped_column(ForeignKey("lanes.id"))
     solo: Mapped[bool]
     # The device on which it failed: tried elsewhere first.
     avoid_device_id: Mapped[int | None] = mapped_column(ForeignKey("devices.id"))
+    # Of a job that failed or is suspected: the devices that refused it, in ascending order.
+    refused_by: Mapped[list[int]] = mapped_column(server_default=text("'{}'"))
+
+
+class FairShare(Base):
+    """The virtual time of an owner, or of a campaign among those of its owner, on one resource: see `farm.coordinator.fairness`."""
+
+    __tablename__ = "fair_shares"
+
+    # The queue of a device type or of a device; `retry.TYPE` for failed jobs of a device type.
+    resource: Mapped[str] = mapped_column(primary_key=True)
+    priority: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    owner: Mapped[str] = mapped_column(primary_key=True)
+    # 0: the owner among all owners. No foreign key: the row of a campaign that is gone is removed with the next turn.
+    campaign_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    # Device seconds, divided by the owner's weight.
+    virtual_s: Mapped[float]
 
 
 class Kernel(Base):

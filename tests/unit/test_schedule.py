@@ -20,6 +20,15 @@ def work(lane: int, owner: str = "ann", *, priority: int = 0, types: tuple[str, 
     return Work(lane, lane, owner, priority, types, None)
 
 
+def flight(owner: str, queue: str, batches: int = 1, *, seconds: float | None = None) -> Flight:
+    """Batches of an owner's first campaign on the queue of a type."""
+    campaign = {"ann": 1, "bob": 2}[owner]
+    return Flight(
+        resource=queue, priority=0, owner=owner, campaign_id=campaign, queue=queue, batches=batches,
+        seconds=4.0 * batches if seconds is None else seconds,
+    )  # fmt: skip
+
+
 def all_of(
     live: Sequence[LiveDevice],
     waiting: dict[Work, int],
@@ -52,22 +61,21 @@ def test_a_higher_priority_goes_first_whoever_owns_it() -> None:
 
 def test_owners_take_turns() -> None:
     made = all_of(H200, {work(1, "ann"): 9, work(2, "ann"): 9, work(3, "bob"): 9}, outstanding=3)
-    assert Counter(owners(made)) == {"ann": 3, "bob": 3}
-    assert {one.work.lane_id for one in made if one.work.owner == "ann"} == {1}, "the older campaign first"
+    assert owners(made) == ["ann", "bob"] * 3
+    assert [one.work.lane_id for one in made if one.work.owner == "ann"] == [1, 2, 1], "and so do an owner's campaigns"
 
 
 def test_ten_thousand_jobs_of_one_owner_do_not_starve_ten_of_another() -> None:
     """Ann's batches are all there is; as the oldest ends, the next place is Bob's or Ann's, in turn, until he is done."""
     queue = queue_of_type("nvidia-h200")
     many, few = work(1, "ann"), work(2, "bob")
-    left, in_flight = {many: 10_000, few: 10}, [("ann", n) for n in range(4)]  # owner and batch, the oldest first
+    left, in_flight = {many: 10_000, few: 10}, ["ann"] * 4  # the oldest first
     order = []
-    for turn in range(30):
+    for _ in range(30):
         in_flight.pop(0)
-        flights = [Flight(owner, queue, 1, number) for owner, number in in_flight]
-        (made,) = all_of(H200, left, flights=flights)
+        (made,) = all_of(H200, left, flights=[flight(owner, queue) for owner in in_flight])
         left[made.work] -= 1
-        in_flight.append((made.work.owner, 100 + turn))
+        in_flight.append(made.work.owner)
         order.append(made.work.owner)
     assert order[0] == "bob"
     assert order[:24].count("bob") == 10
@@ -75,7 +83,7 @@ def test_ten_thousand_jobs_of_one_owner_do_not_starve_ten_of_another() -> None:
 
 
 def test_queues_get_no_more_than_their_devices_need() -> None:
-    full = [Flight("ann", queue_of_type("nvidia-h200"), 3, 7)]
+    full = [flight("ann", queue_of_type("nvidia-h200"), 3)]
     assert len(all_of(H200, {work(1): 99}, flights=full)) == 1
     assert len(all_of(H200, {work(1): 99})) == 4
     assert all_of([], {work(1): 99}) == []
@@ -84,7 +92,7 @@ def test_queues_get_no_more_than_their_devices_need() -> None:
 
 def test_a_pool_of_several_types_goes_where_there_is_room() -> None:
     both = work(1, types=("nvidia-h200", "nvidia-l4", "nvidia-a100"))
-    busy = [Flight("ann", queue_of_type("nvidia-h200"), 4, 7)]
+    busy = [flight("ann", queue_of_type("nvidia-h200"), 4)]
     assert {one.queue for one in all_of([*H200, L4], {both: 99}, flights=busy)} == {queue_of_type("nvidia-l4")}
     made = all_of([*H200, L4], {both: 99})
     assert Counter(one.device_type for one in made) == {"nvidia-h200": 4, "nvidia-l4": 2}

@@ -58,6 +58,16 @@ def refused_by_all(job_id: str, devices: str) -> str:
     )"""
 
 
+def refused_by(job_id: str, *, also: str = "NULL") -> str:
+    """SQL: the devices that refused the job, in ascending order, with the device `also` where that is not NULL."""
+    return f"""ARRAY(
+        SELECT r.device_id FROM failures r
+        WHERE r.job_id = {job_id} AND r.kind = 'invalid' AND r.device_id IS NOT NULL
+        UNION SELECT a.id FROM (SELECT CAST({also} AS bigint)) a(id) WHERE a.id IS NOT NULL
+        ORDER BY 1
+    )"""
+
+
 # `others` is the pool of the batch without the devices that must refuse what this one does: nobody, where a thousand equal cards
 # are in it. A refusal that some of them may not share counts no attempt.
 _FAIL = text(f"""
@@ -89,8 +99,12 @@ WITH failed AS (
     INSERT INTO failures (job_id, lane_id, batch_id, device_id, kind, message)
     SELECT id, lane_id, :batch_id, :device_id, kind, message FROM moved ORDER BY id
 ), again AS (
-    INSERT INTO returned_jobs (job_id, lane_id, solo, avoid_device_id)
-    SELECT id, lane_id, solo, :device_id FROM moved WHERE state = 'open'
+    INSERT INTO returned_jobs (job_id, lane_id, solo, avoid_device_id, refused_by)
+    SELECT m.id, m.lane_id, m.solo, :device_id, CASE
+        WHEN m.solo OR CAST(:device_id AS bigint) IS NOT NULL
+        THEN {refused_by("m.id", also="CASE WHEN m.kind = 'invalid' THEN :device_id END")} ELSE '{{}}'
+    END
+    FROM moved m WHERE m.state = 'open'
 )
 SELECT count(*) FILTER (WHERE state = 'invalid') AS invalid, count(*) FILTER (WHERE state = 'dead') AS dead FROM moved
 """)
@@ -118,9 +132,9 @@ def fail(
     return row.invalid, row.dead
 
 
-_RETURN_REST = text("""
-INSERT INTO returned_jobs (job_id, lane_id, solo)
-SELECT j.id, j.lane_id, j.solo
+_RETURN_REST = text(f"""
+INSERT INTO returned_jobs (job_id, lane_id, solo, refused_by)
+SELECT j.id, j.lane_id, j.solo, CASE WHEN j.solo THEN {refused_by("j.id")} ELSE '{{}}' END
 FROM batches b CROSS JOIN unnest(b.job_ids) AS u(job_id) JOIN jobs j ON j.id = u.job_id
 WHERE b.id = :batch_id AND j.state = 'open'
 ON CONFLICT DO NOTHING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
@@ -35,29 +35,38 @@ class Work:
         return self.solo or self.avoid_device_id is not None
 
 
-MOST_RETRIES = 2000
-"""Failed jobs that are looked at for each turn: it bounds a turn's time when very many fail."""
-
-_REFUSED_BY = """ARRAY(
-    SELECT DISTINCT f.device_id FROM failures f WHERE f.job_id = r.job_id AND f.kind = 'invalid' AND f.device_id IS NOT NULL
-    ORDER BY f.device_id
-)"""
+# The failed jobs of a lane fall into groups that may go to the same devices. Each step of the recursion finds the next group
+# of a lane by one look into ix_returned_jobs_order, however many jobs a group has, and whatever waits in other lanes.
+_GROUP = """
+    SELECT r.solo, coalesce(r.avoid_device_id, 0) AS avoid, r.refused_by FROM returned_jobs r
+    WHERE r.lane_id = {lane} AND {after}
+    ORDER BY r.lane_id, r.solo, coalesce(r.avoid_device_id, 0), r.refused_by LIMIT 1
+"""
 _CANDIDATES = text(f"""
+WITH RECURSIVE open_lanes AS MATERIALIZED (
+    SELECT l.id, l.fresh FROM campaigns c JOIN lanes l ON l.campaign_id = c.id WHERE c.state = 'active'
+), failed AS (
+    SELECT l.id AS lane_id, g.* FROM open_lanes l CROSS JOIN LATERAL (
+        {_GROUP.format(lane="l.id", after="(r.solo, coalesce(r.avoid_device_id, 0)) > (false, 0)")}
+    ) g
+    UNION ALL
+    SELECT f.lane_id, g.* FROM failed f CROSS JOIN LATERAL (
+        {
+    _GROUP.format(
+        lane="f.lane_id", after="(r.solo, coalesce(r.avoid_device_id, 0), r.refused_by) > (f.solo, f.avoid, f.refused_by)"
+    )
+}
+    ) g
+)
 SELECT l.id AS lane_id, c.id AS campaign_id, c.owner, c.priority, p.device_types, p.device_uuid, r.solo, r.avoid_device_id, r.refused_by
 FROM (
     SELECT l.id AS lane_id, false AS solo, NULL::bigint AS avoid_device_id, '{{}}'::bigint[] AS refused_by
-    FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
-    WHERE c.state = 'active' AND (l.fresh OR EXISTS (
-        SELECT 1 FROM returned_jobs r WHERE r.lane_id = l.id AND NOT r.solo AND r.avoid_device_id IS NULL
-    ))
+    FROM open_lanes l
+    WHERE l.fresh OR EXISTS (
+        SELECT 1 FROM returned_jobs r WHERE r.lane_id = l.id AND NOT r.solo AND coalesce(r.avoid_device_id, 0) = 0
+    )
     UNION ALL
-    SELECT DISTINCT lane_id, solo, avoid_device_id, refused_by
-    FROM (
-        SELECT r.lane_id, r.solo, r.avoid_device_id, {_REFUSED_BY} AS refused_by
-        FROM returned_jobs r JOIN lanes l ON l.id = r.lane_id JOIN campaigns c ON c.id = l.campaign_id
-        WHERE c.state = 'active' AND (r.solo OR r.avoid_device_id IS NOT NULL)
-        ORDER BY r.job_id LIMIT :most
-    ) failed
+    SELECT lane_id, solo, nullif(avoid, 0), refused_by FROM failed
 ) r
 JOIN lanes l ON l.id = r.lane_id JOIN campaigns c ON c.id = l.campaign_id JOIN pools p ON p.id = l.pool_id
 ORDER BY c.id, r.solo, r.avoid_device_id IS NULL, l.id, r.avoid_device_id NULLS FIRST, r.refused_by
@@ -70,7 +79,7 @@ def candidates(connection: Connection) -> list[Work]:
     A device that fails at once makes room for fresh jobs as fast as they come. What it failed must be measured elsewhere
     all the same, which is what shows that the device is at fault.
     """
-    rows = connection.execute(_CANDIDATES, {"most": MOST_RETRIES})
+    rows = connection.execute(_CANDIDATES)
     return [
         Work(
             lane_id=row.lane_id,
@@ -87,26 +96,57 @@ def candidates(connection: Connection) -> list[Work]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flight:
-    """Batches of one owner that are queued or leased on one queue."""
+    """Batches of one campaign for one queue that are not counted yet.
 
+    Attributes:
+        resource: what they take a share of, see `farm.coordinator.fairness`.
+        batches: how many are queued or leased.
+        queued: how many of these no worker has claimed.
+        seconds: device seconds of all of them. One that is over has those that it took; of the others they are expected.
+    """
+
+    resource: str
+    priority: int
     owner: str
+    campaign_id: int
     queue: str
     batches: int
-    newest: int  # the id of the newest
+    queued: int = 0
+    seconds: float = 0.0
 
 
-_FLIGHTS = text("""
-SELECT c.owner, b.queue, count(*), max(b.id)
-FROM batches b JOIN lanes l ON l.id = b.lane_id JOIN campaigns c ON c.id = l.campaign_id
-WHERE NOT b.folded AND b.state IN ('queued', 'leased') GROUP BY c.owner, b.queue
+def _resource(queue: str, pinned: str, device_type: str) -> str:
+    """SQL: the resource of a batch on that queue: failed jobs of a pool of types go to queues of devices."""
+    return f"CASE WHEN NOT {pinned} AND {queue} LIKE 'device.%' THEN 'retry.' || {device_type} ELSE {queue} END"
+
+
+_OF_QUEUE = "LEFT JOIN devices q ON q.uuid = substr({queue}, length('device.') + 1) AND {queue} LIKE 'device.%'"
+_FLIGHTS = text(f"""
+SELECT coalesce({_resource("b.queue", "(p.device_uuid IS NOT NULL)", "q.type")}, b.queue) AS resource,
+    c.priority, c.owner, c.id AS campaign_id, b.queue,
+    count(*) FILTER (WHERE b.state IN ('queued', 'leased')) AS batches,
+    count(*) FILTER (WHERE b.state = 'queued') AS queued,
+    coalesce(sum(CASE b.state
+        WHEN 'queued' THEN :batch_seconds
+        WHEN 'leased' THEN greatest(:batch_seconds, extract(epoch FROM clock_timestamp() - b.claimed_at)::float8)
+        ELSE extract(epoch FROM b.finished_at - b.claimed_at)::float8
+    END), 0) AS seconds
+FROM batches b JOIN lanes l ON l.id = b.lane_id JOIN campaigns c ON c.id = l.campaign_id JOIN pools p ON p.id = l.pool_id
+{_OF_QUEUE.format(queue="b.queue")}
+WHERE NOT b.folded GROUP BY 1, 2, 3, 4, 5
 """)
 
 
-def flights(connection: Connection) -> list[Flight]:
-    """What is queued or leased now."""
-    return [Flight(*row) for row in connection.execute(_FLIGHTS)]
+def flights(connection: Connection, *, batch_seconds: float = 4.0) -> list[Flight]:
+    """What is queued or leased now, and what ended and is not counted yet.
+
+    Args:
+        batch_seconds: device seconds that a batch is expected to take.
+    """
+    rows = connection.execute(_FLIGHTS, {"batch_seconds": batch_seconds}).mappings()
+    return [Flight(**row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +190,7 @@ WITH lane AS (
     SELECT coalesce(cursor, :before_all) AS cursor, fresh FROM lanes WHERE id = :lane_id
 ), again AS (
     SELECT job_id FROM returned_jobs
-    WHERE lane_id = :lane_id AND NOT solo AND avoid_device_id IS NULL
+    WHERE lane_id = :lane_id AND NOT solo AND coalesce(avoid_device_id, 0) = 0 AND refused_by = '{}'
     ORDER BY job_id LIMIT :jobs
 ), offered AS (
     SELECT j.id, j.configuration_id, false AS fresh FROM again JOIN jobs j ON j.id = again.job_id
@@ -164,13 +204,13 @@ WITH lane AS (
     + _TAKE
 )
 _FORM_RETRY = text(
-    f"""
+    """
 WITH offered AS (
     SELECT j.id, j.configuration_id, false AS fresh
     FROM (
-        SELECT job_id FROM returned_jobs r
-        WHERE lane_id = :lane_id AND solo = :solo AND avoid_device_id IS NOT DISTINCT FROM :avoid_device_id
-          AND {_REFUSED_BY} = CAST(:refused_by AS bigint[])
+        SELECT job_id FROM returned_jobs
+        WHERE lane_id = :lane_id AND solo = :solo AND coalesce(avoid_device_id, 0) = :avoid
+          AND refused_by = CAST(:refused_by AS bigint[])
         ORDER BY job_id LIMIT :jobs
     ) again JOIN jobs j ON j.id = again.job_id
 )"""
@@ -202,7 +242,7 @@ def form(
         "gflop_s": cost.gflop_s if cost else 0.0,
         "advance": not work.retry,
         **(
-            {"solo": work.solo, "avoid_device_id": work.avoid_device_id, "refused_by": list(work.refused_by)}
+            {"solo": work.solo, "avoid": work.avoid_device_id or 0, "refused_by": list(work.refused_by)}
             if work.retry
             else {"before_all": BEFORE_ALL}
         ),
@@ -289,16 +329,50 @@ def recall(connection: Connection, *, served: Sequence[str]) -> list[int]:
     return unserved
 
 
+_BELOW = text("""
+SELECT b.id FROM batches b JOIN lanes l ON l.id = b.lane_id JOIN campaigns c ON c.id = l.campaign_id
+WHERE NOT b.folded AND b.state = 'queued' AND b.queue = :queue AND c.priority < :priority
+ORDER BY b.id LIMIT :most FOR NO KEY UPDATE OF b SKIP LOCKED
+""")
+
+
+def make_way(connection: Connection, *, queue: str, priority: int, most: int) -> list[int]:
+    """queued → released, for batches of a queue that no worker has claimed and whose campaigns have a lower priority.
+
+    Returns their ids.
+    """
+    below = list(connection.execute(_BELOW, {"queue": queue, "priority": priority, "most": most}).scalars())
+    for batch_id in below:
+        release(connection, batch_id, reason="a campaign of a higher priority goes first", suspect=False)
+    return below
+
+
 _FOLDABLE = text("""
 SELECT id, lane_id, device_id FROM batches WHERE NOT folded AND state IN ('done', 'released')
 ORDER BY id LIMIT 5000 FOR NO KEY UPDATE SKIP LOCKED
 """)
 _LOCK_LANES = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
 _LOCK_DEVICES = text("SELECT id FROM devices WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
-_FOLD = text("""
+_FOLD = text(f"""
 WITH over AS (
-    UPDATE batches SET folded = true, job_ids = '{}' WHERE id = ANY(:ids)
-    RETURNING lane_id, device_id, done, invalid, dead
+    UPDATE batches SET folded = true, job_ids = '{{}}' WHERE id = ANY(:ids)
+    RETURNING lane_id, device_id, queue, done, invalid, dead, extract(epoch FROM finished_at - claimed_at)::float8 AS seconds
+), used AS (
+    SELECT {_resource("o.queue", "(p.device_uuid IS NOT NULL)", "q.type")} AS resource, c.priority, c.owner,
+        coalesce(c.id, 0) AS campaign_id,
+        sum(o.seconds) / CASE WHEN c.id IS NULL THEN coalesce(max(w.weight), 1) ELSE 1 END AS seconds
+    FROM over o JOIN lanes l ON l.id = o.lane_id JOIN campaigns c ON c.id = l.campaign_id JOIN pools p ON p.id = l.pool_id
+    {_OF_QUEUE.format(queue="o.queue")}
+    LEFT JOIN unnest(CAST(:owners AS text[]), CAST(:weights AS float8[])) AS w(owner, weight) ON w.owner = c.owner
+    WHERE o.seconds > 0
+    GROUP BY GROUPING SETS ((1, c.priority, c.owner), (1, c.priority, c.owner, c.id))
+), shares AS MATERIALIZED (
+    SELECT f.resource, f.priority, f.owner, f.campaign_id, u.seconds
+    FROM fair_shares f JOIN used u USING (resource, priority, owner, campaign_id)
+    ORDER BY f.resource, f.priority, f.owner, f.campaign_id FOR NO KEY UPDATE OF f
+), charged AS (
+    UPDATE fair_shares f SET virtual_s = f.virtual_s + s.seconds FROM shares s
+    WHERE (f.resource, f.priority, f.owner, f.campaign_id) = (s.resource, s.priority, s.owner, s.campaign_id)
 ), lane_sums AS (
     UPDATE lanes l SET done = l.done + s.done, invalid = l.invalid + s.invalid, dead = l.dead + s.dead
     FROM (SELECT lane_id, sum(done) AS done, sum(invalid) AS invalid, sum(dead) AS dead FROM over GROUP BY lane_id) s
@@ -310,11 +384,20 @@ WHERE d.id = s.device_id
 """)
 
 
-def fold(connection: Connection) -> int:
-    """Adds batches that are over to the counters of their lanes and devices. Returns how many."""
+def fold(connection: Connection, *, weights: Mapping[str, float] | None = None) -> int:
+    """Adds batches that are over to the counters of their lanes and devices, and to the shares that they took.
+
+    Args:
+        weights: of owners; 1 for one that is not named.
+
+    Returns:
+        How many batches were over.
+    """
     over = list(connection.execute(_FOLDABLE))
     if over:
         connection.execute(_LOCK_LANES, {"ids": list({row.lane_id for row in over})})
         connection.execute(_LOCK_DEVICES, {"ids": list({row.device_id for row in over} - {None})})
-        connection.execute(_FOLD, {"ids": [row.id for row in over]})
+        named = dict(weights or {})
+        parameters = {"ids": [row.id for row in over], "owners": list(named), "weights": list(named.values())}
+        connection.execute(_FOLD, parameters)
     return len(over)

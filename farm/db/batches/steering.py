@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, text
 
-from farm.db.batches.ending import release
+from farm.db.batches.ending import refused_by, release
 from farm.db.batches.forming import BEFORE_ALL
 from farm.db.states import CampaignState, FailureKind, JobState
 
@@ -51,7 +51,7 @@ def resume(connection: Connection, campaign_id: int) -> bool:
 
 
 _LANES = text("SELECT id FROM lanes WHERE campaign_id = :campaign_id ORDER BY id FOR NO KEY UPDATE")
-_RETRY = text("""
+_RETRY = text(f"""
 WITH chosen AS (
     SELECT j.id, j.lane_id, j.state, j.solo, j.configuration_id > coalesce(l.cursor, :before_all) AS ahead
     FROM lanes l JOIN jobs j ON j.lane_id = l.id
@@ -64,7 +64,9 @@ WITH chosen AS (
 ), reopened AS (
     UPDATE jobs j SET state = 'open', attempts = 0 FROM chosen c WHERE j.id = c.id
 ), again AS (
-    INSERT INTO returned_jobs (job_id, lane_id, solo) SELECT id, lane_id, solo FROM chosen WHERE NOT ahead
+    INSERT INTO returned_jobs (job_id, lane_id, solo, refused_by)
+    SELECT c.id, c.lane_id, c.solo, CASE WHEN c.solo THEN {refused_by("c.id")} ELSE '{{}}' END
+    FROM chosen c WHERE NOT c.ahead
 ), counted AS (
     UPDATE lanes l SET dead = l.dead - s.dead, invalid = l.invalid - s.invalid, fresh = l.fresh OR s.ahead
     FROM (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, text
 
 from farm.db import kernels
-from farm.db.batches.ending import BY_TRAITS, PRESENT, PRESENT_SECONDS, refused_by_all
+from farm.db.batches.ending import BY_TRAITS, PRESENT, PRESENT_SECONDS, refused_by, refused_by_all
 from farm.db.batches.forming import BEFORE_ALL
 from farm.kernels.binary import Binary, Versions
 
@@ -27,7 +27,7 @@ GROUP BY w.job_id, w.lane_id HAVING bool_and(k.state IN ('built', 'failed'))
 ORDER BY w.job_id LIMIT :most
 """)
 _LOCK_LANES = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
-_MOVE = text("""
+_MOVE = text(f"""
 WITH chosen AS MATERIALIZED (
     SELECT j.id, j.lane_id, j.solo, o.state, o.error, j.configuration_id > coalesce(l.cursor, :before_all) AS ahead
     FROM unnest(CAST(:ids AS bigint[]), CAST(:states AS text[]), CAST(:errors AS text[])) AS o(id, state, error)
@@ -38,7 +38,9 @@ WITH chosen AS MATERIALIZED (
 ), moved AS (
     UPDATE jobs j SET state = c.state FROM chosen c WHERE j.id = c.id
 ), again AS (
-    INSERT INTO returned_jobs (job_id, lane_id, solo) SELECT id, lane_id, solo FROM chosen WHERE state = 'open' AND NOT ahead
+    INSERT INTO returned_jobs (job_id, lane_id, solo, refused_by)
+    SELECT c.id, c.lane_id, c.solo, CASE WHEN c.solo THEN {refused_by("c.id")} ELSE '{{}}' END
+    FROM chosen c WHERE c.state = 'open' AND NOT c.ahead
 ), noted AS (
     INSERT INTO failures (job_id, lane_id, kind, message)
     SELECT id, lane_id, CASE state WHEN 'invalid' THEN 'invalid' ELSE 'failed' END, error

@@ -1,0 +1,62 @@
+"""The virtual times of owners and campaigns, kept so that their turns outlive a coordinator: see `farm.coordinator.fairness`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from sqlalchemy import Connection, text
+
+
+class Key(NamedTuple):
+    """Who takes a share of what. `campaign_id` is 0 for the owner among all owners."""
+
+    resource: str
+    priority: int
+    owner: str
+    campaign_id: int = 0
+
+
+_STORED = text("SELECT resource, priority, owner, campaign_id, virtual_s FROM fair_shares")
+
+
+def stored(connection: Connection) -> dict[Key, float]:
+    """The virtual times, in device seconds divided by the owner's weight."""
+    return {Key(*row[:4]): row.virtual_s for row in connection.execute(_STORED)}
+
+
+_KEYS = """
+SELECT * FROM unnest(
+    CAST(:resources AS text[]), CAST(:priorities AS smallint[]), CAST(:owners AS text[]), CAST(:campaigns AS bigint[])
+"""
+_ADD = text(f"""
+INSERT INTO fair_shares (resource, priority, owner, campaign_id, virtual_s)
+{_KEYS}, CAST(:virtual AS float8[])) AS s(resource, priority, owner, campaign_id, virtual_s) ORDER BY 1, 2, 3, 4
+ON CONFLICT DO NOTHING
+""")
+_REMOVE = text(f"""
+WITH these AS MATERIALIZED (
+    SELECT f.resource, f.priority, f.owner, f.campaign_id
+    FROM fair_shares f JOIN ({_KEYS}) AS s(resource, priority, owner, campaign_id)) s
+        USING (resource, priority, owner, campaign_id)
+    ORDER BY 1, 2, 3, 4 FOR UPDATE OF f
+)
+DELETE FROM fair_shares f USING these t
+WHERE (f.resource, f.priority, f.owner, f.campaign_id) = (t.resource, t.priority, t.owner, t.campaign_id)
+""")
+
+
+def _columns(keys: Iterable[Key]) -> dict[str, list[object]]:
+    names = ("resources", "priorities", "owners", "campaigns")
+    columns = list(zip(*keys, strict=True)) or [(), (), (), ()]
+    return {name: list(column) for name, column in zip(names, columns, strict=True)}
+
+
+def add(connection: Connection, started: Mapping[Key, float]) -> None:
+    """Stores the virtual times of those that have none yet."""
+    connection.execute(_ADD, {**_columns(started), "virtual": list(started.values())})
+
+
+def remove(connection: Connection, idle: Iterable[Key]) -> None:
+    """Forgets these."""
+    connection.execute(_REMOVE, _columns(idle))
