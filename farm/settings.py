@@ -64,7 +64,9 @@ def _weights(text: str) -> dict[str, float]:
         except ValueError:
             found[owner] = math.nan
         if not owner or not equals or not _MIN_WEIGHT <= found[owner] <= _MAX_WEIGHT:
-            raise ValueError(f"{one!r} is not an owner and a number from {_MIN_WEIGHT:g} to {_MAX_WEIGHT:,.0f}, as ann=2")
+            raise ValueError(
+                f"{one!r} is not an owner and a number from {_MIN_WEIGHT:g} to {_MAX_WEIGHT:,.0f}, as ann=2"
+            )
     return found
 
 

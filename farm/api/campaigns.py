@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from farm.broker import TRAIN_QUEUE
 from farm.builds import versions_of
 from farm.campaign.figures import PlanSummary
 from farm.coordinator.outlook import Outlook, Stuck, look, outlooks
-from farm.db import campaigns, devices, duty, jobs, kernels, leadership, learning, sentinels
+from farm.db import campaigns, devices, duty, fair_shares, jobs, kernels, leadership, learning, sentinels
 from farm.db import progress as now
 from farm.db.engine import take_time
 from farm.db.kernels import Awaited
@@ -186,6 +187,16 @@ class LaneOf(Document):
     later: int
 
 
+class TurnOf(Document):
+    """How a campaign shares devices with others of its priority."""
+
+    resource: str = Field(description="a queue of a device type or device, or `retry.TYPE` for failed jobs of a type")
+    owners: int = Field(description="owners that share it, this one among them")
+    owners_before: int = Field(description="owners that used less of their share, and go first")
+    campaigns: int = Field(description="campaigns of this owner that share it, this one among them")
+    campaigns_before: int = Field(description="campaigns of this owner that used less, and go first")
+
+
 class Running(Document):
     """A batch that a worker holds."""
 
@@ -256,6 +267,7 @@ class CampaignNow(CampaignHead):
     attempts: dict[str, int]
     problems: list[Problem]
     learning: list[LearningPoint] = Field(description="the learning curve of a campaign with the strategy learn")
+    turns: list[TurnOf] = Field(description="with whom it shares the devices that its jobs wait for")
 
 
 class Steered(Judged):
@@ -395,6 +407,7 @@ def show(access: Access, campaign: Name) -> CampaignNow:
             attempts={"measured": counts[JobState.DONE], **jobs.failures_by_kind(connection, campaign_id)},
             problems=[Problem(**row) for row in jobs.problems(connection, campaign_id)],
             learning=_curve(connection, campaign_id),
+            turns=[TurnOf(**asdict(turn)) for turn in fair_shares.turns(connection, campaign_id)],
         )
 
 

@@ -11,7 +11,18 @@ from rich.markup import escape
 from rich.text import Text
 
 from farm.api import campaigns, farm_of, leader
-from farm.api.campaigns import CampaignLine, CampaignNow, DutyOf, Judged, LaneOf, LearningPoint, Problem, Running, over
+from farm.api.campaigns import (
+    CampaignLine,
+    CampaignNow,
+    DutyOf,
+    Judged,
+    LaneOf,
+    LearningPoint,
+    Problem,
+    Running,
+    TurnOf,
+    over,
+)
 from farm.api.leader import Leader
 from farm.api.sentinels import SentinelNow
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
@@ -158,6 +169,7 @@ def _show(name: str, as_json: bool) -> None:
         )
     for stuck in now.stuck:
         console.print(f"[yellow]stuck:[/] {stuck.jobs:,} jobs for {escape(stuck.target)}: {escape(stuck.why)}")
+    _print_turns(now)
     if now.learning:
         _print_curve(now.learning)
     if len(now.targets) > 1:
@@ -166,6 +178,26 @@ def _show(name: str, as_json: bool) -> None:
         _print_running(now.running)
     if now.problems:
         _print_problems(now)
+
+
+def _print_turns(now: CampaignNow) -> None:
+    """With whom waiting jobs share devices, where they share them."""
+    if now.counts[JobState.PENDING] and now.state is CampaignState.ACTIVE:
+        for turn in now.turns:
+            if turn.owners > 1 or turn.campaigns > 1:
+                console.print(_turn_text(turn), markup=False)
+
+
+def _turn_text(turn: TurnOf) -> str:
+    """`turn: gpu.nvidia-h200 is shared by 40 owners, 12 of which go first; ...`."""
+    parts = []
+    if turn.owners > 1:
+        parts.append(f"shared by {turn.owners:,} owners, of whom {turn.owners_before:,} used less and go first")
+    if turn.campaigns > 1:
+        parts.append(
+            f"shared by {turn.campaigns:,} campaigns of this owner, of which {turn.campaigns_before:,} used less and go first"
+        )
+    return f"turn: {turn.resource} is {'; and '.join(parts)}"
 
 
 def _duty_text(duties: Sequence[DutyOf]) -> str:

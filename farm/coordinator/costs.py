@@ -42,6 +42,7 @@ class CostBook:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: dict[tuple[int, str], tuple[float, Cost | None, float | None]] = {}
+        self._begun: dict[tuple[int, str], float] = {}
 
     def of(
         self, lane_id: int, device_type: str, read: Callable[[], Sequence[Finished]]
@@ -56,7 +57,15 @@ class CostBook:
             self._known[key] = known
         return known[1], known[2]
 
+    def is_first(self, lane_id: int, device_type: str) -> bool:
+        """Whether this was not asked before of that lane and type."""
+        key = lane_id, device_type
+        first = key not in self._begun
+        self._begun[key] = self._clock()
+        return first
+
     def forget_old(self) -> None:
         """Drops what was not asked for lately, so that a coordinator that runs for months does not grow."""
         oldest = self._clock() - 100 * REFRESH_SECONDS
         self._known = {key: known for key, known in self._known.items() if known[0] > oldest}
+        self._begun = {key: asked for key, asked in self._begun.items() if asked > oldest}

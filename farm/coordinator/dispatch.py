@@ -115,7 +115,8 @@ def _form(connection: Connection, assignment: Assignment, costs: CostBook, setti
         connection,
         work,
         queue=assignment.queue,
-        jobs=most_jobs(mean_s, settings),
+        # One job first: its row, and what a job costs, are known soon.
+        jobs=1 if mean_s is None and costs.is_first(work.lane_id, kind) else most_jobs(mean_s, settings),
         seconds=settings.batch_seconds,
         cost=cost,
     )

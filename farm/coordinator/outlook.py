@@ -207,30 +207,22 @@ def _how_to_resume(devices: Sequence[DeviceNow]) -> str:
 
 
 def _ahead(farm: Farm, lane: LaneNow, live: Sequence[DeviceNow]) -> list[LaneNow]:
-    """Lanes of other campaigns whose waiting jobs go before this lane's on a device that it could have."""
-
-    def goes_before(other: LaneNow) -> bool:
-        if (other.priority, other.owner) == (lane.priority, lane.owner):
-            return other.campaign_id < lane.campaign_id
-        return other.priority > lane.priority
+    """Lanes of a higher priority whose waiting jobs go before this lane's on a device that it could have."""
 
     return [
         other
         for other in farm.lanes
         if other.state is CampaignState.ACTIVE
         and other.waiting
-        and goes_before(other)
+        and other.priority > lane.priority
         and any(other.serves(device) for device in live)
     ]
 
 
 def _why_behind(lane: LaneNow, ahead: Sequence[LaneNow]) -> str:
-    above = {o.campaign: o.priority for o in ahead if o.priority > lane.priority}
-    if above:
-        listed = some_of([f"{name} (priority {priority})" for name, priority in above.items()], most=3)
-        return f"they wait behind {listed}; this campaign has priority {lane.priority}"
-    older = list(dict.fromkeys(o.campaign for o in ahead))
-    return f"they wait behind {some_of(older, most=3)}, of the same owner and priority and submitted before"
+    above = {o.campaign: o.priority for o in ahead}
+    listed = some_of([f"{name} (priority {priority})" for name, priority in above.items()], most=3)
+    return f"they wait behind {listed}; this campaign has priority {lane.priority}"
 
 
 def _untaken(farm: Farm, lane: LaneNow, live: Sequence[DeviceNow]) -> QueueNow | None:

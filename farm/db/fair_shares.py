@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
@@ -23,6 +24,37 @@ _STORED = text("SELECT resource, priority, owner, campaign_id, virtual_s FROM fa
 def stored(connection: Connection) -> dict[Key, float]:
     """The virtual times, in device seconds divided by the owner's weight."""
     return {Key(*row[:4]): row.virtual_s for row in connection.execute(_STORED)}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How a campaign shares a resource: with how many, and how many of them have used less of their share than it."""
+
+    resource: str
+    owners: int
+    owners_before: int
+    # Campaigns of its owner with the same priority, itself among them.
+    campaigns: int
+    campaigns_before: int
+
+
+_TURNS = text("""
+SELECT c.resource,
+    count(*) FILTER (WHERE o.campaign_id = 0) AS owners,
+    count(*) FILTER (WHERE o.campaign_id = 0 AND o.virtual_s < mine.virtual_s) AS owners_before,
+    count(*) FILTER (WHERE o.campaign_id > 0) AS campaigns,
+    count(*) FILTER (WHERE o.campaign_id > 0 AND o.virtual_s < c.virtual_s) AS campaigns_before
+FROM fair_shares c
+JOIN fair_shares mine USING (resource, priority, owner)
+JOIN fair_shares o ON (o.resource, o.priority) = (c.resource, c.priority) AND (o.campaign_id = 0 OR o.owner = c.owner)
+WHERE c.campaign_id = :campaign_id AND c.campaign_id > 0 AND mine.campaign_id = 0
+GROUP BY c.resource ORDER BY c.resource
+""")
+
+
+def turns(connection: Connection, campaign_id: int) -> list[Turn]:
+    """With whom a campaign shares what it waits for."""
+    return [Turn(*row) for row in connection.execute(_TURNS, {"campaign_id": campaign_id})]
 
 
 _KEYS = """

@@ -261,9 +261,7 @@ class ReturnedJob(Base):
 
     __tablename__ = "returned_jobs"
     __table_args__ = (
-        CheckConstraint(
-            "solo OR avoid_device_id IS NOT NULL OR refused_by = '{}'", name="only_retries_are_refused"
-        ),
+        CheckConstraint("solo OR avoid_device_id IS NOT NULL OR refused_by = '{}'", name="only_retries_are_refused"),
         Index(
             "ix_returned_jobs_order", "lane_id", "solo", text("coalesce(avoid_device_id, 0)"), "refused_by", "job_id"
         ),

@@ -36,7 +36,7 @@ from sqlalchemy import Connection, Engine, event, text
 
 from farm.campaign import Campaign, plan
 from farm.coordinator.costs import CostBook
-from farm.coordinator.dispatch import form_batches, read_schedule
+from farm.coordinator.dispatch import form_batches, make_way, read_schedule
 from farm.coordinator.schedule import Schedule
 from farm.db import archive, batches, campaigns, deletions, devices, jobs, kernels, migrate
 from farm.db.batches import ClaimedJob, Failure, Lease
@@ -358,6 +358,7 @@ class FarmMachine(RuleBasedStateMachine):
         self.let_go(dies=False)
         self.look(who=who, outstanding=2)
         self.recall(who=who, pick=0, dies=False)
+        self.make_way(who=who, pick=0, commits=None)
         self.form(who=who, pick=0, size=size, commits=None)
         self.send(again=False, most=1000, dies=False)
         self.count(folds=True, finishes=True, dies=False)
@@ -406,6 +407,22 @@ class FarmMachine(RuleBasedStateMachine):
         assert formed in ([], [len(new)])
         if not formed:
             self.schedules[who].clear()
+
+    @precondition(lambda self: any(self.schedules.values()))
+    @rule(who=COORDINATOR, pick=PICK, commits=st.none() | st.integers(0, 1))
+    def make_way(self, who: int, pick: int, commits: int | None) -> None:
+        """What nobody has claimed goes back where more urgent work waits, as far as a schedule knew."""
+        schedule = chosen(self.schedules[who] or self.schedules[1 - who], pick)
+        urgent = dict(schedule.urgent())
+        with self.dying_after(commits):
+            make_way(self.engine, schedule)
+        with self.reads.connect() as connection:
+            gone = set(connection.execute(_RELEASED).scalars())
+        for batch in self.model.batches_in(BatchState.QUEUED):
+            if batch.id in gone:
+                priority = min(self.model.campaigns[self.model.jobs[i].campaign_id].priority for i in batch.job_ids)
+                assert priority < urgent[batch.queue]
+                self.model.release(batch, suspect=False)
 
     def _check_formed(self, formed: list[Job], lane_id: int, queue: str, size: int) -> None:
         """That these jobs waited, and may go together to that queue."""
@@ -774,6 +791,7 @@ SELECT j.id, j.lane_id, p.name AS pool, j.configuration_id::text, j.any_device
 FROM lanes l JOIN jobs j ON j.lane_id = l.id JOIN pools p ON p.id = l.pool_id WHERE l.campaign_id = :id ORDER BY j.id
 """)
 _KERNELS = text("SELECT id, hash FROM kernels ORDER BY id")
+_RELEASED = text("SELECT id FROM batches WHERE state = 'released'")
 _BATCHES = text("SELECT id, queue, lane_id, job_ids FROM batches ORDER BY id")
 _EXPIRE = text("UPDATE batches SET lease_expires_at = clock_timestamp() - interval '1 second' WHERE id = :id")
 

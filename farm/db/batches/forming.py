@@ -53,7 +53,8 @@ WITH RECURSIVE open_lanes AS MATERIALIZED (
     SELECT f.lane_id, g.* FROM failed f CROSS JOIN LATERAL (
         {
     _GROUP.format(
-        lane="f.lane_id", after="(r.solo, coalesce(r.avoid_device_id, 0), r.refused_by) > (f.solo, f.avoid, f.refused_by)"
+        lane="f.lane_id",
+        after="(r.solo, coalesce(r.avoid_device_id, 0), r.refused_by) > (f.solo, f.avoid, f.refused_by)",
     )
 }
     ) g
