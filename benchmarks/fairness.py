@@ -7,7 +7,8 @@ time: a batch takes the sum of its jobs' made-up device seconds, after which its
 the time that they take on this machine. Messages arrive at once, in the order in which they were sent.
 
 1. Owners, each with a campaign of its own, share devices of one type. The jobs of an owner take from 0.1 to 2 s. Half way
-   another coordinator takes over. `least_share` and `greatest_share` are device seconds of owners, over the mean of all. Then a tenth
+   another coordinator takes over. `least_share` and `greatest_share` are device seconds of owners, over the mean of all;
+   `furthest_behind_s` is how many an owner was behind that mean at any time. Then a tenth
    as many owners come. A round is the time in which the devices measure one batch of each owner.
 2. One owner's campaign of a million jobs keeps all devices busy. Small campaigns come one after another: urgent ones of another owner
    (a higher priority), and some of the same owner with the same priority. Seconds until the first row of each has landed.
@@ -102,9 +103,15 @@ class Farm:
         self.job_seconds[campaign_id] = job_seconds
         return campaign_id
 
-    def run(self, until: float, also_until: Callable[[], bool] = lambda: False) -> None:
+    def run(
+        self,
+        until: float,
+        also_until: Callable[[], bool] = lambda: False,
+        each_turn: Callable[[], None] = lambda: None,
+    ) -> None:
         """Turns of the coordinator, and what devices do between them."""
         while self.now < until and not also_until():
+            each_turn()
             began = time.perf_counter()
             with self.engine.begin() as connection:
                 connection.execute(_ALL_LIVE)
@@ -192,9 +199,15 @@ def of_owners(engine: Engine, asked: argparse.Namespace) -> dict[str, Any]:
         return found
 
     ids = come(0, asked.owners)
-    farm.run(seconds / 2)
+    behind = [0.0]
+
+    def look() -> None:
+        so_far = farm.used_by_now()
+        behind.append(sum(so_far.values()) / asked.owners - min(so_far.get(i, 0.0) for i in ids))
+
+    farm.run(seconds / 2, each_turn=look)
     farm.take_over()
-    farm.run(seconds)
+    farm.run(seconds, each_turn=look)
     used = farm.used_by_now()
     shares = [used[i] / (sum(used.values()) / asked.owners) for i in ids]
     round_s = asked.owners * statistics.fmean(farm.batch_seconds) / asked.devices
@@ -207,6 +220,7 @@ def of_owners(engine: Engine, asked: argparse.Namespace) -> dict[str, Any]:
     return {
         "least_share": round(min(shares), 4),
         "greatest_share": round(max(shares), 4),
+        "furthest_behind_s": round(max(behind), 2),
         "never_served": sum(i not in farm.first_row for i in ids),
         "round_s": round(round_s, 2),
         "first_row_rounds": round(max(first), 3),
@@ -274,6 +288,11 @@ def main() -> None:
         [
             ["least device seconds of an owner, over the mean", figures["least_share"], "at least 0.9"],
             ["greatest device seconds of an owner, over the mean", figures["greatest_share"], ""],
+            [
+                "furthest that an owner was behind the mean at any time, device seconds",
+                figures["furthest_behind_s"],
+                "",
+            ],
             ["first row of the last owner, rounds", figures["first_row_rounds"], "at most 2"],
             ["first row of owners that come later, rounds", figures["newcomers_first_row_rounds"], "at most 2"],
             ["first row of an urgent campaign, s", figures["urgent_first_row_s"], "at most 5"],

@@ -121,23 +121,15 @@ class RefusedNow:
     jobs: int
 
 
-MAX_REFUSED = 2000
-"""Returned jobs that are looked at, as when batches are formed: it bounds the time where very many were refused."""
-
 _REFUSED = text("""
-SELECT lane_id, refused_by, count(*) AS jobs FROM (
-    SELECT r.lane_id, ARRAY(
-        SELECT DISTINCT f.device_id FROM failures f
-        WHERE f.job_id = r.job_id AND f.kind = 'invalid' AND f.device_id IS NOT NULL ORDER BY f.device_id
-    ) AS refused_by
-    FROM returned_jobs r WHERE r.lane_id = ANY(:lanes) ORDER BY r.job_id LIMIT :most
-) returned WHERE refused_by <> '{}' GROUP BY lane_id, refused_by ORDER BY lane_id, refused_by
+SELECT lane_id, refused_by, count(*) AS jobs FROM returned_jobs
+WHERE lane_id = ANY(:lanes) AND refused_by <> '{}' GROUP BY lane_id, refused_by ORDER BY lane_id, refused_by
 """)
 
 
 def refused(connection: Connection, lane_ids: Sequence[int]) -> list[RefusedNow]:
     """What waits in these lanes for another device than those that refused it."""
-    found = connection.execute(_REFUSED, {"lanes": list(lane_ids), "most": MAX_REFUSED}) if lane_ids else ()
+    found = connection.execute(_REFUSED, {"lanes": list(lane_ids)}) if lane_ids else ()
     return [RefusedNow(lane_id=row.lane_id, refused_by=tuple(row.refused_by), jobs=row.jobs) for row in found]
 
 

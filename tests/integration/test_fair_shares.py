@@ -267,6 +267,31 @@ def test_one_group_costs_one_look_however_many_jobs_it_has(engine: Engine, devic
         assert connection.execute(read).scalar_one() - before <= 20
 
 
+def test_refused_jobs_that_wait_for_another_device_do_not_hold_up_those_that_nobody_may_take(
+    engine: Engine, announce: Announce, submit: Submit
+) -> None:
+    first, _ = announce(cpu(1, threads=2)), announce(cpu(2, threads=4))
+    problems = {"m": "1..1052", "n": 64, "k": 64, "types": "f32"}
+    many = submit(Campaign.from_document(document(name="many", problems=problems)))
+    alone = announce(cpu(3, kind="cpu-alone"))
+    mine = submit(Campaign.from_document(document(name="mine", owner="bob", targets="cpu-alone")))
+    with engine.begin() as connection:
+        for campaign, refuser in ((many, first), (mine, alone)):
+            connection.execute(_ALL_FAILED, {"campaign": campaign.campaign_id, "device": refuser})
+        connection.execute(text("UPDATE returned_jobs SET refused_by = ARRAY[avoid_device_id]"))
+        connection.execute(
+            text("""
+INSERT INTO failures (job_id, lane_id, device_id, kind, message)
+SELECT job_id, lane_id, avoid_device_id, 'invalid', 'too large' FROM returned_jobs
+""")
+        )
+    with engine.begin() as connection:
+        assert batches.give_up(connection) == mine.jobs
+        assert batches.give_up(connection) == 0
+    assert counts(engine, mine.campaign_id) == {"invalid": mine.jobs}
+    assert counts(engine, many.campaign_id) == {"pending": 2104}
+
+
 def test_a_device_that_refused_a_job_is_remembered_with_the_job(
     engine: Engine, announce: Announce, submit: Submit
 ) -> None:

@@ -87,6 +87,20 @@ def test_settings_that_agree_are_taken(reread: pytest.MonkeyPatch) -> None:
     assert (settings().heartbeat_seconds, settings().log_level, settings().log_json) == (20.0, "DEBUG", True)
 
 
+def test_weights_of_owners_are_names_and_numbers(reread: pytest.MonkeyPatch) -> None:
+    assert settings().weights_of_owners == {}
+    reread.setenv("FARM_OWNER_WEIGHTS", "ann=2, team=x=0.5,")
+    settings.cache_clear()
+    assert settings().weights_of_owners == {"ann": 2.0, "team=x": 0.5}
+
+
+@pytest.mark.parametrize("given", ["ann", "=2", "ann=", "ann=0", "ann=-1", "ann=nan", "ann=inf", "bob=1,ann=2000"])
+def test_weights_that_are_none_are_refused(reread: pytest.MonkeyPatch, given: str) -> None:
+    reread.setenv("FARM_OWNER_WEIGHTS", given)
+    with pytest.raises(BadSettings, match=r"FARM_OWNER_WEIGHTS is .* is not an owner and a number from 0.001 to 1,000"):
+        settings()
+
+
 def test_a_home_need_not_be_utf_8(reread: pytest.MonkeyPatch, tmp_path: Path) -> None:
     name = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     reread.setenv("FARM_HOME", name)

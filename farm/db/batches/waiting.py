@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, text
 
 from farm.db import kernels
-from farm.db.batches.ending import BY_TRAITS, PRESENT, PRESENT_SECONDS, refused_by, refused_by_all
+from farm.db.batches.ending import BY_TRAITS, PRESENT, PRESENT_SECONDS, alike, refused_by, refused_by_all
 from farm.db.batches.forming import BEFORE_ALL
 from farm.kernels.binary import Binary, Versions
 
@@ -97,10 +97,30 @@ def wait_for(connection: Connection, missing: Mapping[int, Binary], versions: Ve
     connection.execute(_WAIT, {"ids": list(ids), "kernels": list(ids.values())})
 
 
-_REFUSED = text("""
-SELECT r.job_id, r.lane_id FROM returned_jobs r
-WHERE r.avoid_device_id IS NOT NULL
-  AND EXISTS (SELECT 1 FROM failures f WHERE f.job_id = r.job_id AND f.kind = 'invalid')
+# Groups of failed jobs, as in `forming`, of all lanes: those that wait for a device that may come hold up no others.
+_REFUSED = text(f"""
+WITH RECURSIVE groups AS (
+    (
+        SELECT lane_id, solo, coalesce(avoid_device_id, 0) AS avoid, refused_by FROM returned_jobs
+        ORDER BY lane_id, solo, coalesce(avoid_device_id, 0), refused_by LIMIT 1
+    )
+    UNION ALL
+    SELECT n.* FROM groups g CROSS JOIN LATERAL (
+        SELECT r.lane_id, r.solo, coalesce(r.avoid_device_id, 0) AS avoid, r.refused_by FROM returned_jobs r
+        WHERE (r.lane_id, r.solo, coalesce(r.avoid_device_id, 0), r.refused_by) > (g.lane_id, g.solo, g.avoid, g.refused_by)
+        ORDER BY r.lane_id, r.solo, coalesce(r.avoid_device_id, 0), r.refused_by LIMIT 1
+    ) n
+), hopeless AS MATERIALIZED (
+    SELECT g.* FROM groups g JOIN lanes l ON l.id = g.lane_id JOIN pools p ON p.id = l.pool_id
+    WHERE g.avoid > 0 AND g.refused_by <> '{{}}' AND NOT EXISTS (
+        SELECT 1 FROM devices d WHERE (d.type = ANY(p.device_types) OR d.uuid = p.device_uuid) AND {PRESENT} AND NOT EXISTS (
+            SELECT 1 FROM devices r WHERE r.id = ANY(g.refused_by) AND {alike("r", "d")}
+        )
+    )
+)
+SELECT r.job_id, r.lane_id FROM hopeless h
+JOIN returned_jobs r ON (r.lane_id, r.solo, coalesce(r.avoid_device_id, 0), r.refused_by)
+    = (h.lane_id, h.solo, h.avoid, h.refused_by)
 ORDER BY r.job_id LIMIT :most
 """)
 _GIVE_UP = text(f"""
@@ -127,15 +147,15 @@ WITH given_up AS MATERIALIZED (
 SELECT count(*) FROM given_up
 """)
 MOST_REFUSED = 2000
-"""Refused jobs that are looked at in one turn."""
+"""Jobs that are given up in one turn."""
 
 
 def give_up(connection: Connection) -> int:
     """pending → invalid, where a device refused a job and every other one of its pool did as well, or is gone. Returns how many."""
-    waiting = list(connection.execute(_REFUSED, {"most": MOST_REFUSED}))
+    here = {"by_traits": BY_TRAITS, "present": PRESENT_SECONDS}
+    waiting = list(connection.execute(_REFUSED, {**here, "most": MOST_REFUSED}))
     if not waiting:
         return 0
     connection.execute(_LOCK_LANES, {"ids": list({row.lane_id for row in waiting})})
-    parameters = {"ids": [row.job_id for row in waiting], "by_traits": BY_TRAITS, "present": PRESENT_SECONDS}
-    given_up: int = connection.execute(_GIVE_UP, parameters).scalar_one()
+    given_up: int = connection.execute(_GIVE_UP, {**here, "ids": [row.job_id for row in waiting]}).scalar_one()
     return given_up
