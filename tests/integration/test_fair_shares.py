@@ -274,7 +274,7 @@ def test_refused_jobs_that_wait_for_another_device_do_not_hold_up_those_that_nob
     problems = {"m": "1..1052", "n": 64, "k": 64, "types": "f32"}
     many = submit(Campaign.from_document(document(name="many", problems=problems)))
     alone = announce(cpu(3, kind="cpu-alone"))
-    mine = submit(Campaign.from_document(document(name="mine", owner="bob", targets="cpu-alone")))
+    mine = submit(Campaign.from_document(document(name="mine", owner="bob", targets={"type": "cpu-alone"})))
     with engine.begin() as connection:
         for campaign, refuser in ((many, first), (mine, alone)):
             connection.execute(_ALL_FAILED, {"campaign": campaign.campaign_id, "device": refuser})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from farm.api.campaigns import TurnOf
+from farm.cli import status
 from farm.cli.output import configuration_text
 from farm.texts import counts_text, percent_text, rate_text, seconds_text, some_of
 
@@ -47,3 +49,20 @@ def test_a_configuration_is_short_where_it_is_plain() -> None:
     }  # fmt: skip
     assert configuration_text(row) == "tiled(tile=16) 64x32x8 f16:f16:f32 nt"
     assert configuration_text({**row, "acc": "f16", "beta": 0.5}) == "tiled(tile=16) 64x32x8 f16 nt alpha=1 beta=0.5"
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ((40, 12, 1, 0), "turn: gpu.h200 is shared by 40 owners, of whom 12 used less and go first"),
+        ((1, 0, 3, 2), "turn: gpu.h200 is shared by 3 campaigns of this owner, of which 2 used less and go first"),
+        ((2, 0, 2, 1), "of whom 0 used less and go first; and shared by 2 campaigns"),
+    ],
+)
+def test_status_says_with_whom_a_campaign_shares(counts: tuple[int, int, int, int], says: str) -> None:
+    owners, owners_before, campaigns, campaigns_before = counts
+    turn = TurnOf(
+        resource="gpu.h200", owners=owners, owners_before=owners_before, campaigns=campaigns,
+        campaigns_before=campaigns_before,
+    )  # fmt: skip
+    assert says in status._turn_text(turn)

@@ -99,7 +99,7 @@ def candidates(connection: Connection) -> list[Work]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flight:
-    """Batches of one campaign for one queue that are not counted yet.
+    """Batches of one lane for one queue that are not counted yet.
 
     Attributes:
         resource: what they take a share of, see `farm.coordinator.fairness`.
@@ -126,17 +126,20 @@ def _resource(queue: str, pinned: str, device_type: str) -> str:
 _OF_QUEUE = "LEFT JOIN devices q ON q.uuid = substr({queue}, length('device.') + 1) AND {queue} LIKE 'device.%'"
 _FLIGHTS = text(f"""
 SELECT coalesce({_resource("b.queue", "(p.device_uuid IS NOT NULL)", "q.type")}, b.queue) AS resource,
-    c.priority, c.owner, c.id AS campaign_id, b.queue,
-    count(*) FILTER (WHERE b.state IN ('queued', 'leased')) AS batches,
-    count(*) FILTER (WHERE b.state = 'queued') AS queued,
-    coalesce(sum(CASE b.state
-        WHEN 'queued' THEN :batch_seconds
-        WHEN 'leased' THEN greatest(:batch_seconds, extract(epoch FROM clock_timestamp() - b.claimed_at)::float8)
-        ELSE extract(epoch FROM b.finished_at - b.claimed_at)::float8
-    END), 0) AS seconds
-FROM batches b JOIN lanes l ON l.id = b.lane_id JOIN campaigns c ON c.id = l.campaign_id JOIN pools p ON p.id = l.pool_id
+    c.priority, c.owner, c.id AS campaign_id, b.queue, b.batches, b.queued, b.seconds
+FROM (
+    SELECT lane_id, queue,
+        count(*) FILTER (WHERE state IN ('queued', 'leased')) AS batches,
+        count(*) FILTER (WHERE state = 'queued') AS queued,
+        coalesce(sum(CASE state
+            WHEN 'queued' THEN :batch_seconds
+            WHEN 'leased' THEN greatest(:batch_seconds, extract(epoch FROM clock_timestamp() - claimed_at)::float8)
+            ELSE extract(epoch FROM finished_at - claimed_at)::float8
+        END), 0) AS seconds
+    FROM batches WHERE NOT folded GROUP BY lane_id, queue
+) b
+JOIN lanes l ON l.id = b.lane_id JOIN campaigns c ON c.id = l.campaign_id JOIN pools p ON p.id = l.pool_id
 {_OF_QUEUE.format(queue="b.queue")}
-WHERE NOT b.folded GROUP BY 1, 2, 3, 4, 5
 """)
 
 
