@@ -118,14 +118,17 @@ class Flight:
     seconds: float = 0.0
 
 
-def _resource(queue: str, pinned: str, device_type: str) -> str:
-    """SQL: the resource of a batch on that queue: failed jobs of a pool of types go to queues of devices."""
-    return f"CASE WHEN NOT {pinned} AND {queue} LIKE 'device.%' THEN 'retry.' || {device_type} ELSE {queue} END"
+def _resource(queue: str, device_uuid: str) -> str:
+    """SQL: the resource of a batch on that queue, of a pool of that one device or, where it is NULL, of types.
+
+    Failed jobs of types go to queues of devices. Only for these is a device looked up.
+    """
+    of_type = f"(SELECT 'retry.' || type FROM devices WHERE uuid = substr({queue}, length('device.') + 1))"
+    return f"coalesce(CASE WHEN {device_uuid} IS NULL AND {queue} LIKE 'device.%' THEN {of_type} END, {queue})"
 
 
-_OF_QUEUE = "LEFT JOIN devices q ON q.uuid = substr({queue}, length('device.') + 1) AND {queue} LIKE 'device.%'"
 _FLIGHTS = text(f"""
-SELECT coalesce({_resource("b.queue", "(p.device_uuid IS NOT NULL)", "q.type")}, b.queue) AS resource,
+SELECT {_resource("b.queue", "p.device_uuid")} AS resource,
     c.priority, c.owner, c.id AS campaign_id, b.queue, b.batches, b.queued, b.seconds
 FROM (
     SELECT lane_id, queue,
@@ -139,7 +142,6 @@ FROM (
     FROM batches WHERE NOT folded GROUP BY lane_id, queue
 ) b
 JOIN lanes l ON l.id = b.lane_id JOIN campaigns c ON c.id = l.campaign_id JOIN pools p ON p.id = l.pool_id
-{_OF_QUEUE.format(queue="b.queue")}
 """)
 
 
@@ -362,14 +364,17 @@ WITH over AS (
     UPDATE batches SET folded = true, job_ids = '{{}}' WHERE id = ANY(:ids)
     RETURNING lane_id, device_id, queue, done, invalid, dead, extract(epoch FROM finished_at - claimed_at)::float8 AS seconds
 ), used AS (
-    SELECT {_resource("o.queue", "(p.device_uuid IS NOT NULL)", "q.type")} AS resource, c.priority, c.owner,
+    SELECT o.resource, c.priority, c.owner,
         coalesce(c.id, 0) AS campaign_id,
         sum(o.seconds) / CASE WHEN c.id IS NULL THEN coalesce(max(w.weight), 1) ELSE 1 END AS seconds
-    FROM over o JOIN lanes l ON l.id = o.lane_id JOIN campaigns c ON c.id = l.campaign_id JOIN pools p ON p.id = l.pool_id
-    {_OF_QUEUE.format(queue="o.queue")}
+    FROM (
+        SELECT o.lane_id, {_resource("o.queue", "p.device_uuid")} AS resource, sum(o.seconds) AS seconds
+        FROM over o JOIN lanes l ON l.id = o.lane_id JOIN pools p ON p.id = l.pool_id
+        WHERE o.seconds > 0 GROUP BY 1, 2
+    ) o
+    JOIN lanes l ON l.id = o.lane_id JOIN campaigns c ON c.id = l.campaign_id
     LEFT JOIN unnest(CAST(:owners AS text[]), CAST(:weights AS float8[])) AS w(owner, weight) ON w.owner = c.owner
-    WHERE o.seconds > 0
-    GROUP BY GROUPING SETS ((1, c.priority, c.owner), (1, c.priority, c.owner, c.id))
+    GROUP BY GROUPING SETS ((o.resource, c.priority, c.owner), (o.resource, c.priority, c.owner, c.id))
 ), shares AS MATERIALIZED (
     SELECT f.resource, f.priority, f.owner, f.campaign_id, u.seconds
     FROM fair_shares f JOIN used u USING (resource, priority, owner, campaign_id)
