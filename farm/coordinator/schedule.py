@@ -81,7 +81,7 @@ class Schedule:
                 taken.occupy(flight)
         keys = {key for resource in self._resources.values() for key in resource.waiting_keys()}
         self._times = VirtualTimes(shares or {}, flights, keys, weights or {})
-        self._order: list[tuple[int, float, str]] = []
+        self._order: list[_Rank] = []
         for resource in self._resources.values():
             resource.sort(self._times)
             self._consider(resource)
@@ -121,7 +121,7 @@ class Schedule:
     def next(self) -> Assignment | None:
         """What to form next. Follow it with `formed` or `nothing_there`."""
         while self._order:
-            resource = self._resources[self._order[0][2]]
+            resource = self._resources[self._order[0][3]]
             if (rank := resource.rank()) != self._order[0]:
                 if rank is None:
                     heapq.heappop(self._order)
@@ -194,6 +194,8 @@ class Schedule:
         return any(device.type in kinds and device.id not in without for device in self._awaited)
 
 
+_Rank = tuple[int, float, bool, str]
+
 _Campaigns = list[tuple[float, int, list[Work]]]
 """A heap of an owner's campaigns: virtual time, id, and what waits, the first at the end."""
 
@@ -254,11 +256,14 @@ class _Resource:
             return bool(self._free)
         return self.in_queue[self.name] < self.outstanding * len(self.devices)
 
-    def rank(self) -> tuple[int, float, str] | None:
-        """Its place among the resources: the most urgent work, then the emptiest queues. None: it takes no more."""
+    def rank(self) -> _Rank | None:
+        """Its place among the resources: the most urgent work, then the emptiest queues, then what failed.
+
+        None: it takes no more.
+        """
         if not self._owners or not self.has_room:
             return None
-        return -self._owners[-1][0], self.in_queue.total() / len(self.devices), self.name
+        return -self._owners[-1][0], self.in_queue.total() / len(self.devices), not self.retries, self.name
 
     def first(self) -> Work:
         """Whose turn it is."""
