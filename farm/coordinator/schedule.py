@@ -194,7 +194,7 @@ class Schedule:
         return any(device.type in kinds and device.id not in without for device in self._awaited)
 
 
-_Rank = tuple[int, float, bool, str]
+_Rank = tuple[int, float, int, str]
 
 _Campaigns = list[tuple[float, int, list[Work]]]
 """A heap of an owner's campaigns: virtual time, id, and what waits, the first at the end."""
@@ -257,13 +257,14 @@ class _Resource:
         return self.in_queue[self.name] < self.outstanding * len(self.devices)
 
     def rank(self) -> _Rank | None:
-        """Its place among the resources: the most urgent work, then the emptiest queues, then what failed.
-
-        None: it takes no more.
+        """Its place among the resources: the most urgent work, then the emptiest queues; then what failed, what is fresh,
+        and suspects. None: it takes no more.
         """
         if not self._owners or not self.has_room:
             return None
-        return -self._owners[-1][0], self.in_queue.total() / len(self.devices), not self.retries, self.name
+        first = self.first()
+        kind = 2 if first.solo else 0 if first.retry else 1
+        return -self._owners[-1][0], self.in_queue.total() / len(self.devices), kind, self.name
 
     def first(self) -> Work:
         """Whose turn it is."""

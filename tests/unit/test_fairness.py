@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -274,6 +274,13 @@ def test_failed_jobs_and_those_of_one_device_do_not_take_each_others_places() ->
     assert sorted(queues_of([failed, pinned])) == sorted(
         [("ann", queue_of_device("GPU-2"))] * 2 + [("bob", queue_of_device("GPU-2"))] * 2
     )
+
+
+def test_where_queues_are_equally_full_what_failed_goes_first_and_suspects_last() -> None:
+    fresh = Client(1, "ann").work
+    failed, suspect = replace(fresh, avoid_device_id=1), replace(fresh, solo=True)
+    assert queues_of([suspect, fresh])[0] == ("ann", QUEUE)
+    assert queues_of([fresh, failed])[0] == ("ann", queue_of_device("GPU-2"))
 
 
 def test_full_queues_with_urgent_work_are_named() -> None:
