@@ -1,6 +1,6 @@
 """Fair shares that outlive a coordinator, and failed jobs that are found by the index, however many wait.
 
-Revises: 0012
+Revises: 0013
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from alembic import op
 from sqlalchemy.dialects.postgresql import ARRAY
 
 revision = "0014"
-down_revision = "0012"
+down_revision = "0013"
 branch_labels = None
 depends_on = None
 
