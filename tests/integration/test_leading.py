@@ -143,7 +143,7 @@ def test_a_leader_whose_term_was_taken_writes_nothing(
             with pytest.raises(NotLeading):  # now it knows, and does not even begin
                 Coordinator(old.engine, nowhere, settings).turn()
             assert Coordinator(new.engine, nowhere, settings).turn() == 1
-    assert counts(engine, stored.campaign_id) == {"pending": 8, "queued": 4}
+    assert counts(engine, stored.campaign_id) == {"pending": 11, "queued": 1}
 
 
 def test_a_term_that_expired_and_that_nobody_took_is_over_as_well(
