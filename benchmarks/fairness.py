@@ -164,7 +164,7 @@ class Farm:
         self.first_row.setdefault(lease.campaign_id, self.now)
 
     def used_by_now(self) -> dict[int, float]:
-        """Device seconds of each campaign, with those of batches in hand as far as they are."""
+        """Device seconds of each campaign so far, with what its running batches have used until now."""
         found = defaultdict(float, self.used)
         for end, _, seconds, lease in self._running:
             found[lease.campaign_id] += seconds - (end - self.now)

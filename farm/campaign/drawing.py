@@ -59,7 +59,7 @@ class DrawnBlock:
 def with_whole_weights(blocks: Sequence[DrawnBlock]) -> tuple[DrawnBlock, ...]:
     """The same blocks with weights of the same ratios in their normal form: the smallest whole numbers.
 
-    Weights whose ratios take larger numbers than a float holds stay as they are.
+    Weights stay as they are where a whole number would be too large for a float.
     """
     exact = [Fraction(repr(block.weight)) for block in blocks]  # 0.1 is a tenth here
     scale = math.lcm(*(weight.denominator for weight in exact))

@@ -96,7 +96,7 @@ def form_batches(engine: Engine, schedule: Schedule, costs: CostBook, settings: 
                 if batch_id is None:
                     schedule.nothing_there(assignment)
                 else:
-                    schedule.formed(assignment, batch_id)
+                    schedule.formed(assignment)
                     formed += 1
                 assignment = schedule.next()
                 if assignment is None or assignment.work.lane_id != lane_id:

@@ -139,9 +139,8 @@ class Schedule:
             return Assignment(work, queue, device_type, resource.name)
         return None
 
-    def formed(self, assignment: Assignment, batch_id: int) -> None:
+    def formed(self, assignment: Assignment) -> None:
         """The assignment, which came from `next` just now, became a batch."""
-        del batch_id
         resource = self._resources[assignment.resource]
         resource.formed(assignment.queue, self._times, self._batch_seconds)
 

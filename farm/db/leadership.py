@@ -49,7 +49,7 @@ RETURNING l.term, l.token, set_config('synchronous_commit', 'on', true)
 
 
 def take(connection: Connection, *, host: str, pid: int, seconds: float) -> Term | None:
-    """Begins a term of so many seconds; None while somebody else's goes on."""
+    """Begins a term of that many seconds. Returns None while another coordinator's term lasts."""
     row = connection.execute(_TAKE, {"host": host, "pid": pid, "seconds": seconds}).one_or_none()
     return None if row is None else Term(row.term, row.token)
 
@@ -61,7 +61,7 @@ WHERE name = 'coordinator' AND term = :term AND token = :token AND expires_at > 
 
 
 def renew(connection: Connection, term: Term, *, seconds: float) -> bool:
-    """The term goes on for so many seconds from now. False where it is over."""
+    """Extends the term to that many seconds from now. Returns False if it is over."""
     parameters = {"term": term.number, "token": term.token, "seconds": seconds}
     return connection.execute(_RENEW, parameters).rowcount == 1
 

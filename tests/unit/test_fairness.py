@@ -68,7 +68,7 @@ class Simulation:
         by_id = {client.id: client for client in self.clients}
         while (assignment := schedule.next()) is not None:
             self._queued.append(by_id[assignment.work.campaign_id])
-            schedule.formed(assignment, 0)
+            schedule.formed(assignment)
         return schedule
 
     def run(self, until: float) -> None:
@@ -257,7 +257,7 @@ def queues_of(work: Iterable[Work], flights: Sequence[Flight] = (), limit: int =
     found: list[tuple[str, str]] = []
     while (assignment := schedule.next()) is not None and len(found) < limit:
         found.append((assignment.work.owner, assignment.queue))
-        schedule.formed(assignment, 0)
+        schedule.formed(assignment)
     return found
 
 

@@ -44,7 +44,7 @@ def all_of(
         if left[assignment.work]:
             left[assignment.work] -= 1
             made.append(assignment)
-            schedule.formed(assignment, 1000 + len(made))
+            schedule.formed(assignment)
         else:
             schedule.nothing_there(assignment)
     return made
@@ -124,6 +124,6 @@ def test_a_thousand_campaigns_and_devices_take_one_step_for_each_batch() -> None
     schedule = Schedule(live, waiting, [], outstanding=2)
     steps = 0
     while (assignment := schedule.next()) is not None:
-        schedule.formed(assignment, steps)
+        schedule.formed(assignment)
         steps += 1
     assert steps == 2000

@@ -20,7 +20,7 @@ from .columns import Array, Configurations, Floats
 from .physics import LOAD_BYTES, Work, load_bytes
 
 KERNELS = 16
-"""Of a kind of problem, at the most: those that were chosen most often."""
+"""The most kernels that are kept for a kind of problem: the ones that were chosen most often."""
 
 COMPARED = 2
 """Of these, the first, whose times are compared with the least one: comparing more tells the trees nothing else."""
