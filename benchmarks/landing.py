@@ -5,7 +5,8 @@
 All on one machine with its own Postgres and Redis; rows are made up, so that only their way is timed.
 
 Landing, in rows per second, one connection, batches of 500, 100 and 20:
-  farm       `batches.land`: fence, job states, COPY into the indexed and constrained table, end of the batch, commit
+  farm       `batches.land`: fence, job states and rows in one statement, into the indexed and constrained table; end of
+              the batch, commit
   COPY       the same rows with COPY into the same table without a farm around it, a transaction per batch
   bare COPY  the same rows into a table without index, constraint or trigger: what Postgres can do at all
 Dispatch, in microseconds per job or task:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import redis
     from celery import Celery
 
 MEASURE_BATCH = "workers.measure_batch"
@@ -28,7 +30,7 @@ BUILD = "workers.build_kernel"
 BUILD_QUEUE = "build"
 
 _CLIENT = "gemm-farm:"
-"""What the names of connections to Redis begin with, where a program takes messages; its queues follow."""
+"""What the names of connections to Redis begin with, where a program takes messages; its queues follow. Also of keys."""
 
 ANSWER_SECONDS = 10.0
 """How long a broker may take to answer before it counts as away."""
@@ -63,14 +65,25 @@ def queues_of_client(name: str) -> list[str]:
     return name.removeprefix(_CLIENT).split(",") if name.startswith(_CLIENT) else []
 
 
+def require_writable(client: redis.Redis) -> None:
+    """Raises `redis.exceptions.ResponseError` where Redis refuses to write, or to take more memory. Writes nothing."""
+    from redis.exceptions import NoPermissionError
+
+    with suppress(NoPermissionError):  # an ACL without this key says nothing about the queues
+        client.setrange(_CLIENT + "probe", 0, "")  # an empty value: no key is made
+
+
 def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
     """A Celery application on that broker; `include` names the modules whose tasks it can run.
 
-    Acknowledged early and never prefetched: Postgres decides who measures a batch, so Redis need not redeliver.
+    Acknowledged early and never prefetched: Postgres decides who measures a batch, so Redis need not redeliver. A Redis
+    that is away, or refuses to write, is waited for by Celery workers, and raises kombu's `OperationalError` in who sends.
     """
     from celery import Celery
 
-    app = Celery("gemm-farm", broker=broker_url, include=list(include))
+    from farm.redis_broker import BrokerAMQP
+
+    app = Celery("gemm-farm", broker=broker_url, include=list(include), amqp=BrokerAMQP)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -95,6 +108,8 @@ def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
             "visibility_timeout": 3600,
             "socket_keepalive": True,
             "health_check_interval": 10,
+            # Who sends tries again itself, at its next turn. A Celery worker reconnects without end all the same.
+            "max_retries": 0,
             # A broker that takes connections and never answers must not hold whoever sends: the coordinator above all.
             "socket_timeout": ANSWER_SECONDS,
             "socket_connect_timeout": ANSWER_SECONDS,

@@ -167,7 +167,7 @@ class DatabaseUnreachable(ServiceUnavailable):
 
 
 class BrokerUnreachable(ServiceUnavailable):
-    """The broker at {url} does not answer: {why}. Check FARM_BROKER_URL and that Redis runs; `farm doctor` looks further."""
+    """The broker at {url} takes no messages: {why}. Check FARM_BROKER_URL and that Redis runs; `farm doctor` looks further."""
 
 
 class BadServiceUrl(BadInput):
@@ -222,6 +222,14 @@ class WrongRevision(FarmError):
     """The database is at revision {found}, and this version of the farm needs {needed}. Run `farm db upgrade`."""
 
     exit_code = 5
+
+
+class DatabaseIsOlder(WrongRevision):
+    """The database is at revision {found}, and this version of the farm needs {needed}. Run `farm db upgrade`."""
+
+
+class DatabaseIsNewer(WrongRevision):
+    """The database is at revision {found}, of a newer version of the farm; this one knows revisions up to {needed}.{hint} Install the newer version on this machine."""
 
 
 class NoWorkers(ServiceUnavailable):

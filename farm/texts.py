@@ -43,6 +43,29 @@ def seconds_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def holder_text(
+    *,
+    pid: int,
+    program: str,
+    user: str | None,
+    host: str | None,
+    held_s: float | None,
+    idle: bool,
+    tables: Sequence[str],
+    how_to_end: str,
+) -> str:
+    """Which session of Postgres holds locks, since when, what it does, and how to end it."""
+    whose = ", ".join(filter(None, [program or "no program's name", user, host]))
+    since = "" if held_s is None else f" for {seconds_text(held_s)}"
+    idly = ", and stands still in its transaction" if idle else ""
+    return f"session {pid} ({whose}) has held locks on {some_of(tables, most=6)}{since}{idly}; {how_to_end} ends it"
+
+
+def failing_text(step: str, error: str, for_s: float) -> str:
+    """Which step of the coordinator's turns fails, since when and why."""
+    return f"its step {step} has failed for {seconds_text(for_s)}: {error}"
+
+
 def leader_text(
     *, leads: bool, term: int, host: str | None, pid: int | None, since: datetime | None, expires_at: datetime
 ) -> str:

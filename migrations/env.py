@@ -19,6 +19,10 @@ def run() -> None:
             migrate.alone(connection, context.config.attributes.get("waiting"))
             context.config.attributes["found"] = context.get_context().get_current_revision()
             context.run_migrations()
+            reached = context.get_context().get_current_revision()
+            if reached is not None:
+                scripts = context.script.iterate_revisions(reached, "base")
+                migrate.note_workers_from(connection, (script.module for script in scripts))
 
 
 run()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from typing import Any
 
 from celery import signals
 
 from farm.broker import TRAIN_QUEUE, consume, make_app
-from farm.db.engine import make_engine
-from farm.db.migrate import require_head
 from farm.errors import FarmError
 from farm.logs import set_up_logging, warn_of_unknown_variables
-from farm.services import services
+from farm.services.waiting import set_on_signals, when_they_answer
 from farm.settings import idle_exit_s, settings
 
 USAGE = """usage: farm-trainer
@@ -36,17 +36,20 @@ def main() -> None:
     try:
         set_up_logging(settings(), "trainer")
         warn_of_unknown_variables()
-        with services(settings(), broker=True) as urls:
+        stop = threading.Event()
+        set_on_signals(stop, signal.SIGTERM, signal.SIGINT)
+        with when_they_answer(stop, application="farm trainer", pool_size=1) as reached:
+            if reached is None:
+                return
+            urls, engine = reached
             assert urls.broker_url is not None
-            engine = make_engine(urls.database_url, application="farm trainer", pool_size=1)
-            require_head(engine)
             engine.dispose()
             os.environ["FARM_DATABASE_URL"], os.environ["MLFLOW_TRACKING_URI"] = urls.database_url, urls.tracking_uri
             os.environ["FARM_HOME"] = str(settings().home.absolute())
             settings.cache_clear()
             # One training at a time, in this very process: it holds no device, and libraries are loaded once.
             app = make_app(urls.broker_url, include=("trainer.tasks",))
-            status = consume(app, pool="solo", queues=[TRAIN_QUEUE], name="trainer@%h", idle_s=idle_exit_s())
+            status = consume(app, pool="solo", queues=[TRAIN_QUEUE], name="trainer@%h", stop=stop, idle_s=idle_exit_s())
         sys.exit(status)
     except FarmError as error:
         sys.stderr.write(f"{error}\n")

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from farm.broker import BUILD_QUEUE, consume, make_app
 from farm.builds import slots_of, versions_of
 from farm.builds.stores import store_of
-from farm.db import kernels
+from farm.db import kernels, migrate
 from farm.devices import host_name
 from farm.errors import first_line
 from farm.logs import set_up_logging
@@ -35,7 +35,7 @@ def serve(stop: threading.Event) -> None:
     """
     compiler = building.compiler()
     slots = slots_of(settings())
-    with when_they_answer(stop, application="farm builder", pool_size=1) as reached:
+    with when_they_answer(stop, require=migrate.require_for_worker, application="farm builder", pool_size=1) as reached:
         if reached is None:
             return
         urls, engine = reached

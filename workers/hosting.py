@@ -15,7 +15,7 @@ import psutil
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from farm.db import devices
+from farm.db import devices, worker_versions
 from farm.devices import Backend, DeviceIdentity, host_name
 from farm.services.backoff import BackOff
 from farm.services.groups import ProcessGroup
@@ -203,7 +203,10 @@ def _announce(connection: Connection, came: Sequence[DeviceIdentity]) -> list[in
         "cpus": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
     }
-    return [devices.register(connection, host=host_name(), host_facts=facts, device=identity) for identity in came]
+    ids = [devices.register(connection, host=host_name(), host_facts=facts, device=identity) for identity in came]
+    for device_id in ids:
+        worker_versions.announce(connection, device_id)
+    return ids
 
 
 def _first_line(error: Exception) -> str:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from farm.db import migrate
+from farm.db.engine import ANNOUNCING
 from farm.errors import BadInput, FarmError
 from farm.logs import set_up_logging, warn_of_unknown_variables
 from farm.services.groups import collect_orphans
@@ -33,7 +35,9 @@ def serve(selection: str, stop: threading.Event) -> None:
     first = lookout.first()
     with (
         metrics.served(settings()) as variables,
-        when_they_answer(stop, application="farm-worker", pool_size=1) as reached,
+        when_they_answer(
+            stop, require=migrate.require_for_worker, application="farm-worker", pool_size=1, session=ANNOUNCING
+        ) as reached,
     ):
         if reached is None:
             return

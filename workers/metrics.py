@@ -41,7 +41,7 @@ JOBS = Count(
     "worker_jobs",
     "Attempts at jobs that ended here, by outcome; killed: the process died or had to be replaced.",
     "outcome",
-    ("measured", "invalid", "failed", "killed"),
+    ("measured", "invalid", "unsupported", "failed", "killed"),
 )
 LEASES_LOST = Count("worker_leases_lost", "Batches given up because their lease was no longer held.")
 CANARY_FAILURES = Count("worker_canary_failures", "Times that the device failed its canary.")

@@ -175,12 +175,12 @@ class Runner:
                 raise outcome.poison from None
             return 0
         self._metrics.count(JOBS, len(outcome.results), value="measured")
-        for job_id, failure in outcome.failures.items():
+        for job_id, failure in (*lease.refused.items(), *outcome.failures.items()):
             self._metrics.count(JOBS, value=failure.kind.value)
             log.warning("%s: %s", failure.kind, failure.message, extra={"job_id": job_id, **ids})
         if outcome.missing:
             log.warning("%d jobs wait for kernels that are in no store", len(outcome.missing), extra=ids)
-        log.info("landed %d of %d", len(outcome.results), len(lease.jobs), extra=ids)
+        log.info("landed %d of %d", len(outcome.results), len(lease.jobs) + len(lease.refused), extra=ids)
         if outcome.poison is not None:
             raise outcome.poison
         if outcome.suspicious:
@@ -197,7 +197,7 @@ class Runner:
             return self._patiently(claim, CLAIM_PATIENCE_SECONDS)
 
     def _measure(self, lease: Lease, outcome: _Outcome) -> None:
-        if not self._stopping.is_set() and self._sentinel.is_due(lease.campaign_id):
+        if lease.jobs and not self._stopping.is_set() and self._sentinel.is_due(lease.campaign_id):
             self._measure_sentinel(lease, outcome)
         if outcome.poison is not None:
             return

@@ -26,9 +26,9 @@ from sqlalchemy.exc import DBAPIError
 from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
-from farm.db import batches, devices
+from farm.db import batches, devices, worker_versions
 from farm.db.batches import Held
-from farm.db.engine import HASTY, make_engine
+from farm.db.engine import MEASURING, is_held, make_engine
 from farm.db.states import DeviceState
 from farm.errors import CanaryFailed, DevicePoisoned, FarmError, first_line
 from farm.metrics import Metrics
@@ -67,7 +67,7 @@ def engine() -> Engine:
     url = settings().database_url
     assert url is not None, "farm-worker sets FARM_DATABASE_URL"
     name = f"farm worker {device_id()}"
-    return make_engine(url.get_secret_value(), application=name, pool_size=1, session=HASTY, pre_ping=False)
+    return make_engine(url.get_secret_value(), application=name, pool_size=1, session=MEASURING, pre_ping=False)
 
 
 @cache
@@ -85,6 +85,8 @@ def _runner() -> Runner:
     """Opens the device and lets it prove itself, in the child process and before its first batch."""
     with engine().begin() as connection:
         identity = devices.identity(connection, device_id())
+        # Again: this process may have begun after another version was installed.
+        worker_versions.announce(connection, device_id())
     deadline = Deadline()
     with deadline.of(OPENING_SECONDS, "opening the device", device_id=device_id()):
         device = open_device(identity, _kernels())
@@ -131,11 +133,29 @@ def measure_batch(batch_id: int) -> None:
         os._exit(EXIT_SENTINEL if runner.at_sentinel else EXIT_POISONED)
     except CanaryFailed as error:
         metrics.count(CANARY_FAILURES)
-        _quarantine(str(error))
-        os._exit(EXIT_POISONED)
+        try:
+            _quarantine(str(error))
+        finally:  # whatever the database says: this process must not claim again
+            os._exit(EXIT_POISONED)
     except DBAPIError as error:
         metrics.count(DATABASE_ERRORS)
         log.warning("the database does not answer (%s); the batch is given up", first_line(error), extra=ids)
+        _note_claim_error(batch_id, error)
+    except Exception as error:
+        log.exception("the batch raised", extra=ids)
+        _note_claim_error(batch_id, error)
+        _quarantine(f"a batch raised {type(error).__name__}: {first_line(error)}")
+        os._exit(EXIT_POISONED)
+
+
+def _note_claim_error(batch_id: int, error: Exception) -> None:
+    """For `farm status`: why this worker, which has the message of a batch, does not measure it."""
+    try:
+        with engine().begin() as connection:
+            if not batches.was_claimed(connection, batch_id, device_id=device_id()):
+                devices.note_claim_error(connection, device_id(), f"{type(error).__name__}: {first_line(error)}")
+    except DBAPIError as unnoted:
+        log.warning("the database was not told why the batch is not claimed: %s", first_line(unnoted))
 
 
 def _is_batch_id(value: object) -> bool:
@@ -217,17 +237,33 @@ def _beat(consumer: Any) -> None:
     watchdog = Watchdog(overdue_s=2 * settings().heartbeat_seconds, unleased_s=UNLEASED_SECONDS)
     while True:
         try:
-            with engine().begin() as connection:
-                held = batches.renew(connection, device_id=device_id(), lease_seconds=settings().lease_seconds)
-                if not stopping.is_set():  # then it has said farewell, and only finishes the job in hand
-                    asking.follow(devices.heartbeat(connection, device_id()))
-            if watchdog.bites(time.monotonic(), task=_task_in_hand(), left_s=held.left_s if held else None):
-                _end_child(held)
+            _watch(watchdog)
+            if not stopping.is_set():  # then it has said farewell, and only finishes the job in hand
+                with engine().begin() as connection:
+                    state = devices.heartbeat(connection, device_id())
+                asking.follow(state)
             _hand_backs.work_off()
         except Exception as error:  # whatever is wrong with the database now, the next beat tries again
             _metrics(PARENT).count(DATABASE_ERRORS)
             log.warning("the database did not take a heartbeat: %s", first_line(error))
         time.sleep(settings().heartbeat_seconds)
+
+
+def _watch(watchdog: Watchdog) -> None:
+    """Renews the lease first, and in a transaction of its own: no lock on the device's row can cost the lease."""
+    try:
+        with engine().begin() as connection:
+            held = batches.renew(connection, device_id=device_id(), lease_seconds=settings().lease_seconds)
+    except DBAPIError as error:
+        if not is_held(error):
+            raise
+        # Most likely by the child, which renews it as well. What it holds is not known now, so it is not judged.
+        log.warning(
+            "another session holds the batch in hand; its lease is renewed later", extra={"device_id": device_id()}
+        )
+        return
+    if watchdog.bites(time.monotonic(), task=_task_in_hand(), left_s=held.left_s if held else None):
+        _end_child(held)
 
 
 def _task_in_hand() -> str | None:

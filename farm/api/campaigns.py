@@ -275,6 +275,18 @@ class Steered(Judged):
 
     campaign: str
     changed: bool
+    in_hand: int = Field(
+        default=0, description="jobs that devices were measuring or landing then, at most one of each device"
+    )
+
+
+class InHand(Judged):
+    """What workers still hold of a campaign. Without a batch, nothing more of it is measured or stored until it goes on."""
+
+    campaign: str
+    in_hand: int = Field(description="jobs that are being measured or landed, at most one of each device")
+    running: list[Running]
+    coordinated: bool = Field(description="whether a coordinator leads, which takes back what silent workers hold")
 
 
 @operation("POST", "/campaigns", role=Role.SUBMIT)
@@ -395,7 +407,7 @@ def show(access: Access, campaign: Name) -> CampaignNow:
             jobs_per_minute_overall=ahead.pace.overall(counts[JobState.DONE] + counts[JobState.DEAD]),
             began_s=ahead.pace.began_s,
             coordinated=farm.coordinated,
-            coordinator=leader_of(leadership.read(connection)),
+            coordinator=leader_of(connection),
             stuck=list(ahead.stuck),
             targets=[_lane(lane) for lane in farm.lanes if lane.campaign_id == campaign_id],
             running=[Running(**row) for row in now.running(connection, campaign_id, silent_after=access.silent_after)],
@@ -443,9 +455,28 @@ def progress(access: Access, campaign: Name) -> Progress:
         )
 
 
+@operation("GET", "/campaigns/{campaign}/in-hand")
+def in_hand(access: Access, campaign: Name) -> InHand:
+    """What workers still hold of a campaign, as after it was cancelled or paused."""
+    with access.connect() as connection:
+        found = campaigns.find(connection, campaign)
+        running = now.running(connection, found["id"], silent_after=access.silent_after)
+        return InHand(
+            campaign=found["name"],
+            state=found["state"],
+            counts=campaigns.counts(connection, found["id"]),
+            in_hand=sum(one["job_id"] is not None for one in running),
+            running=[Running(**one) for one in running],
+            coordinated=leadership.read(connection).leads,
+        )
+
+
 @operation("POST", "/campaigns/{campaign}/cancel", role=Role.SUBMIT)
 def cancel(access: Access, campaign: Name) -> Steered:
-    """Cancel a campaign: nothing more of it is measured. Its results stay; submitting it again goes on with it."""
+    """Cancel a campaign: no further job of it is started. What devices have in hand is measured, and its rows are stored.
+
+    Its results stay; submitting it again goes on with it.
+    """
     from farm.db import batches
 
     return _steer(access, campaign, batches.cancel)
@@ -453,7 +484,7 @@ def cancel(access: Access, campaign: Name) -> Steered:
 
 @operation("POST", "/campaigns/{campaign}/pause", role=Role.SUBMIT)
 def pause(access: Access, campaign: Name) -> Steered:
-    """Pause a campaign: no further job of it starts until it is resumed. What is in hand still lands."""
+    """Pause a campaign: no further job of it starts until it is resumed. What devices have in hand still lands."""
     from farm.db import batches
 
     return _steer(access, campaign, batches.pause)
@@ -471,9 +502,12 @@ def resume(access: Access, campaign: Name) -> Steered:
 
 
 def _steer(access: Access, campaign: str, transition: Callable[[Connection, int], bool]) -> Steered:
+    from farm.db import batches
+
     with access.begin() as connection:
         before = campaigns.find(connection, campaign)
         changed = transition(connection, before["id"])
         after = campaigns.find(connection, before["digest"])
         counts = campaigns.counts(connection, after["id"])
-    return Steered(campaign=after["name"], state=after["state"], changed=changed, counts=counts)
+        held = batches.in_hand(connection, after["id"])
+    return Steered(campaign=after["name"], state=after["state"], changed=changed, counts=counts, in_hand=held)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from farm.api.access import Access
 from farm.api.operation import Document, operation
-from farm.coordinator.outlook import condition, presence_text
+from farm.coordinator.outlook import condition, presence_text, skew_text
 from farm.db import devices, duty, progress
 from farm.db.progress import DeviceNow, Presence
 from farm.db.states import DeviceState, FailureKind, Role
@@ -43,6 +43,8 @@ class DeviceLine(Document):
     live: bool | None
     traits: dict[str, Any]
     facts: dict[str, Any]
+    worker_version: str | None = Field(description="of gemm-farm, as its worker announced it")
+    worker_revision: str | None = Field(description="the newest database revision that its worker knows")
     measurements: int
     batch_id: int | None
     batch_jobs: int | None
@@ -67,6 +69,12 @@ class Counted(Document):
     silent: int
     drained: int
     quarantined: int
+
+
+class Versions(Document):
+    """What workers run."""
+
+    skew: str | None = Field(description="which hosts run which version, where live workers run more than one")
 
 
 class Names(Document):
@@ -145,6 +153,13 @@ def counts(access: Access) -> Counted:
         drained=sum(device.state is DeviceState.DRAINED for device in known),
         quarantined=sum(device.state is DeviceState.QUARANTINED for device in known),
     )
+
+
+@operation("GET", "/devices/versions")
+def versions(access: Access) -> Versions:
+    """Whether live workers run different versions of the farm, and which hosts run which."""
+    with access.connect() as connection:
+        return Versions(skew=skew_text(progress.devices(connection, silent_after=access.silent_after)))
 
 
 @operation("GET", "/devices/names")

@@ -1,4 +1,4 @@
-"""The leader: which coordinator leads."""
+"""The leader: which coordinator leads, and what keeps it from its work."""
 
 from __future__ import annotations
 
@@ -6,11 +6,46 @@ from dataclasses import asdict
 from datetime import datetime
 
 from pydantic import Field, computed_field
+from sqlalchemy import Connection
 
 from farm.api.access import Access
 from farm.api.operation import Document, operation
-from farm.db import leadership
-from farm.texts import leader_text
+from farm.db import leadership, locks
+from farm.texts import failing_text, holder_text, leader_text
+
+
+class FailingStep(Document):
+    """A step of the leader's turns that fails, or that has not ended for long. The others run all the same."""
+
+    step: str
+    error: str
+    for_s: float = Field(description="for how many seconds, as of a few seconds ago")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def text(self) -> str:
+        """The same in words."""
+        return failing_text(self.step, self.error, self.for_s)
+
+
+class LockHolder(Document):
+    """A session of Postgres that has held locks on tables of the farm for more than some seconds."""
+
+    pid: int = Field(description="of its server process")
+    program: str = Field(description="as it calls itself (`application_name`)")
+    user: str | None
+    host: str | None = Field(description="its address; none: it is on the database's own host")
+    since: datetime | None = Field(description="when its transaction began; none: the farm's role may not know")
+    held_s: float | None
+    idle: bool = Field(description="whether it stands still in the middle of its transaction")
+    tables: list[str]
+    how_to_end: str = Field(description="the SQL that ends the session, and with it its locks")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def text(self) -> str:
+        """The same in words."""
+        return holder_text(**self.model_dump(exclude={"text", "since"}))
 
 
 class Leader(Document):
@@ -22,21 +57,29 @@ class Leader(Document):
     pid: int | None
     since: datetime | None = Field(description="when its term began")
     expires_at: datetime = Field(description="when its term ends, or ended, unless it is renewed")
+    failing: list[FailingStep] = Field(default=[], description="steps of its turns that fail")
+    lock_holders: list[LockHolder] = Field(
+        default=[], description="sessions that have held locks on tables of the farm for long"
+    )
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def text(self) -> str:
         """Who leads, or that none does, in words."""
-        return leader_text(**self.model_dump(exclude={"text"}))
+        return leader_text(**self.model_dump(exclude={"text", "failing", "lock_holders"}))
 
 
-def leader_of(found: leadership.Leader) -> Leader:
-    """The document of that row."""
-    return Leader(**asdict(found))
+def leader_of(connection: Connection) -> Leader:
+    """The leader as of now, with what may keep it from its work."""
+    holders = [
+        LockHolder(**{name: getattr(one, name) for name in LockHolder.model_fields})
+        for one in locks.holders(connection)
+    ]
+    return Leader(**asdict(leadership.read(connection)), lock_holders=holders)
 
 
 @operation("GET", "/leader")
 def show(access: Access) -> Leader:
-    """Which coordinator leads, since when and in which term."""
+    """Which coordinator leads, since when and in which term, which steps of its turns fail, and who holds locks for long."""
     with access.connect() as connection:
-        return leader_of(leadership.read(connection))
+        return leader_of(connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -10,15 +11,15 @@ import typer
 from rich.markup import escape
 from sqlalchemy import Connection
 
-from farm.api import Direct, campaigns, farm_of
+from farm.api import Direct, Farm, campaigns, farm_of
 from farm.api.access import Access
-from farm.api.campaigns import Planned, Steered, Submission, planned
+from farm.api.campaigns import InHand, Planned, Running, Steered, Submission, planned
 from farm.builds import versions_of
 from farm.campaign import Campaign, texts_named
 from farm.campaign.figures import Drawn, Quantiles
 from farm.campaign.reading import text_of
 from farm.cli.output import JsonOption, console, emit_json, remarks
-from farm.cli.progress import follow
+from farm.cli.progress import REFRESH_SECONDS, LogLines, follow
 from farm.cli.tables import Column, Table
 from farm.db import campaigns as stored_campaigns
 from farm.db.campaigns import open_jobs
@@ -289,38 +290,57 @@ def warn_of_lost(name: str, counts: Mapping[str, int]) -> None:
         )
 
 
-def cancel(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
-    """Cancel a campaign: nothing more of it is measured. Its results stay; submitting it again goes on with it.
+WaitOption = Annotated[
+    bool,
+    typer.Option(
+        "--wait", help="Return when no device holds a job of it any more, and all rows are stored.", show_default=False
+    ),
+]
+
+
+def cancel(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOption = False) -> None:
+    """Cancel a campaign. Its results stay; submitting it again goes on with it.
+
+    When this returns, no further job of it is started. A device that has one in hand finishes it, and its row is stored:
+    --wait returns after that.
 
     Examples:
         farm cancel quickstart
+        farm cancel quickstart --wait
     """
     with farm_of(settings()) as farm:
         done = farm.ask(campaigns.cancel, campaign)
+        if wait:
+            done = _when_nothing_is_in_hand(farm, done, campaign)
     if as_json:
         emit_json({**done.model_dump(), "cancelled_jobs": done.counts["cancelled"]})
     elif done.changed:
         console.print(f"{done.campaign} is cancelled; {done.counts['cancelled']:,} jobs will not be measured.")
-        _print_in_hand(done, rest="the rest of them will not be measured either")
+        _print_in_hand(done, campaign, rest="the rest of them will not be measured")
     else:
         _print_unchanged(done)
 
 
-def pause(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
-    """Pause a campaign: no further job of it starts until farm resume. What is in hand still lands.
+def pause(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOption = False) -> None:
+    """Pause a campaign: no further job of it starts until farm resume.
+
+    When this returns, no further job of it is started. A device that has one in hand finishes it, and its row is stored:
+    --wait returns after that.
 
     Examples:
         farm pause quickstart
     """
     with farm_of(settings()) as farm:
         done = farm.ask(campaigns.pause, campaign)
+        if wait:
+            done = _when_nothing_is_in_hand(farm, done, campaign)
     if as_json:
         emit_json(done)
     elif done.changed:
         console.print(
             f"{done.campaign} is paused; {done.counts['pending']:,} jobs wait until farm resume {done.campaign}."
         )
-        _print_in_hand(done, rest="the rest of them waits too")
+        _print_in_hand(done, campaign, rest="the rest of them waits too")
     else:
         _print_unchanged(done)
 
@@ -345,9 +365,57 @@ def _print_unchanged(done: Steered) -> None:
     console.print(f"{done.campaign} was {done.state} already; nothing changed.")
 
 
-def _print_in_hand(done: Steered, *, rest: str) -> None:
+def _print_in_hand(done: Steered, campaign: str, *, rest: str) -> None:
     if done.counts["running"]:
+        verb = "pause" if done.state is CampaignState.PAUSED else "cancel"
         console.print(
-            f"Workers hold {done.counts['running']:,} more: each finishes the job that it measures and lands what it has; "
-            f"{rest}."
+            f"Workers hold {done.counts['running']:,} more, {done.in_hand:,} of them in hand, at most one on each device. What is "
+            f"in hand is finished and what was measured is stored: farm {verb} {escape(campaign)} --wait waits for that; {rest}."
         )
+
+
+def _when_nothing_is_in_hand(farm: Farm, done: Steered, campaign: str) -> Steered:
+    """Waits until no worker holds a batch of a stopped campaign. Says once of each silent worker what becomes of its batch."""
+    try:
+        now = _follow_to_the_last_row(farm, done, campaign)
+    except KeyboardInterrupt:
+        remarks.print(
+            f"Interrupted. {escape(done.campaign)} stays {done.state}; what devices have in hand is stored when it is finished."
+        )
+        raise typer.Exit(130) from None
+    return done.model_copy(update={"counts": now.counts, "state": now.state, "in_hand": now.in_hand})
+
+
+def _follow_to_the_last_row(farm: Farm, done: Steered, campaign: str) -> InHand:
+    named, lines = set[str](), LogLines()
+    with remarks.status("waiting for what devices have in hand") as status:
+        while (now := farm.ask(campaigns.in_hand, campaign)).running:
+            if now.state is not done.state:
+                remarks.print(f"{escape(now.campaign)} is {now.state} again; what is in hand is not waited for.")
+                break
+            text = in_hand_text(now)
+            status.update(escape(text))
+            lines.print(lambda: text)  # noqa: B023 - called at once
+            for one in now.running:
+                if one.silent and one.device_uuid not in named:
+                    named.add(one.device_uuid)
+                    remarks.print(f"[yellow]silent:[/] {escape(silent_text(one, coordinated=now.coordinated))}")
+            time.sleep(REFRESH_SECONDS)
+    return now
+
+
+def in_hand_text(now: InHand) -> str:
+    """`sweep: 3 jobs in hand on 4 devices, waiting until their rows are stored`."""
+    jobs = "1 job" if now.in_hand == 1 else f"{now.in_hand:,} jobs"
+    devices = "1 device" if len(now.running) == 1 else f"{len(now.running):,} devices"
+    return f"{now.campaign}: {jobs} in hand on {devices}, waiting until their rows are stored"
+
+
+def silent_text(one: Running, *, coordinated: bool) -> str:
+    """What becomes of a batch whose worker is not heard of."""
+    ends = (
+        f"what it holds is given up when its lease passes, {settings().lease_seconds:g} s after its last heartbeat"
+        if coordinated
+        else "no coordinator leads, which would take back what it holds; farm up starts one"
+    )
+    return f"{one.device_uuid} on {one.host} is not heard of, its host may be away: {ends}"

@@ -46,17 +46,19 @@ def upgrade(as_json: JsonOption = False) -> None:
 
 @app.command()
 def current(as_json: JsonOption = False) -> None:
-    """Say which revision the database has and which this version needs.
+    """Say which revision the database has, which this version needs, and from which one on it serves workers.
 
     Examples:
         farm db current
     """
     with _database() as engine:
-        found = migrate.current(engine)
+        found, oldest = migrate.current(engine), migrate.workers_from(engine)
     if as_json:
-        emit_json({"current": found, "needed": migrate.head()})
-    else:
-        console.print(f"The database is at {found or 'no revision'}; this version needs {migrate.head()}.")
+        emit_json({"current": found, "needed": migrate.head(), "workers_from": oldest})
+        return
+    console.print(f"The database is at {found or 'no revision'}; this version needs {migrate.head()}.")
+    if oldest is not None:
+        console.print(f"It serves workers of the farm from revision {oldest} on.")
 
 
 @app.command()

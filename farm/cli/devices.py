@@ -55,7 +55,7 @@ def list_(all_: ImportedOption = False, as_json: JsonOption = False) -> None:
         farm devices list --json
     """
     with farm_of(settings()) as farm:
-        known = farm.ask(operations.list_)
+        known, running = farm.ask(operations.list_), farm.ask(operations.versions)
     if as_json:
         emit_json(known)
         return
@@ -64,6 +64,8 @@ def list_(all_: ImportedOption = False, as_json: JsonOption = False) -> None:
         _print(shown)
     else:
         console.print("No device has been announced yet. Start a worker: farm-worker, or everything here: farm up")
+    if running.skew is not None:
+        remarks.print(f"[yellow]workers:[/] {escape(running.skew)}")
     if hidden := len(known) - len(shown):
         remarks.print(
             f"{hidden:,} imported {'device is' if hidden == 1 else 'devices are'} not listed: farm devices --all lists "
@@ -83,6 +85,7 @@ _DEVICES = Table(
     Column("job", number=True, priority=5),
     Column("for", number=True, priority=5),
     Column("measured", number=True),
+    Column("version", priority=7),
     Column("duty", number=True, priority=1),
     Column("errors in 1 h", folds=True, priority=1),
 )
@@ -91,7 +94,7 @@ _DEVICES = Table(
 def _print(known: Sequence[DeviceLine]) -> None:
     _DEVICES.print(
         (
-            d.uuid, d.type, d.host, _state(d), _heard(d), *_work(d), d.measurements,
+            d.uuid, d.type, d.host, _state(d), _heard(d), *_work(d), d.measurements, d.worker_version,
             None if d.duty_lately is None else share_text(d.duty_lately),
             ", ".join(f"{n:,} {kind}" for kind, n in d.errors_last_hour.items() if n) or None,
         )

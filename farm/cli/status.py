@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from farm.api import campaigns, farm_of, leader
+from farm.api import campaigns, devices, farm_of, leader
 from farm.api.campaigns import (
     CampaignLine,
     CampaignNow,
@@ -72,11 +72,15 @@ def status(
 
 def _show_all(as_json: bool) -> None:
     with farm_of(settings()) as farm:
-        rows, leads = farm.ask(campaigns.list_), farm.ask(leader.show)
+        rows, leads, running = farm.ask(campaigns.list_), farm.ask(leader.show), farm.ask(devices.versions)
     if as_json:
         emit_json(rows)
         return
     remarks.print(_leader_line(leads))
+    for trouble in _troubles(leads):
+        remarks.print(trouble)
+    if running.skew is not None:
+        remarks.print(f"[yellow]workers:[/] {escape(running.skew)}")
     if not rows:
         console.print("No campaigns yet. Submit one: farm submit examples/campaigns/quickstart.yaml")
     else:
@@ -85,6 +89,12 @@ def _show_all(as_json: bool) -> None:
 
 def _leader_line(one: Leader) -> Text:
     return Text.assemble("coordinator: ", (one.text, "" if one.leads else "yellow"))
+
+
+def _troubles(one: Leader) -> list[Text]:
+    """Steps of the leader's turns that fail, and sessions that hold locks for long."""
+    failing = [Text.assemble(("coordinator: ", "yellow"), step.text) for step in one.failing]
+    return [*failing, *(Text.assemble(("locks: ", "yellow"), holder.text) for holder in one.lock_holders)]
 
 
 _CAMPAIGNS = Table(
@@ -151,6 +161,8 @@ def _show(name: str, as_json: bool) -> None:
     console.print(f"{total:,} jobs, {percent_text(over(now.counts), total)} over: {counts_text(now.counts)}")
     console.print(f"attempts: {counts_text(now.attempts)}")
     console.print(_leader_line(now.coordinator))
+    for trouble in _troubles(now.coordinator):
+        console.print(trouble)
     if pace := _pace_text(now):
         console.print(f"pace: {pace}")
     awaited = now.kernels_awaited

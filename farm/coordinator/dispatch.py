@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ from farm.broker import MEASURE_BATCH
 from farm.coordinator.costs import CostBook
 from farm.coordinator.schedule import Assignment, LiveDevice, Schedule
 from farm.coordinator.sending import send
-from farm.db import batches, devices, fair_shares
+from farm.coordinator.steps import OneByOne
+from farm.db import batches, devices, fair_shares, worker_versions
 from farm.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,12 +52,15 @@ def read_schedule(engine: Engine, settings: Settings) -> Schedule:
         silent_after = settings.silent_after_seconds
         live = devices.live(connection, silent_after=silent_after)
         awaited = devices.awaited(connection, silent_after=silent_after, within=AWAITED_SECONDS)
+        work = batches.candidates(connection)
+        unread = any(one.refused_by and one.refused_by[0] < 0 for one in work)
+        running = worker_versions.of_devices(connection) if unread else {}
         return Schedule(
-            [LiveDevice(*device) for device in live],
-            batches.candidates(connection),
+            [LiveDevice(*device, version_id=running.get(device[0])) for device in live],
+            work,
             batches.flights(connection, batch_seconds=settings.batch_seconds),
             outstanding=settings.outstanding_batches,
-            awaited=[LiveDevice(*device) for device in awaited],
+            awaited=[LiveDevice(*device, version_id=running.get(device[0])) for device in awaited],
             shares=fair_shares.stored(connection),
             weights=settings.weights_of_owners,
             batch_seconds=settings.batch_seconds,
@@ -74,34 +79,62 @@ def make_way(engine: Engine, schedule: Schedule) -> list[int]:
     return gone
 
 
-def form_batches(engine: Engine, schedule: Schedule, costs: CostBook, settings: Settings) -> int:
-    """Fills the live devices' queues. Returns how many batches were formed.
+def form_batches(
+    engine: Engine,
+    schedule: Schedule,
+    costs: CostBook,
+    settings: Settings,
+    *,
+    count: Callable[[int], object] = lambda formed: None,
+) -> int:
+    """Fills the live devices' queues. Returns how many batches were formed; `count` is told so after each transaction.
 
     Batches that follow one another in a lane share a transaction, so that the lane is locked once for them; never two
     lanes, so that nobody waits for this in a circle. `engine` may be hasty: a batch that is lost in a power cut was
     never formed, and its jobs still wait.
+
+    A lane that another session holds is left out. Raises `PartlyFailed` where a lane failed for another reason, after the
+    others.
     """
+    some = OneByOne()
     if schedule.started or schedule.idle:
-        with engine.begin() as connection:
+        with some.each(), engine.begin() as connection:
             fair_shares.add(connection, schedule.started)
             fair_shares.remove(connection, schedule.idle)
     formed = 0
     assignment = schedule.next()
     while assignment is not None and formed < MOST_IN_A_TURN:
-        lane_id = assignment.work.lane_id
-        with engine.begin() as connection:
-            active = batches.lock(connection, lane_id)
-            for _ in range(MOST_IN_A_TRANSACTION):
-                batch_id = _form(connection, assignment, costs, settings) if active else None
-                if batch_id is None:
-                    schedule.nothing_there(assignment)
-                else:
-                    schedule.formed(assignment)
-                    formed += 1
-                assignment = schedule.next()
-                if assignment is None or assignment.work.lane_id != lane_id:
-                    break
+        done = some.attempt(_form_of_lane, engine, schedule, assignment, costs, settings)
+        if done is None:
+            schedule.nothing_there(assignment)
+            assignment = schedule.next()
+        else:
+            of_lane, assignment = done
+            formed += of_lane
+            count(of_lane)
+    some.end()
     return formed
+
+
+def _form_of_lane(
+    engine: Engine, schedule: Schedule, assignment: Assignment, costs: CostBook, settings: Settings
+) -> tuple[int, Assignment | None]:
+    """Forms batches that follow one another in a lane. Returns how many, and what follows."""
+    lane_id, formed, following = assignment.work.lane_id, 0, assignment
+    with engine.begin() as connection:
+        active = batches.lock(connection, lane_id)
+        for _ in range(MOST_IN_A_TRANSACTION):
+            batch_id = _form(connection, following, costs, settings) if active else None
+            if batch_id is None:
+                schedule.nothing_there(following)
+            else:
+                schedule.formed(following)
+                formed += 1
+            another = schedule.next()
+            if another is None or another.work.lane_id != lane_id:
+                return formed, another
+            following = another
+    return formed, following
 
 
 def _form(connection: Connection, assignment: Assignment, costs: CostBook, settings: Settings) -> int | None:

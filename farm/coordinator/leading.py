@@ -95,7 +95,7 @@ class Lead:
             asked_s = time.monotonic()
             try:
                 with self._own.begin() as connection:
-                    goes_on = rows.renew(connection, self.term, seconds=TERM_SECONDS)
+                    goes_on = rows.renew(connection, self.term, seconds=TERM_SECONDS, failing=self._failing())
             except DBAPIError as error:
                 log.warning("the term could not be renewed: %s", first_line(error.orig))
                 pause_s = RENEW_SECONDS / 3
@@ -104,6 +104,10 @@ class Lead:
                 self._lose()
                 return
             self._until_s, pause_s = asked_s + TERM_SECONDS, RENEW_SECONDS
+
+    def _failing(self) -> list[rows.FailingStep]:
+        failing = self._watch.failing().items()
+        return [rows.FailingStep(step=step, error=error, for_s=for_s) for step, (error, for_s) in failing]
 
     def _watch_over(self) -> None:
         while not self._over.wait(max(0.0, self._until_s - time.monotonic())):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,11 @@ from farm.coordinator.errands import Errands, builds_of, trainings_of
 from farm.coordinator.health import quarantine_refuted
 from farm.coordinator.leading import Lead, leadership
 from farm.coordinator.learning import Learning
-from farm.coordinator.metrics import ERRORS, FOLDED, FORMED, REAPED, RECALLED, RESENT, SENT, TURN, Watch
+from farm.coordinator.metrics import ERRORS, FOLDED, FORMED, REAPED, RECALLED, RESENT, SENT, STEPS, TURN, Watch
 from farm.coordinator.pace import Pace
 from farm.coordinator.rounds import Rounds
+from farm.coordinator.schedule import Schedule
+from farm.coordinator.steps import Steps
 from farm.db import batches, campaigns
 from farm.errors import NotLeading, first_line
 from farm.settings import Settings
@@ -35,7 +38,7 @@ HEALTH_SECONDS = 5.0
 
 @dataclass
 class Coordinator:
-    """Dispatches for one farm. Each step of a turn is a transaction of its own: a crash between two leaves what the
+    """Dispatches for one farm. Each step of a turn has transactions of its own: a crash between two leaves what the
     next turn, of this coordinator or another, repairs.
     """
 
@@ -49,55 +52,116 @@ class Coordinator:
     _rounds: Rounds = field(init=False)
     _learning: Learning = field(init=False)
     _health: Pace = field(default_factory=lambda: Pace(HEALTH_SECONDS), init=False)
+    _steps: Steps = field(init=False)
+    _schedule: Schedule | None = field(default=None, init=False)
+    _formed: int = field(default=0, init=False)
+    _broker_answers: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         self._trainings = trainings_of(self.engine, self.app, self.settings)
         self._builds = builds_of(self.engine, self.app, self.settings)
         self._rounds = Rounds(self.engine)
         self._learning = Learning(self.engine, self.settings)
+        self._steps = Steps(self.watch)
 
     def turn(self) -> int:
-        """One turn. Returns the number of batches that were formed."""
-        count = self.watch.metrics.count
+        """One turn. Returns the number of batches that were formed.
+
+        A step that fails keeps no other from running. Raises `NotLeading`, and `DBAPIError` where the database is out of
+        reach.
+        """
+        self._schedule, self._formed, self._broker_answers = None, 0, True
+        actions: dict[str, Callable[[], object]] = {
+            "reap": self._reap,
+            "let_go": self._let_go,
+            "give_up": self._give_up,
+            "schedule": self._read_schedule,
+            "recall": self._recall,
+            "make_way": self._make_way,
+            "form": self._form,
+            "send": self._send,
+            "trainings": lambda: self._note(self._trainings.tend()),
+            "builds": lambda: self._note(self._builds.tend()),
+            "fold": self._fold,
+            "finish": self._finish,
+            "rounds": self._rounds.tend,
+            "learning": self._learning.tend,
+            "health": self._look_after_devices,
+        }
+        for name in STEPS:
+            self._steps.run(name, actions[name])
+        if not self._broker_answers:
+            self.watch.metrics.count(ERRORS, value="broker")
+        return self._formed
+
+    def _reap(self) -> None:
         with self.engine.begin() as connection:
             reaped = batches.reap(connection)
-        count(REAPED, len(reaped))
+        self.watch.metrics.count(REAPED, len(reaped))
         for batch_id in reaped:
             log.warning("a lease passed without being renewed", extra={"batch_id": batch_id})
+
+    def _let_go(self) -> None:
         with self.engine.begin() as connection:
             let_go = batches.let_go(connection)
         if let_go:
             log.info("%d jobs no longer wait for kernels", let_go)
+
+    def _give_up(self) -> None:
         with self.engine.begin() as connection:
-            if given_up := batches.give_up(connection):
-                log.info("%d jobs were refused by every device that could have them", given_up)
-        schedule = read_schedule(self.engine, self.settings)
+            given_up = batches.give_up(connection)
+        if given_up:
+            log.info("%d jobs were refused by every device that could have them", given_up)
+
+    def _read_schedule(self) -> None:
+        self._schedule = read_schedule(self.engine, self.settings)
+
+    def _recall(self) -> None:
+        if self._schedule is None:
+            return
         with self.engine.begin() as connection:
-            recalled = batches.recall(connection, served=schedule.queues)
-        count(RECALLED, len(recalled))
+            recalled = batches.recall(connection, served=self._schedule.queues)
+        self.watch.metrics.count(RECALLED, len(recalled))
         if recalled:
             log.warning("%d batches waited for devices that are gone, and were taken back", len(recalled))
-        if taken_back := make_way(self.engine, schedule):
+
+    def _make_way(self) -> None:
+        if self._schedule is not None and (taken_back := make_way(self.engine, self._schedule)):
             log.info("%d batches were taken back for campaigns of a higher priority", len(taken_back))
-        formed = form_batches(self.engine, schedule, self.costs, self.settings)
-        count(FORMED, formed)
+
+    def _form(self) -> None:
+        if self._schedule is None:
+            return
+        form_batches(self.engine, self._schedule, self.costs, self.settings, count=self._count_formed)
+
+    def _count_formed(self, formed: int) -> None:
+        self._formed += formed
+        self.watch.metrics.count(FORMED, formed)
+
+    def _send(self) -> None:
         sent = send_batches(self.engine, self.app, self.settings)
-        count(SENT, sent.first)
-        count(RESENT, sent.again)
-        if not all([self._trainings.tend(), self._builds.tend(), sent.whole]):
-            count(ERRORS, value="broker")
+        self.watch.metrics.count(SENT, sent.first)
+        self.watch.metrics.count(RESENT, sent.again)
+        self._note(sent.whole)
+
+    def _note(self, broker_answers: bool) -> None:
+        self._broker_answers &= broker_answers
+
+    def _fold(self) -> None:
         with self.engine.begin() as connection:
             folded = batches.fold(connection, weights=self.settings.weights_of_owners)
+        self.watch.metrics.count(FOLDED, folded)
+
+    def _finish(self) -> None:
+        with self.engine.begin() as connection:
             finished = campaigns.finish(connection)
-        count(FOLDED, folded)
         for campaign_id in finished:
             log.info("campaign finished", extra={"campaign_id": campaign_id})
-        self._rounds.tend()
-        self._learning.tend()
+
+    def _look_after_devices(self) -> None:
         if self._health.due():
-            quarantine_refuted(self.engine, self.settings)
             self.costs.forget_old()
-        return formed
+            quarantine_refuted(self.engine, self.settings)
 
 
 def run(engine: Engine, app: Celery, settings: Settings, stop: threading.Event, watch: Watch | None = None) -> None:

@@ -48,20 +48,64 @@ FOLDED = Count("batches_folded", "Batches that ended and were added to the count
 ERRORS = Count(
     "coordinator_service_errors", "Turns or readings that a service did not answer.", "service", ("database", "broker")
 )
+STEPS = (
+    "reap", "let_go", "give_up", "schedule", "recall", "make_way", "form", "send", "trainings", "builds", "fold",
+    "finish", "rounds", "learning", "health",
+)  # fmt: skip
+"""The steps of a turn, in their order: see `farm.coordinator.loop`."""
+
+STEP_ERRORS = Count(
+    "coordinator_step_errors", "Errors of the steps of a turn. The other steps run all the same.", "step", STEPS
+)
+
+SLOW_SECONDS = 10.0
+"""A step that has not ended for this long is named as one that fails is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingStep:
+    """A step of the turn that fails, or that has not ended for long. `since_s` is by the monotonic clock."""
+
+    step: str
+    error: str
+    since_s: float
 
 
 @dataclass
 class Watch:
-    """What a coordinator says of itself while it works."""
+    """What a coordinator says of itself while it works. One thread says it, and others may ask."""
 
     metrics: Metrics = field(default_factory=Metrics)
     leading: bool = False
     term: int | None = None
     """The term in which it leads, or led last."""
+    _failing: tuple[FailingStep, ...] = ()
+    _in_hand: FailingStep | None = None
+
+    def begin(self, step: str | None) -> None:
+        """That step begins; None: it has ended."""
+        self._in_hand = (
+            None if step is None else FailingStep(step=step, error="it has not ended", since_s=time.monotonic())
+        )
+
+    def fails(self, failing: FailingStep) -> None:
+        """The step failed just now, and has since then."""
+        self.works_again(failing.step)
+        self._failing += (failing,)
+
+    def works_again(self, step: str) -> None:
+        self._failing = tuple(one for one in self._failing if one.step != step)
+
+    def failing(self) -> dict[str, tuple[str, float]]:
+        """The error, and for how many seconds, of each step that fails or has not ended for `SLOW_SECONDS`."""
+        now, in_hand = time.monotonic(), self._in_hand
+        slow = [] if in_hand is None or now - in_hand.since_s < SLOW_SECONDS else [in_hand]
+        return {one.step: (one.error, now - one.since_s) for one in (*slow, *self._failing)}
 
     def lead(self, term: int | None) -> None:
         """It leads from now on in that term, or no longer."""
         self.leading = term is not None
+        self._failing = ()
         self.term = self.term if term is None else term
 
 
@@ -78,7 +122,7 @@ def watching(settings: Settings, database_url: str) -> Iterator[Watch]:
 
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    counts = (FORMED, SENT, RESENT, REAPED, RECALLED, FOLDED, ERRORS)
+    counts = (FORMED, SENT, RESENT, REAPED, RECALLED, FOLDED, ERRORS, STEP_ERRORS)
     watch = Watch(PrometheusMetrics(registry, counts, (TURN,)))
     session = {**DISPATCHING, "statement_timeout": f"{READ_SECONDS:g}s"}
     engine = make_engine(database_url, application="farm coordinator metrics", pool_size=1, session=session)
@@ -118,6 +162,16 @@ class FarmCollector:
                 "The term in which this coordinator leads, or led last; each leader has a higher one.",
                 value=self._watch.term,
             )
+        if leading:
+            failing = GaugeMetricFamily(
+                PREFIX + "coordinator_step_failing_seconds",
+                "For how long a step of the turn has failed, or has not ended; 0 where it works.",
+                labels=("step",),
+            )
+            now = self._watch.failing()
+            for step in STEPS:
+                failing.add_metric((step,), now[step][1] if step in now else 0)
+            yield failing
         found = self._read() if leading else None
         if found is None:
             return
@@ -152,7 +206,28 @@ class FarmCollector:
         for built, n in found.kernels.items():
             kernels.add_metric((built,), n)
         yield kernels
+        running = GaugeMetricFamily(
+            PREFIX + "worker_versions", "Live devices by the version that their worker runs.", labels=("version",)
+        )
+        for version, n in found.versions.items():
+            running.add_metric((version,), n)
+        yield running
+        yield GaugeMetricFamily(
+            PREFIX + "jobs_unsupported",
+            "Jobs that wait because a version of the workers cannot read them.",
+            value=found.unsupported,
+        )
         yield GaugeMetricFamily(PREFIX + "builders", "Builders that were heard of lately.", value=found.builders)
+        yield GaugeMetricFamily(
+            PREFIX + "lock_holders",
+            "Sessions of Postgres that have held locks on tables of the farm for more than some seconds.",
+            value=len(found.lock_holders),
+        )
+        yield GaugeMetricFamily(
+            PREFIX + "lock_held_seconds",
+            "For how long the oldest of these sessions has held its locks; 0 where there is none.",
+            value=max((one.held_s or 0.0 for one in found.lock_holders), default=0.0),
+        )
 
     def _read(self) -> gauges.FarmGauges | None:
         """The farm as of the last few seconds; None where the database does not say."""

@@ -9,9 +9,11 @@ from enum import StrEnum
 from sqlalchemy import Connection
 
 from farm.broker import queue_of_device, queue_of_type
-from farm.db import kernels, leadership, progress
-from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow
+from farm.db import kernels, leadership, locks, progress
+from farm.db.locks import Holder
+from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow, UnsupportedNow
 from farm.db.states import CampaignState, DeviceState
+from farm.db.worker_versions import UNANNOUNCED, WorkerVersion
 from farm.settings import Settings
 from farm.texts import seconds_text, some_of
 
@@ -36,8 +38,10 @@ class Cause(StrEnum):
     NO_COORDINATOR = "no_coordinator"
     NO_BUILDER = "no_builder"
     NO_TRAINER = "no_trainer"
+    WORKER_VERSION = "worker_version"
     REFUSED = "refused"
     BEHIND = "behind"
+    HELD = "held"
     NOT_TAKEN = "not_taken"
 
 
@@ -76,6 +80,8 @@ class Farm:
     resend_after_s: float
     builders: int = 0
     refused: Sequence[RefusedNow] = ()
+    holders: Sequence[Holder] = ()
+    unsupported: Sequence[UnsupportedNow] = ()
 
 
 def look(connection: Connection, settings: Settings, *, also: int | None = None) -> Farm:
@@ -89,6 +95,8 @@ def look(connection: Connection, settings: Settings, *, also: int | None = None)
         coordinated=leadership.read(connection).leads,
         resend_after_s=settings.resend_after_seconds,
         builders=len(kernels.builders(connection, silent_after=settings.silent_after_seconds)),
+        holders=locks.holders(connection),
+        unsupported=progress.unsupported(connection),
         refused=progress.refused(
             connection,
             [lane.lane_id for lane in lanes if lane.waiting and _some_rest([d for d in devices if lane.serves(d)])],
@@ -142,12 +150,17 @@ def _of_lane(farm: Farm, lane: LaneNow) -> Stuck | None:
     jobs = lane.waiting + lane.queued if untaken or not live else lane.waiting
     if not live:
         cause, why = Cause.NO_DEVICE, _why_no_device(lane, able)
+    elif jobs and (holders := _holders(farm, lane)):
+        cause, why = Cause.HELD, _why_held(holders)
     elif jobs and not farm.coordinated:
         cause, why = Cause.NO_COORDINATOR, "no coordinator runs that would send them; farm up starts one"
     elif lane.for_kernels and not farm.builders:
         jobs, cause, why = lane.for_kernels, Cause.NO_BUILDER, NO_BUILDER
+    elif unread := [one for one in farm.unsupported if one.lane_id == lane.lane_id and _is_unread(one, live)]:
+        jobs, cause = sum(one.jobs for one in unread), Cause.WORKER_VERSION
+        why = _why_unread(unread[0], live)
     elif untaken:
-        cause, why = Cause.NOT_TAKEN, _why_untaken(untaken)
+        cause, why = Cause.NOT_TAKEN, _why_untaken(untaken, live)
     elif refused := _refused_by_live(farm, lane, live):
         jobs, cause, why = sum(one.jobs for one in refused), Cause.REFUSED, _why_refused(refused, able)
     elif not lane.queued and not lane.running and (ahead := _ahead(farm, lane, live)):
@@ -157,8 +170,20 @@ def _of_lane(farm: Farm, lane: LaneNow) -> Stuck | None:
     return Stuck(campaign_id=lane.campaign_id, target=lane.target, jobs=jobs, cause=cause, why=why)
 
 
+def _holders(farm: Farm, lane: LaneNow) -> list[Holder]:
+    """The sessions that hold the lane, or its campaign."""
+    return [holder for holder in farm.holders if lane.lane_id in holder.lanes]
+
+
+def _why_held(holders: Sequence[Holder]) -> str:
+    listed = some_of([locks.text_of(holder) for holder in holders], most=3, separator="; ")
+    return f"another session holds their rows, and they wait until it ends: {listed}"
+
+
 def _undecided(farm: Farm, lane: LaneNow) -> Stuck | None:
-    if not farm.coordinated:
+    if holders := _holders(farm, lane):
+        cause, why = Cause.HELD, _why_held(holders)
+    elif not farm.coordinated:
         cause = Cause.NO_COORDINATOR
         why = f"round {lane.round} is over, and no coordinator runs that would decide what goes on; farm up starts one"
     elif lane.untrained_s is not None and lane.untrained_s > UNTRAINED_SECONDS:
@@ -180,6 +205,41 @@ def _why_no_device(lane: LaneNow, able: Sequence[DeviceNow]) -> str:
         return f"the device {lane.device_uuid} was never announced; farm-worker on its host does that"
     kinds = some_of(lane.device_types, most=6)
     return f"no device of {kinds} was ever announced; farm-worker on a host that has one does that"
+
+
+def _is_unread(unsupported: UnsupportedNow, live: Sequence[DeviceNow]) -> bool:
+    """Whether no device that takes work may have these jobs, because of its worker's version at least once."""
+    refusers = unsupported.refused_by
+    return all(device.is_among(refusers) for device in live)
+
+
+def _why_unread(unsupported: UnsupportedNow, live: Sequence[DeviceNow]) -> str:
+    old = [
+        device
+        for device in live
+        if device.worker_version_id is not None and -device.worker_version_id in unsupported.refused_by
+    ]
+    return (
+        f"no worker that takes work can read them: {unsupported.why}; {versions_text(old)}. Install the newer version there, "
+        "one host after the other: they are measured then"
+    )
+
+
+def versions_text(devices: Sequence[DeviceNow]) -> str:
+    """Which hosts run which version: `gemm-farm 0.1.0 (revision 0016) runs on gpu01, gpu02`."""
+    hosts: dict[str, set[str]] = {}
+    for device in devices:
+        version = UNANNOUNCED
+        if device.worker_version is not None and device.worker_revision is not None:
+            version = str(WorkerVersion(device.worker_version, device.worker_revision))
+        hosts.setdefault(version, set()).add(device.host)
+    return "; ".join(f"{version} runs on {some_of(sorted(names), most=3)}" for version, names in sorted(hosts.items()))
+
+
+def skew_text(devices: Sequence[DeviceNow]) -> str | None:
+    """Which hosts run which version, where live workers run more than one."""
+    live = [device for device in devices if device.presence is Presence.LIVE]
+    return versions_text(live) if len({device.worker_version_id for device in live}) > 1 else None
 
 
 def _refused_by_live(farm: Farm, lane: LaneNow, live: Sequence[DeviceNow]) -> list[RefusedNow]:
@@ -236,12 +296,20 @@ def _untaken(farm: Farm, lane: LaneNow, live: Sequence[DeviceNow]) -> QueueNow |
     return None
 
 
-def _why_untaken(queue: QueueNow) -> str:
+def _why_untaken(queue: QueueNow, live: Sequence[DeviceNow]) -> str:
     waited = f"their batches have waited for {seconds_text(queue.oldest_s)} while a device does nothing"
     if not queue.sends:
         return f"{waited}: the broker does not take their messages; farm doctor looks for what is wrong"
     times = "once" if queue.sends == 1 else f"{queue.sends} times"
-    return f"{waited}: sent {times}, and no worker heard it; do the workers use the same FARM_BROKER_URL?"
+    for device in live:
+        serves = queue.queue in (queue_of_type(device.type), queue_of_device(device.uuid))
+        if serves and device.claim_error_s is not None and device.claim_error_s < queue.oldest_s:
+            ago = seconds_text(device.claim_error_s)
+            return (
+                f"{waited}: sent {times}; the worker of {device.uuid} on {device.host} got one {ago} ago and could not claim "
+                f"it: {device.claim_error}"
+            )
+    return f"{waited}: sent {times}, and no worker claimed it or said why not; do the workers use the same FARM_BROKER_URL?"
 
 
 # --- devices -----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 
 from farm.coordinator.pace import Pace
+from farm.coordinator.steps import OneByOne
 from farm.db import learning, rounds
 from farm.db.engine import take_time
 
@@ -28,15 +29,23 @@ class Rounds:
         """Decides what is to be decided, at most every `LOOK_SECONDS`; each round in a transaction of its own."""
         if not self._pace.due():
             return
-        with self.engine.begin() as connection:
+        some = OneByOne()
+        with some.each(), self.engine.begin() as connection:
             learning.request(connection)
+        with some.each(), self.engine.begin() as connection:
             for campaign_id, error in learning.abandon(connection).items():
                 log.warning("a learning round could not be decided: %s", error, extra={"campaign_id": campaign_id})
+        with self.engine.connect() as connection:
             due = rounds.due(connection)
         for lane_id in due:
-            with self.engine.begin() as connection:
-                take_time(connection)  # it stores jobs, perhaps many
-                decision = rounds.decide(connection, lane_id)
-            if decision is not None:
-                what = f"round {decision.round} of a search is over; {decision.jobs:,} jobs of later rounds follow"
-                log.info(what, extra={"campaign_id": decision.campaign_id})
+            with some.each():
+                self._decide(lane_id)
+        some.end()
+
+    def _decide(self, lane_id: int) -> None:
+        with self.engine.begin() as connection:
+            take_time(connection)  # it stores jobs, perhaps many
+            decision = rounds.decide(connection, lane_id)
+        if decision is not None:
+            what = f"round {decision.round} of a search is over; {decision.jobs:,} jobs of later rounds follow"
+            log.info(what, extra={"campaign_id": decision.campaign_id})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm.broker import queue_of_device, queue_of_type, retries_of_type
@@ -20,6 +20,12 @@ class LiveDevice:
     id: int
     uuid: str
     type: str
+    # Of what its worker runs (`farm.db.worker_versions`); None: not known, or of no concern.
+    version_id: int | None = None
+
+    def is_among(self, refusers: Container[int | None]) -> bool:
+        """Whether it refused, or the version that its worker runs."""
+        return self.id in refusers or (self.version_id is not None and -self.version_id in refusers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +162,9 @@ class Schedule:
         """The resources on which a live device may take it."""
         if work.device_types is None:
             device = self._by_uuid.get(work.device_uuid or "")
-            return [self._resource(queue_of_device(device.uuid), [device])] if device else []
+            if device is None or device.is_among(work.refused_by):
+                return []
+            return [self._resource(queue_of_device(device.uuid), [device])]
         if not work.retry:
             return [self._resource(queue_of_type(kind), self._by_type[kind]) for kind in self._live_types(work)]
         only_on_avoided = self._only_on_avoided(work)
@@ -177,8 +185,10 @@ class Schedule:
     def _live_types(self, work: Work) -> list[str]:
         return [kind for kind in work.device_types or () if kind in self._by_type]
 
-    def _able(self, kind: str, shut: Iterable[int | None]) -> int:
+    def _able(self, kind: str, shut: Collection[int | None]) -> int:
         """How many live devices of that type are not among those."""
+        if any(i is not None and i < 0 for i in shut):
+            return sum(not device.is_among(shut) for device in self._by_type[kind])
         return len(self._by_type[kind]) - sum(i is not None and self._type_of.get(i) == kind for i in shut)
 
     def _only_on_avoided(self, work: Work) -> bool:
@@ -190,7 +200,7 @@ class Schedule:
         """Whether another device than the one on which it failed may take it soon."""
         kinds = work.device_types or ()
         without = {work.avoid_device_id, *work.refused_by}
-        return any(device.type in kinds and device.id not in without for device in self._awaited)
+        return any(device.type in kinds and not device.is_among(without) for device in self._awaited)
 
 
 _Rank = tuple[int, float, int, str]
@@ -291,7 +301,7 @@ class _Resource:
         able = [
             device
             for device in self._free
-            if device.id not in work.refused_by and (only_on_avoided or device.id != work.avoid_device_id)
+            if not device.is_among(work.refused_by) and (only_on_avoided or device.id != work.avoid_device_id)
         ]
         device = min(able, key=lambda d: (self.in_queue[queue_of_device(d.uuid)], d.id), default=None)
         return None if device is None else (queue_of_device(device.uuid), device.type)

@@ -22,6 +22,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from farm.db import imports
+from farm.db.engine import hold_briefly
 from farm.db.states import DeletionKind
 from farm.devices import IMPORTED_PREFIX
 from farm.errors import CannotRestore, NoSuchDeletion
@@ -211,6 +212,7 @@ def find(connection: Connection, kind: DeletionKind, name: str) -> Deleted:
 def restore(connection: Connection, kind: DeletionKind, name: str) -> Deleted:
     """Puts a deleted campaign or import back. Raises `NoSuchDeletion`, `CannotRestore`."""
     found = find(connection, kind, name)
+    hold_briefly(connection)
     if kind is DeletionKind.CAMPAIGN:
         lock_digest(connection, found.key)
     elif imports.claim(connection, found.key):

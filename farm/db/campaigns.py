@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, text
 
+from farm.db.engine import hold_briefly
 from farm.db.states import OPEN_JOB_STATES, CampaignState, JobState
 from farm.devices import IMPORTED_PREFIX, Backend, DeviceTraits
 from farm.errors import NoSuchCampaign
@@ -78,12 +79,19 @@ def store(
 
     The same campaign again adds what is missing (devices that came since), re-opens what was cancelled, and leaves
     every result alone. One that was deleted is restored first.
+
+    What is stored is sent to the server before anything is locked: whoever stands still meanwhile holds up nobody.
     """
     from farm.campaign import Strategy
     from farm.db import archive, learning, rounds, staging
 
+    staging.begin(connection)
+    pools: dict[tuple[PoolSpec, int], int] = {}
+    binaries = staging.copy_in(connection, planned, pools, versions=versions)
+    hold_briefly(connection)
     archive.lock_digest(connection, campaign.digest)
     restored = archive.restore_digest(connection, campaign.digest)
+    configurations = staging.store_configurations(connection, binaries, versions=versions)
     row = connection.execute(
         _CAMPAIGN,
         {
@@ -95,9 +103,6 @@ def store(
             "rules": campaign.rules.model_dump_json(),
         },
     ).one()
-    staging.begin(connection)
-    pools: dict[tuple[PoolSpec, int], int] = {}
-    configurations = staging.copy_in(connection, planned, pools, versions=versions)
     rules = None if campaign.search is None else campaign.search.first_rules(campaign.rules)
     # In one order, so that two submissions never wait for each other's new pools.
     learns = campaign.search is not None and campaign.search.strategy is Strategy.LEARN

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, text
 from farm.db import archive, batches, campaigns, imports
 from farm.db.archive import LIST, TABLES, Deleted
 from farm.db.batches import ending
+from farm.db.engine import hold_briefly
 from farm.db.states import CampaignState, DeletionKind
 from farm.devices import IMPORTED_PREFIX
 from farm.errors import AmbiguousImport, CampaignHasOpenWork, NoSuchImport
@@ -186,6 +187,7 @@ def delete_campaign(connection: Connection, name: str, *, by: str, cancel: bool 
     Raises `NoSuchCampaign`, and `CampaignHasOpenWork` unless `cancel`.
     """
     digest = campaigns.find(connection, name)["digest"]
+    hold_briefly(connection)
     archive.lock_digest(connection, digest)
     locked = campaigns.find(connection, digest)
     campaign = {"id": locked["id"]}
@@ -216,6 +218,7 @@ def delete_import(connection: Connection, name: str, *, by: str) -> int:
     Raises `NoSuchImport`, `AmbiguousImport`.
     """
     file, key = _find_import(connection, name)
+    hold_briefly(connection)
     if not imports.claim(connection, key):  # somebody else was faster
         raise NoSuchImport(name=name, known="none")
     return archive.move_out(connection, DeletionKind.IMPORT, name=file, key=key, by=by)

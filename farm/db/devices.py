@@ -51,20 +51,24 @@ def register(connection: Connection, *, host: str, host_facts: dict[str, Any], d
 UNFIT_SECONDS = 300.0
 """After this long a device that could not be opened, or failed its canary, is tried again."""
 
+# A heartbeat waits for no lock. It leaves out rows that another session has locked; the next heartbeat comes within seconds.
 _HEARTBEAT = text("""
-WITH d AS (
+WITH now AS MATERIALIZED (
+    SELECT id, unopened AND state_changed_at < clock_timestamp() - make_interval(secs => :unfit) AS again
+    FROM devices WHERE id = :device_id FOR NO KEY UPDATE SKIP LOCKED
+), d AS (
     UPDATE devices SET last_seen_at = clock_timestamp(),
         state = CASE WHEN again THEN 'active' ELSE state END,
         state_reason = CASE WHEN again THEN NULL ELSE state_reason END,
         state_changed_at = CASE WHEN again THEN clock_timestamp() ELSE state_changed_at END,
         unopened = unopened AND NOT again
-    FROM (
-        SELECT id AS same_id, unopened AND state_changed_at < clock_timestamp() - make_interval(secs => :unfit) AS again
-        FROM devices WHERE id = :device_id
-    ) now
-    WHERE id = same_id RETURNING host_id, state
+    FROM now WHERE devices.id = now.id RETURNING devices.host_id, devices.state
+), h AS MATERIALIZED (
+    SELECT id FROM hosts WHERE id IN (SELECT host_id FROM d) FOR NO KEY UPDATE SKIP LOCKED
+), heard AS (
+    UPDATE hosts SET last_seen_at = clock_timestamp() FROM h WHERE hosts.id = h.id
 )
-UPDATE hosts SET last_seen_at = clock_timestamp() FROM d WHERE hosts.id = d.host_id RETURNING d.state
+SELECT coalesce((SELECT state FROM d), (SELECT state FROM devices WHERE id = :device_id)) AS state
 """)
 
 
@@ -94,6 +98,16 @@ WHERE id = :device_id AND state = 'active'
 def unfit(connection: Connection, device_id: int, reason: str) -> None:
     """active → quarantined: it could not be opened, or failed its canary. Another try when it is announced again."""
     connection.execute(_UNFIT, {"device_id": device_id, "reason": reason})
+
+
+_CLAIM_ERROR = text("""
+UPDATE devices SET claim_error = :error, claim_error_at = clock_timestamp() WHERE id = :device_id
+""")
+
+
+def note_claim_error(connection: Connection, device_id: int, error: str) -> None:
+    """Why the device's worker could not claim a batch that was sent to it."""
+    connection.execute(_CLAIM_ERROR, {"device_id": device_id, "error": error})
 
 
 _SET_STATE = text("""
@@ -235,11 +249,13 @@ SELECT d.id AS device_id, d.uuid, d.type, d.name, d.backend, h.name AS host, d.s
     d.state_changed_at, d.vanished_at, d.traits, d.facts, nullif(d.last_seen_at, '-infinity') AS last_seen_at,
     extract(epoch FROM clock_timestamp() - nullif(d.last_seen_at, '-infinity'))::float8 AS silent_s,
     d.last_seen_at > clock_timestamp() - make_interval(secs => :silent_after) AS live,
+    v.version AS worker_version, v.revision AS worker_revision,
     d.measured + coalesce(w.done, 0) AS measurements,
     b.id AS batch_id, b.jobs AS batch_jobs, b.current_job_id AS job_id, g.name AS campaign,
     extract(epoch FROM clock_timestamp() - b.claimed_at)::float8 AS busy_s
 FROM devices d
 JOIN hosts h ON h.id = d.host_id
+LEFT JOIN worker_versions v ON v.id = d.worker_version_id
 LEFT JOIN batches b ON b.device_id = d.id AND b.state = 'leased' AND NOT b.folded
 LEFT JOIN lanes l ON l.id = b.lane_id
 LEFT JOIN campaigns g ON g.id = l.campaign_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from psycopg.errors import IdleInTransactionSessionTimeout
+from psycopg.errors import IdleInTransactionSessionTimeout, LockNotAvailable
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
@@ -29,16 +29,6 @@ PROMPT: Mapping[str, int] = {
 """For the coordinator: it must notice within its term that the database is out of reach."""
 
 
-DURABLE: Mapping[str, str] = {}
-"""A commit is on disk when it returns."""
-
-FROZEN_SECONDS = 5
-"""A process that stands still in the middle of a transaction (stopped, swapped out, its host suspended) holds its locks.
-Workers and coordinators never think that long between two statements: then Postgres ends their session."""
-
-HASTY = {"synchronous_commit": "off", "idle_in_transaction_session_timeout": f"{FROZEN_SECONDS}s"}
-"""A commit does not wait for the disk: for what may be undone by a power cut, though never out of order."""
-
 _ENDED_WHEN_CUT_OFF = {
     "tcp_keepalives_idle": "3",
     "tcp_keepalives_interval": "2",
@@ -49,24 +39,81 @@ _ENDED_WHEN_CUT_OFF = {
 """Postgres ends a session within some 9 s, and with it its locks, when the client's host is out of reach: one that is idle, one
 that is sending, and one in the middle of a statement."""
 
+THINKING_SECONDS = 300
+"""How long a person's program may think between two statements of a transaction. Reports and comparisons read in one
+snapshot, for minutes at a million rows."""
+
+DURABLE: Mapping[str, str] = {
+    **_ENDED_WHEN_CUT_OFF,
+    "idle_in_transaction_session_timeout": f"{THINKING_SECONDS}s",
+}
+"""For the programs of people, trainers and builders. A commit is on disk when it returns."""
+
+FROZEN_SECONDS = 5
+"""A process that stands still in the middle of a transaction (stopped, swapped out, its host suspended) holds its locks.
+Workers and coordinators never think that long between two statements: then Postgres ends their session."""
+
+HASTY = {"synchronous_commit": "off", "idle_in_transaction_session_timeout": f"{FROZEN_SECONDS}s"}
+"""A commit does not wait for the disk: for what may be undone by a power cut, though never out of order."""
+
+MEASURING = {**HASTY, **_ENDED_WHEN_CUT_OFF, "lock_timeout": "2s"}
+"""For the processes of a device. What they cannot lock in time is tried again: see `workers.runner`."""
+
+ANNOUNCING = {**DURABLE, "idle_in_transaction_session_timeout": f"{FROZEN_SECONDS}s", "lock_timeout": "5s"}
+"""For `farm-worker`, which announces devices and tries again at its next look."""
+
 LEADING = {**HASTY, **_ENDED_WHEN_CUT_OFF, "statement_timeout": "3s"}
 """For the session in which a coordinator takes and renews its term."""
 
-DISPATCHING = {**HASTY, **_ENDED_WHEN_CUT_OFF, "statement_timeout": "5min", "enable_bitmapscan": "off"}
+DISPATCHING = {
+    **HASTY,
+    **_ENDED_WHEN_CUT_OFF,
+    "statement_timeout": "5min",
+    "lock_timeout": "1s",
+    "enable_bitmapscan": "off",
+}
 """For the coordinator: it reads the front of long indexes, where a bitmap would read all of it, and where only a plain
-index scan remembers which entries are dead."""
+index scan remembers which entries are dead. What it cannot lock it leaves for another turn."""
+
+HOLDING_SECONDS = 10
+"""How long a person's program may stand still while it holds what the coordinator and workers need."""
 
 
 ASKING_SECONDS = 30
 """How long a statement may take where people ask over HTTP: one that nobody waits for any more must not go on for ever."""
 
-ASKING = {"statement_timeout": f"{ASKING_SECONDS}s", "idle_in_transaction_session_timeout": "60s"}
+ASKING = {
+    **_ENDED_WHEN_CUT_OFF,
+    "statement_timeout": f"{ASKING_SECONDS}s",
+    "idle_in_transaction_session_timeout": "60s",
+}
 """For requests over HTTP."""
 
 
 def take_time(connection: Connection) -> None:
     """A change that may rightly take minutes: no statement of this transaction is ended for how long it takes."""
     connection.execute(text("SET LOCAL statement_timeout = 0"))
+
+
+def hold_briefly(connection: Connection) -> None:
+    """From now on Postgres ends the session where this transaction stands still for `HOLDING_SECONDS`.
+
+    Called before a transaction takes locks that the coordinator and workers need, and after all that takes long.
+    """
+    connection.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{HOLDING_SECONDS}s'"))
+
+
+def is_held(error: BaseException) -> bool:
+    """Whether a statement gave up because another session holds a lock that it needs."""
+    return isinstance(error, DBAPIError) and isinstance(error.orig, LockNotAvailable)
+
+
+def out_of_reach(error: DBAPIError) -> bool:
+    """Whether the database could not be asked, as opposed to an error with which it answered."""
+    if isinstance(error.orig, IdleInTransactionSessionTimeout):
+        return False  # it answers: this transaction stood still
+    state = getattr(error.orig, "sqlstate", None)
+    return error.connection_invalidated or state is None or state.startswith(("08", "57P", "53300"))
 
 
 def make_engine(

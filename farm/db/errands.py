@@ -36,7 +36,9 @@ class Errands:
     ) -> None:
         self.fence = f"id = :id AND state = '{running}' AND starts = :number"
         self._sent = text(f"""
-            WITH these AS MATERIALIZED (SELECT id FROM {table} WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE)
+            WITH these AS MATERIALIZED (
+                SELECT id FROM {table} WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+            )
             UPDATE {table} t SET sent_at = clock_timestamp() FROM these WHERE t.id = these.id
         """)
         self._start = text(f"""

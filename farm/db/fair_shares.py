@@ -71,7 +71,7 @@ WITH these AS MATERIALIZED (
     SELECT f.resource, f.priority, f.owner, f.campaign_id
     FROM fair_shares f JOIN ({_KEYS}) AS s(resource, priority, owner, campaign_id)) s
         USING (resource, priority, owner, campaign_id)
-    ORDER BY 1, 2, 3, 4 FOR UPDATE OF f
+    ORDER BY 1, 2, 3, 4 FOR UPDATE OF f SKIP LOCKED
 )
 DELETE FROM fair_shares f USING these t
 WHERE (f.resource, f.priority, f.owner, f.campaign_id) = (t.resource, t.priority, t.owner, t.campaign_id)

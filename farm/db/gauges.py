@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from farm.db import kernels
+from farm.db import kernels, locks, worker_versions
 from farm.db.campaigns import TALLY
 from farm.db.states import BatchState, JobState, KernelState
 from farm.devices import IMPORTED_PREFIX
@@ -28,6 +29,11 @@ class FarmGauges:
     # Kernels that are built ahead of time, by state, and builders that were heard of.
     kernels: dict[KernelState, int]
     builders: int
+    # Live devices by the version of the farm that their worker runs, as `0.1.0 (0016)`; jobs that wait because of it.
+    versions: dict[str, int]
+    unsupported: int
+    # Sessions that have held locks on tables of the farm for long.
+    lock_holders: Sequence[locks.Holder] = ()
 
 
 _JOBS = text(f"""
@@ -82,5 +88,11 @@ def read(connection: Connection, *, silent_after: float) -> FarmGauges:
         batches=dict(batches),
         oldest_unclaimed_s=oldest_s,
         kernels=built,
+        versions={
+            "unknown" if one.version is None else f"{one.version.version} ({one.version.revision})": one.devices
+            for one in worker_versions.of_live(connection, silent_after=silent_after)
+        },
+        unsupported=worker_versions.waiting(connection),
         builders=len(kernels.builders(connection, silent_after=silent_after)),
+        lock_holders=locks.holders(connection),
     )

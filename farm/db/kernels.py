@@ -106,7 +106,7 @@ FROM kernels k JOIN (
 WHERE k.state = 'wanted'
   AND (k.sent_at IS NULL OR k.sent_at < clock_timestamp()
     - greatest(make_interval(secs => :resend_after), 0.5 * (k.sent_at - k.wanted_at)))
-ORDER BY u.priority DESC, k.id LIMIT :limit
+ORDER BY u.priority DESC, k.id LIMIT :limit FOR NO KEY UPDATE OF k SKIP LOCKED
 """)
 
 

@@ -6,8 +6,10 @@ transactions hold a share of the row until they end, and a new term waits for th
 
 from __future__ import annotations
 
+import json
 import uuid
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, text
@@ -22,6 +24,15 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailingStep:
+    """A step of the leader's turns that has failed, or not ended, for that many seconds."""
+
+    step: str
+    error: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
     """Who leads, or who led last; term 0 where nobody ever did."""
 
@@ -31,6 +42,8 @@ class Leader:
     pid: int | None
     since: datetime | None
     expires_at: datetime
+    # As of its last renewal; none where nobody leads.
+    failing: tuple[FailingStep, ...] = ()
 
 
 # FOR UPDATE waits for fenced transactions of the term before, which renewing does not: those are skipped, and tried again.
@@ -41,7 +54,7 @@ WITH free AS MATERIALIZED (
     WHERE name = 'coordinator' AND expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
 )
 UPDATE leadership l
-SET term = l.term + 1, token = gen_random_uuid(), host = :host, pid = :pid, since = clock_timestamp(),
+SET term = l.term + 1, token = gen_random_uuid(), host = :host, pid = :pid, since = clock_timestamp(), failing = '[]',
     expires_at = clock_timestamp() + make_interval(secs => :seconds)
 FROM free WHERE l.name = free.name
 RETURNING l.term, l.token, set_config('synchronous_commit', 'on', true)
@@ -55,14 +68,27 @@ def take(connection: Connection, *, host: str, pid: int, seconds: float) -> Term
 
 
 _RENEW = text("""
-UPDATE leadership SET expires_at = clock_timestamp() + make_interval(secs => :seconds)
+UPDATE leadership SET expires_at = clock_timestamp() + make_interval(secs => :seconds), failing = (
+    SELECT coalesce(jsonb_agg(jsonb_build_object(
+        'step', f.step, 'error', f.error, 'since', clock_timestamp() - make_interval(secs => f.for_s)
+    ) ORDER BY f.for_s DESC), '[]')
+    FROM jsonb_to_recordset(CAST(:failing AS jsonb)) AS f(step text, error text, for_s float8)
+)
 WHERE name = 'coordinator' AND term = :term AND token = :token AND expires_at > clock_timestamp()
 """)
 
 
-def renew(connection: Connection, term: Term, *, seconds: float) -> bool:
-    """Extends the term to that many seconds from now. Returns False if it is over."""
-    parameters = {"term": term.number, "token": term.token, "seconds": seconds}
+def renew(connection: Connection, term: Term, *, seconds: float, failing: Sequence[FailingStep] = ()) -> bool:
+    """Extends the term to that many seconds from now, and notes which steps of the leader's turns fail.
+
+    Returns False if it is over.
+    """
+    parameters = {
+        "term": term.number,
+        "token": term.token,
+        "seconds": seconds,
+        "failing": json.dumps([asdict(one) for one in failing]),
+    }
     return connection.execute(_RENEW, parameters).rowcount == 1
 
 
@@ -96,11 +122,17 @@ def may_commit(connection: Connection, term: Term) -> bool:
 
 
 _READ = text("""
-SELECT expires_at > clock_timestamp() AS leads, term, host, pid, since, expires_at
+SELECT expires_at > clock_timestamp() AS leads, term, host, pid, since, expires_at, (
+    SELECT jsonb_agg(jsonb_build_object('step', f ->> 'step', 'error', f ->> 'error', 'for_s',
+        extract(epoch FROM clock_timestamp() - CAST(f ->> 'since' AS timestamptz))
+    ))
+    FROM jsonb_array_elements(failing) f WHERE expires_at > clock_timestamp()
+) AS failing
 FROM leadership WHERE name = 'coordinator'
 """)
 
 
 def read(connection: Connection) -> Leader:
     """Who leads now, or who led last."""
-    return Leader(**connection.execute(_READ).mappings().one())
+    row = dict(connection.execute(_READ).mappings().one())
+    return Leader(**{**row, "failing": tuple(FailingStep(**one) for one in row["failing"] or ())})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, text
 
 from farm.db import trainings
+from farm.db.engine import hold_briefly
 from farm.db.states import LanePurpose
 from farm.errors import ErrandLost
 
@@ -43,13 +44,18 @@ WHERE c.state = 'active' AND NOT EXISTS (SELECT FROM trainings t WHERE t.lane_id
       SELECT FROM lanes o WHERE o.campaign_id = c.id AND o.pool_id = l.pool_id AND o.purpose IS NOT NULL
         AND (o.round < l.round OR o.purpose = 'test') AND o.jobs - o.done - o.invalid - o.dead > :share * o.jobs
   )
+FOR KEY SHARE OF l SKIP LOCKED
 ON CONFLICT (lane_id) DO NOTHING
 RETURNING id
 """)
 # A round whose training failed has no successor: the campaign ends with what it has.
 _ABANDON = text("""
-UPDATE lanes l SET decided = l.done, later = 0 FROM trainings t
-WHERE t.lane_id = l.id AND t.state = 'failed' AND l.purpose = 'learn' AND l.decided IS NULL
+WITH these AS MATERIALIZED (
+    SELECT l.id, t.error FROM lanes l JOIN trainings t ON t.lane_id = l.id
+    WHERE t.state = 'failed' AND l.purpose = 'learn' AND l.decided IS NULL
+    ORDER BY l.id FOR NO KEY UPDATE OF l SKIP LOCKED
+)
+UPDATE lanes l SET decided = l.done, later = 0 FROM these t WHERE l.id = t.id
 RETURNING l.campaign_id, t.error
 """)
 
@@ -147,14 +153,17 @@ def decide(
     """
     from farm.db import staging
 
+    staging.begin(connection)
+    pools: dict[tuple[PoolSpec, int], int] = {}
+    binaries = staging.copy_in(connection, planned, pools)
+    hold_briefly(connection)
     if connection.execute(_LOCK, {"campaign_id": round_.campaign_id}).one_or_none() is None:
-        planned = []  # cancelled meanwhile
+        pools = {}  # cancelled meanwhile: nothing follows
     staging.lock_lanes(connection, round_.campaign_id)
     if connection.execute(_UNDECIDED, {"lane_id": round_.lane_id}).one_or_none() is None:
         return None
-    staging.begin(connection)
-    pools: dict[tuple[PoolSpec, int], int] = {}
-    staging.copy_in(connection, planned, pools)
+    if pools:
+        staging.store_configurations(connection, binaries)
     jobs = 0
     for (pool, _), number in pools.items():
         pool_id = staging.pool(connection, pool)

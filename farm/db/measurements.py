@@ -1,15 +1,15 @@
-"""Results: writing them with COPY, and reading them from the view."""
+"""Results: writing them, and reading them from the view."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
-import psycopg
-from psycopg import sql
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
@@ -17,12 +17,25 @@ from farm.db.filters import EVERYTHING, Filter, computed
 from farm.measurement import MEASUREMENT_COLUMNS, Measurement
 
 _KEYS = ("job_id", "campaign_id", "configuration_id", "device_id", "environment_id")
-_COPY = sql.SQL("COPY measurements ({}) FROM STDIN").format(
-    sql.SQL(", ").join(map(sql.Identifier, (*_KEYS, *MEASUREMENT_COLUMNS)))
-)
-_ENVIRONMENT = text(
-    "INSERT INTO environments (id, content) VALUES (:id, CAST(:content AS jsonb)) ON CONFLICT DO NOTHING"
-)
+_COLUMNS = (*_KEYS, *MEASUREMENT_COLUMNS)
+
+ENVIRONMENTS = """
+INSERT INTO environments (id, content)
+SELECT e.id, e.content FROM unnest(CAST(:environments AS uuid[]), CAST(:contents AS jsonb[])) AS e(id, content)
+WHERE {condition} ORDER BY e.id ON CONFLICT DO NOTHING
+"""
+"""SQL: stores the environments of `parameters_of` rows that are not known yet, where the condition holds."""
+
+ROWS = f"""
+INSERT INTO measurements ({", ".join(_COLUMNS)})
+SELECT {", ".join(f"r.{name}" for name in _COLUMNS)}
+FROM jsonb_populate_recordset(CAST(NULL AS measurements), CAST(:rows AS jsonb)) WITH ORDINALITY r
+WHERE {{condition}} ORDER BY r.ordinality
+"""
+"""SQL: stores those rows (r) of `parameters_of` for which the condition holds, in their order."""
+
+# Foreign keys are checked at the end of a statement: rows and what they refer to may go in one.
+_INSERT = text(f"WITH e AS ({ENVIRONMENTS.format(condition='true')}) {ROWS.format(condition='true')}")
 
 
 def cursor_of(connection: Connection) -> Any:
@@ -42,26 +55,49 @@ UNSTORABLE = (DataError, IntegrityError, TypeError, ValueError)
 def insert(connection: Connection, rows: Iterable[Row]) -> None:
     """Appends rows. Raises `UNSTORABLE`, and what SQLAlchemy raises where the database does not answer."""
     listed = list(rows)
-    if not listed:
-        return
-    contents = [json.dumps(row[-1].environment, sort_keys=True) for row in listed]
-    ids = {content: uuid.UUID(bytes=hashlib.sha256(content.encode()).digest()[:16]) for content in set(contents)}
-    connection.execute(_ENVIRONMENT, [{"id": i, "content": content} for content, i in sorted(ids.items())])
+    if listed:
+        connection.execute(_INSERT, parameters_of(listed))
+
+
+def parameters_of(rows: Iterable[Row]) -> dict[str, Any]:
+    """The rows as parameters of a statement: the server has all of them before it begins, and locks no row until then.
+
+    While a COPY is under way, the rows that it has brought are locked, and what they refer to.
+
+    Raises one of `UNSTORABLE` for a row that cannot be sent.
+    """
+    ids: dict[str, uuid.UUID] = {}
+    listed: list[dict[str, Any]] = []
+    for job_id, campaign_id, configuration_id, device_id, row in rows:
+        content = json.dumps(row.environment, sort_keys=True)
+        if content not in ids:
+            ids[content] = uuid.UUID(bytes=hashlib.sha256(content.encode()).digest()[:16])
+        keys = (job_id, campaign_id, str(configuration_id), device_id, str(ids[content]))
+        columns = zip(_COLUMNS, (*keys, *_values_of(row)), strict=True)
+        listed.append({name: value for name, value in columns if value is not None})
+    return {"rows": _dumped(listed), "environments": list(ids.values()), "contents": list(ids)}
+
+
+_values_of = attrgetter(*MEASUREMENT_COLUMNS)
+
+
+def _dumped(rows: list[dict[str, Any]]) -> str:
+    """JSON of the rows. Most need no look at each of their values, which would take longer than all else."""
     try:
-        with cursor_of(connection) as cursor, cursor.copy(_COPY) as copy:
-            for (job_id, campaign_id, configuration_id, device_id, row), content in zip(listed, contents, strict=True):
-                copy.write_row([job_id, campaign_id, configuration_id, device_id, ids[content], *_column_values(row)])
-    except psycopg.Error as error:
-        raise _translated(connection, error) from error
+        dumped = json.dumps(rows, allow_nan=False)
+        if "\\u0000" not in dumped:
+            return dumped
+    except (TypeError, ValueError):
+        pass
+    return json.dumps([{name: _as_json(name, value) for name, value in row.items()} for row in rows])
 
 
-def _translated(connection: Connection, error: psycopg.Error) -> BaseException:
-    """The error as SQLAlchemy raises it. COPY goes past SQLAlchemy, which would not learn of a lost connection either."""
-    driver = connection.connection.driver_connection
-    lost = driver is None or bool(driver.closed)
-    if lost:
-        connection.invalidate(error)
-    return DBAPIError.instance("COPY measurements", None, error, psycopg.Error, connection_invalidated=lost)
+def _as_json(name: str, value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{name} cannot contain NUL (0x00)")
+    return value.item() if hasattr(value, "item") else value  # a number of NumPy
 
 
 def refusals(connection: Connection, rows: Iterable[Row]) -> list[str | None]:
@@ -78,12 +114,6 @@ def refusals(connection: Connection, rows: Iterable[Row]) -> list[str | None]:
         finally:
             attempt.rollback()
     return found
-
-
-def _column_values(row: Measurement) -> Iterator[Any]:
-    for name in MEASUREMENT_COLUMNS:
-        value = getattr(row, name)
-        yield json.dumps(value) if isinstance(value, dict) else value
 
 
 RESULT_COLUMNS: Sequence[str] = (

@@ -1,15 +1,23 @@
-"""The revision of a database: which it has, which this version needs, and the way up."""
+"""The revision of a database: which it has, which this version needs, which workers it serves, and the way up.
+
+Workers of an older version may work with a newer database, so that a farm is upgraded without a stop: first the database,
+then the coordinator, then its workers one by one. How far back is noted in the table `compatible_revisions`. A migration
+that changes what workers of the version before use declares `workers_from`, its own revision; the last declaration on the
+way to a revision is in force there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import ProgrammingError
 
 import farm
-from farm.errors import WrongRevision
+from farm.errors import DatabaseIsNewer, DatabaseIsOlder
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -92,7 +100,49 @@ def check_models_match(engine: Engine) -> None:
 
 
 def require_head(engine: Engine) -> None:
-    """Raises `WrongRevision` where the database is not at this version's revision."""
+    """Raises `DatabaseIsOlder` or `DatabaseIsNewer` where the database is not at this version's revision."""
     found, needed = current(engine), head()
-    if found != needed:
-        raise WrongRevision(found=found or "none (it has no tables yet)", needed=needed)
+    if found is None or found < needed:
+        raise DatabaseIsOlder(found=found or "none (it has no tables yet)", needed=needed)
+    if found > needed:
+        raise DatabaseIsNewer(found=found, needed=needed, hint="")
+
+
+def require_for_worker(engine: Engine) -> None:
+    """Raises `DatabaseIsOlder` or `DatabaseIsNewer` where workers of this version cannot work with the database.
+
+    They can where it is at this version's revision, or at a newer one that serves them.
+    """
+    try:
+        require_head(engine)
+    except DatabaseIsNewer:
+        oldest = workers_from(engine)
+        if oldest is None or head() < oldest:
+            hint = f" It serves workers from revision {oldest} on." if oldest is not None else ""
+            raise DatabaseIsNewer(found=current(engine), needed=head(), hint=hint) from None
+
+
+WORKERS = "workers"
+_OLDEST = text("SELECT oldest FROM compatible_revisions WHERE program = :program")
+_STORE_OLDEST = text("""
+INSERT INTO compatible_revisions (program, oldest) VALUES (:program, :oldest)
+ON CONFLICT (program) DO UPDATE SET oldest = excluded.oldest
+""")
+
+
+def workers_from(engine: Engine) -> str | None:
+    """The oldest revision whose workers the database serves; None where it does not say."""
+    try:
+        with engine.connect() as connection:
+            oldest: str | None = connection.execute(_OLDEST, {"program": WORKERS}).scalar_one_or_none()
+    except ProgrammingError:  # it has no such table
+        return None
+    return oldest
+
+
+def note_workers_from(connection: Connection, modules: Iterable[ModuleType]) -> None:
+    """Stores what the newest of these migrations, which come newest first, declares as `workers_from`."""
+    declared = (getattr(module, "workers_from", None) for module in modules)
+    oldest = next((one for one in declared if one is not None), None)
+    if oldest is not None:
+        connection.execute(_STORE_OLDEST, {"program": WORKERS, "oldest": oldest})

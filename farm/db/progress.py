@@ -5,7 +5,7 @@ From counters, open batches and batches that ended lately, so that a look costs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -131,6 +131,40 @@ def refused(connection: Connection, lane_ids: Sequence[int]) -> list[RefusedNow]
     """What waits in these lanes for another device than those that refused it."""
     found = connection.execute(_REFUSED, {"lanes": list(lane_ids)}) if lane_ids else ()
     return [RefusedNow(lane_id=row.lane_id, refused_by=tuple(row.refused_by), jobs=row.jobs) for row in found]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsupportedNow:
+    """Jobs of one lane that wait because versions of workers cannot read them.
+
+    `refused_by`: as in `farm.db.batches.Work`, with those versions below zero. `why` is what a worker said of one of the jobs.
+    """
+
+    lane_id: int
+    refused_by: tuple[int, ...]
+    jobs: int
+    why: str
+
+
+_UNSUPPORTED = text("""
+SELECT r.lane_id, r.refused_by, r.jobs, f.message AS why
+FROM (
+    SELECT lane_id, refused_by, count(*) AS jobs, min(job_id) AS job_id FROM returned_jobs
+    WHERE refused_by[1] < 0 GROUP BY lane_id, refused_by
+) r
+CROSS JOIN LATERAL (
+    SELECT message FROM failures WHERE job_id = r.job_id AND kind = 'unsupported' ORDER BY id DESC LIMIT 1
+) f
+ORDER BY r.lane_id, r.refused_by
+""")
+
+
+def unsupported(connection: Connection) -> list[UnsupportedNow]:
+    """What waits for workers of another version."""
+    return [
+        UnsupportedNow(lane_id=row.lane_id, refused_by=tuple(row.refused_by), jobs=row.jobs, why=row.why)
+        for row in connection.execute(_UNSUPPORTED)
+    ]
 
 
 _RUNNING = text("""
@@ -264,6 +298,18 @@ class DeviceNow:
     silent_s: float | None  # since it was last heard of; None where it stopped or is gone
     vanished_s: float | None  # since its host no longer shows it
     batch_id: int | None  # what it holds
+    # What its worker runs; None where it did not say.
+    worker_version_id: int | None = None
+    worker_version: str | None = None
+    worker_revision: str | None = None
+    # Why its worker could not claim a batch last time, and how long ago.
+    claim_error: str | None = None
+    claim_error_s: float | None = None
+
+    def is_among(self, refusers: Container[int]) -> bool:
+        """Whether it refused, or the version that its worker runs."""
+        version = self.worker_version_id
+        return self.device_id in refusers or (version is not None and -version in refusers)
 
     @property
     def takes_work(self) -> bool:
@@ -281,9 +327,12 @@ SELECT d.id AS device_id, d.uuid, d.type, h.name AS host, d.state, d.state_reaso
     END AS presence,
     extract(epoch FROM clock_timestamp() - d.state_changed_at)::float8 AS state_s,
     extract(epoch FROM clock_timestamp() - nullif(d.last_seen_at, '-infinity'))::float8 AS silent_s,
-    extract(epoch FROM clock_timestamp() - d.vanished_at)::float8 AS vanished_s
+    extract(epoch FROM clock_timestamp() - d.vanished_at)::float8 AS vanished_s,
+    d.worker_version_id, v.version AS worker_version, v.revision AS worker_revision,
+    d.claim_error, extract(epoch FROM clock_timestamp() - d.claim_error_at)::float8 AS claim_error_s
 FROM devices d
 JOIN hosts h ON h.id = d.host_id
+LEFT JOIN worker_versions v ON v.id = d.worker_version_id
 LEFT JOIN (
     SELECT device_id, max(id) AS batch_id FROM batches WHERE NOT folded AND state = 'leased' GROUP BY device_id
 ) b ON b.device_id = d.id

@@ -24,6 +24,8 @@ LONGEST_NAME_BYTES = 63
 
 RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "alembic_version": {"SELECT": ("version_num",)},
+    "compatible_revisions": {"SELECT": ("program", "oldest")},
+    "worker_versions": {"SELECT": (), "INSERT": ("version", "revision", "vocabulary")},
     "hosts": {"SELECT": ("id", "name", "facts"), "INSERT": ("name", "facts"), "UPDATE": ("facts", "last_seen_at")},
     "devices": {
         "SELECT": (),
@@ -31,6 +33,7 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "UPDATE": (
             *("host_id", "type", "name", "backend", "traits", "facts", "last_seen_at", "vanished_at"),
             *("state", "state_reason", "state_changed_at", "unopened"),
+            *("worker_version_id", "claim_error", "claim_error_at"),
         ),
     },
     "campaigns": {"SELECT": ("id", "state", "rules")},
@@ -56,8 +59,8 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "environments": {"INSERT": ("id", "content")},
     "failures": {  # who refused a job before decides whether it is asked elsewhere
-        "SELECT": ("job_id", "device_id", "kind"),
-        "INSERT": ("job_id", "lane_id", "batch_id", "device_id", "kind", "message"),
+        "SELECT": ("job_id", "device_id", "worker_version_id", "kind"),
+        "INSERT": ("job_id", "lane_id", "batch_id", "device_id", "worker_version_id", "kind", "message"),
     },
     "returned_jobs": {"INSERT": ("job_id", "lane_id", "solo", "avoid_device_id", "refused_by")},
     "kernels": {  # it may ask for one, and read what it must be; only builders say that one is built

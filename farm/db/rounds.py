@@ -1,6 +1,6 @@
 """Rounds of a search: what goes on from a short one when it has no open job left.
 
-The caller owns the transaction, in which a campaign and its lanes are locked. What is decided of a round follows from the
+The caller owns the transaction, in which a campaign and its lanes are locked at the end. What is decided of a round follows from the
 rows that landed, and only what the next rounds lack is added to them: so it does not matter who decides, how often, or
 that somebody died before. A job of an earlier round that is tried again later, and lands, is one more that may go on.
 """
@@ -18,6 +18,7 @@ from farm.db import staging
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.gemm import Problem
 from farm.kernels import FAMILIES, Configuration
+from farm.kernels.binary import Binary
 from farm.measurement import MeasuringRules
 
 PROBLEM = "c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta"
@@ -73,14 +74,17 @@ class Decision:
     jobs: int
 
 
-_CAMPAIGN = text("""
+_OF_LANE = """
 SELECT id, document, rules FROM campaigns
-WHERE id = (SELECT campaign_id FROM lanes WHERE id = :lane_id) AND state = 'active' FOR NO KEY UPDATE
-""")
-_LANES = text("""
-SELECT l.*, l.jobs > l.done + l.invalid + l.dead AS open FROM lanes l
-WHERE l.campaign_id = :campaign_id ORDER BY l.id FOR NO KEY UPDATE
-""")
+WHERE id = (SELECT campaign_id FROM lanes WHERE id = :lane_id) AND state = 'active'
+"""
+_CAMPAIGN = text(_OF_LANE)
+_LOCK_CAMPAIGN = text(f"{_OF_LANE} FOR NO KEY UPDATE SKIP LOCKED")
+_OF_CAMPAIGN = """
+SELECT l.*, l.jobs > l.done + l.invalid + l.dead AS open FROM lanes l WHERE l.campaign_id = :campaign_id ORDER BY l.id
+"""
+_LANES = text(_OF_CAMPAIGN)
+_LOCK_LANES = text(f"{_OF_CAMPAIGN} FOR NO KEY UPDATE SKIP LOCKED")
 _SIZES = text(f"""
 SELECT DISTINCT count(*) AS n FROM jobs j JOIN configurations c ON c.id = j.configuration_id
 WHERE j.lane_id = :lane_id AND j.state = 'done' GROUP BY {PROBLEM}
@@ -116,7 +120,8 @@ _LAST, _NEXT = 0, 1
 
 
 def decide(connection: Connection, lane_id: int) -> Decision | None:
-    """Gives later rounds what goes on from a short one. None where there is nothing to decide (any more).
+    """Gives later rounds what goes on from a short one. None where there is nothing to decide (any more), or not now,
+    since another session holds the campaign or one of its lanes.
 
     Of each problem with more kernels than finalists, the fastest go on to the next short round, which is made where there
     are such problems. Without any the last round is made: the finalists of every problem, from the last round that each
@@ -126,17 +131,26 @@ def decide(connection: Connection, lane_id: int) -> Decision | None:
     if campaign is None:
         return None
     lanes = {row.id: row for row in connection.execute(_LANES, {"campaign_id": campaign.id})}
-    lane = lanes[lane_id]
-    if lane.open or lane.rules is None or lane.decided == lane.done:
+    lane = lanes.get(lane_id)
+    if lane is None or lane.open or lane.rules is None or lane.decided == lane.done:
         return None
     search = Search.model_validate(campaign.document["search"])
     of_pool = [other for other in lanes.values() if other.pool_id == lane.pool_id]
     sizes = connection.execute(_SIZES, {"lane_id": lane_id}).scalars()
     on = {n: search.going_on(n) for n in sizes if not search.goes_to_the_last(n)}
-    into = _next_lanes(connection, campaign, lane, of_pool, search, some_go_on=bool(on))
     staging.begin(connection)
+    binaries: dict[Binary, str] = {}
+    if _last_gets_something(lane, of_pool, some_go_on=bool(on)):  # before anything is locked: see `staging.copy_in`
+        binaries = staging.copy_in(connection, _baselines(connection, campaign.id, lane.pool_id), {})
+    if connection.execute(_LOCK_CAMPAIGN, {"lane_id": lane_id}).one_or_none() is None:
+        return None
+    if [tuple(row) for row in connection.execute(_LOCK_LANES, {"campaign_id": campaign.id})] != [
+        tuple(row) for row in lanes.values()
+    ]:
+        return None  # another session holds one, or something landed: the next look decides
+    into = _next_lanes(connection, campaign, lane, of_pool, search, some_go_on=bool(on))
     if _LAST in into:
-        staging.copy_in(connection, _baselines(connection, campaign.id, lane.pool_id), {})
+        staging.store_configurations(connection, binaries)
         pool = {"campaign_id": campaign.id, "pool_id": lane.pool_id}
         connection.execute(_FINALISTS, {**pool, "finalists": search.finalists, "number": _LAST})
     if _NEXT in into:
@@ -147,6 +161,12 @@ def decide(connection: Connection, lane_id: int) -> Decision | None:
         connection.execute(_LATER, {"lane_id": into[_NEXT], "later": lane.later - jobs})
     connection.execute(_DECIDED, {"lane_id": lane_id})
     return Decision(campaign_id=campaign.id, round=lane.round, jobs=jobs)
+
+
+def _last_gets_something(lane: Row[Any], of_pool: Sequence[Row[Any]], *, some_go_on: bool) -> bool:
+    """Whether `_next_lanes` names the lane of the last round."""
+    there = any(other.rules is None for other in of_pool)
+    return there or not (some_go_on or any(other.round == lane.round + 1 for other in of_pool))
 
 
 def _next_lanes(

@@ -14,6 +14,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
 
 # What only workers need is imported there: farm status reads sentinels too.
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def land(connection: Connection, lease: Lease, configuration: Configuration, row
     One that cannot be stored is logged and left out; the batch lands without it.
     """
     from farm.db import measurements
+    from farm.db.engine import is_held
 
     columns = configuration.columns()
     values = {**columns, "id": configuration.id, "parameters": json.dumps(columns["parameters"])}
@@ -45,7 +47,9 @@ def land(connection: Connection, lease: Lease, configuration: Configuration, row
     try:
         connection.execute(_CONFIGURATION, values)
         measurements.insert(connection, [(None, lease.campaign_id, configuration.id, lease.device_id, row)])
-    except measurements.UNSTORABLE as error:
+    except (*measurements.UNSTORABLE, OperationalError) as error:
+        if isinstance(error, OperationalError) and not is_held(error):
+            raise
         attempt.rollback()
         log.warning("the sentinel's row cannot be stored: %s", error, extra={"batch_id": lease.batch_id})
     else:

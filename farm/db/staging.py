@@ -108,17 +108,27 @@ def copy_in(
     pools: dict[tuple[PoolSpec, int], int],
     *,
     versions: Versions = BUILT_WITH,
-) -> int:
-    """Stages jobs, and stores their configurations. Returns how many of these are new.
+) -> dict[Binary, str]:
+    """Sends jobs to the table of `begin`: nothing is locked that others need. Returns the binaries that they need, by hash.
 
-    Numbers the pools and rounds, from 0 on, in `pools`. Kernels that jobs need are wanted, built with those versions.
+    Numbers the pools and rounds, from 0 on, in `pools`.
     """
     hashes: dict[Binary, str] = {}
     with cursor_of(connection) as cursor, cursor.copy("COPY staged FROM STDIN") as copy:
         for chunk in _chunks(_lines(planned, pools, hashes, versions)):
             copy.write(chunk)
-    if hashes:
-        known = kernels.want(connection, hashes, versions)
+    return hashes
+
+
+def store_configurations(
+    connection: Connection, binaries: Mapping[Binary, str], *, versions: Versions = BUILT_WITH
+) -> int:
+    """Stores the configurations that are staged, and wants these kernels, built with those versions.
+
+    Returns how many configurations are new.
+    """
+    if binaries:
+        known = kernels.want(connection, binaries, versions)
         kernels.want_again(connection, list(known.values()))
     return connection.execute(_CONFIGURATIONS).rowcount
 

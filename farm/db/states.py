@@ -47,6 +47,7 @@ class FailureKind(StrEnum):
     """Why an attempt at a job gave no measurement."""
 
     INVALID = "invalid"  # the job cannot run there: final
+    UNSUPPORTED = "unsupported"  # the worker's version cannot read the job: waits for a worker of another version
     FAILED = "failed"  # tried again, on another device where there is one
     KILLED = "killed"  # it was being measured when its process died: tried again, alone
 

@@ -101,8 +101,37 @@ class Device(Base):
     vanished_at: Mapped[datetime | None]
     # Rows that landed from it, up to the last batch that was added to the counters.
     measured: Mapped[int] = mapped_column(server_default="0")
+    # The version of the farm that its worker announced; None: that worker is older than revision 0016.
+    worker_version_id: Mapped[int | None] = mapped_column(ForeignKey("worker_versions.id"))
+    # Why its worker could not claim a batch last time, and when.
+    claim_error: Mapped[str | None]
+    claim_error_at: Mapped[datetime | None]
     first_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     last_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+
+
+class WorkerVersion(Base):
+    """A version of the farm that a worker announced: see `farm.db.worker_versions`."""
+
+    __tablename__ = "worker_versions"
+    __table_args__ = (UniqueConstraint("version", "revision", "vocabulary"),)
+
+    id: Mapped[int] = mapped_column(_id, primary_key=True)
+    version: Mapped[str]
+    # The last migration that it knows.
+    revision: Mapped[str]
+    # A digest of what it can read of a job.
+    vocabulary: Mapped[str]
+    first_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+
+
+class CompatibleRevision(Base):
+    """From which revision on a program may work with this schema: written by `farm db upgrade` (`farm.db.migrate`)."""
+
+    __tablename__ = "compatible_revisions"
+
+    program: Mapped[str] = mapped_column(primary_key=True)
+    oldest: Mapped[str]
 
 
 class Pool(Base):
@@ -225,6 +254,8 @@ class Batch(Base):
     busy_until: Mapped[datetime | None]
     # The job being measured now: the suspect if the worker dies.
     current_job_id: Mapped[int | None]
+    # Its campaign was stopped while it was leased: none of its jobs is begun any more.
+    stopped: Mapped[bool] = mapped_column(server_default=text("false"))
     finished_at: Mapped[datetime | None]
     end_reason: Mapped[str | None]
     # How many of its jobs became final in it.
@@ -265,6 +296,13 @@ class ReturnedJob(Base):
         Index(
             "ix_returned_jobs_order", "lane_id", "solo", text("coalesce(avoid_device_id, 0)"), "refused_by", "job_id"
         ),
+        Index(
+            "ix_returned_jobs_unsupported",
+            "lane_id",
+            "refused_by",
+            "job_id",
+            postgresql_where=text("refused_by[1] < 0"),
+        ),
     )
 
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), primary_key=True, autoincrement=False)
@@ -272,7 +310,8 @@ class ReturnedJob(Base):
     solo: Mapped[bool]
     # The device on which it failed: tried elsewhere first.
     avoid_device_id: Mapped[int | None] = mapped_column(ForeignKey("devices.id"))
-    # Of a job that failed or is suspected: the devices that refused it, in ascending order.
+    # Of a job that failed or is suspected: who refused it, in ascending order. A device is named by its id; a version of
+    # the worker that cannot read the job, by its id below zero.
     refused_by: Mapped[list[int]] = mapped_column(server_default=text("'{}'"))
 
 
@@ -371,6 +410,8 @@ class FailureRow(Base):
     lane_id: Mapped[int] = mapped_column(ForeignKey("lanes.id"))
     batch_id: Mapped[int | None] = mapped_column(ForeignKey("batches.id"))
     device_id: Mapped[int | None] = mapped_column(ForeignKey("devices.id"))
+    # What the device's worker ran then.
+    worker_version_id: Mapped[int | None] = mapped_column(ForeignKey("worker_versions.id"))
     kind: Mapped[str]
     message: Mapped[str]
     at: Mapped[datetime] = mapped_column(server_default=_NOW)
@@ -551,3 +592,5 @@ class Leadership(Base):
     pid: Mapped[int | None]
     since: Mapped[datetime | None]
     expires_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+    # Steps of the leader's turns that fail: step, error, since.
+    failing: Mapped[list[Any]] = mapped_column(JSONB, server_default="[]")

@@ -53,7 +53,7 @@ _UNSENT = text("""
 SELECT id FROM trainings
 WHERE state = 'requested' AND (sent_at IS NULL OR sent_at < clock_timestamp()
     - greatest(make_interval(secs => :resend_after), 0.1 * (sent_at - requested_at)))
-ORDER BY id LIMIT :limit
+ORDER BY id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
 """)
 
 

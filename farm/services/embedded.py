@@ -13,7 +13,7 @@ from farm.errors import BadServiceUrl, BrokerUnreachable, first_line
 from farm.services import urls
 from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
-from farm.services.redis import EmbeddedRedis, why_broker_does_not_answer
+from farm.services.redis import EmbeddedRedis, why_broker_takes_no_messages
 from farm.services.usage import EmbeddedService, in_use, revive, stop_if_unused
 from farm.settings import Settings
 
@@ -94,6 +94,6 @@ def _named_broker(settings: Settings) -> str | None:
     if settings.broker_url is None:
         return None
     url = urls.broker_url(settings.broker_url.get_secret_value())
-    if (why := why_broker_does_not_answer(url, timeout_s=BROKER_TIMEOUT_S)) is not None:
+    if (why := why_broker_takes_no_messages(url, timeout_s=BROKER_TIMEOUT_S)) is not None:
         raise BrokerUnreachable(url=urls.safe_url(url), why=why)
     return url

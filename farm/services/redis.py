@@ -6,14 +6,19 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from farm.broker import require_writable
 from farm.errors import EmbeddedServiceFailed
 from farm.services.binaries import redis_server
 from farm.services.home import Home
 from farm.services.processes import all_working_in, end_with, last_lines, trim_log, works_in
 from farm.services.urls import embedded_broker_url, redis_client_url
+
+if TYPE_CHECKING:
+    import redis
 
 START_TIMEOUT_S = 20.0
 PROGRAMS = ("redis-server", "valkey-server")
@@ -131,13 +136,27 @@ class EmbeddedRedis:
 
 def why_broker_does_not_answer(url: str, *, timeout_s: float) -> str | None:
     """None where the Redis at a broker URL answers a PING, otherwise why not."""
+    return _why_not(url, timeout_s, lambda client: client.ping())
+
+
+def why_broker_takes_no_messages(url: str, *, timeout_s: float) -> str | None:
+    """None where the Redis at a broker URL answers and can be written to, otherwise why not."""
+
+    def ask(client: redis.Redis) -> None:
+        client.ping()
+        require_writable(client)
+
+    return _why_not(url, timeout_s, ask)
+
+
+def _why_not(url: str, timeout_s: float, ask: Callable[[redis.Redis], object]) -> str | None:
     import redis
 
     try:
         with redis.Redis.from_url(
             redis_client_url(url), socket_timeout=timeout_s, socket_connect_timeout=timeout_s
         ) as client:
-            client.ping()
+            ask(client)
     except (redis.RedisError, OSError, ValueError, TypeError) as error:
         return str(error).strip() or type(error).__name__
     return None

@@ -7,16 +7,16 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from farm.db import migrate
 from farm.db.engine import make_engine
-from farm.db.migrate import require_head
-from farm.errors import BrokerUnreachable, DatabaseUnreachable, first_line
+from farm.errors import BrokerUnreachable, DatabaseIsOlder, DatabaseUnreachable, first_line
 from farm.services.backoff import BackOff
 from farm.services.embedded import ServiceUrls, services
 from farm.services.urls import safe_url
@@ -36,10 +36,13 @@ def set_on_signals(stop: threading.Event, *numbers: signal.Signals) -> None:
 
 
 @contextmanager
-def when_they_answer(stop: threading.Event, **of_engine: Any) -> Iterator[tuple[ServiceUrls, Engine] | None]:
+def when_they_answer(
+    stop: threading.Event, *, require: Callable[[Engine], None] = migrate.require_head, **of_engine: Any
+) -> Iterator[tuple[ServiceUrls, Engine] | None]:
     """The services, and an engine on the database with those options; None where `stop` was set before they answered.
 
-    Raises what `services` raises for servers that do not belong to others, and `WrongRevision`.
+    A database that is not upgraded yet is waited for too. `require` says whether this program can work with its revision.
+    Raises what `services` raises for servers that do not belong to others, and `DatabaseIsNewer`.
     """
     back_off = BackOff()
     with ExitStack() as held:
@@ -47,7 +50,11 @@ def when_they_answer(stop: threading.Event, **of_engine: Any) -> Iterator[tuple[
         while reached is None and not stop.is_set():
             back_off.started(time.monotonic())
             try:
-                reached = _reach(held, of_engine)
+                reached = _reach(held, require, of_engine)
+            except DatabaseIsOlder as error:
+                back_off.ended(time.monotonic())
+                log.warning("waiting for the upgrade: %s Asked again in %g s", error, back_off.pause_s)
+                stop.wait(back_off.pause_s)
             except (DatabaseUnreachable, BrokerUnreachable, OperationalError) as error:
                 back_off.ended(time.monotonic())
                 log.warning("waiting for %s; asked again in %g s", _what_is_away(error), back_off.pause_s)
@@ -55,12 +62,14 @@ def when_they_answer(stop: threading.Event, **of_engine: Any) -> Iterator[tuple[
         yield reached
 
 
-def _reach(held: ExitStack, of_engine: Mapping[str, Any]) -> tuple[ServiceUrls, Engine]:
+def _reach(
+    held: ExitStack, require: Callable[[Engine], None], of_engine: Mapping[str, Any]
+) -> tuple[ServiceUrls, Engine]:
     with ExitStack() as trying:
         urls = trying.enter_context(services(settings(), broker=True))
         engine = make_engine(urls.database_url, **of_engine)
         trying.callback(engine.dispose)
-        require_head(engine)
+        require(engine)
         held.enter_context(trying.pop_all())
     return urls, engine
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from cables import Cable, cable_to
 from compared import CONFIGURATIONS, Put
 from samples import cpu, document, landed
 from sqlalchemy import Engine
@@ -23,6 +24,13 @@ def engine(database_url: str) -> Iterator[Engine]:
     made = make_engine(database_url, application="test")
     yield made
     made.dispose()
+
+
+@pytest.fixture
+def cable(database_url: str) -> Iterator[Cable]:
+    """A link to the database that can be cut."""
+    with cable_to(database_url) as made:
+        yield made
 
 
 @pytest.fixture

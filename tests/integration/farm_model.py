@@ -69,6 +69,8 @@ class Batch:
     current: int | None = None
     lapsed: bool = False
     sends: int = 0
+    # Its campaign was stopped while it was leased.
+    stopped: bool = False
     # How many of its jobs became final in it; None once that is in the counters of its lane.
     finals: int | None = 0
 
@@ -137,7 +139,8 @@ class FarmModel:
         """Whether the holder of a batch may start another job."""
         assert batch.device_id is not None
         device = self.devices[batch.device_id]
-        return self.campaign_of(batch).state == CampaignState.ACTIVE and device.state != DeviceState.QUARANTINED
+        active = self.campaign_of(batch).state == CampaignState.ACTIVE and not batch.stopped
+        return active and device.state != DeviceState.QUARANTINED
 
     def seen_state(self, job: Job) -> str:
         """The state that people see."""
@@ -157,6 +160,9 @@ class FarmModel:
     def fail(self, job: Job, kind: FailureKind, device_id: int | None) -> bool:
         """Counts a failed attempt. Returns whether that was the end of the job."""
         job.kinds.append(kind)
+        if kind is FailureKind.UNSUPPORTED:
+            job.avoid = device_id
+            return False
         if kind is FailureKind.INVALID and device_id is not None:
             job.refused_by.add(device_id)
             if self._may_be_measured_elsewhere(job):
@@ -208,6 +214,8 @@ class FarmModel:
     def steer(self, campaign: Campaign, to: CampaignState) -> None:
         campaign.state = to
         if to is not CampaignState.ACTIVE:
+            for batch in self.batches_in(BatchState.LEASED):
+                batch.stopped = batch.stopped or self.campaign_of(batch) is campaign
             for batch in self.batches_in(BatchState.QUEUED):
                 if self.campaign_of(batch) is campaign:
                     self.release(batch, suspect=False)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import selectors
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from cables import Cable, through
 from homes import eventually
 from programs import COORDINATOR, Program, Start, programs
 from samples import cpu, document
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from test_batches import counts
 
@@ -159,14 +159,21 @@ def test_a_term_that_expired_and_that_nobody_took_is_over_as_well(
     assert small
 
 
-def test_a_new_term_waits_for_what_the_last_one_is_committing(engine: Engine) -> None:
-    """Between the check of its term and the end of its commit, a leader cannot be overtaken."""
+@contextmanager
+def committing(engine: Engine) -> Iterator[rows.Term]:
+    """Inside the block, the leader of that term has written something, and may commit it."""
     with engine.begin() as connection:
         term = rows.take(connection, host="a", pid=1, seconds=3600)
     assert term is not None
     with engine.begin() as writing:
         writing.execute(text("INSERT INTO hosts (name) VALUES ('written')"))
         assert rows.may_commit(writing, term)
+        yield term
+
+
+def test_a_new_term_waits_for_what_the_last_one_is_committing(engine: Engine) -> None:
+    """Between the check of its term and the end of its commit, a leader cannot be overtaken."""
+    with committing(engine):
         expire(engine)
         with engine.begin() as connection:
             assert rows.take(connection, host="b", pid=2, seconds=3600) is None
@@ -175,15 +182,9 @@ def test_a_new_term_waits_for_what_the_last_one_is_committing(engine: Engine) ->
 
 
 def test_renewing_does_not_wait_for_a_long_transaction_of_the_leader(engine: Engine) -> None:
-    with engine.begin() as connection:
-        term = rows.take(connection, host="a", pid=1, seconds=3600)
-    assert term is not None
-    with engine.begin() as writing:
-        writing.execute(text("INSERT INTO hosts (name) VALUES ('written')"))
-        assert rows.may_commit(writing, term)
-        with engine.begin() as connection:
-            connection.execute(text("SET LOCAL lock_timeout = '1s'"))
-            assert rows.renew(connection, term, seconds=3600)
+    with committing(engine) as term, engine.begin() as connection:
+        connection.execute(text("SET LOCAL lock_timeout = '1s'"))
+        assert rows.renew(connection, term, seconds=3600)
 
 
 def test_a_transaction_that_only_reads_leaves_nothing_to_write(engine: Engine) -> None:
@@ -194,77 +195,6 @@ def test_a_transaction_that_only_reads_leaves_nothing_to_write(engine: Engine) -
 
 
 # --- leaders that stand still ------------------------------------------------------------------------
-
-
-class Cable:
-    """A proxy on loopback in front of Postgres. Where it is cut, it takes connections and bytes, and passes nothing on."""
-
-    def __init__(self, target: Callable[[], socket.socket]) -> None:
-        self._target = target
-        self._whole = threading.Event()
-        self._whole.set()
-        self._ended = False
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listening.getsockname()[1])
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        self._whole.clear()
-
-    def mend(self) -> None:
-        self._whole.set()
-
-    def close(self) -> None:
-        self._ended = True
-        self._whole.set()
-        for one in (self._listening, *self._open):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                here, _ = self._listening.accept()
-                threading.Thread(target=self._pass_on, args=(here,), daemon=True).start()
-
-    def _pass_on(self, here: socket.socket) -> None:
-        self._whole.wait()
-        there = self._target()
-        self._open += [here, there]
-        with suppress(OSError, ValueError), selectors.DefaultSelector() as ready, here, there:
-            ready.register(here, selectors.EVENT_READ, there)
-            ready.register(there, selectors.EVENT_READ, here)
-            while not self._ended:
-                for key, _ in ready.select(1.0):
-                    received = key.fileobj.recv(65536)  # type: ignore[union-attr]
-                    self._whole.wait()
-                    if not received:
-                        return
-                    key.data.sendall(received)
-
-
-@pytest.fixture
-def cable(database_url: str) -> Iterator[Cable]:
-    url = make_url(database_url)
-    folder, port = url.query.get("host") or url.host, url.query.get("port") or url.port or 5432
-
-    def connect() -> socket.socket:
-        if not str(folder).startswith("/"):
-            return socket.create_connection((str(folder), int(str(port))))
-        made = socket.socket(socket.AF_UNIX)
-        made.connect(f"{folder}/.s.PGSQL.{port}")
-        return made
-
-    made = Cable(connect)
-    yield made
-    made.close()
-
-
-def through(cable: Cable, database_url: str) -> str:
-    url = make_url(database_url).difference_update_query(["host", "port"])
-    return url.set(host="127.0.0.1", port=cable.port).render_as_string(hide_password=False)
 
 
 @pytest.fixture

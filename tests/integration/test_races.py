@@ -23,7 +23,7 @@ from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.batches import Failure, Lease
 from farm.db.campaigns import Stored
-from farm.db.engine import DISPATCHING, FROZEN_SECONDS, HASTY, make_engine
+from farm.db.engine import DISPATCHING, FROZEN_SECONDS, HASTY, MEASURING, make_engine
 from farm.db.states import FailureKind, JobState, KernelState
 from farm.devices import DeviceIdentity
 from farm.errors import LeaseLost
@@ -135,6 +135,12 @@ def test_coordinators_form_from_the_same_lanes(engine: Engine, device: int, subm
     schedules = [read_schedule(engine, settings) for _ in range(4)]
     formed = at_once(*[lambda s=s: form_batches(engine, s, CostBook(), settings) for s in schedules])
     nothing_is_broken(engine)
+    # Each leaves out a lane that another one has in hand, so some may be left for the next turn.
+    formed.append(
+        form_batches(
+            engine, read_schedule(engine, Settings(outstanding_batches=1000, batch_max_jobs=3)), CostBook(), settings
+        )
+    )
     queued = sum(counts(engine, one.campaign_id).get("queued", 0) for one in made)
     with engine.connect() as connection:
         batch_jobs = list(connection.execute(text("SELECT jobs FROM batches")).scalars())
@@ -210,33 +216,18 @@ def test_stopping_a_campaign_against_forming_claiming_marking_and_landing(
         assert seen == {"done": 2, "dead": 1, rest: 9}
 
 
-def test_messages_are_noted_in_the_order_of_ids_however_the_batches_lie_on_the_disk(
-    engine: Engine, device: int, submit: Submit
-) -> None:
+def test_noting_what_was_sent_waits_for_no_worker_that_claims_it(engine: Engine, device: int, submit: Submit) -> None:
     submit(Campaign.from_document(document()))
     first, second = form(engine, 1), form(engine, 1)
     assert first is not None
     assert second is not None
-    with engine.begin() as connection:
-        batches.mark_sent(connection, [first])  # a row that is written again lies behind the others
-    locked = threading.Event()
-    lock = text("SELECT id FROM batches WHERE id = :id FOR NO KEY UPDATE")
-
-    def note() -> int:
-        assert locked.wait(120)
+    with engine.begin() as claiming:
+        claiming.execute(text("SELECT id FROM batches WHERE id = :id FOR NO KEY UPDATE"), {"id": first})
         with engine.begin() as connection:
-            connection.execute(text("SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off"))
-            return batches.mark_sent(connection, [first, second])
-
-    def somebody_else() -> None:
-        with engine.begin() as connection:
-            connection.execute(lock, {"id": first})
-            locked.set()
-            waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            eventually(lambda: connection.execute(waiting).scalar_one())
-            connection.execute(lock, {"id": second})
-
-    assert at_once(somebody_else, note) == [None, 1]
+            connection.execute(text("SET LOCAL lock_timeout = '1s'"))
+            batches.mark_sent(connection, [first, second])
+    with engine.connect() as connection:
+        assert [batch_id for batch_id, _ in batches.unsent(connection, resend_after=60)] == [first]
 
 
 def test_retrying_against_landing_folding_and_forming(
@@ -254,7 +245,7 @@ def test_retrying_against_landing_folding_and_forming(
         assert opened in (5, 10)
         seen = counts(engine, stored.campaign_id)
         assert seen.get("dead", 0) == 10 - int(str(opened))
-        assert seen.get("pending", 0) + seen["queued"] == 2 + int(str(opened))
+        assert seen.get("pending", 0) + seen.get("queued", 0) == 2 + int(str(opened))
 
 
 def test_folding_by_two_against_landing_counts_every_batch_once(
@@ -307,6 +298,10 @@ def test_campaigns_that_share_new_pools_and_configurations_submitted_at_once(eng
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM pools")).scalar_one() == 15 * 6
         assert connection.execute(text("SELECT count(*) FROM jobs")).scalar_one() == 15 * (6 + 6 + 3) * 4
+
+
+ENDING = [kind for kind in FailureKind if kind is not FailureKind.UNSUPPORTED]
+"""What a version does not support waits for a worker of another version, of which a storm has none."""
 
 
 class Storm:
@@ -396,7 +391,7 @@ class Storm:
             elif chance.random() < 0.8:
                 results.append((job, row()))
             else:
-                failures[job.id] = Failure(chance.choice(list(FailureKind)), "so it came")
+                failures[job.id] = Failure(chance.choice(ENDING), "so it came")
         if chance.random() < 0.1:
             start_again(self.engine, lease.device_id)
         with self.engine.begin() as connection:
@@ -487,7 +482,7 @@ def test_a_process_that_stands_still_in_a_transaction_holds_up_nobody(
     try:
         eventually(lambda: times)
         with engine.begin() as connection:
-            assert batches.mark_sent(connection, [batch_id]) == 0  # waits for the row that the frozen one has
+            assert batches.mark_sent(connection, [batch_id]) == 0  # leaves out the row that the frozen one has
         with engine.begin() as connection:
             batches.pause(connection, stored.campaign_id)
             batches.resume(connection, stored.campaign_id)
@@ -501,7 +496,7 @@ def test_a_process_that_stands_still_in_a_transaction_holds_up_nobody(
 
 
 def test_sessions_of_workers_and_coordinators_end_when_they_stand_still(database_url: str) -> None:
-    for session in (HASTY, DISPATCHING):
+    for session in (HASTY, DISPATCHING, MEASURING):
         engine = make_engine(database_url, application="test", session=session)
         with engine.connect() as connection:
             timeout = connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()

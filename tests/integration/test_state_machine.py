@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import Any, ClassVar, TypeVar
+from unittest.mock import patch
 
 import pytest
 from audit import faults, unfinished
@@ -38,7 +39,7 @@ from farm.campaign import Campaign, plan
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, make_way, read_schedule
 from farm.coordinator.schedule import Schedule
-from farm.db import archive, batches, campaigns, deletions, devices, jobs, kernels, migrate
+from farm.db import archive, batches, campaigns, deletions, devices, jobs, kernels, migrate, worker_versions
 from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.engine import HASTY, make_engine
 from farm.db.errands import MOST_STARTS
@@ -156,7 +157,7 @@ def chosen(things: Sequence[T], pick: int) -> T:
     return things[pick % len(things)]
 
 
-class Died(Exception):
+class Died(BaseException):
     """A process ended just before it would have committed."""
 
 
@@ -702,6 +703,7 @@ class FarmMachine(RuleBasedStateMachine):
         identity = DEVICES[len(self.model.devices)]
         with self.transaction(dies=dies) as connection:
             device_id = devices.register(connection, host="here", host_facts={}, device=identity)
+            worker_versions.announce(connection, device_id)
         if not dies:
             self.model.devices[device_id] = Device(
                 device_id, identity.uuid, identity.type, (identity.backend, identity.traits)
@@ -743,7 +745,7 @@ class FarmMachine(RuleBasedStateMachine):
             event.remove(self.engine, "commit", self._before_commit)
 
     def come_to_an_end(self) -> None:
-        """The faults end, people resume and submit again what they stopped: every job comes to its end."""
+        """The faults end, workers are upgraded, people resume and submit again what they stopped: every job comes to its end."""
         self._restore()
         for _ in range(QUIET_ROUNDS):
             with self.reads.connect() as connection:
@@ -756,7 +758,8 @@ class FarmMachine(RuleBasedStateMachine):
 
     def _restore(self) -> None:
         for device in self.model.devices.values():
-            with self.transaction() as connection:
+            with self.transaction() as connection, patch.object(worker_versions, "vocabulary", lambda: "all"):
+                worker_versions.announce(connection, device.id)
                 devices.set_state(connection, device.id, DeviceState.ACTIVE, None)
                 devices.heartbeat(connection, device.id)
             device.state, device.silent = DeviceState.ACTIVE, False

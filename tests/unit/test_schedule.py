@@ -127,3 +127,18 @@ def test_a_thousand_campaigns_and_devices_take_one_step_for_each_batch() -> None
         schedule.formed(assignment)
         steps += 1
     assert steps == 2000
+
+
+def test_a_version_that_refused_shuts_out_its_workers_and_no_others() -> None:
+    old, older, new = (LiveDevice(n, f"GPU-{n}", "nvidia-l4", version_id=v) for n, v in ((4, 1), (5, 1), (6, 2)))
+    refused = Work(1, 1, "ann", 0, ("nvidia-l4",), None, avoid_device_id=4, refused_by=(-1,))
+    assert Schedule([old, older], [refused], [], outstanding=2).next() is None
+    assert Schedule([old, older], [refused], [], outstanding=2, awaited=[new]).next() is None
+    chosen = Schedule([old, older, new], [refused], [], outstanding=2).next()
+    assert chosen is not None
+    assert chosen.queue == queue_of_device("GPU-6")
+
+    alone = Work(1, 1, "ann", 0, None, "GPU-4", avoid_device_id=4, refused_by=(-1,))
+    assert Schedule([old], [alone], [], outstanding=2).next() is None
+    upgraded = LiveDevice(4, "GPU-4", "nvidia-l4", version_id=2)
+    assert Schedule([upgraded], [alone], [], outstanding=2).next() is not None

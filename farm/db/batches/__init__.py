@@ -24,7 +24,7 @@ from farm.db.batches.forming import (
     recently_finished,
     unsent,
 )
-from farm.db.batches.steering import cancel, pause, resume, retry
+from farm.db.batches.steering import cancel, in_hand, pause, resume, retry
 from farm.db.batches.waiting import give_up, let_go
 from farm.db.batches.working import (
     ClaimedJob,
@@ -56,6 +56,7 @@ __all__ = [
     "fold",
     "form",
     "give_up",
+    "in_hand",
     "land",
     "let_go",
     "lock",

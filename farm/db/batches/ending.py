@@ -34,10 +34,11 @@ BY_TRAITS = [backend.value for backend in Backend if backend.refuses_by_traits]
 
 
 def alike(one: str, other: str) -> str:
-    """SQL: whether what one device refuses, the other must refuse as well."""
+    """SQL: whether what one device refuses, the other must refuse as well: equal devices, with workers of one version."""
     return (
         f"({one}.id = {other}.id OR ({one}.backend = ANY(:by_traits) AND {one}.backend = {other}.backend"
-        f" AND {one}.type = {other}.type AND {one}.traits = {other}.traits))"
+        f" AND {one}.type = {other}.type AND {one}.traits = {other}.traits"
+        f" AND {one}.worker_version_id IS NOT DISTINCT FROM {other}.worker_version_id))"
     )
 
 
@@ -59,14 +60,22 @@ def refused_by_all(job_id: str, devices: str) -> str:
 
 
 def refused_by(job_id: str, *, also: str = "NULL") -> str:
-    """SQL: the devices that refused the job, in ascending order, with the device `also` where that is not NULL."""
+    """SQL: who refused the job, in ascending order, with `also` where that is not NULL.
+
+    A device is named by its id. A version of the worker that cannot read the job is named by its id below zero: that
+    refusal ends when the device's worker announces another version.
+    """
     return f"""ARRAY(
-        SELECT r.device_id FROM failures r
-        WHERE r.job_id = {job_id} AND r.kind = 'invalid' AND r.device_id IS NOT NULL
+        SELECT CASE WHEN r.kind = 'unsupported' THEN coalesce(-r.worker_version_id, r.device_id) ELSE r.device_id END
+        FROM failures r
+        WHERE r.job_id = {job_id} AND r.kind IN ('invalid', 'unsupported') AND r.device_id IS NOT NULL
         UNION SELECT a.id FROM (SELECT CAST({also} AS bigint)) a(id) WHERE a.id IS NOT NULL
         ORDER BY 1
     )"""
 
+
+_VERSION = "(SELECT worker_version_id FROM devices WHERE id = :device_id)"
+_REFUSER = f"CASE m.kind WHEN 'invalid' THEN :device_id WHEN 'unsupported' THEN coalesce(-{_VERSION}, :device_id) END"
 
 # `others` is the pool of the batch without the devices that must refuse what this one does: nobody, where a thousand equal cards
 # are in it. A refusal that some of them may not share counts no attempt.
@@ -75,13 +84,14 @@ WITH failed AS (
     SELECT * FROM unnest(CAST(:ids AS bigint[]), CAST(:kinds AS text[]), CAST(:messages AS text[]))
         AS f(job_id, kind, message)
 ), others AS MATERIALIZED (
-    SELECT d.id, d.type, d.traits, d.backend
+    SELECT d.id, d.type, d.traits, d.backend, d.worker_version_id
     FROM batches b JOIN lanes l ON l.id = b.lane_id JOIN pools p ON p.id = l.pool_id
     JOIN devices d ON d.type = ANY(p.device_types) OR d.uuid = p.device_uuid
     JOIN devices refuser ON refuser.id = :device_id
     WHERE b.id = :batch_id AND 'invalid' = ANY(:kinds) AND {PRESENT} AND NOT {alike("refuser", "d")}
 ), judged AS (
-    SELECT f.*, f.kind = 'invalid' AND NOT {refused_by_all("f.job_id", "others")} AS elsewhere FROM failed f
+    SELECT f.*, f.kind = 'unsupported' OR (f.kind = 'invalid' AND NOT {refused_by_all("f.job_id", "others")}) AS elsewhere
+    FROM failed f
 ), moved AS (
     UPDATE jobs j SET
         attempts = j.attempts + CASE WHEN f.elsewhere THEN 0 ELSE 1 END,
@@ -96,13 +106,13 @@ WITH failed AS (
     WHERE j.id = f.job_id AND j.state = 'open' AND l.id = j.lane_id
     RETURNING j.id, j.lane_id, j.state, j.solo, f.kind, f.message
 ), noted AS (
-    INSERT INTO failures (job_id, lane_id, batch_id, device_id, kind, message)
-    SELECT id, lane_id, :batch_id, :device_id, kind, message FROM moved ORDER BY id
+    INSERT INTO failures (job_id, lane_id, batch_id, device_id, worker_version_id, kind, message)
+    SELECT id, lane_id, :batch_id, :device_id, {_VERSION}, kind, message FROM moved ORDER BY id
 ), again AS (
     INSERT INTO returned_jobs (job_id, lane_id, solo, avoid_device_id, refused_by)
     SELECT m.id, m.lane_id, m.solo, :device_id, CASE
         WHEN m.solo OR CAST(:device_id AS bigint) IS NOT NULL
-        THEN {refused_by("m.id", also="CASE WHEN m.kind = 'invalid' THEN :device_id END")} ELSE '{{}}'
+        THEN {refused_by("m.id", also=_REFUSER)} ELSE '{{}}'
     END
     FROM moved m WHERE m.state = 'open'
 )
@@ -116,6 +126,7 @@ def fail(
     """open → invalid, dead, or waiting again elsewhere, by job id. Returns how many became invalid and dead.
 
     A job is invalid where every device of its pool that is here must refuse it: this one, and those that refused it before.
+    One that the worker's version cannot read waits for a worker of another version, and counts no attempt.
     """
     if not failures:
         return 0, 0

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from farm.db.batches.ending import release
+from farm.db.engine import is_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Work:
     device_uuid: str | None
     solo: bool = False
     avoid_device_id: int | None = None
-    # Devices that refused its jobs, and are not asked for them again.
+    # Devices that refused its jobs, and are not asked for them again. Below zero: versions of workers that cannot read them.
     refused_by: tuple[int, ...] = ()
 
     @property
@@ -163,9 +165,10 @@ class Cost:
     gflop_s: float
 
 
+_WAIT_BRIEFLY = text("SET LOCAL lock_timeout = '100ms'")
 _LOCK = text("""
 SELECT l.id FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
-WHERE l.id = :lane_id AND c.state = 'active' FOR SHARE OF c FOR NO KEY UPDATE OF l
+WHERE l.id = :lane_id AND c.state = 'active' FOR SHARE OF c SKIP LOCKED FOR NO KEY UPDATE OF l SKIP LOCKED
 """)
 _TAKE = """
 , costed AS (
@@ -227,8 +230,14 @@ BEFORE_ALL = uuid.UUID(int=0)
 
 
 def lock(connection: Connection, lane_id: int) -> bool:
-    """Takes a lane for this transaction, to form batches of it. False where its campaign is not active (any more)."""
-    return connection.execute(_LOCK, {"lane_id": lane_id}).one_or_none() is not None
+    """Takes a lane for this transaction, to form batches of it.
+
+    False where its campaign is not active (any more), or where another session holds one of the two: nobody waits for it.
+    """
+    taken = connection.execute(_LOCK, {"lane_id": lane_id}).one_or_none() is not None
+    if taken:
+        connection.execute(_WAIT_BRIEFLY)
+    return taken
 
 
 def form(
@@ -286,59 +295,87 @@ _UNSENT = text("""
 SELECT id, queue FROM batches
 WHERE NOT folded AND state = 'queued'
   AND (sent_at IS NULL OR sent_at < clock_timestamp() - make_interval(secs => :resend_after))
-ORDER BY id LIMIT :limit
+ORDER BY id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
 """)
 # Whoever locks several batches locks them by id: an UPDATE alone locks them as they lie on the disk, and can deadlock.
 _SENT = text("""
-WITH these AS MATERIALIZED (SELECT id FROM batches WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE)
+WITH these AS MATERIALIZED (SELECT id FROM batches WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE batches b SET sent_at = clock_timestamp(), sends = least(b.sends + 1, 32767)
 FROM these WHERE b.id = these.id RETURNING b.sends
 """)
 
 
 def unsent(connection: Connection, *, resend_after: float, limit: int = 1000) -> list[tuple[int, str]]:
-    """Batches (id, queue) whose message was never sent, or was sent so long ago that it may be lost."""
+    """Batches (id, queue) whose message was never sent, or was sent so long ago that it may be lost.
+
+    Without those that another session holds: `mark_sent` could not note that they were sent, and they would be sent in
+    every turn.
+    """
     parameters = {"resend_after": resend_after, "limit": limit}
     return [(i, queue) for i, queue in connection.execute(_UNSENT, parameters)]
 
 
 def mark_sent(connection: Connection, ids: Sequence[int]) -> int:
-    """Notes that the messages of these batches are with the broker. Returns how many had been sent before."""
+    """Notes that the messages of these batches are with the broker. Returns how many had been sent before.
+
+    One that another session holds, as a worker that claims it, is left as it is.
+    """
     return sum(sends > 1 for sends in connection.execute(_SENT, {"ids": list(ids)}).scalars())
 
 
 _EXPIRED = text("""
-SELECT id FROM batches WHERE NOT folded AND state = 'leased' AND lease_expires_at < clock_timestamp()
-ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+SELECT b.id FROM batches b JOIN lanes l ON l.id = b.lane_id JOIN devices d ON d.id = b.device_id
+WHERE NOT b.folded AND b.state = 'leased' AND b.lease_expires_at < clock_timestamp()
+ORDER BY b.id FOR NO KEY UPDATE OF b SKIP LOCKED FOR KEY SHARE OF l, d SKIP LOCKED
 """)
 
 
 def reap(connection: Connection) -> list[int]:
-    """leased → released, for every lease that has passed. Returns the ids of those batches."""
-    expired = list(connection.execute(_EXPIRED).scalars())
-    for batch_id in expired:
-        release(connection, batch_id, reason="the lease passed without being renewed", suspect=True)
-    return expired
+    """leased → released, for every lease that has passed and that no other session holds. Returns the ids of those batches."""
+    expired = connection.execute(_EXPIRED).scalars().all()
+    return _released(connection, expired, reason="the lease passed without being renewed", suspect=True)
+
+
+def _released(connection: Connection, ids: Sequence[int], *, reason: str, suspect: bool) -> list[int]:
+    """Releases batches that the caller has locked. Returns their ids, without those of which another session holds a job."""
+    if not ids:
+        return []
+    connection.execute(_WAIT_BRIEFLY)
+    parts: list[Sequence[int]] = [ids]
+    done = list[int]()
+    while parts:
+        some = parts.pop()
+        try:
+            with connection.begin_nested():
+                for batch_id in some:
+                    release(connection, batch_id, reason=reason, suspect=suspect)
+        except DBAPIError as error:
+            if not is_held(error):
+                raise
+            if len(some) > 1:
+                parts += [some[len(some) // 2 :], some[: len(some) // 2]]
+        else:
+            done += some
+    return done
 
 
 _UNSERVED = text("""
-SELECT id FROM batches WHERE NOT folded AND state = 'queued' AND queue <> ALL(CAST(:served AS text[]))
-ORDER BY id LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
+SELECT b.id FROM batches b JOIN lanes l ON l.id = b.lane_id
+WHERE NOT b.folded AND b.state = 'queued' AND b.queue <> ALL(CAST(:served AS text[]))
+ORDER BY b.id LIMIT 1000 FOR NO KEY UPDATE OF b SKIP LOCKED FOR KEY SHARE OF l SKIP LOCKED
 """)
 
 
 def recall(connection: Connection, *, served: Sequence[str]) -> list[int]:
     """queued → released, for batches on queues that no live device serves: another may take their jobs."""
-    unserved = list(connection.execute(_UNSERVED, {"served": list(served)}).scalars())
-    for batch_id in unserved:
-        release(connection, batch_id, reason="no live device serves its queue", suspect=False)
-    return unserved
+    unserved = connection.execute(_UNSERVED, {"served": list(served)}).scalars().all()
+    return _released(connection, unserved, reason="no live device serves its queue", suspect=False)
 
 
 _BELOW = text("""
 SELECT b.id FROM batches b JOIN lanes l ON l.id = b.lane_id JOIN campaigns c ON c.id = l.campaign_id
 WHERE NOT b.folded AND b.state = 'queued' AND b.queue = :queue AND c.priority < :priority
-ORDER BY b.id LIMIT :most FOR NO KEY UPDATE OF b SKIP LOCKED
+ORDER BY b.id LIMIT :most FOR NO KEY UPDATE OF b SKIP LOCKED FOR KEY SHARE OF l SKIP LOCKED
 """)
 
 
@@ -347,18 +384,20 @@ def make_way(connection: Connection, *, queue: str, priority: int, most: int) ->
 
     Returns their ids.
     """
-    below = list(connection.execute(_BELOW, {"queue": queue, "priority": priority, "most": most}).scalars())
-    for batch_id in below:
-        release(connection, batch_id, reason="a campaign of a higher priority goes first", suspect=False)
-    return below
+    below = connection.execute(_BELOW, {"queue": queue, "priority": priority, "most": most}).scalars().all()
+    return _released(connection, below, reason="a campaign of a higher priority goes first", suspect=False)
 
 
 _FOLDABLE = text("""
-SELECT id, lane_id, device_id FROM batches WHERE NOT folded AND state IN ('done', 'released')
-ORDER BY id LIMIT 5000 FOR NO KEY UPDATE SKIP LOCKED
+SELECT id, lane_id, device_id FROM batches
+WHERE NOT folded AND state IN ('done', 'released') AND lane_id <> ALL(:lanes)
+  AND (device_id IS NULL OR device_id <> ALL(:devices))
+ORDER BY id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED
 """)
-_LOCK_LANES = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
-_LOCK_DEVICES = text("SELECT id FROM devices WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
+LOCK_LANES = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED")
+_LOCK_DEVICES = text("SELECT id FROM devices WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED")
+MOST_FOLDED = 5000
+"""Batches that are folded in one turn."""
 _FOLD = text(f"""
 WITH over AS (
     UPDATE batches SET folded = true, job_ids = '{{}}' WHERE id = ANY(:ids)
@@ -378,7 +417,7 @@ WITH over AS (
 ), shares AS MATERIALIZED (
     SELECT f.resource, f.priority, f.owner, f.campaign_id, u.seconds
     FROM fair_shares f JOIN used u USING (resource, priority, owner, campaign_id)
-    ORDER BY f.resource, f.priority, f.owner, f.campaign_id FOR NO KEY UPDATE OF f
+    ORDER BY f.resource, f.priority, f.owner, f.campaign_id FOR NO KEY UPDATE OF f SKIP LOCKED
 ), charged AS (
     UPDATE fair_shares f SET virtual_s = f.virtual_s + s.seconds FROM shares s
     WHERE (f.resource, f.priority, f.owner, f.campaign_id) = (s.resource, s.priority, s.owner, s.campaign_id)
@@ -396,17 +435,32 @@ WHERE d.id = s.device_id
 def fold(connection: Connection, *, weights: Mapping[str, float] | None = None) -> int:
     """Adds batches that are over to the counters of their lanes and devices, and to the shares that they took.
 
+    Batches whose lane or device another session holds are left for another turn. A share that one holds is not charged.
+
     Args:
         weights: of owners; 1 for one that is not named.
 
     Returns:
-        How many batches were over.
+        How many batches were folded.
     """
-    over = list(connection.execute(_FOLDABLE))
+    over = _take_foldable(connection)
     if over:
-        connection.execute(_LOCK_LANES, {"ids": list({row.lane_id for row in over})})
-        connection.execute(_LOCK_DEVICES, {"ids": list({row.device_id for row in over} - {None})})
         named = dict(weights or {})
-        parameters = {"ids": [row.id for row in over], "owners": list(named), "weights": list(named.values())}
-        connection.execute(_FOLD, parameters)
+        connection.execute(_FOLD, {"ids": over, "owners": list(named), "weights": list(named.values())})
     return len(over)
+
+
+def _take_foldable(connection: Connection) -> list[int]:
+    """Locks batches that are over, with their lanes and devices. Returns the ids of the batches."""
+    held_lanes, held_devices = set[int](), set[int]()
+    while True:
+        parameters = {"lanes": list(held_lanes), "devices": list(held_devices), "most": MOST_FOLDED}
+        over = connection.execute(_FOLDABLE, parameters).all()
+        lanes, devices = {row.lane_id for row in over}, {row.device_id for row in over} - {None}
+        held_lanes |= lanes - set(connection.execute(LOCK_LANES, {"ids": list(lanes)}).scalars() if lanes else ())
+        held_devices |= devices - set(
+            connection.execute(_LOCK_DEVICES, {"ids": list(devices)}).scalars() if devices else ()
+        )
+        free = [row.id for row in over if row.lane_id not in held_lanes and row.device_id not in held_devices]
+        if free or len(over) < MOST_FOLDED:
+            return free  # else what is held fills the whole look, and others are behind it

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 
 from farm.db.batches.ending import refused_by, release
 from farm.db.batches.forming import BEFORE_ALL
+from farm.db.engine import hold_briefly
 from farm.db.states import CampaignState, FailureKind, JobState
 
 _LOCK = text("SELECT state FROM campaigns WHERE id = :campaign_id FOR NO KEY UPDATE")
@@ -20,30 +21,54 @@ _QUEUED = text("""
 SELECT b.id FROM batches b JOIN lanes l ON l.id = b.lane_id
 WHERE l.campaign_id = :campaign_id AND NOT b.folded AND b.state = 'queued' ORDER BY b.id FOR NO KEY UPDATE OF b
 """)
+# What is queued is locked by now, so that no claim is under way.
+_STOP_LEASED = text("""
+WITH held AS MATERIALIZED (
+    SELECT b.id FROM batches b JOIN lanes l ON l.id = b.lane_id
+    WHERE l.campaign_id = :campaign_id AND NOT b.folded AND b.state = 'leased' ORDER BY b.id FOR NO KEY UPDATE OF b
+)
+UPDATE batches b SET stopped = true FROM held WHERE b.id = held.id
+""")
+_IN_HAND = text("""
+SELECT count(*) FROM batches b JOIN lanes l ON l.id = b.lane_id
+WHERE l.campaign_id = :campaign_id AND NOT b.folded AND b.state = 'leased' AND b.current_job_id IS NOT NULL
+""")
+
+
+def in_hand(connection: Connection, campaign_id: int) -> int:
+    """How many jobs of the campaign are being measured or landed: at most one of each device."""
+    found: int = connection.execute(_IN_HAND, {"campaign_id": campaign_id}).scalar_one()
+    return found
 
 
 def _stop(connection: Connection, campaign_id: int, state: CampaignState, *, of: Sequence[CampaignState]) -> bool:
-    """Batches that nobody claimed go back at once. A worker learns of it before its next job, and lands what it has."""
+    """Batches that nobody claimed go back at once. Of those that are leased, no further job is marked after the commit."""
+    hold_briefly(connection)
     if connection.execute(_LOCK, {"campaign_id": campaign_id}).scalar_one_or_none() not in of:  # None: it was deleted
         return False
     connection.execute(_SET, {"campaign_id": campaign_id, "state": state.value})
     for batch_id in list(connection.execute(_QUEUED, {"campaign_id": campaign_id}).scalars()):
         release(connection, batch_id, reason=f"the campaign was {state}", suspect=False)
+    connection.execute(_STOP_LEASED, {"campaign_id": campaign_id})
     return True
 
 
 def cancel(connection: Connection, campaign_id: int) -> bool:
-    """active, paused → cancelled: no job of it starts after this is committed. Returns whether it changed."""
+    """active, paused → cancelled. Returns whether it changed.
+
+    After the commit no job of it is marked. The one that each device was given before is measured, and its row stored.
+    """
     return _stop(connection, campaign_id, CampaignState.CANCELLED, of=(CampaignState.ACTIVE, CampaignState.PAUSED))
 
 
 def pause(connection: Connection, campaign_id: int) -> bool:
-    """active → paused: no job of it starts after this is committed. Returns whether it changed."""
+    """active → paused, with the promise of `cancel`. Returns whether it changed."""
     return _stop(connection, campaign_id, CampaignState.PAUSED, of=(CampaignState.ACTIVE,))
 
 
 def resume(connection: Connection, campaign_id: int) -> bool:
     """paused → active. Returns whether it changed."""
+    hold_briefly(connection)
     if connection.execute(_LOCK, {"campaign_id": campaign_id}).scalar_one_or_none() != CampaignState.PAUSED:
         return False
     connection.execute(_SET, {"campaign_id": campaign_id, "state": CampaignState.ACTIVE.value})
@@ -97,6 +122,7 @@ def retry(
     wrong = set(states) - {JobState.DEAD, JobState.INVALID}
     if wrong:
         raise ValueError(f"jobs that are {', '.join(sorted(wrong))} cannot be tried again")
+    hold_briefly(connection)
     connection.execute(_LOCK, {"campaign_id": campaign_id})
     connection.execute(_LANES, {"campaign_id": campaign_id})
     parameters = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, TextClause, text
 
 from farm.db import kernels
 from farm.db.batches.ending import BY_TRAITS, PRESENT, PRESENT_SECONDS, alike, refused_by, refused_by_all
-from farm.db.batches.forming import BEFORE_ALL
+from farm.db.batches.forming import BEFORE_ALL, LOCK_LANES
 from farm.kernels.binary import Binary, Versions
 
 MOST_AT_ONCE = 20_000
@@ -22,17 +23,16 @@ _MAY_GO = text("""
 SELECT w.job_id, w.lane_id, min(k.error) AS error,
     CASE WHEN bool_or(k.state = 'built') THEN 'open' WHEN bool_and(k.final) THEN 'invalid' ELSE 'dead' END AS state
 FROM waiting_jobs w JOIN kernels k ON k.id = w.kernel_id
-WHERE w.job_id IN (SELECT job_id FROM waiting_jobs WHERE kernel_id = ANY(:over))
+WHERE w.job_id IN (SELECT job_id FROM waiting_jobs WHERE kernel_id = ANY(:over)) AND w.lane_id <> ALL(:held)
 GROUP BY w.job_id, w.lane_id HAVING bool_and(k.state IN ('built', 'failed'))
 ORDER BY w.job_id LIMIT :most
 """)
-_LOCK_LANES = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE")
 _MOVE = text(f"""
 WITH chosen AS MATERIALIZED (
     SELECT j.id, j.lane_id, j.solo, o.state, o.error, j.configuration_id > coalesce(l.cursor, :before_all) AS ahead
     FROM unnest(CAST(:ids AS bigint[]), CAST(:states AS text[]), CAST(:errors AS text[])) AS o(id, state, error)
     JOIN jobs j ON j.id = o.id JOIN lanes l ON l.id = j.lane_id
-    WHERE j.state = 'waiting' ORDER BY j.id FOR NO KEY UPDATE OF j
+    WHERE j.state = 'waiting' ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
 ), gone AS (
     DELETE FROM waiting_jobs w USING chosen c WHERE w.job_id = c.id
 ), moved AS (
@@ -58,15 +58,28 @@ SELECT count(*) FROM chosen
 """)
 
 
+def _of_free_lanes(connection: Connection, statement: TextClause, parameters: Mapping[str, Any]) -> list[Row[Any]]:
+    """Jobs of lanes that no other session holds, with these lanes locked. The statement leaves out those in `held`."""
+    held = set[int]()
+    while True:
+        found = connection.execute(statement, {**parameters, "held": list(held)}).all()
+        lanes = {row.lane_id for row in found}
+        taken = set(connection.execute(LOCK_LANES, {"ids": list(lanes)}).scalars()) if lanes else set()
+        if taken == lanes:
+            return list(found)
+        held |= lanes - taken
+
+
 def let_go(connection: Connection) -> int:
     """waiting → open, where all kernels of a job are over and one is built. Where none is: → invalid if none of them
     compiles, → dead if they could not be built for another reason. Returns how many.
+
+    Jobs of lanes that another session holds are left for another turn.
     """
     over = list(connection.execute(_OVER).scalars())
-    may_go = list(connection.execute(_MAY_GO, {"over": over, "most": MOST_AT_ONCE})) if over else []
+    may_go = _of_free_lanes(connection, _MAY_GO, {"over": over, "most": MOST_AT_ONCE}) if over else []
     if not may_go:
         return 0
-    connection.execute(_LOCK_LANES, {"ids": list({row.lane_id for row in may_go})})
     parameters = {
         "ids": [row.job_id for row in may_go],
         "states": [row.state for row in may_go],
@@ -97,7 +110,8 @@ def wait_for(connection: Connection, missing: Mapping[int, Binary], versions: Ve
     connection.execute(_WAIT, {"ids": list(ids), "kernels": list(ids.values())})
 
 
-# Groups of failed jobs, as in `forming`, of all lanes: those that wait for a device that may come hold up no others.
+# A device refused them, and not only a version of its worker: the ids of devices come last. What a version cannot read waits,
+# whoever is here. Groups of failed jobs, as in `forming`, of all lanes: those that wait for a device that may come hold up no others.
 _REFUSED = text(f"""
 WITH RECURSIVE groups AS (
     (
@@ -112,7 +126,7 @@ WITH RECURSIVE groups AS (
     ) n
 ), hopeless AS MATERIALIZED (
     SELECT g.* FROM groups g JOIN lanes l ON l.id = g.lane_id JOIN pools p ON p.id = l.pool_id
-    WHERE g.avoid > 0 AND g.refused_by <> '{{}}' AND NOT EXISTS (
+    WHERE g.avoid > 0 AND g.refused_by[cardinality(g.refused_by)] > 0 AND g.lane_id <> ALL(:held) AND NOT EXISTS (
         SELECT 1 FROM devices d WHERE (d.type = ANY(p.device_types) OR d.uuid = p.device_uuid) AND {PRESENT} AND NOT EXISTS (
             SELECT 1 FROM devices r WHERE r.id = ANY(g.refused_by) AND {alike("r", "d")}
         )
@@ -129,13 +143,14 @@ WITH given_up AS MATERIALIZED (
     FROM unnest(CAST(:ids AS bigint[])) AS u(job_id)
     JOIN returned_jobs r ON r.job_id = u.job_id JOIN jobs j ON j.id = r.job_id JOIN lanes l ON l.id = j.lane_id
     JOIN pools p ON p.id = l.pool_id
-    WHERE j.state = 'open' AND {
+    WHERE j.state = 'open'
+      AND EXISTS (SELECT 1 FROM failures f WHERE f.job_id = j.id AND f.kind = 'invalid' AND f.device_id IS NOT NULL) AND {
     refused_by_all(
         "j.id",
         f"(SELECT * FROM devices d WHERE (d.type = ANY(p.device_types) OR d.uuid = p.device_uuid) AND {PRESENT})",
     )
 }
-    ORDER BY j.id FOR NO KEY UPDATE OF j
+    ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
 ), gone AS (
     DELETE FROM returned_jobs r USING given_up g WHERE r.job_id = g.id
 ), moved AS (
@@ -151,11 +166,13 @@ MOST_REFUSED = 2000
 
 
 def give_up(connection: Connection) -> int:
-    """pending → invalid, where a device refused a job and every other one of its pool did as well, or is gone. Returns how many."""
+    """pending → invalid, where a device refused a job and every other one of its pool did as well, or is gone. Returns how many.
+
+    Jobs of lanes that another session holds are left for another turn.
+    """
     here = {"by_traits": BY_TRAITS, "present": PRESENT_SECONDS}
-    waiting = list(connection.execute(_REFUSED, {**here, "most": MOST_REFUSED}))
+    waiting = _of_free_lanes(connection, _REFUSED, {**here, "most": MOST_REFUSED})
     if not waiting:
         return 0
-    connection.execute(_LOCK_LANES, {"ids": list({row.lane_id for row in waiting})})
     given_up: int = connection.execute(_GIVE_UP, {**here, "ids": [row.job_id for row in waiting]}).scalar_one()
     return given_up

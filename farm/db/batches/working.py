@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Connection, text
 
-from farm.db import measurements
+from farm.db import measurements, worker_versions
 from farm.db.batches import ending, waiting
 from farm.db.batches.ending import Failure
 from farm.db.states import BatchState, FailureKind
-from farm.errors import LeaseLost
+from farm.errors import BadKernelParameter, LeaseLost, UnknownFamily, first_line
 from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
 from farm.measurement import Measurement, MeasuringRules
@@ -33,7 +34,10 @@ class Lease:
     campaign_id: int
     device_id: int
     rules: MeasuringRules
+    # What is to be measured.
     jobs: tuple[ClaimedJob, ...]
+    # By job id: what this version of the farm cannot read. Landing the batch refuses it.
+    refused: Mapping[int, Failure] = field(default_factory=dict)
 
 
 _CLAIM = text("""
@@ -58,6 +62,7 @@ def claim(
     """queued → leased, in one atomic statement; None where there is nothing (more) to claim.
 
     A message that comes twice or late, for a cancelled or paused campaign, or to a drained device, claims nothing.
+    Jobs that this version cannot read, of a newer one, are claimed with the rest and refused when the batch lands.
     Before the first job is marked, heartbeats may renew the lease for `busy_seconds`.
     """
     parameters = {
@@ -70,16 +75,41 @@ def claim(
     if row is None:
         return None
     token, campaign_id, rules, job_ids = row
-    jobs = tuple(
-        ClaimedJob(job["job_id"], Configuration.from_columns(dict(job)))
-        for job in connection.execute(_CLAIM_JOBS, {"ids": job_ids}).mappings()
-    )
-    return Lease(batch_id, token, campaign_id, device_id, MeasuringRules.model_validate(rules), jobs)
+    understood, why = _rules(rules)
+    jobs, refused = list[ClaimedJob](), dict[int, Failure]()
+    for job in connection.execute(_CLAIM_JOBS, {"ids": job_ids}).mappings():
+        found = why or _configuration(dict(job))
+        if isinstance(found, Configuration):
+            jobs.append(ClaimedJob(job["job_id"], found))
+        else:
+            refused[job["job_id"]] = Failure(FailureKind.UNSUPPORTED, f"{worker_versions.own()} of this worker {found}")
+    return Lease(batch_id, token, campaign_id, device_id, understood, tuple(jobs), refused)
 
 
-# A job that is not to start is not the suspect of what happens next.
+def _rules(document: Any) -> tuple[MeasuringRules, str | None]:
+    """The measuring rules, or the usual ones and why this version cannot read them."""
+    try:
+        return MeasuringRules.model_validate(document), None
+    except Exception as error:  # whatever a newer version wrote: its jobs are refused, and no batch stays unclaimed
+        return MeasuringRules(), f"cannot read the measuring rules: {' '.join(str(error).split())}"
+
+
+def _configuration(row: Mapping[str, Any]) -> Configuration | str:
+    """The configuration of a job, or why this version cannot read it."""
+    try:
+        return Configuration.from_columns(row)
+    except UnknownFamily:
+        return f"does not know the kernel family {row['family']!r}"
+    except BadKernelParameter as error:
+        return f"cannot read the kernel: {first_line(error)}"
+    except Exception as error:  # as above
+        return f"cannot read the job: {type(error).__name__}: {first_line(error)}"
+
+
+# A job that is not to start is not the suspect of what happens next. The campaign's state alone may be that of a moment ago:
+# where a cancel holds the batch, this statement waits for it, and then sees `stopped` as it is.
 _MARK = text("""
-UPDATE batches b SET current_job_id = CASE WHEN may.go_on THEN :job_id END,
+UPDATE batches b SET current_job_id = CASE WHEN may.go_on AND NOT b.stopped THEN :job_id END,
     lease_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds),
     busy_until = clock_timestamp() + make_interval(secs => :busy_seconds)
 FROM (
@@ -87,7 +117,7 @@ FROM (
         AND (SELECT state <> 'quarantined' FROM devices WHERE id = :device_id) AS go_on
 ) may
 WHERE b.id = :batch_id AND b.state = 'leased' AND b.lease_token = :token AND b.lease_expires_at > clock_timestamp()
-RETURNING may.go_on
+RETURNING may.go_on AND NOT b.stopped
 """)
 
 
@@ -96,7 +126,8 @@ def mark(
 ) -> bool:
     """Renews the lease and names the job that is measured from now on. Raises `LeaseLost`.
 
-    False where the campaign is cancelled or paused, or the device is quarantined: then the job must not start.
+    False where the campaign is cancelled or paused, or the device is quarantined: then the job must not start. After the
+    transaction of a cancel or pause is committed, none is marked.
     Heartbeats may renew the lease for `busy_seconds` from now, the longest that the job and the landing may take.
     """
     parameters = {
@@ -146,12 +177,23 @@ def renew(connection: Connection, *, device_id: int, lease_seconds: float) -> He
 
 
 # A landing waits for the disk, whatever its connection does otherwise.
-_FENCE = text("""
+_FENCED = """
 SELECT id, set_config('synchronous_commit', 'on', true) FROM batches
 WHERE id = :batch_id AND state = 'leased' AND lease_token = :token AND lease_expires_at > clock_timestamp()
 FOR NO KEY UPDATE
+"""
+_FENCE = text(_FENCED)
+# One statement: until its rows are with the server, no row is locked, the batch's neither.
+_LAND = text(f"""
+WITH fence AS MATERIALIZED ({_FENCED}), open_jobs AS (
+    UPDATE jobs SET state = 'done' WHERE id = ANY(:ids) AND state = 'open' AND EXISTS (SELECT FROM fence) RETURNING id
+), environment AS (
+    {measurements.ENVIRONMENTS.format(condition="EXISTS (SELECT FROM fence)")}
+), landed AS (
+    {measurements.ROWS.format(condition="r.job_id IN (SELECT id FROM open_jobs)")}
+)
+SELECT (SELECT count(*) FROM fence) AS held, (SELECT count(*) FROM open_jobs) AS done
 """)
-_DONE = text("UPDATE jobs SET state = 'done' WHERE id = ANY(:ids) AND state = 'open' RETURNING id")
 
 
 def _row(lease: Lease, job: ClaimedJob, row: Measurement) -> measurements.Row:
@@ -171,21 +213,24 @@ def land(
     Raises one of `measurements.UNSTORABLE` where a row cannot be stored: `refusals` says which.
 
     Jobs in `missing` (by job id) wait for those kernels, built with these versions. Those that are in none of the three
-    wait again.
+    wait again. What the lease refused is a failure of its own.
     """
     fence = {"batch_id": lease.batch_id, "token": lease.token}
-    if connection.execute(_FENCE, fence).one_or_none() is None:
-        raise LeaseLost(batch=lease.batch_id)
-    done: set[int] = set()
+    done = 0
     if results:
-        done = set(connection.execute(_DONE, {"ids": [job.id for job, _ in results]}).scalars())
-    measurements.insert(connection, (_row(lease, job, row) for job, row in results if job.id in done))
+        rows = measurements.parameters_of(_row(lease, job, row) for job, row in results)
+        held, done = connection.execute(_LAND, {**fence, **rows, "ids": [job.id for job, _ in results]}).one()
+    else:
+        held = connection.execute(_FENCE, fence).one_or_none()
+    if not held:
+        raise LeaseLost(batch=lease.batch_id)
+    failures = {**lease.refused, **failures}
     invalid, dead = ending.fail(connection, failures, batch_id=lease.batch_id, device_id=lease.device_id)
     if missing:
         waiting.wait_for(connection, missing, versions)
-    if len(done) + invalid + dead < len(lease.jobs):
+    if done + invalid + dead < len(lease.jobs) + len(lease.refused):
         ending.return_rest(connection, lease.batch_id)
-    ending.end(connection, lease.batch_id, BatchState.DONE, done=len(done), invalid=invalid, dead=dead)
+    ending.end(connection, lease.batch_id, BatchState.DONE, done=done, invalid=invalid, dead=dead)
 
 
 def refusals(

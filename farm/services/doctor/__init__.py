@@ -24,9 +24,11 @@ from farm.services.doctor.servers import (
     check_clock,
     check_coordinator,
     check_database,
+    check_locks,
     check_registry,
     check_revision,
     check_stack,
+    check_workers,
 )
 from farm.settings import Settings
 
@@ -44,6 +46,8 @@ def examine(settings: Settings) -> list[Check]:
         check_revision,
         check_broker,
         check_coordinator,
+        check_locks,
+        check_workers,
         check_libraries,
         check_registry,
         check_gpu,

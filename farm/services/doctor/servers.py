@@ -6,12 +6,13 @@ import re
 import sqlite3
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from farm.db.engine import check_reachable, make_engine
@@ -23,9 +24,11 @@ from farm.services.cluster import find_cluster
 from farm.services.doctor.check import Check, State
 from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
-from farm.services.redis import EmbeddedRedis, why_broker_does_not_answer
+from farm.services.redis import EmbeddedRedis, why_broker_takes_no_messages
 from farm.settings import Settings
-from farm.texts import leader_text
+from farm.texts import failing_text, leader_text, some_of
+
+T = TypeVar("T")
 
 SMALLEST_POSTGRES = 15
 CLOCK_WARNING_S = 5.0
@@ -73,8 +76,9 @@ def check_broker(settings: Settings) -> Check:
     except FarmError as error:
         return Check("broker", State.MISSING, str(error), "correct FARM_BROKER_URL")
     shown = urls.safe_url(url)
-    if (why := why_broker_does_not_answer(url, timeout_s=5.0)) is not None:
-        return Check("broker", State.MISSING, f"{shown}: {why}", "start it, or correct FARM_BROKER_URL")
+    if (why := why_broker_takes_no_messages(url, timeout_s=5.0)) is not None:
+        fix = "start it, correct FARM_BROKER_URL, or remove the cause that Redis names; programs wait and go on then"
+        return Check("broker", State.MISSING, f"{shown}: {why}", fix)
     version, policy = _redis_facts(url)
     what = f"Redis {version} at {shown}"
     if policy not in ("noeviction", ""):
@@ -84,22 +88,53 @@ def check_broker(settings: Settings) -> Check:
 
 
 def check_coordinator(settings: Settings) -> Check:
-    from farm.db import leadership, migrate
+    from farm.db import leadership
 
-    try:
-        with _database(settings) as engine:
-            if engine is None:
-                return Check("coordinator", State.OK, "none leads: the embedded database does not run")
-            if migrate.current(engine) != migrate.head():
-                return Check("coordinator", State.WARNING, "the database is of another revision", "see revision")
-            with engine.connect() as connection:
-                found = leadership.read(connection)
-    except (FarmError, SQLAlchemyError):
-        return Check("coordinator", State.WARNING, "the database cannot be asked", "see database")
+    found = _asked(settings, "coordinator", leadership.read, idle="none leads")
+    if isinstance(found, Check):
+        return found
+    who = {name: value for name, value in asdict(found).items() if name != "failing"}
     if not found.leads:
         fix = "start one: farm up, or python -m farm.coordinator; what is submitted waits"
-        return Check("coordinator", State.WARNING, leader_text(**asdict(found)), fix)
-    return Check("coordinator", State.OK, leader_text(**asdict(found)))
+        return Check("coordinator", State.WARNING, leader_text(**who), fix)
+    if found.failing:
+        what = "; ".join(failing_text(one.step, one.error, one.for_s) for one in found.failing)
+        return Check("coordinator", State.WARNING, f"{leader_text(**who)}; {what}", "see locks, and read its log")
+    return Check("coordinator", State.OK, leader_text(**who))
+
+
+def check_locks(settings: Settings) -> Check:
+    """Sessions that have held locks on tables of the farm for long."""
+    from farm.db import locks
+
+    found = _asked(settings, "locks", locks.holders, idle="none")
+    if isinstance(found, Check):
+        return found
+    if not found:
+        return Check("locks", State.OK, f"no session has held any for {locks.HELD_SECONDS:g} s")
+    texts = [locks.text_of(one) for one in found]
+    fix = "end a session that should not be there: what it holds waits for it"
+    return Check("locks", State.WARNING, "; ".join(texts), fix)
+
+
+def check_workers(settings: Settings) -> Check:
+    """Whether the live workers run one version of the farm, and this one."""
+    from farm.db import worker_versions
+
+    silent_after = settings.silent_after_seconds
+    live = _asked(
+        settings, "workers", lambda c: worker_versions.of_live(c, silent_after=silent_after), idle="none live"
+    )
+    if isinstance(live, Check):
+        return live
+    what = "; ".join(
+        f"{running.version or worker_versions.UNANNOUNCED} on {some_of(running.hosts, most=3)}" for running in live
+    )
+    others = [running for running in live if running.version != worker_versions.own()]
+    if others:
+        fix = f"this machine has {worker_versions.own()}: install one version everywhere, one host after the other"
+        return Check("workers", State.WARNING, what, fix)
+    return Check("workers", State.OK, what or "none live")
 
 
 def check_registry(settings: Settings) -> Check:
@@ -191,6 +226,23 @@ def _embedded_broker(settings: Settings) -> Check:
     version = found[1] if (found := re.search(r"v=(\S+)", said)) else said
     runs = "runs" if EmbeddedRedis(Home.of(settings)).running() else "does not run now"
     return Check("broker", State.OK, f"embedded Redis {version} {runs}")
+
+
+def _asked(settings: Settings, name: str, ask: Callable[[Connection], T], *, idle: str) -> T | Check:
+    """What the database answers. The check of that name where it cannot be asked; `idle` is what an embedded one that does
+    not run means for it."""
+    from farm.db import migrate
+
+    try:
+        with _database(settings) as engine:
+            if engine is None:
+                return Check(name, State.OK, f"{idle}: the embedded database does not run")
+            if migrate.current(engine) != migrate.head():
+                return Check(name, State.WARNING, "the database is of another revision", "see revision")
+            with engine.connect() as connection:
+                return ask(connection)
+    except (FarmError, SQLAlchemyError):
+        return Check(name, State.WARNING, "the database cannot be asked", "see database")
 
 
 @contextmanager

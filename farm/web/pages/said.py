@@ -15,9 +15,13 @@ WORDS: dict[str, tuple[str, str]] = {
         "This campaign was submitted before. {count} job was added.",
         "This campaign was submitted before. {count} jobs were added.",
     ),
-    "paused": ("Paused. Running jobs finish. No further job starts until you resume the campaign.",) * 2,
+    "paused": (
+        "Paused. Running jobs finish, at most one on each device. No further job starts until you resume the campaign.",
+    )
+    * 2,
     "resumed": ("Resumed.",) * 2,
-    "cancelled": ("Cancelled. No further job is measured. Results stay.",) * 2,
+    "cancelled": ("Cancelled. Running jobs finish, at most one on each device. No further job starts. Results stay.",)
+    * 2,
     "deleted": ("Deleted. You can restore it below until farm vacuum removes it.",) * 2,
     "restored": ("Restored.",) * 2,
     "unchanged": ("Already in that state. No change.",) * 2,

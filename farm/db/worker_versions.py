@@ -1,0 +1,122 @@
+"""Which version of the farm each device's worker runs, and what that version can read.
+
+A worker refuses jobs that its version cannot read. The refusal holds for every worker of the same version, and for none
+of another one. A version is told apart by the package, its database revision, and its *vocabulary*: two checkouts may
+have the same number and different kernel families.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from sqlalchemy import Connection, text
+
+import farm
+from farm.db import migrate
+from farm.devices import IMPORTED_PREFIX
+from farm.gemm import ElementType, Layout
+from farm.kernels import FAMILIES
+from farm.measurement import MeasuringRules
+
+UNANNOUNCED = "a version before 0016"
+"""What workers run that do not announce their version, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerVersion:
+    """The version of the farm that a worker runs."""
+
+    version: str
+    revision: str
+
+    def __str__(self) -> str:
+        return f"gemm-farm {self.version} (revision {self.revision})"
+
+
+@cache
+def own() -> WorkerVersion:
+    """The version of this process."""
+    return WorkerVersion(farm.__version__, migrate.head())
+
+
+def vocabulary() -> str:
+    """A digest of all that this version can read of a job: kernel families, element types, layouts and measuring rules."""
+    readable = {
+        "families": {
+            family.name: {parameter.name: repr(parameter.values) for parameter in family.parameters}
+            for family in FAMILIES.values()
+        },
+        "types": [one.value for one in ElementType],
+        "layouts": [one.value for one in Layout],
+        "rules": MeasuringRules.model_json_schema(),
+    }
+    return hashlib.sha256(json.dumps(readable, sort_keys=True).encode()).hexdigest()[:16]
+
+
+_ADD = text("""
+INSERT INTO worker_versions (version, revision, vocabulary) VALUES (:version, :revision, :vocabulary)
+ON CONFLICT (version, revision, vocabulary) DO NOTHING
+""")
+_ANNOUNCE = text("""
+UPDATE devices d SET worker_version_id = v.id
+FROM worker_versions v
+WHERE d.id = :device_id AND (v.version, v.revision, v.vocabulary) = (:version, :revision, :vocabulary)
+  AND d.worker_version_id IS DISTINCT FROM v.id
+""")
+
+
+def announce(connection: Connection, device_id: int) -> None:
+    """Notes that the worker of the device runs the version of this process."""
+    known = {"version": own().version, "revision": own().revision, "vocabulary": vocabulary()}
+    connection.execute(_ADD, known)
+    connection.execute(_ANNOUNCE, {**known, "device_id": device_id})
+
+
+_OF_DEVICES = text("SELECT id, worker_version_id FROM devices WHERE worker_version_id IS NOT NULL")
+
+
+def of_devices(connection: Connection) -> Mapping[int, int]:
+    """The id of the version that the worker of each device announced, by device id."""
+    return {row.id: row.worker_version_id for row in connection.execute(_OF_DEVICES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A version, and the hosts on which live workers run it. None: a version that does not announce itself."""
+
+    version: WorkerVersion | None
+    hosts: tuple[str, ...]
+    devices: int
+
+
+_OF_LIVE = text("""
+SELECT v.version, v.revision, array_agg(DISTINCT h.name ORDER BY h.name) AS hosts, count(*) AS devices
+FROM devices d JOIN hosts h ON h.id = d.host_id LEFT JOIN worker_versions v ON v.id = d.worker_version_id
+WHERE d.vanished_at IS NULL AND d.last_seen_at > clock_timestamp() - make_interval(secs => :silent_after)
+  AND NOT starts_with(d.uuid, :imported)
+GROUP BY v.version, v.revision ORDER BY v.revision, v.version
+""")
+
+
+def of_live(connection: Connection, *, silent_after: float) -> list[Running]:
+    """The versions that live workers run, the oldest first."""
+    rows = connection.execute(_OF_LIVE, {"silent_after": silent_after, "imported": IMPORTED_PREFIX})
+    return [
+        Running(
+            None if row.version is None else WorkerVersion(row.version, row.revision), tuple(row.hosts), row.devices
+        )
+        for row in rows
+    ]
+
+
+_WAITING = text("SELECT count(*) FROM returned_jobs WHERE refused_by[1] < 0")
+
+
+def waiting(connection: Connection) -> int:
+    """How many jobs wait that a version of the workers cannot read."""
+    found: int = connection.execute(_WAITING).scalar_one()
+    return found

@@ -1,0 +1,144 @@
+"""A Redis that answers and refuses to write: everybody waits, says why, and goes on by itself. A real Redis, and a real worker."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from homes import eventually
+from programs import FARM_WORKER, free_port, programs
+from sqlalchemy import Engine, text
+
+import farm
+from farm.broker import MEASURE_BATCH, make_app
+from farm.campaign import Campaign, load
+from farm.coordinator.loop import Coordinator
+from farm.db.campaigns import Stored
+from farm.services.binaries import redis_server
+from farm.services.doctor import examine
+from farm.settings import Settings
+
+EXAMPLES = Path(farm.__file__).parent.parent / "examples"
+RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"
+WAITING = "Trying again in"
+"""What a Celery worker logs at each attempt to connect that fails."""
+
+TRAINER = (sys.executable, "-c", "from trainer.main import main; main()")
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def broker(port: int, tmp_path: Path) -> Iterator[redis.Redis]:
+    """A Redis of the test's own."""
+    command = [str(redis_server()), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--save", ""]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    with redis.Redis(port=port) as client:
+        eventually(lambda: _answers(client))
+        yield client
+    process.kill()
+    process.wait()
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def _a_replica(client: redis.Redis) -> None:
+    client.execute_command("REPLICAOF", "127.0.0.1", "1")
+
+
+def _unable_to_save(client: redis.Redis) -> None:
+    folder = Path(client.config_get("dir")["dir"])
+    (folder / "dump.rdb").mkdir()
+    client.config_set("stop-writes-on-bgsave-error", "yes")
+    client.config_set("save", "3600 1")
+    client.bgsave()
+    eventually(lambda: not _answers(client))  # then even a PING is refused
+
+
+def _heal(client: redis.Redis) -> None:
+    client.config_set("maxmemory", 0)
+    client.execute_command("REPLICAOF", "NO", "ONE")
+    client.config_set("stop-writes-on-bgsave-error", "no")
+
+
+def test_a_worker_and_a_coordinator_wait_for_a_redis_that_refuses_and_go_on(
+    engine: Engine, submit: Callable[[Campaign], Stored], broker: redis.Redis, port: int, tmp_path: Path,
+    database_url: str, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    url = f"redis://127.0.0.1:{port}/0"
+    campaign = load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000)
+    with programs(tmp_path, FARM_DATABASE_URL=database_url, FARM_BROKER_URL=url) as start, make_app(url) as app:
+        coordinator = Coordinator(engine, app, Settings(resend_after_seconds=0.5))
+        worker = start(FARM_WORKER, "--devices", f"recorded:{RECORDING}")
+        eventually(lambda: asked(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
+        queue = f"device.{asked(engine, 'SELECT uuid FROM devices')}"
+
+        def all_done() -> bool:
+            coordinator.turn()
+            return asked(engine, "SELECT count(*) FROM jobs WHERE state <> 'done'") == 0
+
+        # The message is taken off its queue, which needs no memory; noting that needs some.
+        app.send_task(MEASURE_BATCH, args=[2**40], queue="parked")
+        with broker.pipeline(transaction=True) as at_once:
+            at_once.rpoplpush("parked", queue)
+            at_once.config_set("maxmemory", 1)
+            at_once.execute()
+        for number, refuse in enumerate((None, _a_replica, _unable_to_save)):
+            if refuse is not None:
+                refuse(broker)
+            submit(Campaign.from_document({**campaign.document, "name": f"refused-{number}"}))
+            caplog.clear()
+            attempts = worker.log().count(WAITING)
+            with caplog.at_level(logging.WARNING):
+                for _ in range(3):
+                    coordinator.turn()
+                eventually(lambda: worker.log().count(WAITING) > attempts)  # noqa: B023
+                _heal(broker)
+                eventually(all_done)
+            messages = [record.getMessage() for record in caplog.records if "broker" in record.getMessage()]
+            assert [message.partition(" (")[0] for message in messages] == [
+                "the broker takes no messages",
+                "the broker takes messages again",
+            ]
+        assert worker.is_alive()
+        assert asked(engine, "SELECT count(*) FROM measurements") == 3 * 270
+        assert worker.stop() == 0
+
+
+def test_programs_that_start_while_redis_refuses_wait_and_doctor_names_the_reason(
+    engine: Engine, broker: redis.Redis, port: int, tmp_path: Path, database_url: str
+) -> None:
+    _a_replica(broker)
+    url = f"redis://127.0.0.1:{port}/0"
+    reason = f"waiting for the broker at {url}: You can't write against a read only replica."
+    with programs(tmp_path, FARM_DATABASE_URL=database_url, FARM_BROKER_URL=url) as start:
+        trainer = start(TRAINER, name="trainer")
+        eventually(lambda: reason in trainer.log())
+        (check,) = [
+            one
+            for one in examine(Settings(home=tmp_path / ".farm", database_url=database_url, broker_url=url))
+            if one.check == "broker"
+        ]
+        assert check.state == "missing"
+        assert "read only replica" in check.what
+        _heal(broker)
+        eventually(lambda: b"gemm-farm:train" in {client["name"].encode() for client in broker.client_list()})
+        assert trainer.stop() == 0
+
+
+def asked(engine: Engine, statement: str) -> object:
+    with engine.connect() as connection:
+        return connection.execute(text(statement)).scalar_one_or_none()
