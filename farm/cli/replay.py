@@ -16,6 +16,7 @@ from farm.api import reports
 from farm.atomic_write import write_text
 from farm.campaign import Campaign, Target, TargetKind, load
 from farm.campaign.campaign import in_order
+from farm.campaign.search import Strategy
 from farm.cli.campaigns import CampaignIncomplete, direct, store
 from farm.cli.hints import print_next
 from farm.cli.output import JsonOption, console, emit_json, remarks
@@ -33,7 +34,7 @@ from farm.settings import environment, settings
 from farm.texts import seconds_text
 
 MOST_CONFIGURATIONS = 100_000
-"""Of a file of one's own: its campaign lists them one by one."""
+"""Of a file that is replayed row by row: its campaign lists them one by one."""
 
 ELSEWHERE = ("FARM_DATABASE_URL", "FARM_BROKER_URL", "FARM_API_URL", "FARM_API_TOKEN", "MLFLOW_TRACKING_URI")
 """Variables that name another farm. A replay has services of its own, so that no recorded row gets among measured ones."""
@@ -105,9 +106,15 @@ def _selection(recordings: Recordings) -> str:
 
 
 def _campaign(dataset: Dataset) -> Campaign:
-    """What is replayed, on targets that are still to be named."""
+    """What is replayed, on targets that are still to be named.
+
+    A file of one's own is replayed row by row. So is a learning campaign: another model would choose other rows than those that
+    were measured.
+    """
     if dataset.campaign is not None:
-        return load(dataset.campaign, limit=settings().max_configurations)
+        campaign = load(dataset.campaign, limit=settings().max_configurations)
+        if campaign.search is None or campaign.search.strategy is not Strategy.LEARN:
+            return campaign
     (part,) = dataset.parts
     listed = {configuration for _, configuration in datasets.configurations(part.path)}
     if len(listed) > MOST_CONFIGURATIONS:

@@ -38,7 +38,7 @@ def table_rows(text: str, first: str) -> Iterator[dict[str, str]]:
 
 def test_a_dataset_is_found_by_name_with_all_of_its_files() -> None:
     assert NAMES == [
-        "compare-cards", "cutlass-tuned", "domain", "domain-kernels", "domain-test", "hopper-f16", "paper-all-tiles", "paper-cutlass", "paper-cutlass-energy", "paper-tiled",
+        "compare-cards", "cutlass-tuned", "domain", "domain-kernels", "domain-test", "hopper-f16", "learn-domain", "learn-quickstart", "paper-all-tiles", "paper-cutlass", "paper-cutlass-energy", "paper-tiled",
     ]  # fmt: skip
     found = datasets.find("compare-cards")
     assert found.rows == 612
@@ -90,7 +90,9 @@ def test_the_campaign_of_a_dataset_asks_for_what_its_files_hold_and_needs_no_ker
         campaign = replace(load(dataset.campaign, limit=10**6), targets=(Target(TargetKind.DEVICE, "REC-1"),))
         jobs = list(plan(campaign, [device], allow_missing=False).jobs())
         asked = {job.configuration for job in jobs if job.invalid_reason is None}
-        assert asked == {configuration for _, configuration in datasets.configurations(part.path)}
+        held = {configuration for _, configuration in datasets.configurations(part.path)}
+        # What a learning campaign asks for beyond its first rounds depends on what it measures.
+        assert asked == held or (name.startswith("learn-") and len(asked - held) <= 1)
         assert not any(job.binaries for job in jobs)
 
 
