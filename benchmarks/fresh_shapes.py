@@ -1,4 +1,5 @@
-"""How far models are off on shapes that people bring: learned from a grid, and from random rows of a domain.
+"""How far models are off on shapes that people bring: learned from a grid, from random rows of a domain, and from rows that
+learning campaigns chose.
 
     python benchmarks/fresh_shapes.py
 
@@ -29,13 +30,19 @@ TYPE = "nvidia-h200"
 TRAINED_ON = {
     "grid": ("paper-cutlass", "paper-tiled", "paper-all-tiles", "cutlass-tuned", "hopper-f16", "compare-cards"),
     "domain": ("domain",),
+    "learn": ("learn-quickstart", "learn-domain"),
+    "domain and learn": ("domain", "learn-quickstart", "learn-domain"),
 }
 FIGURES = ("mean_error_pct", "median_error_pct", "p90_error_pct", "coverage_50_pct", "coverage_80_pct", "coverage_pct")
 
 
 def rows(*names: str) -> pd.DataFrame:
-    """The datasets of these names, one below the other."""
-    return pd.concat([pq.read_table(DATASETS / f"{TYPE}-{name}.parquet").to_pandas() for name in names])
+    """The datasets of these names, one below the other. Without the test sets of learning campaigns."""
+    tables = []
+    for name in names:
+        table = pq.read_table(DATASETS / f"{TYPE}-{name}.parquet").to_pandas()
+        tables.append(table[table["round"] > 0] if name.startswith("learn-") else table)
+    return pd.concat(tables)
 
 
 def apart(table: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:

@@ -1,8 +1,8 @@
-"""The learning curve of a campaign of the strategy learn on two H200s of one host.
+"""The learning curve of a campaign of the strategy learn, in `results/NAME.md` by the campaign's name.
 
-    farm status learn-h200 --json > status.json
-    farm results learn-h200 --output learn-h200.parquet
-    python benchmarks/learn_h200.py status.json learn-h200.parquet
+    farm status learn-quickstart --json > status.json
+    farm results --campaign learn-quickstart --output rows.parquet
+    python benchmarks/learning_campaign.py status.json rows.parquet
 
 Cards, driver and dates are those of the rows, not of the machine that runs this script.
 """
@@ -22,11 +22,6 @@ from common import RESULTS, command
 from farm.campaign.search import ALL_FAMILIES
 from farm.report.pictures import learning
 
-NAME = "learn_h200"
-CAMPAIGN = (
-    "Strategy learn over cuBLASLt (f32, f16, bf16, f8e4m3), tiled and 20 CUTLASS SGEMM kernels; 150 test problems, "
-    "480 device seconds asked for; extremely randomised trees without boosting"
-)
 MODEL = "NVIDIA H200"
 
 
@@ -35,7 +30,7 @@ def figures(status: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     drivers = {json.loads(each)["driver"] for each in set(rows["environment"].to_pylist())}
     (driver,) = drivers
     return {
-        "campaign": CAMPAIGN,
+        "campaign": status["document"]["description"],
         "cards": [f"{len(set(rows['device_uuid'].to_pylist()))} x {MODEL}, of one host"],
         "driver": driver,
         "date": datetime.fromisoformat(status["submitted_at"]).date().isoformat(),
@@ -82,7 +77,7 @@ def written(found: Mapping[str, Any]) -> str:
     minutes, seconds = divmod(round(found["campaign_s"]), 60)
     return (
         f"`{found['command']}` on {', '.join(found['cards'])}, driver {found['driver']}, {found['date']}\n\n"
-        f"{found['campaign']}. {found['rows']:,} rows in {minutes} min {seconds} s, "
+        f"{found['campaign']} {found['rows']:,} rows in {minutes} min {seconds} s, "
         f"{found['device_seconds']:,.0f} device seconds. Errors are those of the predicted time on "
         f"{points[-1]['test'][ALL_FAMILIES]['rows']:,} rows of the independent test set; families have their mean error.\n\n"
         f"{table}\n\n{learning.conclusion(points)}\n"
@@ -94,9 +89,11 @@ def main() -> None:
     parser.add_argument("status", type=Path, help="what `farm status NAME --json` printed")
     parser.add_argument("rows", type=Path, help="a Parquet export of the campaign's results")
     asked = parser.parse_args()
-    found = figures(json.loads(asked.status.read_text()), pq.read_table(asked.rows))
-    (RESULTS / f"{NAME}.json").write_text(json.dumps(found, indent=1) + "\n")
-    (RESULTS / f"{NAME}.md").write_text(written(found))
+    status = json.loads(asked.status.read_text())
+    found = figures(status, pq.read_table(asked.rows))
+    name = status["name"].replace("-", "_")
+    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (RESULTS / f"{name}.md").write_text(written(found))
     print(written(found))
 
 
