@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine
@@ -15,6 +16,7 @@ from farm.coordinator.schedule import Assignment, LiveDevice, Schedule
 from farm.coordinator.sending import send
 from farm.coordinator.steps import OneByOne
 from farm.db import batches, devices, fair_shares, worker_versions
+from farm.db.batches import Work
 from farm.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,15 +28,24 @@ FIRST_BATCH_JOBS = 4
 SPREAD = 4
 """Jobs may be this much cheaper than their mean before a batch holds less than it could."""
 
-MOST_IN_A_TURN = 200
+MOST_IN_A_TURN = 1000
 """Batches formed in one turn at the most, so that sending and repairing are never far away."""
+
+MOST_JOBS_IN_A_TURN = 100_000
+"""Jobs that may be in these batches, for the same reason."""
+
+MOST_SENT = 2 * MOST_IN_A_TURN
+"""Messages of one turn: those of batches that were formed in it, and those that are sent again."""
+
+MOST_TAKEN_BACK = 200
+"""Batches of a queue that make way in one turn at the most."""
 
 AWAITED_SECONDS = 120.0
 """How long a device that fell silent is waited for by jobs that failed on the only other one: as long as a host may take
 to start again. Without it, a bad device would use up all their attempts meanwhile."""
 
-MOST_IN_A_TRANSACTION = 20
-"""Batches of one lane formed in one transaction: a campaign that is being cancelled waits no longer than that."""
+MOST_JOBS_IN_A_TRANSACTION = 10_000
+"""Jobs that may be in the batches of one transaction: a campaign that is being cancelled waits no longer than forming them takes."""
 
 
 def most_jobs(mean_s: float | None, settings: Settings) -> int:
@@ -73,10 +84,16 @@ def make_way(engine: Engine, schedule: Schedule) -> list[int]:
     gone: list[int] = []
     for queue, priority in schedule.urgent():
         with engine.begin() as connection:
-            below = batches.make_way(connection, queue=queue, priority=priority, most=MOST_IN_A_TURN)
+            below = batches.make_way(connection, queue=queue, priority=priority, most=MOST_TAKEN_BACK)
         schedule.make_room(queue, len(below))
         gone += below
     return gone
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    assignment: Assignment
+    plan: batches.Plan
 
 
 def form_batches(
@@ -89,9 +106,12 @@ def form_batches(
 ) -> int:
     """Fills the live devices' queues. Returns how many batches were formed; `count` is told so after each transaction.
 
-    Batches that follow one another in a lane share a transaction, so that the lane is locked once for them; never two
-    lanes, so that nobody waits for this in a circle. `engine` may be hasty: a batch that is lost in a power cut was
-    never formed, and its jobs still wait.
+    The schedule plans ahead, as if every batch could be formed. Then the batches of a lane are formed together, with few
+    round trips to the database; what comes of them is sent in the order of the plan. Where a lane has fewer jobs than planned, the
+    schedule takes back the rest and plans again.
+
+    A transaction takes one lane, so that nobody waits for this in a circle. `engine` may be hasty: a batch that is lost in a
+    power cut was never formed, and its jobs still wait.
 
     A lane that another session holds is left out. Raises `PartlyFailed` where a lane failed for another reason, after the
     others.
@@ -101,58 +121,112 @@ def form_batches(
         with some.each(), engine.begin() as connection:
             fair_shares.add(connection, schedule.started)
             fair_shares.remove(connection, schedule.idle)
-    formed = 0
-    assignment = schedule.next()
-    while assignment is not None and formed < MOST_IN_A_TURN:
-        done = some.attempt(_form_of_lane, engine, schedule, assignment, costs, settings)
-        if done is None:
-            schedule.nothing_there(assignment)
-            assignment = schedule.next()
-        else:
-            of_lane, assignment = done
-            formed += of_lane
-            count(of_lane)
+    formed, jobs, trusted = 0, 0, defaultdict[Work, int](lambda: 1)
+    while formed < MOST_IN_A_TURN and jobs < MOST_JOBS_IN_A_TURN:
+        room = MOST_IN_A_TURN - formed, MOST_JOBS_IN_A_TURN - jobs
+        planned = some.attempt(_plan, engine, schedule, costs, settings, room, trusted)
+        if not planned:
+            break
+        shut = set[int]()
+        for part in _parts(planned):
+            lane_id = part[0].assignment.work.lane_id
+            done = None if lane_id in shut else some.attempt(_form_in_lane, engine, lane_id, part)
+            if done is None:
+                shut.add(lane_id)
+            unformed, exhausted = done or (part, part)
+            schedule.not_formed([one.assignment for one in unformed])
+            for one in exhausted:
+                schedule.nothing_there(one.assignment)
+            jobs += sum(one.plan.jobs for one in part) - sum(one.plan.jobs for one in unformed)
+            formed += len(part) - len(unformed)
+            count(len(part) - len(unformed))
     some.end()
     return formed
 
 
-def _form_of_lane(
-    engine: Engine, schedule: Schedule, assignment: Assignment, costs: CostBook, settings: Settings
-) -> tuple[int, Assignment | None]:
-    """Forms batches that follow one another in a lane. Returns how many, and what follows."""
-    lane_id, formed, following = assignment.work.lane_id, 0, assignment
-    with engine.begin() as connection:
-        active = batches.lock(connection, lane_id)
-        for _ in range(MOST_IN_A_TRANSACTION):
-            batch_id = _form(connection, following, costs, settings) if active else None
-            if batch_id is None:
-                schedule.nothing_there(following)
-            else:
-                schedule.formed(following)
-                formed += 1
-            another = schedule.next()
-            if another is None or another.work.lane_id != lane_id:
-                return formed, another
-            following = another
-    return formed, following
+def _plan(
+    engine: Engine,
+    schedule: Schedule,
+    costs: CostBook,
+    settings: Settings,
+    room: tuple[int, int],
+    trusted: dict[Work, int],
+) -> list[_Planned]:
+    """What the schedule would form next, in its order: so many batches at the most, and until they may hold so many jobs.
+
+    Failed jobs are few. Of each group of them as many batches are planned as it is `trusted` to have jobs for: twice as many
+    each time.
+    """
+    found = list[tuple[Assignment, batches.Plan]]()
+    jobs, retries = 0, Counter[Work]()
+    with engine.connect() as connection:
+        while len(found) < room[0] and jobs < room[1] and (assignment := schedule.next()) is not None:
+            work = assignment.work
+            if work.retry and retries[work] == trusted[work]:
+                trusted[work] *= 2
+                break
+            retries[work] += work.retry
+            plan = _size(connection, assignment, costs, settings)
+            schedule.formed(assignment)
+            found.append((assignment, plan))
+            jobs += plan.jobs
+        ids = batches.reserve(connection, len(found)) if found else []
+    return [_Planned(one, replace(plan, id=number)) for (one, plan), number in zip(found, ids, strict=True)]
 
 
-def _form(connection: Connection, assignment: Assignment, costs: CostBook, settings: Settings) -> int | None:
+def _size(connection: Connection, assignment: Assignment, costs: CostBook, settings: Settings) -> batches.Plan:
     work, kind = assignment.work, assignment.device_type
     cost, mean_s = costs.of(
         work.lane_id,
         kind,
         lambda: batches.recently_finished(connection, lane_id=work.lane_id, device_type=kind),
     )
-    return batches.form(
-        connection,
-        work,
+    # One job first: its row, and what a job costs, are known soon.
+    first = mean_s is None and costs.is_first(work.lane_id, kind)
+    return batches.Plan(
         queue=assignment.queue,
-        # One job first: its row, and what a job costs, are known soon.
-        jobs=1 if mean_s is None and costs.is_first(work.lane_id, kind) else most_jobs(mean_s, settings),
+        jobs=1 if first or work.solo else most_jobs(mean_s, settings),
         seconds=settings.batch_seconds,
         cost=cost,
     )
+
+
+def _parts(planned: Iterable[_Planned]) -> Iterator[list[_Planned]]:
+    """What is formed in one transaction each: of one lane, in the order of the plan, and not too many jobs."""
+    of_lanes = defaultdict[int, list[_Planned]](list)
+    for one in planned:
+        of_lanes[one.assignment.work.lane_id].append(one)
+    for of_lane in of_lanes.values():
+        part, jobs = list[_Planned](), 0
+        for one in of_lane:
+            if part and jobs + one.plan.jobs > MOST_JOBS_IN_A_TRANSACTION:
+                yield part
+                part, jobs = [], 0
+            part.append(one)
+            jobs += one.plan.jobs
+        yield part
+
+
+def _form_in_lane(
+    engine: Engine, lane_id: int, part: Sequence[_Planned]
+) -> tuple[Sequence[_Planned], Sequence[_Planned]] | None:
+    """Forms batches of a lane in one transaction.
+
+    Returns those that were not formed, and one of each work of which nothing is left; None where the lane cannot be taken.
+    """
+    of_works = defaultdict[Work, list[_Planned]](list)
+    for one in part:
+        of_works[one.assignment.work].append(one)
+    unformed, exhausted = list[_Planned](), list[_Planned]()
+    with engine.begin() as connection:
+        if not batches.lock(connection, lane_id):
+            return None
+        for work, of_work in of_works.items():
+            formed = batches.form_many(connection, work, [one.plan for one in of_work])
+            unformed += of_work[len(formed.ids) :]
+            if not formed.more:
+                exhausted.append(of_work[0])
+    return unformed, exhausted
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +242,7 @@ class Sent:
 def send_batches(engine: Engine, app: Celery, settings: Settings) -> Sent:
     """Sends the ids of batches that were never sent, or whose message may be lost."""
     with engine.connect() as connection:
-        waiting = batches.unsent(connection, resend_after=settings.resend_after_seconds)
+        waiting = batches.unsent(connection, resend_after=settings.resend_after_seconds, limit=MOST_SENT)
     sent, again = send(app, MEASURE_BATCH, waiting), 0
     if sent:
         with engine.begin() as connection:

@@ -125,7 +125,7 @@ class Schedule:
         self._consider(resource)
 
     def next(self) -> Assignment | None:
-        """What to form next. Follow it with `formed` or `nothing_there`."""
+        """What to form next. Follow it with `formed`, also before it is, or with `nothing_there`."""
         while self._order:
             resource = self._resources[self._order[0][3]]
             if (rank := resource.rank()) != self._order[0]:
@@ -146,13 +146,23 @@ class Schedule:
         return None
 
     def formed(self, assignment: Assignment) -> None:
-        """The assignment, which came from `next` just now, became a batch."""
+        """The assignment, which came from `next` just now, becomes a batch."""
         resource = self._resources[assignment.resource]
         resource.formed(assignment.queue, self._times, self._batch_seconds)
 
     def nothing_there(self, assignment: Assignment) -> None:
-        """There was nothing (more) to form of that work."""
+        """There is nothing (more) to form of that work."""
         self._dropped.add(assignment.work)
+
+    def not_formed(self, assignments: Iterable[Assignment]) -> None:
+        """These, of which `formed` was told, became no batches: their places and turns are free again."""
+        resources: dict[str, _Resource] = {}
+        for one in assignments:
+            resource = resources[one.resource] = self._resources[one.resource]
+            resource.not_formed(one, self._times, self._batch_seconds)
+        for resource in resources.values():
+            resource.sort_again(self._times)
+            self._consider(resource)
 
     def _consider(self, resource: _Resource) -> None:
         if (rank := resource.rank()) is not None:
@@ -241,7 +251,7 @@ class _Resource:
 
     def sort(self, times: VirtualTimes) -> None:
         """After all work and flights are known."""
-        self._free = [d for d in self.devices if self.in_queue[queue_of_device(d.uuid)] < self.outstanding]
+        self._find_free()
         found: defaultdict[int, defaultdict[str, _Campaigns]] = defaultdict(lambda: defaultdict(list))
         for key, waiting in self._work.items():
             found[key.priority][key.owner].append((times.of(key), key.campaign_id, waiting[::-1]))
@@ -253,6 +263,21 @@ class _Resource:
                 owners.append((times.of(Key(self.name, priority, owner)), oldest, owner, campaigns))
             heapq.heapify(owners)
             self._owners.append((priority, owners))
+
+    def sort_again(self, times: VirtualTimes) -> None:
+        """After virtual times and queues changed in another way than by forming what is first."""
+        self._find_free()
+        for priority, owners in self._owners:
+            for number, (_, oldest, owner, campaigns) in enumerate(owners):
+                key = Key(self.name, priority, owner)
+                campaigns[:] = [(times.of(key._replace(campaign_id=i)), i, waiting) for _, i, waiting in campaigns]
+                heapq.heapify(campaigns)
+                owners[number] = (times.of(key), oldest, owner, campaigns)
+            heapq.heapify(owners)
+
+    def _find_free(self) -> None:
+        if self.retries:
+            self._free = [d for d in self.devices if self.in_queue[queue_of_device(d.uuid)] < self.outstanding]
 
     @property
     def priority(self) -> int | None:
@@ -318,3 +343,9 @@ class _Resource:
         self.in_queue[queue] += 1
         if self.retries and self.in_queue[queue] >= self.outstanding:
             self._free = [device for device in self._free if queue_of_device(device.uuid) != queue]
+
+    def not_formed(self, assignment: Assignment, times: VirtualTimes, seconds: float) -> None:
+        """The reverse of `formed`, for any of its batches. Follow it with `sort_again`."""
+        work = assignment.work
+        times.charge(Key(self.name, work.priority, work.owner, work.campaign_id), -seconds)
+        self.in_queue[assignment.queue] -= 1

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kombu.exceptions import OperationalError
+from kombu.exceptions import BatchPublishError, OperationalError
 
 from farm.errors import first_line
 
 if TYPE_CHECKING:
     from celery import Celery
+    from kombu.messaging import Producer
 
 log = logging.getLogger(__name__)
 
 _REFUSED: weakref.WeakKeyDictionary[Celery, str] = weakref.WeakKeyDictionary()
 """Why the broker of an application took no message last time; none where it took them."""
+
+
+MOST_IN_A_PIPELINE = 500
+"""Messages that go to Redis at once."""
 
 
 def send(app: Celery, task: str, messages: Iterable[tuple[int, str]]) -> list[int]:
@@ -31,10 +36,9 @@ def send(app: Celery, task: str, messages: Iterable[tuple[int, str]]) -> list[in
         return sent
     try:
         with app.connection_for_write() as broker, app.amqp.Producer(broker) as producer:
-            for number, queue in waiting:
-                app.send_task(task, args=(number,), queue=queue, producer=producer, retry=False)
-                sent.append(number)
-    except OperationalError as error:
+            for first in range(0, len(waiting), MOST_IN_A_PIPELINE):
+                _send_at_once(app, producer, task, waiting[first : first + MOST_IN_A_PIPELINE], sent)
+    except (OperationalError, BatchPublishError) as error:
         why, left = first_line(error), len(waiting) - len(sent)
         if _REFUSED.get(app) != why:
             log.warning("the broker takes no messages (%s); %d of %s wait to be sent", why, left, task)
@@ -43,3 +47,23 @@ def send(app: Celery, task: str, messages: Iterable[tuple[int, str]]) -> list[in
         if _REFUSED.pop(app, None) is not None:
             log.warning("the broker takes messages again")
     return sent
+
+
+def _send_at_once(
+    app: Celery, producer: Producer, task: str, messages: Sequence[tuple[int, str]], sent: list[int]
+) -> None:
+    """Sends messages in one pipeline, and adds the ids that the broker took to `sent`.
+
+    Raises `PartlyTaken` where it did not take all, and `OperationalError` where it cannot be reached.
+    """
+    from farm.redis_broker import PartlyTaken
+
+    most = len(messages) + 1  # the last one would end the pipeline from within `send_task` otherwise
+    try:
+        with producer.batch(most):  # type: ignore[no-untyped-call]
+            for number, queue in messages:
+                app.send_task(task, args=(number,), queue=queue, producer=producer, retry=False)
+    except PartlyTaken as error:
+        sent += [messages[place][0] for place in sorted(error.taken)]
+        raise
+    sent += [number for number, _ in messages]

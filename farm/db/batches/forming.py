@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
@@ -170,61 +171,44 @@ _LOCK = text("""
 SELECT l.id FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
 WHERE l.id = :lane_id AND c.state = 'active' FOR SHARE OF c SKIP LOCKED FOR NO KEY UPDATE OF l SKIP LOCKED
 """)
-_TAKE = """
-, costed AS (
-    SELECT o.id, o.configuration_id, o.fresh, f.gflop,
-        row_number() OVER taking AS number, sum(:fixed_s + :gflop_s * f.gflop) OVER taking AS seconds
-    FROM offered o JOIN configurations c ON c.id = o.configuration_id
-    CROSS JOIN LATERAL (SELECT 2e-9::float8 * c.m * c.n * c.k AS gflop) f
-    WINDOW taking AS (ORDER BY o.fresh, o.configuration_id)
-), taken AS (
-    SELECT * FROM costed WHERE number = 1 OR (number <= :jobs AND seconds <= :seconds)
-), left_behind AS (
-    DELETE FROM returned_jobs r USING taken t WHERE r.job_id = t.id AND NOT t.fresh
-), moved AS (
-    UPDATE lanes SET
-        cursor = coalesce(
-            (SELECT configuration_id FROM taken WHERE fresh ORDER BY configuration_id DESC LIMIT 1), cursor
-        ),
-        fresh = (SELECT count(*) FROM offered WHERE fresh) >= least(:jobs, 1 + (SELECT count(*) FROM taken WHERE fresh))
-    WHERE id = :lane_id AND fresh AND :advance
-)
-INSERT INTO batches (lane_id, queue, jobs, job_ids, gflop)
-SELECT :lane_id, :queue, count(*), array_agg(id ORDER BY configuration_id), sum(gflop) FROM taken HAVING count(*) > 0
-RETURNING id
-"""
-_FORM = text(
-    """
+# Jobs of one group of a lane: what came back, by id, and what is fresh, by configuration, each behind what was read before.
+_READ = text("""
 WITH lane AS (
-    SELECT coalesce(cursor, :before_all) AS cursor, fresh FROM lanes WHERE id = :lane_id
+    SELECT coalesce(CAST(:configuration_id AS uuid), cursor, :before_all) AS cursor, fresh FROM lanes WHERE id = :lane_id
 ), again AS (
     SELECT job_id FROM returned_jobs
-    WHERE lane_id = :lane_id AND NOT solo AND coalesce(avoid_device_id, 0) = 0 AND refused_by = '{}'
-    ORDER BY job_id LIMIT :jobs
+    WHERE lane_id = :lane_id AND solo = :solo AND coalesce(avoid_device_id, 0) = :avoid
+      AND refused_by = CAST(:refused_by AS bigint[]) AND job_id > :job_id
+    ORDER BY job_id LIMIT :again
 ), offered AS (
     SELECT j.id, j.configuration_id, false AS fresh FROM again JOIN jobs j ON j.id = again.job_id
     UNION ALL (
         SELECT id, configuration_id, true FROM jobs
         WHERE lane_id = :lane_id AND (SELECT fresh FROM lane) AND state = 'open'
           AND configuration_id > (SELECT cursor FROM lane)
-        ORDER BY configuration_id LIMIT :jobs
+        ORDER BY configuration_id LIMIT :fresh
     )
-)"""
-    + _TAKE
 )
-_FORM_RETRY = text(
-    """
-WITH offered AS (
-    SELECT j.id, j.configuration_id, false AS fresh
-    FROM (
-        SELECT job_id FROM returned_jobs
-        WHERE lane_id = :lane_id AND solo = :solo AND coalesce(avoid_device_id, 0) = :avoid
-          AND refused_by = CAST(:refused_by AS bigint[])
-        ORDER BY job_id LIMIT :jobs
-    ) again JOIN jobs j ON j.id = again.job_id
-)"""
-    + _TAKE
+SELECT o.id, o.configuration_id, o.fresh, 2e-9::float8 * c.m * c.n * c.k AS gflop
+FROM offered o JOIN configurations c ON c.id = o.configuration_id
+""")
+_WRITE = text("""
+WITH left_behind AS (
+    DELETE FROM returned_jobs WHERE job_id = ANY(CAST(:again AS bigint[]))
+), moved AS (
+    UPDATE lanes SET cursor = coalesce(CAST(:cursor AS uuid), cursor), fresh = :fresh
+    WHERE id = :lane_id AND fresh AND :advance
 )
+INSERT INTO batches (id, lane_id, queue, jobs, job_ids, gflop)
+SELECT coalesce(b.id, nextval(pg_get_serial_sequence('batches', 'id'))), :lane_id, b.queue, b.last - b.first + 1,
+    (CAST(:job_ids AS bigint[]))[b.first:b.last], b.gflop
+FROM unnest(
+    CAST(:ids AS bigint[]), CAST(:queues AS text[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]), CAST(:gflop AS float8[])
+) WITH ORDINALITY AS b(id, queue, first, last, gflop, number)
+ORDER BY b.number
+RETURNING id
+""")
+_RESERVE = text("SELECT nextval(pg_get_serial_sequence('batches', 'id')) FROM generate_series(1, :count)")
 BEFORE_ALL = uuid.UUID(int=0)
 """A cursor before every configuration. No hash is all zeros."""
 
@@ -240,31 +224,166 @@ def lock(connection: Connection, lane_id: int) -> bool:
     return taken
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A batch to form.
+
+    Attributes:
+        jobs: maximum number of jobs.
+        seconds: device seconds that the jobs may take at that cost. The first job may take longer.
+        cost: of one job; None where it is not known.
+        id: of the batch, from `reserve`; None for the next one.
+    """
+
+    queue: str
+    jobs: int
+    seconds: float = 1e9
+    cost: Cost | None = None
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """Ids of batches, in the order of their plans, and whether more jobs may wait."""
+
+    ids: Sequence[int]
+    more: bool
+
+
+def reserve(connection: Connection, count: int) -> list[int]:
+    """Ids for batches, in ascending order: batches are sent in the order of their ids, whatever the order of forming."""
+    return sorted(connection.execute(_RESERVE, {"count": count}).scalars())
+
+
 def form(
     connection: Connection, work: Work, *, queue: str, jobs: int, seconds: float = 1e9, cost: Cost | None = None
 ) -> int | None:
-    """pending → queued: puts jobs in a new batch and returns its id; None where nothing waits there (any more).
+    """`form_many` for one batch. Returns its id; None where nothing waits there (any more)."""
+    formed = form_many(connection, work, [Plan(queue=queue, jobs=jobs, seconds=seconds, cost=cost)])
+    return next(iter(formed.ids), None)
 
-    As many as make `seconds` of device time at that cost, at least one, at most `jobs`; one for suspects. The caller
+
+def form_many(connection: Connection, work: Work, plans: Sequence[Plan]) -> Formed:
+    """pending → queued: puts jobs in new batches, one batch for each plan until nothing waits there (any more).
+
+    A batch holds as many jobs as make `seconds` of device time, at least one, at most `jobs`; one for suspects. The caller
     has taken the lane with `lock`: what is formed must be seen by whoever forms next, and by nobody in between.
+
+    The batches are those that one call for each plan would form.
     """
+    waiting = _Waiting(connection, work)
+    taken = list[list[_Offered]]()
+    ahead = sum(plan.jobs for plan in plans)
+    for plan in plans:
+        ahead -= plan.jobs
+        if not (jobs := waiting.take(plan, ahead)):
+            break
+        taken.append(jobs)
+    if not taken and work.retry:
+        return Formed([], more=False)
+    lasts = list(accumulate(map(len, taken)))
+    fresh = [job.configuration_id for jobs in taken for job in jobs if job.fresh]
     parameters = {
         "lane_id": work.lane_id,
-        "queue": queue,
-        "jobs": 1 if work.solo else jobs,
-        "seconds": seconds,
-        "fixed_s": cost.fixed_s if cost else 0.0,
-        "gflop_s": cost.gflop_s if cost else 0.0,
+        "again": [job.id for jobs in taken for job in jobs if not job.fresh],
+        "cursor": max(fresh, default=None),
+        "fresh": waiting.has_fresh,
         "advance": not work.retry,
-        **(
-            {"solo": work.solo, "avoid": work.avoid_device_id or 0, "refused_by": list(work.refused_by)}
-            if work.retry
-            else {"before_all": BEFORE_ALL}
-        ),
+        "ids": [plan.id for plan in plans[: len(taken)]],
+        "queues": [plan.queue for plan in plans[: len(taken)]],
+        "firsts": [last - len(jobs) + 1 for last, jobs in zip(lasts, taken, strict=True)],
+        "lasts": lasts,
+        "job_ids": [job.id for jobs in taken for job in sorted(jobs, key=_by_configuration)],
+        "gflop": [sum(job.gflop for job in jobs) for jobs in taken],
     }
-    statement = _FORM_RETRY if work.retry else _FORM
-    found: int | None = connection.execute(statement, parameters).scalar_one_or_none()
-    return found
+    return Formed(sorted(connection.execute(_WRITE, parameters).scalars()), more=waiting.has_more)
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    id: int
+    configuration_id: uuid.UUID
+    # Never dispatched before, and ahead of the lane's cursor.
+    fresh: bool
+    gflop: float
+
+
+def _by_configuration(job: _Offered) -> uuid.UUID:
+    return job.configuration_id
+
+
+class _Waiting:
+    """What waits of a work, read as far as its batches need it."""
+
+    def __init__(self, connection: Connection, work: Work) -> None:
+        self._connection, self._work = connection, work
+        self._again, self._fresh = list[_Offered](), list[_Offered]()
+        self._more_again, self._more_fresh = True, not work.retry
+        self._read_jobs = 0
+        self._after_job = 0
+        self._after_configuration: uuid.UUID | None = None
+
+    @property
+    def has_fresh(self) -> bool:
+        """Whether fresh jobs may be left."""
+        return bool(self._fresh) or self._more_fresh
+
+    @property
+    def has_more(self) -> bool:
+        """Whether jobs may be left."""
+        return self.has_fresh or bool(self._again) or self._more_again
+
+    def take(self, plan: Plan, ahead: int) -> list[_Offered]:
+        """The jobs of the next batch. `ahead` is how many those after it may hold."""
+        most = 1 if self._work.solo else plan.jobs
+        self._read(most, ahead)
+        again = sorted(self._again[:most], key=_by_configuration)
+        jobs, seconds = list[_Offered](), 0.0
+        cost = plan.cost or Cost(0.0, 0.0)
+        for job in chain(again, self._fresh):
+            seconds += cost.fixed_s + cost.gflop_s * job.gflop
+            if jobs and (len(jobs) == most or seconds > plan.seconds):
+                break
+            jobs.append(job)
+        left = {job.id for job in again[len(jobs) :]}
+        self._again[:most] = [job for job in self._again[:most] if job.id in left]
+        del self._fresh[: max(0, len(jobs) - len(again))]
+        return jobs
+
+    def _read(self, most: int, ahead: int) -> None:
+        """Reads on where there are fewer than `most` jobs of a kind.
+
+        It reads ahead for a quarter of the jobs that later batches may hold, since their seconds end most of them before, and
+        for twice as many at each further time.
+        """
+        at_once = max(most + ahead // 4, self._read_jobs)
+        again = at_once if self._more_again and len(self._again) < most else 0
+        fresh = at_once if self._more_fresh and len(self._fresh) < most else 0
+        if not again and not fresh:
+            return
+        parameters = {
+            "lane_id": self._work.lane_id,
+            "solo": self._work.solo,
+            "avoid": self._work.avoid_device_id or 0,
+            "refused_by": list(self._work.refused_by),
+            "before_all": BEFORE_ALL,
+            "job_id": self._after_job,
+            "configuration_id": self._after_configuration,
+            "again": again,
+            "fresh": fresh,
+        }
+        found = [_Offered(*row) for row in self._connection.execute(_READ, parameters)]
+        self._read_jobs += len(found)
+        if again:
+            read = sorted((job for job in found if not job.fresh), key=lambda job: job.id)
+            self._again += read
+            self._more_again = len(read) == again
+            self._after_job = read[-1].id if read else self._after_job
+        if fresh:
+            read = sorted((job for job in found if job.fresh), key=_by_configuration)
+            self._fresh += read
+            self._more_fresh = len(read) == fresh
+            self._after_configuration = read[-1].configuration_id if read else self._after_configuration
 
 
 @dataclass(frozen=True, slots=True)
