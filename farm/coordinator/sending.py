@@ -54,16 +54,24 @@ def _send_at_once(
 ) -> None:
     """Sends messages in one pipeline, and adds the ids that the broker took to `sent`.
 
-    Raises `PartlyTaken` where it did not take all, and `OperationalError` where it cannot be reached.
+    Raises `PartlyTaken` where it did not take all, and `OperationalError` where it cannot be reached, or a queue not be declared.
     """
     from farm.redis_broker import PartlyTaken
 
+    handed, failed = list[int](), None
     most = len(messages) + 1  # the last one would end the pipeline from within `send_task` otherwise
     try:
         with producer.batch(most):  # type: ignore[no-untyped-call]
             for number, queue in messages:
-                app.send_task(task, args=(number,), queue=queue, producer=producer, retry=False)
+                try:
+                    app.send_task(task, args=(number,), queue=queue, producer=producer, retry=False)
+                except OperationalError as error:
+                    failed = error
+                    break
+                handed.append(number)
     except PartlyTaken as error:
-        sent += [messages[place][0] for place in sorted(error.taken)]
+        sent += [handed[place] for place in sorted(error.taken)]
         raise
-    sent += [number for number, _ in messages]
+    sent += handed
+    if failed is not None:
+        raise failed

@@ -30,7 +30,9 @@ Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]
 QUEUE = queue_of_type("cpu-test")
 
-_FORMED = text("SELECT queue, jobs, job_ids, round(gflop::numeric, 9) AS gflop FROM batches WHERE id = ANY(:ids) ORDER BY id")
+_FORMED = text(
+    "SELECT queue, jobs, job_ids, round(gflop::numeric, 9) AS gflop FROM batches WHERE id = ANY(:ids) ORDER BY id"
+)
 _LEFT = text("SELECT array_agg(job_id ORDER BY job_id) FROM returned_jobs")
 _LANES = text("SELECT id, cursor, fresh FROM lanes ORDER BY id")
 _OWNERS = text("""
@@ -93,9 +95,7 @@ def test_many_at_once_are_the_batches_that_one_by_one_would_be(
 
             def one_by_one(work: Work = work, plans: Sequence[Plan] = plans) -> list[int]:
                 found = [
-                    batches.form(
-                        connection, work, queue=one.queue, jobs=one.jobs, seconds=one.seconds, cost=one.cost
-                    )
+                    batches.form(connection, work, queue=one.queue, jobs=one.jobs, seconds=one.seconds, cost=one.cost)
                     for one in plans
                 ]
                 return [number for number in found if number is not None]

@@ -168,7 +168,7 @@ class Cost:
 
 _WAIT_BRIEFLY = text("SET LOCAL lock_timeout = '100ms'")
 _LOCK = text("""
-SELECT l.id FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
+SELECT set_config('lock_timeout', '100ms', true) FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
 WHERE l.id = :lane_id AND c.state = 'active' FOR SHARE OF c SKIP LOCKED FOR NO KEY UPDATE OF l SKIP LOCKED
 """)
 # Jobs of one group of a lane: what came back, by id, and what is fresh, by configuration, each behind what was read before.
@@ -218,10 +218,7 @@ def lock(connection: Connection, lane_id: int) -> bool:
 
     False where its campaign is not active (any more), or where another session holds one of the two: nobody waits for it.
     """
-    taken = connection.execute(_LOCK, {"lane_id": lane_id}).one_or_none() is not None
-    if taken:
-        connection.execute(_WAIT_BRIEFLY)
-    return taken
+    return connection.execute(_LOCK, {"lane_id": lane_id}).one_or_none() is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

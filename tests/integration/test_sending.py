@@ -1,0 +1,115 @@
+"""Messages that go to Redis in pipelines: the account of what it took is exact, whatever it refuses in between."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from celery import Celery
+from homes import eventually
+from programs import free_port
+
+from farm.broker import MEASURE_BATCH, make_app
+from farm.coordinator import sending
+from farm.coordinator.sending import send
+from farm.services.binaries import redis_server
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[redis.Redis]:
+    """A Redis of the test's own."""
+    port = free_port()
+    command = [str(redis_server()), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--save", ""]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    with redis.Redis(port=port) as client:
+        eventually(lambda: answers(client))
+        yield client
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def app(broker: redis.Redis) -> Iterator[Celery]:
+    port = broker.connection_pool.connection_kwargs["port"]
+    with make_app(f"redis://127.0.0.1:{port}/0") as made:
+        yield made
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def received(client: redis.Redis, queue: str) -> list[int]:
+    """What a worker on that queue gets, in this order."""
+    bodies = [json.loads(base64.b64decode(json.loads(one)["body"])) for one in client.lrange(queue, 0, -1)]
+    return [arguments[0] for arguments, *_ in reversed(bodies)]
+
+
+def test_all_messages_arrive_in_order_with_few_round_trips(broker: redis.Redis, app: Celery) -> None:
+    messages = [(n, f"gpu.{n % 2}") for n in range(1200)]
+    before = broker.info("stats")["total_reads_processed"]
+    assert send(app, MEASURE_BATCH, messages) == list(range(1200))
+    assert broker.info("stats")["total_reads_processed"] - before < 100
+    assert received(broker, "gpu.0") == list(range(0, 1200, 2))
+    assert received(broker, "gpu.1") == list(range(1, 1200, 2))
+
+
+def after_call(app: Celery, number: int, action: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Does that once so many messages have been handed over."""
+    send_task, calls = app.send_task, list[int]()
+
+    def counted(*given: object, **named: object) -> object:
+        try:
+            return send_task(*given, **named)
+        finally:
+            calls.append(1)
+            if len(calls) == number:
+                action()
+
+    monkeypatch.setattr(app, "send_task", counted)
+
+
+def test_what_redis_refuses_within_a_pipeline_is_not_sent_and_the_rest_is(
+    broker: redis.Redis, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [(n, "gpu.refused" if n % 3 == 1 else "gpu.taken") for n in range(10)]
+    after_call(app, 10, lambda: broker.set("gpu.refused", "no list"), monkeypatch)
+    assert send(app, MEASURE_BATCH, messages) == [0, 2, 3, 5, 6, 8, 9]
+    assert received(broker, "gpu.taken") == [0, 2, 3, 5, 6, 8, 9]
+    broker.delete("gpu.refused")
+    assert send(app, MEASURE_BATCH, [(n, queue) for n, queue in messages if n % 3 == 1]) == [1, 4, 7]
+    assert received(broker, "gpu.refused") == [1, 4, 7]
+
+
+def test_a_message_that_cannot_be_handed_over_leaves_those_before_it_as_sent(broker: redis.Redis, app: Celery) -> None:
+    broker.set("gpu.refused", "no list")
+    messages = [(n, "gpu.refused" if n == 6 else "gpu.taken") for n in range(10)]
+    assert send(app, MEASURE_BATCH, messages) == list(range(6))
+    assert received(broker, "gpu.taken") == list(range(6))
+
+
+def test_a_redis_that_is_full_in_the_middle_of_a_pipeline_took_what_it_took(broker: redis.Redis, app: Celery) -> None:
+    assert send(app, MEASURE_BATCH, [(0, "gpu.a")]) == [0]
+    broker.config_set("maxmemory", broker.info("memory")["used_memory"] + 300_000)
+    sent = send(app, MEASURE_BATCH, [(n, "gpu.a") for n in range(1, 3000)])
+    assert 0 < len(sent) < 2999
+    assert received(broker, "gpu.a") == [0, *sent]
+    broker.config_set("maxmemory", 0)
+    rest = sorted(set(range(1, 3000)) - set(sent))
+    assert send(app, MEASURE_BATCH, [(n, "gpu.a") for n in rest]) == rest
+
+
+def test_a_redis_that_goes_away_leaves_the_pipelines_before_as_sent(
+    broker: redis.Redis, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "MOST_IN_A_PIPELINE", 4)
+    after_call(app, 10, lambda: broker.shutdown(nosave=True), monkeypatch)
+    assert send(app, MEASURE_BATCH, [(n, "gpu.a") for n in range(20)]) == list(range(8))
