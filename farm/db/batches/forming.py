@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from operator import attrgetter
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
@@ -189,7 +191,7 @@ WITH lane AS (
         ORDER BY configuration_id LIMIT :fresh
     )
 )
-SELECT o.id, o.configuration_id, o.fresh, 2e-9::float8 * c.m * c.n * c.k AS gflop
+SELECT o.id, CAST(o.configuration_id AS text), o.fresh, 2e-9::float8 * c.m * c.n * c.k AS gflop
 FROM offered o JOIN configurations c ON c.id = o.configuration_id
 """)
 _WRITE = text("""
@@ -296,17 +298,16 @@ def form_many(connection: Connection, work: Work, plans: Sequence[Plan]) -> Form
     return Formed(sorted(connection.execute(_WRITE, parameters).scalars()), more=waiting.has_more)
 
 
-@dataclass(frozen=True, slots=True)
-class _Offered:
+class _Offered(NamedTuple):
     id: int
-    configuration_id: uuid.UUID
+    # As text, which sorts as Postgres sorts UUIDs.
+    configuration_id: str
     # Never dispatched before, and ahead of the lane's cursor.
     fresh: bool
     gflop: float
 
 
-def _by_configuration(job: _Offered) -> uuid.UUID:
-    return job.configuration_id
+_by_configuration = attrgetter("configuration_id")
 
 
 class _Waiting:
@@ -318,7 +319,7 @@ class _Waiting:
         self._more_again, self._more_fresh = True, not work.retry
         self._read_jobs = 0
         self._after_job = 0
-        self._after_configuration: uuid.UUID | None = None
+        self._after_configuration: str | None = None
 
     @property
     def has_fresh(self) -> bool:
@@ -369,7 +370,7 @@ class _Waiting:
             "again": again,
             "fresh": fresh,
         }
-        found = [_Offered(*row) for row in self._connection.execute(_READ, parameters)]
+        found = [_Offered._make(row) for row in self._connection.execute(_READ, parameters)]
         self._read_jobs += len(found)
         if again:
             read = sorted((job for job in found if not job.fresh), key=lambda job: job.id)
