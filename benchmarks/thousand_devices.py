@@ -164,7 +164,9 @@ def stand_in_process(ids: list[int]) -> None:
         began = time.monotonic()
         for device_id in ids:
             with engine.begin() as connection:
-                batches.renew(connection, device_id=device_id, lease_seconds=settings().lease_seconds)
+                held = batches.held_by(connection, device_id)
+                if held is not None:
+                    batches.renew(connection, held, device_id=device_id, lease_seconds=settings().lease_seconds)
                 devices.heartbeat(connection, device_id)
             time.sleep(max(0.0, settings().heartbeat_seconds / len(ids) * 0.8))
             if close.is_set():

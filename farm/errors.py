@@ -330,6 +330,10 @@ class LeaseLost(FarmError):
     """The lease on batch {batch} is no longer held here: it expired, was cancelled, or another worker holds it. Nothing was written."""
 
 
+class LeaseHeld(FarmError):
+    """Batch {batch} was not claimed: device {device} still holds another one. It is sent again."""
+
+
 class NotLeading(FarmError):
     """Term {term} of this coordinator is over: it was not renewed in time, or another coordinator leads. Nothing was written."""
 
@@ -417,6 +421,10 @@ class KernelMissing(FarmError):
 
 class BadKernelStore(BadInput):
     """FARM_KERNEL_STORE is {url!r}: {why}. Write `database`, or a URL as in file:///shared/kernels or s3://bucket/folder, for which the extra s3 must be installed."""
+
+
+class KernelUnreachable(ServiceUnavailable):
+    """The kernel {binary} cannot be fetched now: {why}. The job waits; no attempt is counted."""
 
 
 class KernelStoreUnusable(ServiceUnavailable):

@@ -6,12 +6,12 @@ import logging
 import time
 
 from celery import Celery
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from farm.broker import consume, make_app, queue_of_device, queue_of_type
 from farm.db import batches, devices
+from farm.db.engine import FaultLog
 from farm.devices import DeviceIdentity
-from farm.errors import first_line
 from farm.logs import set_up_logging
 from farm.settings import settings
 from workers import tasks
@@ -31,15 +31,16 @@ def app() -> Celery:
 
 
 def take_over() -> DeviceIdentity:
-    """Hands back what an earlier worker of this device held. Waits for a database that does not answer."""
+    """Hands back what an earlier worker of this device held. Waits for a database that does not take it."""
+    faults = FaultLog(log)
     while True:
         try:
             with tasks.engine().begin() as connection:
                 reason = "its worker ended and was started again"
                 batches.release_all(connection, device_id=tasks.device_id(), reason=reason)
                 return devices.identity(connection, tasks.device_id())
-        except OperationalError as error:
-            log.warning("waiting for the database: %s", first_line(error.orig))
+        except DBAPIError as error:
+            faults.fails(error, "waiting for it", device_id=tasks.device_id())
             time.sleep(RETRY_SECONDS)
 
 

@@ -22,9 +22,18 @@ from sqlalchemy.exc import DBAPIError
 
 from farm.db import batches, measurements, sentinels
 from farm.db.batches import ClaimedJob, Failure, Lease
-from farm.db.engine import unanswered
+from farm.db.engine import Fault, FaultLog, fault_of
 from farm.db.states import FailureKind
-from farm.errors import DevicePoisoned, FarmError, InvalidOnDevice, KernelMissing, LeaseLost
+from farm.errors import (
+    DevicePoisoned,
+    FarmError,
+    InvalidOnDevice,
+    KernelMissing,
+    KernelUnreachable,
+    LeaseHeld,
+    LeaseLost,
+    first_line,
+)
 from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
 from farm.measurement import Measurement, Source
@@ -52,6 +61,12 @@ CLAIM_PATIENCE_SECONDS = 10.0
 
 RETRY_SECONDS = 0.5
 """Between two tries while the database does not answer."""
+
+UNREACHABLE_KERNELS = 3
+"""After so many jobs of a batch whose kernels could not be fetched, the rest of the batch goes back."""
+
+UNREACHABLE_PAUSE_SECONDS = 5.0
+"""Before the next batch then."""
 
 SUSPICIOUS_FAILURES = 3
 """A batch in which this many jobs failed, and more than were measured, makes the device prove itself again."""
@@ -100,6 +115,7 @@ class _Outcome:
     results: list[tuple[ClaimedJob, Measurement]] = field(default_factory=list)
     failures: dict[int, Failure] = field(default_factory=dict)
     missing: dict[int, Binary] = field(default_factory=dict)  # kernels that jobs wait for, by job id
+    unreachable: dict[int, KernelUnreachable] = field(default_factory=dict)  # by job id; no fault of theirs
     sentinel: tuple[Configuration, Measurement] | None = None
     poison: DevicePoisoned | None = None
 
@@ -144,6 +160,7 @@ class Runner:
         self._deadline = deadline or Deadline()
         self._metrics = metrics or Metrics()
         self._sentinel = Sentinel(device, every_jobs=sentinel_jobs)
+        self._faults = FaultLog(log)
         self._preparation = Preparation(device)
         weakref.finalize(self, self._preparation.end)
 
@@ -157,6 +174,8 @@ class Runner:
 
         0 where another worker has the batch, or where the lease was lost on the way: then nothing is written.
         Raises `DevicePoisoned` and `CanaryFailed` after landing what was measured before; the former after a lost lease too.
+        Raises `LeaseHeld` where the device holds another batch, and `DBAPIError` where the database takes no claim, mark or
+        landing: then the batch is handed back, and no job is blamed.
         """
         lease = self._claim(batch_id)
         if lease is None:
@@ -174,12 +193,19 @@ class Runner:
             if outcome.poison is not None:
                 raise outcome.poison from None
             return 0
+        except Exception as error:  # no device raises here: it is the farm's own fault
+            self._abandon(batch_id, error)
+            raise
         self._metrics.count(JOBS, len(outcome.results), value="measured")
         for job_id, failure in (*lease.refused.items(), *outcome.failures.items()):
             self._metrics.count(JOBS, value=failure.kind.value)
             log.warning("%s: %s", failure.kind, failure.message, extra={"job_id": job_id, **ids})
         if outcome.missing:
             log.warning("%d jobs wait for kernels that are in no store", len(outcome.missing), extra=ids)
+        if outcome.unreachable:
+            log.warning("%s", next(iter(outcome.unreachable.values())), extra=ids)
+            if outcome.poison is None:
+                self._stopping.wait(UNREACHABLE_PAUSE_SECONDS)
         log.info("landed %d of %d", len(outcome.results), len(lease.jobs) + len(lease.refused), extra=ids)
         if outcome.poison is not None:
             raise outcome.poison
@@ -196,6 +222,15 @@ class Runner:
         with self._metrics.time(CLAIM):
             return self._patiently(claim, CLAIM_PATIENCE_SECONDS)
 
+    def _abandon(self, batch_id: int, error: Exception) -> None:
+        """Tries once: where the database does not take it, the worker's parent process does it when it can."""
+        reason = f"its worker could not go on: {first_line(getattr(error, 'orig', None) or error)}"
+        try:
+            with self._engine.begin() as connection:
+                batches.abandon(connection, batch_id, device_id=self._device_id, reason=reason)
+        except DBAPIError as refused:
+            self._faults.fails(refused, "the batch is handed back later", batch_id=batch_id)
+
     def _measure(self, lease: Lease, outcome: _Outcome) -> None:
         if lease.jobs and not self._stopping.is_set() and self._sentinel.is_due(lease.campaign_id):
             self._measure_sentinel(lease, outcome)
@@ -203,7 +238,7 @@ class Runner:
             return
         following = iter(lease.jobs[1:])
         for place, job in enumerate(lease.jobs):
-            if self._stopping.is_set() or not self._mark(lease, job):
+            if self._stopping.is_set() or len(outcome.unreachable) >= UNREACHABLE_KERNELS or not self._mark(lease, job):
                 break  # the rest of the batch goes back
             for later in islice(following, 1 if place else AHEAD):
                 self._preparation.ask(later.configuration)
@@ -220,6 +255,8 @@ class Runner:
                 break
             except KernelMissing as error:
                 outcome.missing[job.id] = error.binary
+            except KernelUnreachable as error:
+                outcome.unreachable[job.id] = error
             except InvalidOnDevice as error:
                 outcome.failures[job.id] = Failure(FailureKind.INVALID, str(error))
             except FarmError as error:
@@ -277,17 +314,25 @@ class Runner:
         outcome.failures |= refused
 
     def _patiently(self, action: Callable[[], T], seconds: float) -> T:
-        """Does it again for up to `seconds` while the database does not answer. What was measured is not lost by that.
+        """Does it again for up to `seconds` while the database does not take it. What was measured is not lost by that.
 
-        Doing it twice is harmless: where the first time was committed after all, the second finds the lease gone.
+        Nor where the farm is at fault: somebody may give back a right that was taken. Only what a row is to blame for is
+        raised at once. Doing it twice is harmless: where the first time was committed after all, the second finds the lease
+        gone.
         """
         end = time.monotonic() + seconds
         while True:
             try:
-                return action()
+                done = action()
+            except LeaseHeld:  # the parent process hands back what the device holds and does not measure
+                if time.monotonic() > end or self._stopping.is_set():
+                    raise
             except DBAPIError as error:
-                if not unanswered(error) or time.monotonic() > end:
+                if fault_of(error) is Fault.ROW or time.monotonic() > end:
                     raise
                 self._metrics.count(DATABASE_ERRORS)
-                log.warning("the database does not answer; trying again", extra={"device_id": self._device_id})
-                time.sleep(RETRY_SECONDS)
+                self._faults.fails(error, "trying again", device_id=self._device_id)
+            else:
+                self._faults.works()
+                return done
+            time.sleep(RETRY_SECONDS)

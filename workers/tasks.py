@@ -13,6 +13,7 @@ import re
 import signal
 import threading
 import time
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,10 +28,9 @@ from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
 from farm.db import batches, devices, worker_versions
-from farm.db.batches import Held
-from farm.db.engine import MEASURING, is_held, make_engine
+from farm.db.engine import MEASURING, Fault, FaultLog, fault_of, make_engine
 from farm.db.states import DeviceState
-from farm.errors import CanaryFailed, DevicePoisoned, FarmError, first_line
+from farm.errors import CanaryFailed, DevicePoisoned, FarmError, LeaseHeld, first_line
 from farm.metrics import Metrics
 from farm.settings import settings
 from farm.variables import WORKER_DEVICE_ID
@@ -54,6 +54,12 @@ UNLEASED_SECONDS = OPENING_SECONDS + 30.0
 
 DEATHS_WHILE_OPENING, DEATHS_WINDOW_SECONDS = 3, 600.0
 """A device whose process dies this often in this time, before it has claimed anything or at its sentinel, is quarantined."""
+
+
+PAUSE_SECONDS = 2.0
+"""Before the next batch, after one that was given up because of the database."""
+
+_faults = FaultLog(log)
 
 
 def device_id() -> int:
@@ -116,7 +122,8 @@ def measure_batch(batch_id: int) -> None:
         runner = _runner()
     except DBAPIError as error:
         metrics.count(DATABASE_ERRORS)
-        log.warning("the database does not answer (%s); the batch will be sent again", first_line(error), extra=ids)
+        _faults.fails(error, "the batch will be sent again", **ids)
+        stopping.wait(PAUSE_SECONDS)
         return
     except Exception as error:
         if not isinstance(error, FarmError):
@@ -137,15 +144,21 @@ def measure_batch(batch_id: int) -> None:
             _quarantine(str(error))
         finally:  # whatever the database says: this process must not claim again
             os._exit(EXIT_POISONED)
+    except LeaseHeld as error:
+        log.warning("%s", error, extra=ids)
+        _note_claim_error(batch_id, error)
     except DBAPIError as error:
         metrics.count(DATABASE_ERRORS)
-        log.warning("the database does not answer (%s); the batch is given up", first_line(error), extra=ids)
+        _faults.fails(error, "the batch is given up, and no job is blamed", **ids)
         _note_claim_error(batch_id, error)
+        stopping.wait(PAUSE_SECONDS)
     except Exception as error:
         log.exception("the batch raised", extra=ids)
         _note_claim_error(batch_id, error)
         _quarantine(f"a batch raised {type(error).__name__}: {first_line(error)}")
         os._exit(EXIT_POISONED)
+    else:
+        _faults.works()
 
 
 def _note_claim_error(batch_id: int, error: Exception) -> None:
@@ -186,6 +199,10 @@ class _HandBacks:
     def add(self, batch_id: int, reason: str, *, at_sentinel: bool = False) -> None:
         with self._lock:
             self._waiting.append((batch_id, reason, at_sentinel))
+
+    def __contains__(self, batch_id: int) -> bool:
+        with self._lock:
+            return any(waiting == batch_id for waiting, _, _ in self._waiting)
 
     def work_off(self) -> None:
         """Hands back what waits, so that its jobs wait again at once. Raises `DBAPIError`; then it still waits."""
@@ -235,51 +252,99 @@ class _Asking:
 def _beat(consumer: Any) -> None:
     asking = _Asking(consumer)
     watchdog = Watchdog(overdue_s=2 * settings().heartbeat_seconds, unleased_s=UNLEASED_SECONDS)
+    left_behind, faults = _LeftBehind(), FaultLog(log)
     while True:
         try:
             _watch(watchdog)
+            left_behind.hand_back()
             if not stopping.is_set():  # then it has said farewell, and only finishes the job in hand
                 with engine().begin() as connection:
                     state = devices.heartbeat(connection, device_id())
                 asking.follow(state)
             _hand_backs.work_off()
+            faults.works()
         except Exception as error:  # whatever is wrong with the database now, the next beat tries again
             _metrics(PARENT).count(DATABASE_ERRORS)
-            log.warning("the database did not take a heartbeat: %s", first_line(error))
+            faults.fails(error, "it is told later that this device lives", device_id=device_id())
         time.sleep(settings().heartbeat_seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What the child was given and has not finished. `pid` is the child's, None until it has taken the task."""
+
+    id: str
+    batch_id: int
+    pid: int | None
+
+
+def _task_in_hand() -> _Task | None:
+    """There is one child, and it is given one task at a time."""
+    request = next(iter(set(state.reserved_requests)), None)
+    if request is None or not request.args or not _is_batch_id(request.args[0]):
+        return None
+    return _Task(request.id, request.args[0], request.worker_pid)
+
+
 def _watch(watchdog: Watchdog) -> None:
-    """Renews the lease first, and in a transaction of its own: no lock on the device's row can cost the lease."""
-    try:
-        with engine().begin() as connection:
-            held = batches.renew(connection, device_id=device_id(), lease_seconds=settings().lease_seconds)
-    except DBAPIError as error:
-        if not is_held(error):
-            raise
-        # Most likely by the child, which renews it as well. What it holds is not known now, so it is not judged.
-        log.warning(
-            "another session holds the batch in hand; its lease is renewed later", extra={"device_id": device_id()}
-        )
-        return
-    if watchdog.bites(time.monotonic(), task=_task_in_hand(), left_s=held.left_s if held else None):
-        _end_child(held)
+    """Renews the lease first, and in a transaction of its own: no lock on the device's row can cost the lease.
+
+    Only that of the batch that the child has in hand: what the device holds beside it says nothing of the child.
+    """
+    task, left_s = _task_in_hand(), None
+    if task is not None:
+        seconds = settings().lease_seconds
+        try:
+            with engine().begin() as connection:
+                left_s = batches.renew(connection, task.batch_id, device_id=device_id(), lease_seconds=seconds)
+        except DBAPIError as error:
+            if fault_of(error) is not Fault.HELD:
+                raise
+            # Most likely by the child, which renews it as well. What it holds is not known now, so it is not judged.
+            log.warning(
+                "another session holds the batch in hand; its lease is renewed later", extra={"device_id": device_id()}
+            )
+            return
+    if watchdog.bites(time.monotonic(), task=task.id if task is not None else None, left_s=left_s):
+        assert task is not None
+        _end_child(task, holds=left_s is not None)
 
 
-def _task_in_hand() -> str | None:
-    """What the child was given and has not finished: there is one child, and it is given one task at a time."""
-    return next((request.id for request in set(state.reserved_requests)), None)
+class _LeftBehind:
+    """The batch that this device holds and that its child gave up, where the database took neither landing nor that."""
+
+    def __init__(self) -> None:
+        self._seen: int | None = None
+
+    def hand_back(self) -> None:
+        """Hands back what two calls in a row find. The job that was in hand is not to blame. Raises `DBAPIError`.
+
+        At the first, the batch may be that of a child which has just died: it is handed back as such.
+        """
+        with engine().connect() as connection:
+            held = batches.held_by(connection, device_id())
+        task = _task_in_hand()  # after it: what the child claimed before is in hand still, or over
+        if held is None or held in _hand_backs or (task is not None and task.batch_id == held):
+            self._seen = None
+        elif held != self._seen:
+            self._seen = held
+        else:
+            log.warning("a batch that nobody measures is handed back", extra={"batch_id": held})
+            with engine().begin() as connection:
+                batches.abandon(connection, held, device_id=device_id(), reason="its worker could not go on")
 
 
-def _end_child(held: Held | None) -> None:
-    """Ends the process that stands still, and hands back what it held before the lease passes."""
+def _end_child(task: _Task, *, holds: bool) -> None:
+    """Ends the process that stands still with this task, and hands back what it held before the lease passes."""
+    child = next((one for one in active_children() if one.pid == task.pid or task.pid is None), None)
+    if child is None:
+        return  # it ended by itself
     log.error("the process that measures stands still and is ended", extra={"device_id": device_id()})
     _metrics(PARENT).count(CHILD_DEATHS, value="hung")
-    for child in active_children():
-        _stood_still.set()
-        os.kill(child.pid, signal.SIGKILL)
-    if held is not None:
-        _hand_backs.add(held.batch_id, "its process was ended because it stood still")
+    _stood_still.set()
+    os.kill(child.pid, signal.SIGKILL)
+    if holds:
+        _hand_backs.add(task.batch_id, "its process was ended because it stood still")
 
 
 @signals.worker_ready.connect

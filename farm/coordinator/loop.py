@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -37,6 +38,21 @@ HEALTH_SECONDS = 5.0
 
 
 @dataclass
+class Outage:
+    """When the database was last seen to be away: workers could not renew their leases then."""
+
+    clock: Callable[[], float] = time.monotonic
+    _seen_s: float | None = field(default=None, init=False)
+
+    def seen(self) -> None:
+        self._seen_s = self.clock()
+
+    def within(self, seconds: float) -> bool:
+        """Whether it was away in the last so many seconds."""
+        return self._seen_s is not None and self.clock() - self._seen_s < seconds
+
+
+@dataclass
 class Coordinator:
     """Dispatches for one farm. Each step of a turn has transactions of its own: a crash between two leaves what the
     next turn, of this coordinator or another, repairs.
@@ -47,6 +63,7 @@ class Coordinator:
     settings: Settings
     watch: Watch = field(default_factory=Watch)
     costs: CostBook = field(default_factory=CostBook)
+    outage: Outage = field(default_factory=Outage)
     _trainings: Errands = field(init=False)
     _builds: Errands = field(init=False)
     _rounds: Rounds = field(init=False)
@@ -95,8 +112,9 @@ class Coordinator:
         return self._formed
 
     def _reap(self) -> None:
+        away = self.outage.within(self.settings.lease_seconds)
         with self.engine.begin() as connection:
-            reaped = batches.reap(connection)
+            reaped = batches.reap(connection, suspect=not away)
         self.watch.metrics.count(REAPED, len(reaped))
         for batch_id in reaped:
             log.warning("a lease passed without being renewed", extra={"batch_id": batch_id})
@@ -167,16 +185,16 @@ class Coordinator:
 def run(engine: Engine, app: Celery, settings: Settings, stop: threading.Event, watch: Watch | None = None) -> None:
     """Leads, or waits to, until `stop`. A database that goes away is waited for; another coordinator may lead meanwhile."""
     watch = watch or Watch()
-    costs = CostBook()
+    costs, outage = CostBook(), Outage()
     while not stop.is_set():
         try:
             with leadership(engine, stop, watch) as lead:
                 if lead is not None:
-                    _lead(lead, Coordinator(lead.engine, app, settings, watch, costs), stop)
+                    _lead(lead, Coordinator(lead.engine, app, settings, watch, costs, outage), stop)
         except NotLeading:
             continue  # it has been logged
         except DBAPIError as error:
-            _wait_for_the_database(error, watch, stop)
+            _wait_for_the_database(error, watch, outage, stop)
 
 
 def _lead(lead: Lead, coordinator: Coordinator, stop: threading.Event) -> None:
@@ -189,13 +207,14 @@ def _lead(lead: Lead, coordinator: Coordinator, stop: threading.Event) -> None:
                 formed = coordinator.turn()
         except DBAPIError as error:
             lead.check()
-            _wait_for_the_database(error, watch, stop)
+            _wait_for_the_database(error, watch, coordinator.outage, stop)
             continue
         if formed < MOST_IN_A_TURN:
             stop.wait(BUSY_SECONDS if formed else IDLE_SECONDS)
 
 
-def _wait_for_the_database(error: DBAPIError, watch: Watch, stop: threading.Event) -> None:
+def _wait_for_the_database(error: DBAPIError, watch: Watch, outage: Outage, stop: threading.Event) -> None:
+    outage.seen()
     watch.metrics.count(ERRORS, value="database")
     log.warning("the database does not answer (%s); trying again", first_line(error.orig))
     stop.wait(1.0)

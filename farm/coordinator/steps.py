@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy.exc import DBAPIError
 
 from farm.coordinator.metrics import STEP_ERRORS, FailingStep, Watch
-from farm.db.engine import out_of_reach
+from farm.db.engine import Fault, fault_of
 from farm.errors import NotLeading, first_line
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Steps:
 
 
 def _concerns_all(error: Exception) -> bool:
-    return isinstance(error, NotLeading) or (isinstance(error, DBAPIError) and out_of_reach(error))
+    return isinstance(error, NotLeading) or fault_of(error) is Fault.UNREACHABLE
 
 
 def error_text(error: Exception) -> str:

@@ -1,12 +1,13 @@
-"""One way to reach Postgres: the engine, and transactions on it."""
+"""One way to reach Postgres: the engine, transactions on it, and whose fault its errors are."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from enum import Enum
 
-from psycopg.errors import IdleInTransactionSessionTimeout, LockNotAvailable
 from sqlalchemy import Connection, Engine, create_engine, text
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 
 from farm.errors import BadServiceUrl, DatabaseUnreachable, first_line
 
@@ -103,17 +104,90 @@ def hold_briefly(connection: Connection) -> None:
     connection.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{HOLDING_SECONDS}s'"))
 
 
-def is_held(error: BaseException) -> bool:
-    """Whether a statement gave up because another session holds a lock that it needs."""
-    return isinstance(error, DBAPIError) and isinstance(error.orig, LockNotAvailable)
+class Fault(Enum):
+    """Whose fault an error of the database is, and so what is done about it."""
+
+    UNREACHABLE = "the database does not answer"
+    """No statement works: the connection is gone, the server starts or ends, or has no connection left."""
+
+    HELD = "another session is in the way"
+    """This transaction gave way to another one's lock. The same may work at once."""
+
+    UNAVAILABLE = "the database cannot do this now"
+    """It answers, and is read-only, out of disk, memory or time. The same may work later."""
+
+    ROW = "the database refuses these values"
+    """What was to be stored is at fault: a value that a column, or a constraint, does not take."""
+
+    FARM = "the farm and its database do not fit together"
+    """A defect of the farm, or of how it is set up: a right, table or column that is missing."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same may work later, without anybody changing the farm or what it stores."""
+        return self in (Fault.UNREACHABLE, Fault.HELD, Fault.UNAVAILABLE)
 
 
-def out_of_reach(error: DBAPIError) -> bool:
-    """Whether the database could not be asked, as opposed to an error with which it answered."""
-    if isinstance(error.orig, IdleInTransactionSessionTimeout):
-        return False  # it answers: this transaction stood still
+_FAULTS: Mapping[str, Fault] = {
+    "08": Fault.UNREACHABLE,  # connection exceptions
+    "22": Fault.ROW,  # a value that cannot be stored or computed
+    "23": Fault.ROW,  # a constraint
+    "25006": Fault.UNAVAILABLE,  # read-only
+    "25P03": Fault.UNAVAILABLE,  # this transaction stood still, and its session was ended
+    "25P04": Fault.UNAVAILABLE,  # transaction_timeout
+    "28": Fault.UNREACHABLE,  # the server does not let this user in
+    "40": Fault.HELD,  # a deadlock, or another transaction came first
+    "53": Fault.UNAVAILABLE,  # disk or memory is full
+    "53300": Fault.UNREACHABLE,  # too many connections
+    "55P03": Fault.HELD,  # lock_timeout
+    "57014": Fault.UNAVAILABLE,  # statement_timeout
+    "57P": Fault.UNREACHABLE,  # the server starts, ends or ended the session
+    "58": Fault.UNAVAILABLE,  # the server's disk or operating system
+}
+"""By SQLSTATE or how it begins; the longest that fits. All others are `Fault.FARM`."""
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Whose fault an error of the database is, by its SQLSTATE. What is no error of the database is the farm's."""
+    if not isinstance(error, DBAPIError):
+        return Fault.FARM
     state = getattr(error.orig, "sqlstate", None)
-    return error.connection_invalidated or state is None or state.startswith(("08", "57P", "53300"))
+    if state is None:
+        if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
+            return Fault.UNREACHABLE
+        return Fault.ROW if isinstance(error, DataError) else Fault.FARM
+    found = max((known for known in _FAULTS if state.startswith(known)), key=len, default=None)
+    fault = Fault.FARM if found is None else _FAULTS[found]
+    return Fault.UNREACHABLE if error.connection_invalidated and not fault.passes else fault
+
+
+class FaultLog:
+    """Logs an error of the database once, and again when its cause changes. Used from one thread."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._said: tuple[Fault, str] | None = None
+
+    def fails(self, error: BaseException, then: str, **ids: int) -> None:
+        """Logs the error and `then`, what is done about it, unless the last error had the same cause."""
+        fault, why = fault_of(error), first_line(getattr(error, "orig", None) or error)
+        cause = fault, getattr(getattr(error, "orig", None), "sqlstate", None) or type(error).__name__
+        if cause == self._said:
+            return
+        self._said = cause
+        hint = "" if fault is not Fault.FARM else f". {_WHAT_TO_DO}"
+        self._log.log(
+            logging.WARNING if fault.passes else logging.ERROR, "%s (%s); %s%s", fault.value, why, then, hint, extra=ids
+        )
+
+    def works(self) -> None:
+        """Logs that the database works again, where it did not."""
+        if self._said is not None:
+            self._said = None
+            self._log.info("the database works again")
+
+
+_WHAT_TO_DO = "No job is blamed for it. `farm doctor` checks the database's revision, `farm db worker-role` grants a worker's rights again"
 
 
 def make_engine(
@@ -151,13 +225,6 @@ def check_reachable(engine: Engine) -> None:
         why = first_line(error.orig)
         shown = engine.url.difference_update_query(["password", "sslpassword"])  # only the one before the @ is hidden
         raise DatabaseUnreachable(url=shown.render_as_string(hide_password=True), why=why) from None
-
-
-def unanswered(error: DBAPIError) -> bool:
-    """Whether the database did not answer, or ended the session: the same may work on another connection."""
-    return isinstance(error, (OperationalError, InterfaceError)) or isinstance(
-        error.orig, IdleInTransactionSessionTimeout
-    )
 
 
 def sqlalchemy_url(url: str) -> str:

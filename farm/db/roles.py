@@ -48,7 +48,7 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "SELECT": (),
         "UPDATE": (
             *("state", "device_id", "claimed_at", "lease_token", "lease_expires_at", "busy_until", "current_job_id"),
-            *("finished_at", "end_reason", "done", "invalid", "dead"),
+            *("finished_at", "end_reason", "done", "invalid", "dead", "abandoned"),
         ),
     },
     "measurements": {

@@ -39,7 +39,7 @@ def land(connection: Connection, lease: Lease, configuration: Configuration, row
     One that cannot be stored is logged and left out; the batch lands without it.
     """
     from farm.db import measurements
-    from farm.db.engine import is_held
+    from farm.db.engine import Fault, fault_of
 
     columns = configuration.columns()
     values = {**columns, "id": configuration.id, "parameters": json.dumps(columns["parameters"])}
@@ -48,7 +48,7 @@ def land(connection: Connection, lease: Lease, configuration: Configuration, row
         connection.execute(_CONFIGURATION, values)
         measurements.insert(connection, [(None, lease.campaign_id, configuration.id, lease.device_id, row)])
     except (*measurements.UNSTORABLE, OperationalError) as error:
-        if isinstance(error, OperationalError) and not is_held(error):
+        if isinstance(error, OperationalError) and fault_of(error) is not Fault.HELD:
             raise
         attempt.rollback()
         log.warning("the sentinel's row cannot be stored: %s", error, extra={"batch_id": lease.batch_id})

@@ -233,6 +233,13 @@ class Batch(Base):
         ),
         Index("ix_batches_unfolded", "lane_id", postgresql_where=text("NOT folded")),
         Index("ix_batches_lane_id_finished_at", "lane_id", "finished_at"),
+        # A device holds one lease at a time: see `farm.db.batches.claim`.
+        Index(
+            "uq_batches_device_id",
+            "device_id",
+            unique=True,
+            postgresql_where=text("state = 'leased' AND NOT abandoned"),
+        ),
     )
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)
@@ -256,6 +263,8 @@ class Batch(Base):
     current_job_id: Mapped[int | None]
     # Its campaign was stopped while it was leased: none of its jobs is begun any more.
     stopped: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Leased, and its device goes on with another: the coordinator takes it back.
+    abandoned: Mapped[bool] = mapped_column(server_default=text("false"))
     finished_at: Mapped[datetime | None]
     end_reason: Mapped[str | None]
     # How many of its jobs became final in it.

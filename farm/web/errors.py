@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from sqlalchemy.exc import DataError, DBAPIError
 from starlette.exceptions import HTTPException
 
-from farm.db.engine import ASKING_SECONDS, unanswered
+from farm.db.engine import ASKING_SECONDS, fault_of
 from farm.errors import (
     BadInput,
     FarmError,
@@ -100,7 +100,7 @@ def of_database(request: Request, error: DBAPIError) -> JSONResponse:
         return JSONResponse(told("TookTooLong", message, 3), 503)
     if isinstance(error, DataError):
         return JSONResponse(told("BadRequest", f"The database cannot take a value: {first_line(error.orig)}.", 2), 400)
-    if not unanswered(error):
+    if not fault_of(error).passes:
         return of_defect(request, error)
     log.warning("the database stopped answering: %s", first_line(error.orig))
     return of_absence()

@@ -127,7 +127,15 @@ class FarmModel:
         unfolded = sum(b.finals or 0 for b in self.batches.values() if self.campaign_of(b).id == campaign_id)
         return unfolded + sum(job.state in NOT_OVER for job in self.jobs_of(campaign_id))
 
+    def holds(self, device: Device) -> bool:
+        """Whether the device has a lease, which is the only one that it may have."""
+        return any(batch.device_id == device.id for batch in self.batches_in(BatchState.LEASED))
+
     def can_claim(self, batch: Batch, device: Device) -> bool:
+        return self.would_take(batch, device) and not self.holds(device)
+
+    def would_take(self, batch: Batch, device: Device) -> bool:
+        """Whether the device may have the batch, but for what it holds already."""
         return (
             batch.state == BatchState.QUEUED
             and batch.queue in device.queues

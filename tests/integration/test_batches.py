@@ -22,7 +22,7 @@ from farm.db.batches import Cost, Failure, Lease
 from farm.db.campaigns import Stored
 from farm.db.states import DeviceState, FailureKind, JobState
 from farm.devices import Backend, DeviceIdentity
-from farm.errors import LeaseLost
+from farm.errors import LeaseHeld, LeaseLost
 from farm.settings import Settings
 
 Announce = Callable[[DeviceIdentity], int]
@@ -266,16 +266,60 @@ def test_a_heartbeat_renews_the_lease_for_as_long_as_the_job_may_take(
 ) -> None:
     lease = leased(engine, device)
     left = text("SELECT extract(epoch FROM lease_expires_at - clock_timestamp()) FROM batches")
+
+    def renewed(lease: Lease, seconds: float) -> float | None:
+        return batches.renew(connection, lease.batch_id, device_id=device, lease_seconds=seconds)
+
     with engine.begin() as connection:
         batches.mark(connection, lease, lease.jobs[0], lease_seconds=5, busy_seconds=20)
-        batches.renew(connection, device_id=device, lease_seconds=10)
+        assert 19 < (renewed(lease, 10) or 0) <= 20
         assert 9 < connection.execute(left).scalar_one() <= 10
-        batches.renew(connection, device_id=device, lease_seconds=1000)
+        renewed(lease, 1000)
         assert 19 < connection.execute(left).scalar_one() <= 20
     expire(engine, lease)
     with engine.begin() as connection:
-        batches.renew(connection, device_id=device, lease_seconds=10)
+        assert renewed(lease, 10) is None
         assert connection.execute(left).scalar_one() < 0
+
+
+def test_a_heartbeat_renews_no_other_batch(engine: Engine, device: int, small: Stored) -> None:
+    lease = leased(engine, device, size=5)
+    other = form(engine, size=5)
+    assert other is not None
+    with engine.begin() as connection:
+        before = connection.execute(text("SELECT lease_expires_at FROM batches WHERE state = 'leased'")).scalar_one()
+        assert batches.renew(connection, other, device_id=device, lease_seconds=1000) is None
+        assert batches.renew(connection, lease.batch_id, device_id=device + 1, lease_seconds=1000) is None
+        assert connection.execute(text("SELECT max(lease_expires_at) FROM batches")).scalar_one() == before
+
+
+def test_a_device_holds_one_lease_at_a_time_and_the_other_batch_stays_queued(
+    engine: Engine, device: int, small: Stored
+) -> None:
+    held, other = leased(engine, device, size=5), form(engine, size=5)
+    assert other is not None
+    with pytest.raises(LeaseHeld, match="still holds another"):
+        claim(engine, other, device)
+    with engine.connect() as connection:
+        assert batches.held_by(connection, device) == held.batch_id
+        assert (
+            connection.execute(text("SELECT state FROM batches WHERE id = :id"), {"id": other}).scalar_one() == "queued"
+        )
+    land(engine, held)
+    assert claim(engine, other, device) is not None
+
+
+def test_a_lease_that_passes_while_the_database_is_away_blames_no_job(
+    engine: Engine, device: int, small: Stored
+) -> None:
+    lease = leased(engine, device)
+    with engine.begin() as connection:
+        batches.mark(connection, lease, lease.jobs[0], lease_seconds=60)
+    expire(engine, lease)
+    with engine.begin() as connection:
+        assert batches.reap(connection, suspect=False) == [lease.batch_id]
+        assert connection.execute(text("SELECT max(attempts), bool_or(solo) FROM jobs")).one() == (0, False)
+    assert counts(engine, small.campaign_id) == {"pending": 12}
 
 
 def test_a_worker_that_starts_again_gives_up_what_it_held(engine: Engine, device: int, small: Stored) -> None:

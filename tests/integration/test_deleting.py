@@ -167,7 +167,7 @@ def test_a_worker_whose_campaign_is_deleted_loses_its_lease_and_lands_nothing(
         land(engine, lease)
     assert claim(engine, queued, device) is None
     with engine.begin() as connection:
-        assert batches.renew(connection, device_id=device, lease_seconds=60) is None
+        assert batches.renew(connection, lease.batch_id, device_id=device, lease_seconds=60) is None
         assert not batches.release(connection, lease.batch_id, device_id=device, reason="it died", suspect=True)
     restore(engine)
     assert counts(engine, small.campaign_id) == {"cancelled": 12}, "no job counts an attempt"
@@ -280,8 +280,8 @@ def test_deleting_against_landing_forming_folding_and_reaping(engine: Engine, de
     for number in range(6):
         name = f"round-{number}"
         stored = submit(Campaign.from_document(document(name=name)))
-        first, second = leased(engine, device, size=4), leased(engine, device, size=4)
-        land(engine, first)
+        land(engine, leased(engine, device, size=4))
+        second = leased(engine, device, size=4)
         deleted, landed, *_ = at_once(
             outcome(lambda name=name: delete(engine, name, cancel=True)),
             outcome(lambda lease=second: land(engine, lease)),

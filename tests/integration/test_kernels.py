@@ -19,7 +19,7 @@ from homes import eventually
 from programs import COORDINATOR, FARM_WORKER, Start, programs
 from samples import ahead, card, cpu, document, row
 from sqlalchemy import Engine, text
-from test_batches import claim, counts, form, leased
+from test_batches import claim, counts, form, land, leased
 from test_runner import Scripted
 from toolkit import Toolkit
 
@@ -30,6 +30,7 @@ from farm.campaign import Campaign, plan
 from farm.cli.run import _require_builder
 from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.campaigns import Stored
+from farm.db.engine import make_engine
 from farm.db.errands import MOST_STARTS
 from farm.db.kernels import Start as Build
 from farm.db.states import JobState, KernelState
@@ -39,7 +40,7 @@ from farm.errors import (
     InvalidOnDevice,
     KernelMissing,
     KernelStoreUnusable,
-    MeasurementFailed,
+    KernelUnreachable,
     NoBuilder,
 )
 from farm.kernels import Configuration
@@ -150,6 +151,7 @@ def test_jobs_wait_for_their_kernels_and_go_on_as_each_is_built(engine: Engine, 
     lease = leased_of(engine, gpu)
     assert len({dict(job.configuration.kernel.parameters)["stages"] for job in lease.jobs}) == 1
     assert len(lease.jobs) == 6
+    land(engine, lease)
     build(engine, second)
     assert let_go(engine) == 6
     assert len(leased_of(engine, gpu).jobs) == 6
@@ -509,7 +511,7 @@ def test_what_did_not_compile_and_was_built_elsewhere_is_used(engine: Engine, st
     assert source(engine, tmp_path).get(built.record.binary) == built
 
 
-def test_a_store_that_does_not_answer_fails_the_job_and_not_the_kernel(
+def test_a_store_that_does_not_answer_fails_neither_the_job_nor_the_kernel(
     engine: Engine, stored: Stored, tmp_path: Path
 ) -> None:
     (tmp_path / "store").write_text("a file where a folder should be")
@@ -517,9 +519,18 @@ def test_a_store_that_does_not_answer_fails_the_job_and_not_the_kernel(
     built = build(engine, wanted(engine)[0])
     with pytest.raises(KernelStoreUnusable, match="does not answer"):
         unusable.put(built.record.hash, built.code)
-    with pytest.raises(MeasurementFailed, match="does not answer"):
+    with pytest.raises(KernelUnreachable, match="does not answer"):
         source(engine, tmp_path, unusable).get(built.record.binary)
     assert "built" in states(engine).values()
+
+
+def test_a_database_that_cannot_be_asked_for_a_kernel_is_no_fault_of_the_job(
+    engine: Engine, stored: Stored, tmp_path: Path
+) -> None:
+    built = build(engine, wanted(engine)[0])
+    gone = make_engine("postgresql+psycopg://nobody@127.0.0.1:1/farm", application="test", pre_ping=False)
+    with pytest.raises(KernelUnreachable, match="refused"):
+        FarmKernels(KernelCache(tmp_path / "cache"), DatabaseStore(gone), gone, BUILT_WITH).get(built.record.binary)
 
 
 @pytest.mark.parametrize("url", ["nowhere", "gopher://x/y"])

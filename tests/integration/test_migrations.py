@@ -214,6 +214,44 @@ def test_a_farm_in_the_middle_of_its_work_goes_on_after_the_upgrade(database_url
     engine.dispose()
 
 
+TWO_LEASES = """
+INSERT INTO hosts (name) VALUES ('here');
+INSERT INTO devices (uuid, host_id, type, name, backend, traits) VALUES
+    ('CPU-1', 1, 'cpu-test', 'Test', 'cpu', '{}'), ('CPU-2', 1, 'cpu-test', 'Test', 'cpu', '{}');
+INSERT INTO pools (name, device_types) VALUES ('type:cpu-test', '{cpu-test}');
+INSERT INTO campaigns (name, digest, owner, document, rules) VALUES ('going', 'd1', 'ann', '{}', '{"max_attempts": 3}');
+INSERT INTO lanes (campaign_id, pool_id, jobs) VALUES (1, 1, 6);
+INSERT INTO configurations SELECT gen_random_uuid(), n, 1, 1, 'f32', 'f32', 'f32', 'nn', 1, 0, 'blas', '{}'
+    FROM generate_series(1, 6) n;
+INSERT INTO jobs (lane_id, configuration_id, state, solo) SELECT 1, id, CASE m WHEN 2 THEN 'done' ELSE 'open' END, m = 1
+    FROM configurations ORDER BY m;
+INSERT INTO failures (job_id, lane_id, device_id, kind, message) VALUES (1, 1, 2, 'invalid', 'too large');
+INSERT INTO batches (lane_id, queue, state, job_ids, jobs, device_id, claimed_at, lease_token, lease_expires_at, busy_until,
+    current_job_id)
+    SELECT 1, 'gpu.cpu-test', 'leased', ARRAY[2 * n - 1, 2 * n], 2, CASE n WHEN 3 THEN 2 ELSE 1 END,
+        clock_timestamp() + n * interval '1 s', gen_random_uuid(), clock_timestamp(), clock_timestamp(), 2 * n - 1
+    FROM generate_series(1, 3) n;
+"""
+
+
+def test_of_two_leases_of_a_device_the_older_goes_back_to_the_queue(database_url: str) -> None:
+    engine = make_engine(database_url, application="test")
+    migrate.upgrade(engine, "0016")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(TWO_LEASES)
+    migrate.upgrade(engine, "0017")
+    assert _asked(engine, "SELECT id, state, current_job_id FROM batches ORDER BY id") == [
+        (1, "released", None),
+        (2, "leased", 3),
+        (3, "leased", 5),
+    ]
+    assert _asked(engine, "SELECT job_id, solo, refused_by FROM returned_jobs") == [(1, True, [2])]
+    assert _asked(engine, "SELECT sum(attempts) FROM jobs") == [(0,)]
+    migrate.downgrade(engine, "0016")
+    migrate.upgrade(engine)
+    engine.dispose()
+
+
 SEARCHED = """
 INSERT INTO hosts (name) VALUES ('here');
 INSERT INTO devices (uuid, host_id, type, name, backend, traits, measured)

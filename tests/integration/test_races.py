@@ -26,7 +26,7 @@ from farm.db.campaigns import Stored
 from farm.db.engine import DISPATCHING, FROZEN_SECONDS, HASTY, MEASURING, make_engine
 from farm.db.states import FailureKind, JobState, KernelState
 from farm.devices import DeviceIdentity
-from farm.errors import LeaseLost
+from farm.errors import LeaseHeld, LeaseLost
 from farm.kernels.binary import BUILT_WITH
 from farm.metrics import Metrics
 from farm.settings import Settings
@@ -154,8 +154,13 @@ def test_of_many_claims_of_many_batches_one_of_each_wins(engine: Engine, announc
     waiting = [batch_id for batch_id in (form(engine, 2) for _ in range(12)) if batch_id is not None]
 
     def claim_all(device_id: int) -> list[int]:
-        in_some_order = random.Random(device_id).sample(waiting, len(waiting))
-        return [batch_id for batch_id in in_some_order if claim(engine, batch_id, device_id) is not None]
+        won = list[int]()
+        for batch_id in random.Random(device_id).sample(waiting, len(waiting)):
+            lease = claim(engine, batch_id, device_id)
+            if lease is not None:
+                won.append(batch_id)
+                land(engine, lease)
+        return won
 
     claimed = at_once(*[lambda i=i: claim_all(i) for i in ids])
     assert sorted(one for some in claimed if isinstance(some, list) for one in some) == waiting
@@ -231,10 +236,11 @@ def test_noting_what_was_sent_waits_for_no_worker_that_claims_it(engine: Engine,
 
 
 def test_retrying_against_landing_folding_and_forming(
-    engine: Engine, device: int, each_round: Callable[[int], Iterator[Stored]]
+    engine: Engine, announce: Announce, device: int, each_round: Callable[[int], Iterator[Stored]]
 ) -> None:
+    other = announce(cpu(2))
     for stored in each_round(20):
-        first, second = leased(engine, device, size=5), leased(engine, device, size=5)
+        first, second = leased(engine, device, size=5), leased(engine, other, size=5)
         land(engine, first, failed=[job.id for job in first.jobs])
         opened, *_ = at_once(
             lambda: retry(engine, stored.campaign_id),
@@ -251,10 +257,10 @@ def test_retrying_against_landing_folding_and_forming(
 def test_folding_by_two_against_landing_counts_every_batch_once(
     engine: Engine, announce: Announce, device: int, submit: Submit
 ) -> None:
-    ids = [device, announce(cpu(2)), announce(cpu(3))]
+    ids = [device, *(announce(cpu(n)) for n in range(2, 7))]
     stored = [submit(Campaign.from_document(document(name=name, owner=name))) for name in ("a", "b", "c")]
     while batch_ids := [b for b in (form(engine, 1) for _ in range(6)) if b is not None]:
-        leases = [lease for n, b in enumerate(batch_ids) if (lease := claim(engine, b, ids[n % 3])) is not None]
+        leases = [lease for n, b in enumerate(batch_ids) if (lease := claim(engine, b, ids[n])) is not None]
         for lease in leases[::2]:
             land(engine, lease)
         at_once(*[lambda: fold(engine)] * 2, *[lambda one=one: land(engine, one) for one in leases[1::2]])
@@ -371,13 +377,15 @@ class Storm:
         chance = random.Random(device_id)
         while not self.over.is_set():
             for batch_id in chance.sample(waiting := self.sent, len(waiting)):
-                lease = claim(self.engine, batch_id, device_id, 0.05 if chance.random() < 0.2 else 60)
-                if lease is not None:
-                    with suppress(LeaseLost):
+                with suppress(LeaseHeld, LeaseLost):
+                    lease = claim(self.engine, batch_id, device_id, 0.05 if chance.random() < 0.2 else 60)
+                    if lease is not None:
                         self._measure(lease, chance)
             with self.engine.begin() as connection:
                 devices.heartbeat(connection, device_id)
-                batches.renew(connection, device_id=device_id, lease_seconds=60)
+                held = batches.held_by(connection, device_id)
+                if held is not None:
+                    batches.renew(connection, held, device_id=device_id, lease_seconds=60)
 
     def _measure(self, lease: Lease, chance: random.Random) -> None:
         results, failures, missing = [], {}, {}

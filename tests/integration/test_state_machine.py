@@ -54,7 +54,7 @@ from farm.db.states import (
     JobState,
     KernelState,
 )
-from farm.errors import LeaseLost
+from farm.errors import LeaseHeld, LeaseLost
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import Measurement
 from farm.settings import Settings
@@ -548,6 +548,10 @@ class FarmMachine(RuleBasedStateMachine):
             del self.bag[position]
 
     def claim(self, batch: Batch, device: Device, *, dies: bool) -> Worker | None:
+        if self.model.would_take(batch, device) and self.model.holds(device):
+            with pytest.raises(LeaseHeld), self.transaction() as connection:
+                batches.claim(connection, batch.id, device_id=device.id, lease_seconds=LONG)
+            return None
         with self.transaction(dies=dies) as connection:
             lease = batches.claim(connection, batch.id, device_id=device.id, lease_seconds=LONG)
         assert (lease is not None) == self.model.can_claim(batch, device)
@@ -693,7 +697,9 @@ class FarmMachine(RuleBasedStateMachine):
                 devices.leave(connection, device.id)
             else:
                 devices.heartbeat(connection, device.id)
-                batches.renew(connection, device_id=device.id, lease_seconds=LONG)
+                held = batches.held_by(connection, device.id)
+                if held is not None:
+                    batches.renew(connection, held, device_id=device.id, lease_seconds=LONG)
         if not dies:
             device.silent = silent
 

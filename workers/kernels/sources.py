@@ -21,6 +21,7 @@ from farm.errors import (
     InvalidOnDevice,
     KernelMissing,
     KernelStoreUnusable,
+    KernelUnreachable,
     MeasurementFailed,
     first_line,
 )
@@ -35,8 +36,9 @@ class Kernels(Protocol):
     def get(self, binary: Binary) -> Built:
         """The binary, built.
 
-        Raises `KernelMissing` where it is not built yet, `InvalidOnDevice` where it cannot be built, and
-        `MeasurementFailed` where that may be another time. May be called from any thread.
+        Raises `KernelMissing` where it is not built yet, `InvalidOnDevice` where it cannot be built, `KernelUnreachable`
+        where the farm cannot be asked for it now, and `MeasurementFailed` where it may be built another time. May be called
+        from any thread.
         """
 
 
@@ -61,9 +63,9 @@ class FarmKernels:
                 raise InvalidOnDevice(why=known.error)
             code = None if known is None or known.state is not KernelState.BUILT else self._store.get(name)
         except DBAPIError as error:
-            raise MeasurementFailed(why=f"its kernel cannot be looked up: {first_line(error.orig)}") from None
+            raise KernelUnreachable(binary=binary, why=first_line(error.orig)) from None
         except KernelStoreUnusable as error:
-            raise MeasurementFailed(why=str(error)) from None
+            raise KernelUnreachable(binary=binary, why=str(error)) from None
         if known is None or code is None:
             raise KernelMissing(binary=binary)
         try:

@@ -158,7 +158,7 @@ def return_rest(connection: Connection, batch_id: int) -> None:
 
 
 _END = text("""
-UPDATE batches SET state = :state, finished_at = clock_timestamp(), end_reason = :reason, lease_token = NULL,
+UPDATE batches SET state = :state, finished_at = clock_timestamp(), end_reason = coalesce(end_reason, :reason), lease_token = NULL,
     lease_expires_at = NULL, busy_until = NULL, current_job_id = NULL, done = :done, invalid = :invalid, dead = :dead
 WHERE id = :batch_id
 """)

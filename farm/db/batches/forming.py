@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from farm.db.batches.ending import release
-from farm.db.engine import is_held
+from farm.db.engine import Fault, fault_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,10 +447,18 @@ ORDER BY b.id FOR NO KEY UPDATE OF b SKIP LOCKED FOR KEY SHARE OF l, d SKIP LOCK
 """)
 
 
-def reap(connection: Connection) -> list[int]:
-    """leased → released, for every lease that has passed and that no other session holds. Returns the ids of those batches."""
+def reap(connection: Connection, *, suspect: bool = True) -> list[int]:
+    """leased → released, for every lease that has passed and that no other session holds.
+
+    Args:
+        suspect: whether the job that was being measured counts an attempt. Not where workers could not renew their leases,
+            as the database was away.
+
+    Returns:
+        The ids of those batches.
+    """
     expired = connection.execute(_EXPIRED).scalars().all()
-    return _released(connection, expired, reason="the lease passed without being renewed", suspect=True)
+    return _released(connection, expired, reason="the lease passed without being renewed", suspect=suspect)
 
 
 def _released(connection: Connection, ids: Sequence[int], *, reason: str, suspect: bool) -> list[int]:
@@ -467,7 +475,7 @@ def _released(connection: Connection, ids: Sequence[int], *, reason: str, suspec
                 for batch_id in some:
                     release(connection, batch_id, reason=reason, suspect=suspect)
         except DBAPIError as error:
-            if not is_held(error):
+            if fault_of(error) is not Fault.HELD:
                 raise
             if len(some) > 1:
                 parts += [some[len(some) // 2 :], some[: len(some) // 2]]

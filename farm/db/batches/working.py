@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from psycopg.errors import UniqueViolation
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
 
 from farm.db import measurements, worker_versions
 from farm.db.batches import ending, waiting
 from farm.db.batches.ending import Failure
 from farm.db.states import BatchState, FailureKind
-from farm.errors import BadKernelParameter, LeaseLost, UnknownFamily, first_line
+from farm.errors import BadKernelParameter, LeaseHeld, LeaseLost, UnknownFamily, first_line
 from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
 from farm.measurement import Measurement, MeasuringRules
@@ -50,6 +52,7 @@ WHERE b.id = :batch_id AND b.state = 'queued' AND l.id = b.lane_id AND c.id = l.
   AND d.id = :device_id AND d.state = 'active' AND b.queue IN ('gpu.' || d.type, 'device.' || d.uuid)
 RETURNING b.lease_token, c.id, coalesce(l.rules, c.rules), b.job_ids
 """)
+_ONE_LEASE = "uq_batches_device_id"
 _CLAIM_JOBS = text("""
 SELECT j.id AS job_id, c.* FROM jobs j JOIN configurations c ON c.id = j.configuration_id
 WHERE j.id = ANY(:ids) AND j.state = 'open' ORDER BY c.id
@@ -64,6 +67,8 @@ def claim(
     A message that comes twice or late, for a cancelled or paused campaign, or to a drained device, claims nothing.
     Jobs that this version cannot read, of a newer one, are claimed with the rest and refused when the batch lands.
     Before the first job is marked, heartbeats may renew the lease for `busy_seconds`.
+
+    Raises `LeaseHeld` where the device holds another batch. Then the batch stays queued, and is sent again.
     """
     parameters = {
         "batch_id": batch_id,
@@ -71,7 +76,12 @@ def claim(
         "lease_seconds": lease_seconds,
         "busy_seconds": max(busy_seconds, lease_seconds),
     }
-    row = connection.execute(_CLAIM, parameters).one_or_none()
+    try:
+        row = connection.execute(_CLAIM, parameters).one_or_none()
+    except IntegrityError as error:
+        if isinstance(error.orig, UniqueViolation) and error.orig.diag.constraint_name == _ONE_LEASE:
+            raise LeaseHeld(batch=batch_id, device=device_id) from None
+        raise
     if row is None:
         return None
     token, campaign_id, rules, job_ids = row
@@ -146,34 +156,45 @@ def mark(
 
 
 _RENEW = text("""
-WITH held AS MATERIALIZED (
-    SELECT id FROM batches
-    WHERE NOT folded AND device_id = :device_id AND state = 'leased' AND lease_expires_at > clock_timestamp()
-    ORDER BY id FOR NO KEY UPDATE
-)
 UPDATE batches b
 SET lease_expires_at = least(clock_timestamp() + make_interval(secs => :lease_seconds), b.busy_until)
-FROM held WHERE b.id = held.id
-RETURNING b.id, extract(epoch FROM b.busy_until - clock_timestamp())::float8 AS left_s
+WHERE b.id = :batch_id AND b.device_id = :device_id AND b.state = 'leased' AND b.lease_expires_at > clock_timestamp()
+RETURNING extract(epoch FROM b.busy_until - clock_timestamp())::float8 AS left_s
 """)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a device has in hand, and for how many seconds its lease can still be renewed."""
+def renew(connection: Connection, batch_id: int, *, device_id: int, lease_seconds: float) -> float | None:
+    """A heartbeat of the device's worker: the lease of the batch in hand goes on, for as long as its job may take.
 
-    batch_id: int
-    left_s: float
-
-
-def renew(connection: Connection, *, device_id: int, lease_seconds: float) -> Held | None:
-    """A heartbeat of the device's worker: the lease that it holds goes on, for as long as its job may take.
-
-    Returns None where the device holds none.
+    Returns for how many seconds it can still be renewed; None where the device does not hold that batch.
     """
-    parameters = {"device_id": device_id, "lease_seconds": lease_seconds}
-    held = [Held(row.id, row.left_s) for row in connection.execute(_RENEW, parameters)]
-    return min(held, key=lambda one: one.left_s, default=None)
+    parameters = {"batch_id": batch_id, "device_id": device_id, "lease_seconds": lease_seconds}
+    left_s: float | None = connection.execute(_RENEW, parameters).scalar_one_or_none()
+    return left_s
+
+
+_HELD_BY = text("SELECT id FROM batches WHERE device_id = :device_id AND state = 'leased' AND NOT abandoned")
+
+
+def held_by(connection: Connection, device_id: int) -> int | None:
+    """The id of the batch that the device holds, whether or not its lease has passed; None where there is none."""
+    found: int | None = connection.execute(_HELD_BY, {"device_id": device_id}).scalar_one_or_none()
+    return found
+
+
+_ABANDON = text("""
+UPDATE batches SET abandoned = true, lease_expires_at = clock_timestamp(), current_job_id = NULL, end_reason = :reason
+WHERE id = :batch_id AND device_id = :device_id AND state = 'leased' AND NOT abandoned
+""")
+
+
+def abandon(connection: Connection, batch_id: int, *, device_id: int, reason: str) -> bool:
+    """The device goes on with another batch, and no job is blamed. The coordinator takes this one back.
+
+    Locks nothing but the batch's row: who holds its lane or jobs does not hold up the device. Returns whether it held it.
+    """
+    parameters = {"batch_id": batch_id, "device_id": device_id, "reason": reason}
+    return bool(connection.execute(_ABANDON, parameters).rowcount)
 
 
 # A landing waits for the disk, whatever its connection does otherwise.
