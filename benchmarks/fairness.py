@@ -19,16 +19,14 @@ from __future__ import annotations
 import argparse
 import heapq
 import statistics
-import tempfile
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from common import markdown, write
-from farms import farm_home, record, store
+from farms import small_farm, store
 from million_jobs import RESULT
 from sqlalchemy import Engine, text
 
@@ -273,16 +271,8 @@ def main() -> None:
     asked = parser.parse_args()
     figures: dict[str, Any] = {}
     for part in (of_owners, of_a_million):
-        with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as folder:
-            Path(folder).chmod(0o755)
-            file, recording = Path(folder) / "campaign.yaml", Path(folder) / "recording.parquet"
-            file.write_text(
-                "name: small\ntargets: any\nproblems: {m: 1, n: 1, k: 64, types: f32}\n"
-                "kernels: [{family: tiled, tile: 4..13}]\n"
-            )
-            record(file, recording)
-            with farm_home(recording) as (_, engine):
-                figures |= part(engine, asked)
+        with small_farm() as (_, engine):
+            figures |= part(engine, asked)
     table = markdown(
         ["", "measured", "target"],
         [

@@ -53,6 +53,21 @@ def record(campaign_file: Path, recording: Path) -> None:
 
 
 @contextmanager
+def small_farm() -> Iterator[tuple[ServiceUrls, Engine]]:
+    """A farm of its own whose devices know ten configurations: for devices that only the benchmark simulates."""
+    with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as folder:
+        Path(folder).chmod(0o755)
+        file, recording = Path(folder) / "campaign.yaml", Path(folder) / "recording.parquet"
+        file.write_text(
+            "name: small\ntargets: any\nproblems: {m: 1, n: 1, k: 64, types: f32}\n"
+            "kernels: [{family: tiled, tile: 4..13}]\n"
+        )
+        record(file, recording)
+        with farm_home(recording) as made:
+            yield made
+
+
+@contextmanager
 def farm_home(recording: Path | None = None, **more: str) -> Iterator[tuple[ServiceUrls, Engine]]:
     """A farm of its own with an empty database; `more` are further variables of its environment.
 

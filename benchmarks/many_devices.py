@@ -18,16 +18,14 @@ import base64
 import heapq
 import json
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import redis
 from common import markdown, write
 from fairness import campaign
-from farms import farm_home, record, store
+from farms import small_farm, store
 from sqlalchemy import Engine, text
 from thousand_devices import cpu_seconds, postgres_and_redis, redis_client
 
@@ -156,38 +154,30 @@ def fleet_of(engine: Engine, broker_url: str, count: int, job_seconds: float) ->
 
 
 def once(asked: argparse.Namespace, owners: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as folder:
-        Path(folder).chmod(0o755)
-        file, recording = Path(folder) / "campaign.yaml", Path(folder) / "recording.parquet"
-        file.write_text(
-            "name: small\ntargets: any\nproblems: {m: 1, n: 1, k: 64, types: f32}\n"
-            "kernels: [{family: tiled, tile: 4..13}]\n"
-        )
-        record(file, recording)
-        with farm_home(recording) as (urls, engine):
-            fleet = fleet_of(engine, urls.broker_url or "", asked.devices, asked.job_seconds)
-            jobs = 1.3 * asked.devices * (asked.seconds + 2 * WARM_UP_SECONDS) / asked.job_seconds
-            for n in range(owners):
-                store(engine, campaign(f"of-{n:03}", f"owner-{n:03}", 10_000 * round(1 + jobs / owners / 10_000)))
-            with Stack(urls, settings().home, programs=[COORDINATOR]) as stack:
-                while not fleet.batches:
-                    stack.check()
-                    fleet.run(1)
-                fleet.run(WARM_UP_SECONDS)
-                groups = {
-                    "coordinator": list(stack.pids().values()),
-                    "services": postgres_and_redis(engine, urls.broker_url or ""),
-                }
-                before = {name: cpu_seconds(pids) for name, pids in groups.items()}
-                began = time.monotonic()
-                fleet.open_window()
-                fleet.run(asked.seconds)
-                fleet.close_window()
-                window = time.monotonic() - began
-                cpu = {name: 100 * (cpu_seconds(pids) - before[name]) / window for name, pids in groups.items()}
+    with small_farm() as (urls, engine):
+        fleet = fleet_of(engine, urls.broker_url or "", asked.devices, asked.job_seconds)
+        jobs = 1.3 * asked.devices * (asked.seconds + 2 * WARM_UP_SECONDS) / asked.job_seconds
+        for n in range(owners):
+            store(engine, campaign(f"of-{n:03}", f"owner-{n:03}", 10_000 * round(1 + jobs / owners / 10_000)))
+        with Stack(urls, settings().home, programs=[COORDINATOR]) as stack:
+            while not fleet.batches:
                 stack.check()
-            with engine.connect() as connection:
-                left = connection.execute(text("SELECT count(*) FROM lanes WHERE fresh")).scalar_one()
+                fleet.run(1)
+            fleet.run(WARM_UP_SECONDS)
+            groups = {
+                "coordinator": list(stack.pids().values()),
+                "services": postgres_and_redis(engine, urls.broker_url or ""),
+            }
+            before = {name: cpu_seconds(pids) for name, pids in groups.items()}
+            began = time.monotonic()
+            fleet.open_window()
+            fleet.run(asked.seconds)
+            fleet.close_window()
+            window = time.monotonic() - began
+            cpu = {name: 100 * (cpu_seconds(pids) - before[name]) / window for name, pids in groups.items()}
+            stack.check()
+        with engine.connect() as connection:
+            left = connection.execute(text("SELECT count(*) FROM lanes WHERE fresh")).scalar_one()
     assert left == owners, "the work ran out within the window"
     shares = [100 * seconds / window for seconds in fleet.idle_s.values()]
     return {

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import redis
 from homes import environment, eventually
 from sqlalchemy import Engine, text
 
@@ -131,3 +132,10 @@ def free_port() -> int:
     held.bind(("127.0.0.1", 0))
     _RESERVED.append(held)
     return int(held.getsockname()[1])
+
+
+def redis_answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False

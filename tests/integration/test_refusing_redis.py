@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 from homes import eventually
-from programs import FARM_WORKER, free_port, programs
+from programs import FARM_WORKER, programs, redis_answers
 from sqlalchemy import Engine, text
 
 import farm
@@ -19,7 +18,6 @@ from farm.broker import MEASURE_BATCH, make_app
 from farm.campaign import Campaign, load
 from farm.coordinator.loop import Coordinator
 from farm.db.campaigns import Stored
-from farm.services.binaries import redis_server
 from farm.services.doctor import examine
 from farm.settings import Settings
 
@@ -29,30 +27,6 @@ WAITING = "Trying again in"
 """What a Celery worker logs at each attempt to connect that fails."""
 
 TRAINER = (sys.executable, "-c", "from trainer.main import main; main()")
-
-
-@pytest.fixture
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture
-def broker(port: int, tmp_path: Path) -> Iterator[redis.Redis]:
-    """A Redis of the test's own."""
-    command = [str(redis_server()), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--save", ""]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    with redis.Redis(port=port) as client:
-        eventually(lambda: _answers(client))
-        yield client
-    process.kill()
-    process.wait()
-
-
-def _answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.RedisError:
-        return False
 
 
 def _a_replica(client: redis.Redis) -> None:
@@ -65,7 +39,7 @@ def _unable_to_save(client: redis.Redis) -> None:
     client.config_set("stop-writes-on-bgsave-error", "yes")
     client.config_set("save", "3600 1")
     client.bgsave()
-    eventually(lambda: not _answers(client))  # then even a PING is refused
+    eventually(lambda: not redis_answers(client))  # then even a PING is refused
 
 
 def _heal(client: redis.Redis) -> None:
@@ -75,10 +49,10 @@ def _heal(client: redis.Redis) -> None:
 
 
 def test_a_worker_and_a_coordinator_wait_for_a_redis_that_refuses_and_go_on(
-    engine: Engine, submit: Callable[[Campaign], Stored], broker: redis.Redis, port: int, tmp_path: Path,
+    engine: Engine, submit: Callable[[Campaign], Stored], broker: redis.Redis, redis_port: int, tmp_path: Path,
     database_url: str, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    url = f"redis://127.0.0.1:{port}/0"
+    url = f"redis://127.0.0.1:{redis_port}/0"
     campaign = load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000)
     with programs(tmp_path, FARM_DATABASE_URL=database_url, FARM_BROKER_URL=url) as start, make_app(url) as app:
         coordinator = Coordinator(engine, app, Settings(resend_after_seconds=0.5))
@@ -119,10 +93,10 @@ def test_a_worker_and_a_coordinator_wait_for_a_redis_that_refuses_and_go_on(
 
 
 def test_programs_that_start_while_redis_refuses_wait_and_doctor_names_the_reason(
-    engine: Engine, broker: redis.Redis, port: int, tmp_path: Path, database_url: str
+    engine: Engine, broker: redis.Redis, redis_port: int, tmp_path: Path, database_url: str
 ) -> None:
     _a_replica(broker)
-    url = f"redis://127.0.0.1:{port}/0"
+    url = f"redis://127.0.0.1:{redis_port}/0"
     reason = f"waiting for the broker at {url}: You can't write against a read only replica."
     with programs(tmp_path, FARM_DATABASE_URL=database_url, FARM_BROKER_URL=url) as start:
         trainer = start(TRAINER, name="trainer")

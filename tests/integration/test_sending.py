@@ -4,49 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
-from homes import eventually
-from programs import free_port
 from redis.connection import AbstractConnection
 
 from farm.broker import MEASURE_BATCH, make_app
 from farm.coordinator import sending
 from farm.coordinator.sending import send
-from farm.services.binaries import redis_server
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[redis.Redis]:
-    """A Redis of the test's own."""
-    port = free_port()
-    command = [str(redis_server()), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--save", ""]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    with redis.Redis(port=port) as client:
-        eventually(lambda: answers(client))
-        yield client
-    process.kill()
-    process.wait()
-
-
-@pytest.fixture
-def app(broker: redis.Redis) -> Iterator[Celery]:
-    port = broker.connection_pool.connection_kwargs["port"]
-    with make_app(f"redis://127.0.0.1:{port}/0") as made:
+def app(broker: redis.Redis, redis_port: int) -> Iterator[Celery]:
+    with make_app(f"redis://127.0.0.1:{redis_port}/0") as made:
         yield made
-
-
-def answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.RedisError:
-        return False
 
 
 def received(client: redis.Redis, queue: str) -> list[int]:
