@@ -330,6 +330,22 @@ class LeaseLost(FarmError):
     """The lease on batch {batch} is no longer held here: it expired, was cancelled, or another worker holds it. Nothing was written."""
 
 
+class DeviceLocked(ServiceUnavailable):
+    """{device} is served already: {holder} of this host holds {path}. Two workers on one device would measure at the same time. Stop that one (a farm-worker, or farm up), or serve other devices with --devices."""
+
+
+class DeviceLockUnusable(ServiceUnavailable):
+    """{device} cannot be locked for this host: {path}: {why}. Remove what is there, or name a folder that all users of this host can write to with FARM_DEVICE_LOCKS."""
+
+
+class DeviceContended(ServiceUnavailable):
+    """{device} is served already: {holder} was heard of {ago} ago. Two workers on one device would measure at the same time. Stop one of the two; a worker that is gone is taken over after {silent_after} s (FARM_SILENT_AFTER_SECONDS)."""
+
+
+class SessionLost(FarmError):
+    """Session {epoch} of device {device} is over: {holder} serves it now. Nothing was claimed."""
+
+
 class LeaseHeld(FarmError):
     """Batch {batch} was not claimed: device {device} still holds another one. It is sent again."""
 

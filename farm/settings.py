@@ -133,6 +133,9 @@ class Settings(BaseSettings):
         description="rows of campaigns that ended after which a model is made again; 0: never",
     )
     # Kernels that are built ahead of time.
+    device_locks: Folder | None = Field(
+        default=None, description="folder of the locks of this host's devices; shared by all its users"
+    )
     kernels: Folder | None = Field(default=None, description="folder of this host's built kernels")
     kernel_store: str = Field(
         default="database", description="where built kernels are shared: database, or a URL of fsspec (file, s3)"

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import tempfile
-from pathlib import Path
 
 FIXED = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
 
@@ -32,6 +31,8 @@ def settle() -> None:
     home = os.environ.get("HOME", "")
     if not os.path.isdir(home) or not os.access(home, os.W_OK | os.X_OK):  # noqa: PTH112 - "" is no folder
         _make_home()
+    # Tests of several processes serve the same devices at the same time.
+    os.environ["FARM_DEVICE_LOCKS"] = _temporary_folder("farm-tests-locks-")
     # A shell that starts the tests in the background has them ignore Ctrl-C, and nohup the end of the terminal. All that they
     # start would inherit that.
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -40,14 +41,19 @@ def settle() -> None:
 
 
 def _make_home() -> None:
-    folder, process = Path(tempfile.mkdtemp(prefix="farm-tests-home-")), os.getpid()
-    os.environ["HOME"] = str(folder)
+    os.environ["HOME"] = _temporary_folder("farm-tests-home-")
+
+
+def _temporary_folder(prefix: str) -> str:
+    """A folder that is removed when this process ends."""
+    folder, process = tempfile.mkdtemp(prefix=prefix), os.getpid()
 
     def remove() -> None:
         if os.getpid() == process:
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
+    return folder
 
 
 settle()

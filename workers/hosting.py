@@ -15,13 +15,16 @@ import psutil
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from farm.db import devices, worker_versions
+from farm.db import device_sessions, devices, worker_versions
+from farm.db.device_sessions import Server, Session
 from farm.devices import Backend, DeviceIdentity, host_name
+from farm.errors import DeviceContended, DeviceLocked, DeviceLockUnusable, FarmError
 from farm.services.backoff import BackOff
 from farm.services.groups import ProcessGroup
 from farm.settings import settings
-from farm.variables import WORKER_DEVICE_ID
+from farm.variables import WORKER_DEVICE_ID, WORKER_SESSION
 from workers import metrics
+from workers.device_lock import EXIT_SESSION_LOST, DeviceLock, default_folder
 from workers.lookout import Look, Lookout
 
 log = logging.getLogger(__name__)
@@ -34,14 +37,21 @@ MISSES = 2
 
 TEND_SECONDS = 0.5
 
+CONTENDED_SECONDS = 5.0
+"""Between two tries to take up a device that another `farm-worker` serves."""
+
 
 class _Worker:
     """One device and the process that serves it."""
 
-    def __init__(self, identity: DeviceIdentity, device_id: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, identity: DeviceIdentity, session: Session, lock: DeviceLock, environment: Mapping[str, str]
+    ) -> None:
         self.identity = identity
-        self.device_id = device_id
+        self.session = session
+        self.lock = lock
         self.misses = 0  # looks in a row
+        self.lost_session = False
         self._environment = environment
         self._process: ProcessGroup | None = None
         self._back_off = BackOff()
@@ -49,6 +59,9 @@ class _Worker:
     def tend(self) -> None:
         """Starts the process where it should run and does not."""
         now = time.monotonic()
+        if self._process is not None and self._process.poll() == EXIT_SESSION_LOST:
+            self.lost_session = True
+            return
         if self._process is not None and (status := self._process.poll()) is not None and self._back_off.ended(now):
             log.error(
                 "the worker of %s ended with status %d; again in %g s",
@@ -90,19 +103,34 @@ class Host:
         self._leaving: dict[str, _Worker] = {}  # told to stop, because their devices are gone
         self._unmarked: set[str] = set()  # devices that are gone, which the database does not know yet
         self._absent_marked = False
+        self._refused: dict[str, FarmError] = {}  # by UUID: devices that are here, and that another farm-worker serves
+        self._look: Look | None = None  # the last one
         self._problems: Mapping[str, str] = {}
         self._looks: queue.SimpleQueue[Look] = queue.SimpleQueue()
 
     def serve(self, first: Look, stop: threading.Event) -> None:
-        """Runs a worker for each device until `stop`, and looks for others every `rescan_s` seconds."""
-        self._looks.put(first)
+        """Runs a worker for each device until `stop`, and looks for others every `rescan_s` seconds.
+
+        Raises `DeviceLocked` or `DeviceLockUnusable` where none of the first look's devices can be locked for this process.
+        """
+        self.apply(first)
+        if len(self._refused) == len(first.found) and not any(
+            isinstance(error, DeviceContended) for error in self._refused.values()
+        ):
+            raise next(iter(self._refused.values()))
+        refused_s = time.monotonic()
         threading.Thread(target=self._keep_looking, args=(stop,), name="lookout", daemon=True).start()
         try:
             while not stop.is_set():
                 while not self._looks.empty():
                     self.apply(self._looks.get())
-                for worker in self._workers.values():
+                if self._refused and self._look is not None and time.monotonic() - refused_s > CONTENDED_SECONDS:
+                    self._take_up(self._look)
+                    refused_s = time.monotonic()
+                for uuid, worker in list(self._workers.items()):
                     worker.tend()
+                    if worker.lost_session:
+                        self._put_down(uuid)
                 stop.wait(TEND_SECONDS)
         finally:
             for worker in self._workers.values():
@@ -117,7 +145,7 @@ class Host:
         try:
             with self._engine.begin() as connection:
                 for worker in self._workers.values():
-                    devices.leave(connection, worker.device_id)
+                    devices.leave(connection, worker.session.device_id, session=worker.session.epoch)
         except SQLAlchemyError as error:
             log.warning("the database did not take the farewell: %s", _first_line(error))
 
@@ -132,19 +160,31 @@ class Host:
         """
         self._say(look.problems)
         self._count_misses(look)
-        self._leaving = {uuid: worker for uuid, worker in self._leaving.items() if not worker.has_ended()}
+        self._look = look
+        self._take_up(look)
+
+    def _take_up(self, look: Look) -> None:
+        """Serves those of the look's devices that nobody serves, and tells the database of those that are gone."""
+        for uuid, worker in list(self._leaving.items()):
+            if worker.has_ended():
+                worker.lock.release()
+                del self._leaving[uuid]
         served = self._workers.keys() | self._leaving.keys()  # a process that still ends has its device still
-        came = [identity for identity in look.found if identity.uuid not in served]
+        refused: dict[str, FarmError] = {}
+        came = self._locked([identity for identity in look.found if identity.uuid not in served], refused)
         absent_now = look.cards_known and not self._absent_marked
         if not (came or self._unmarked or absent_now):
+            self._refuse(refused)
             return
         try:
             with self._engine.begin() as connection:
                 gone = self._unmarked | (self._absent(connection, look) if absent_now else set())
                 vanished = devices.vanish(connection, host=host_name(), uuids=sorted(gone))
-                ids = _announce(connection, came)
+                sessions = _announce(connection, came, refused)
         except SQLAlchemyError as error:
             log.warning("the database is told of this host's devices after the next look: %s", _first_line(error))
+            for _, lock in came:
+                lock.release()
             return
         finally:
             self._engine.dispose()  # what is needed once in days holds no connection
@@ -152,9 +192,43 @@ class Host:
         self._unmarked.clear()
         for uuid in vanished:
             log.warning("marked as vanished from this host", extra={"device": uuid})
-        for identity, device_id in zip(came, ids, strict=True):
+        for identity, lock in came:
+            session = sessions.get(identity.uuid)
+            if session is None:
+                lock.release()
+                continue
             log.info("serving %s (%s, %s)", identity.name, identity.type, identity.uuid)
-            self._workers[identity.uuid] = _Worker(identity, device_id, self._environment_of(identity, device_id))
+            environment = self._environment_of(identity, session)
+            self._workers[identity.uuid] = _Worker(identity, session, lock, environment)
+        self._refuse(refused)
+
+    def _locked(
+        self, wanted: Sequence[DeviceIdentity], refused: dict[str, FarmError]
+    ) -> list[tuple[DeviceIdentity, DeviceLock]]:
+        """Those of the devices that could be locked for this process, with their locks. Others are added to `refused`."""
+        folder = settings().device_locks or default_folder()
+        locked = []
+        for identity in wanted:
+            try:
+                locked.append((identity, DeviceLock.take(identity.uuid, folder)))
+            except (DeviceLocked, DeviceLockUnusable) as error:
+                refused[identity.uuid] = error
+        return locked
+
+    def _refuse(self, refused: dict[str, FarmError]) -> None:
+        """Says of each device once why it is not served."""
+        for uuid, error in refused.items():
+            if type(self._refused.get(uuid)) is not type(error):
+                log.error("%s", error)
+        self._refused = refused
+
+    def _put_down(self, uuid: str) -> None:
+        """No longer serves a device whose session is lost; it is announced anew when nobody else serves it."""
+        worker = self._workers.pop(uuid)
+        worker.lock.release()
+        self._refused[uuid] = DeviceContended(
+            device=uuid, holder="another farm-worker", ago="a moment", silent_after=settings().silent_after_seconds
+        )
 
     def _say(self, problems: Mapping[str, str]) -> None:
         """Says what is wrong once, not at every look."""
@@ -188,25 +262,37 @@ class Host:
         known = devices.of_host(connection, host_name())
         return {uuid for uuid, backend in known if uuid not in here and self._lookout.asks_for(uuid, backend)}
 
-    def _environment_of(self, identity: DeviceIdentity, device_id: int) -> dict[str, str]:
-        own = {WORKER_DEVICE_ID: str(device_id), **metrics.labels_of(identity, settings())}
+    def _environment_of(self, identity: DeviceIdentity, session: Session) -> dict[str, str]:
+        own = {WORKER_DEVICE_ID: str(session.device_id), WORKER_SESSION: str(session.epoch)}
+        own |= metrics.labels_of(identity, settings())
         if identity.backend is Backend.CUDA:
             own["CUDA_VISIBLE_DEVICES"] = identity.uuid
             own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return {**self._environment, **own}
 
 
-def _announce(connection: Connection, came: Sequence[DeviceIdentity]) -> list[int]:
+def _announce(
+    connection: Connection, came: Sequence[tuple[DeviceIdentity, DeviceLock]], refused: dict[str, FarmError]
+) -> dict[str, Session]:
+    """Begins a session of each device, by UUID. Those that another `farm-worker` serves are added to `refused`."""
     facts = {
         "os": platform.platform(),
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
     }
-    ids = [devices.register(connection, host=host_name(), host_facts=facts, device=identity) for identity in came]
-    for device_id in ids:
-        worker_versions.announce(connection, device_id)
-    return ids
+    silent_after = settings().silent_after_seconds
+    sessions = dict[str, Session]()
+    for identity, lock in came:
+        server = Server(host=host_name(), pid=os.getpid(), lock=lock.name)
+        try:
+            session = device_sessions.begin(connection, identity, server, host_facts=facts, silent_after=silent_after)
+        except DeviceContended as error:
+            refused[identity.uuid] = error
+            continue
+        worker_versions.announce(connection, session.device_id)
+        sessions[identity.uuid] = session
+    return sessions
 
 
 def _first_line(error: Exception) -> str:

@@ -9,12 +9,14 @@ from celery import Celery
 from sqlalchemy.exc import DBAPIError
 
 from farm.broker import consume, make_app, queue_of_device, queue_of_type
-from farm.db import batches, devices
+from farm.db import batches, device_sessions, devices
 from farm.db.engine import FaultLog
 from farm.devices import DeviceIdentity
+from farm.errors import SessionLost
 from farm.logs import set_up_logging
 from farm.settings import settings
 from workers import tasks
+from workers.device_lock import EXIT_SESSION_LOST
 from workers.spawning import spawn_without_tracker
 
 log = logging.getLogger(__name__)
@@ -31,11 +33,17 @@ def app() -> Celery:
 
 
 def take_over() -> DeviceIdentity:
-    """Hands back what an earlier worker of this device held. Waits for a database that does not take it."""
+    """Hands back what an earlier worker of this device held. Waits for a database that does not take it.
+
+    Raises `SessionLost` where another `farm-worker` serves the device now.
+    """
     faults = FaultLog(log)
     while True:
         try:
             with tasks.engine().begin() as connection:
+                session = tasks.session()
+                if session is not None:
+                    device_sessions.check(connection, tasks.device_id(), session)
                 reason = "its worker ended and was started again"
                 batches.release_all(connection, device_id=tasks.device_id(), reason=reason)
                 return devices.identity(connection, tasks.device_id())
@@ -47,7 +55,11 @@ def take_over() -> DeviceIdentity:
 def serve() -> int:
     """Serves the device until the worker is told to stop. Returns its exit status."""
     set_up_logging(settings(), "worker")
-    identity = take_over()
+    try:
+        identity = take_over()
+    except SessionLost as error:
+        log.error("%s This worker ends", error, extra={"device_id": tasks.device_id()})
+        return EXIT_SESSION_LOST
     queues = [queue_of_device(identity.uuid), queue_of_type(identity.type)]
     spawn_without_tracker()
     return consume(app(), pool="prefork", queues=queues, name=f"{identity.uuid}@%h")

@@ -149,6 +149,7 @@ class Runner:
         metrics: Metrics | None = None,
         sentinel_jobs: int = 0,
         versions: Versions = BUILT_WITH,
+        session: int | None = None,
     ) -> None:
         self._engine = engine
         self._marks = engine.execution_options(isolation_level="AUTOCOMMIT")  # one round trip
@@ -156,6 +157,7 @@ class Runner:
         self._device_id = device_id
         self._lease_seconds = lease_seconds
         self._versions = versions
+        self._session = session
         self._stopping = stopping
         self._deadline = deadline or Deadline()
         self._metrics = metrics or Metrics()
@@ -174,7 +176,7 @@ class Runner:
 
         0 where another worker has the batch, or where the lease was lost on the way: then nothing is written.
         Raises `DevicePoisoned` and `CanaryFailed` after landing what was measured before; the former after a lost lease too.
-        Raises `LeaseHeld` where the device holds another batch, and `DBAPIError` where the database takes no claim, mark or
+        Raises `LeaseHeld` where the device holds another batch, `SessionLost` where another worker serves it now, and `DBAPIError` where the database takes no claim, mark or
         landing: then the batch is handed back, and no job is blamed.
         """
         lease = self._claim(batch_id)
@@ -217,7 +219,13 @@ class Runner:
     def _claim(self, batch_id: int) -> Lease | None:
         def claim() -> Lease | None:
             with self._engine.begin() as connection:
-                return batches.claim(connection, batch_id, device_id=self._device_id, lease_seconds=self._lease_seconds)
+                return batches.claim(
+                    connection,
+                    batch_id,
+                    device_id=self._device_id,
+                    lease_seconds=self._lease_seconds,
+                    session=self._session,
+                )
 
         with self._metrics.time(CLAIM):
             return self._patiently(claim, CLAIM_PATIENCE_SECONDS)

@@ -27,15 +27,16 @@ from sqlalchemy.exc import DBAPIError
 from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
-from farm.db import batches, devices, worker_versions
+from farm.db import batches, device_sessions, devices, worker_versions
 from farm.db.engine import MEASURING, Fault, FaultLog, fault_of, make_engine
 from farm.db.states import DeviceState
-from farm.errors import CanaryFailed, DevicePoisoned, FarmError, LeaseHeld, first_line
+from farm.errors import CanaryFailed, DevicePoisoned, FarmError, LeaseHeld, SessionLost, first_line
 from farm.metrics import Metrics
 from farm.settings import settings
-from farm.variables import WORKER_DEVICE_ID
+from farm.variables import WORKER_DEVICE_ID, WORKER_SESSION
 from workers.canary import prove
 from workers.child import STOP_SIGNAL, stopping
+from workers.device_lock import EXIT_SESSION_LOST
 from workers.devices import open_device
 from workers.kernels.sources import FarmKernels
 from workers.metrics import CANARY_FAILURES, CHILD, CHILD_DEATHS, DATABASE_ERRORS, JOBS, PARENT, metrics_of
@@ -65,6 +66,12 @@ _faults = FaultLog(log)
 def device_id() -> int:
     """The database id of the device that this process serves."""
     return int(os.environ[WORKER_DEVICE_ID])
+
+
+def session() -> int | None:
+    """The epoch of the session in which this process serves its device; None where `farm-worker` began none."""
+    epoch = os.environ.get(WORKER_SESSION)
+    return None if epoch is None else int(epoch)
 
 
 @cache
@@ -108,6 +115,7 @@ def _runner() -> Runner:
         metrics=_metrics(CHILD),
         sentinel_jobs=settings().sentinel_jobs,
         versions=versions_of(settings()),
+        session=session(),
     )
 
 
@@ -144,7 +152,7 @@ def measure_batch(batch_id: int) -> None:
             _quarantine(str(error))
         finally:  # whatever the database says: this process must not claim again
             os._exit(EXIT_POISONED)
-    except LeaseHeld as error:
+    except (LeaseHeld, SessionLost) as error:  # of a lost session, the parent process learns with its next heartbeat
         log.warning("%s", error, extra=ids)
         _note_claim_error(batch_id, error)
     except DBAPIError as error:
@@ -252,21 +260,68 @@ class _Asking:
 def _beat(consumer: Any) -> None:
     asking = _Asking(consumer)
     watchdog = Watchdog(overdue_s=2 * settings().heartbeat_seconds, unleased_s=UNLEASED_SECONDS)
-    left_behind, faults = _LeftBehind(), FaultLog(log)
+    left_behind, faults, activity = _LeftBehind(), FaultLog(log), _Activity()
     while True:
         try:
+            activity.look(_task_in_hand() is not None)
             _watch(watchdog)
             left_behind.hand_back()
             if not stopping.is_set():  # then it has said farewell, and only finishes the job in hand
                 with engine().begin() as connection:
-                    state = devices.heartbeat(connection, device_id())
+                    state = devices.heartbeat(connection, device_id(), session=session())
                 asking.follow(state)
             _hand_backs.work_off()
             faults.works()
+        except SessionLost as error:
+            _end_session(error, activity)
         except Exception as error:  # whatever is wrong with the database now, the next beat tries again
             _metrics(PARENT).count(DATABASE_ERRORS)
             faults.fails(error, "it is told later that this device lives", device_id=device_id())
+        before = time.monotonic()
         time.sleep(settings().heartbeat_seconds)
+        activity.slept(time.monotonic() - before, settings().heartbeat_seconds)
+
+
+class _Activity:
+    """Since when this process runs without a break, and when its child last had a task."""
+
+    def __init__(self) -> None:
+        self._runs_since_s = time.monotonic()
+        self._busy_s: float | None = None
+
+    def look(self, busy: bool) -> None:
+        if busy:
+            self._busy_s = time.monotonic()
+
+    def slept(self, seconds: float, meant: float) -> None:
+        """A process that was stopped sleeps for longer than it meant to: neither it nor its child did anything."""
+        if seconds > 2 * meant + 1:
+            self._runs_since_s = time.monotonic()
+
+    def may_have_measured(self) -> tuple[float, float] | None:
+        """How many seconds ago that began and ended; None where it never had a task."""
+        now = time.monotonic()
+        return None if self._busy_s is None else (now - self._runs_since_s, now - self._busy_s)
+
+
+def _end_session(error: SessionLost, activity: _Activity) -> None:
+    """Ends the child and this process. What the child measured beside the device's new worker is noted."""
+    log.error("%s This worker ends", error, extra={"device_id": device_id()})
+    activity.look(_task_in_hand() is not None)
+    for child in active_children():
+        os.kill(child.pid, signal.SIGKILL)
+    try:
+        measured = activity.may_have_measured()
+        if measured is not None:
+            began, ended = measured
+            with engine().begin() as connection:
+                device_sessions.note_overlap(
+                    connection, device_id(), session() or 0, began_s_ago=began, ended_s_ago=ended
+                )
+    except DBAPIError as unnoted:
+        log.error("rows that two workers measured at the same time are not marked: %s", first_line(unnoted.orig))
+    finally:
+        os._exit(EXIT_SESSION_LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +415,7 @@ def _leave(**_: Any) -> None:
         os.kill(child.pid, STOP_SIGNAL)
     try:
         with engine().begin() as connection:
-            devices.leave(connection, device_id())
+            devices.leave(connection, device_id(), session=session())
     except DBAPIError as error:
         _metrics(PARENT).count(DATABASE_ERRORS)
         log.warning("the database did not take the farewell: %s", first_line(error))

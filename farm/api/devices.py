@@ -11,7 +11,7 @@ from pydantic import Field
 from farm.api.access import Access
 from farm.api.operation import Document, operation
 from farm.coordinator.outlook import condition, presence_text, skew_text
-from farm.db import devices, duty, progress
+from farm.db import device_sessions, devices, duty, progress
 from farm.db.progress import DeviceNow, Presence
 from farm.db.states import DeviceState, FailureKind, Role
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
@@ -75,6 +75,23 @@ class Versions(Document):
     """What workers run."""
 
     skew: str | None = Field(description="which hosts run which version, where live workers run more than one")
+
+
+class ContendedDevice(Document):
+    """A device that two farm-workers wanted to serve lately, or on which two measured at the same time."""
+
+    device_id: int
+    uuid: str
+    host: str
+    session_host: str | None = Field(description="of the farm-worker that serves it")
+    session_pid: int | None
+    session_began_at: datetime | None
+    contended_at: datetime | None = Field(
+        description="when another farm-worker was refused last, in the last 10 minutes"
+    )
+    contended_by: str | None = Field(description="which one that was")
+    overlapped_rows: int = Field(description="rows that two measured at the same time; they are no results")
+    text: str = Field(description="what is wrong, in words")
 
 
 class Names(Document):
@@ -160,6 +177,14 @@ def versions(access: Access) -> Versions:
     """Whether live workers run different versions of the farm, and which hosts run which."""
     with access.connect() as connection:
         return Versions(skew=skew_text(progress.devices(connection, silent_after=access.silent_after)))
+
+
+@operation("GET", "/devices/contended")
+def contended(access: Access) -> list[ContendedDevice]:
+    """Devices that two farm-workers wanted to serve lately, or on which two measured at the same time."""
+    with access.connect() as connection:
+        found = device_sessions.contended(connection)
+    return [ContendedDevice(**{name: getattr(one, name) for name in ContendedDevice.model_fields}) for one in found]
 
 
 @operation("GET", "/devices/names")

@@ -56,6 +56,7 @@ def list_(all_: ImportedOption = False, as_json: JsonOption = False) -> None:
     """
     with farm_of(settings()) as farm:
         known, running = farm.ask(operations.list_), farm.ask(operations.versions)
+        contended = farm.ask(operations.contended)
     if as_json:
         emit_json(known)
         return
@@ -66,6 +67,8 @@ def list_(all_: ImportedOption = False, as_json: JsonOption = False) -> None:
         console.print("No device has been announced yet. Start a worker: farm-worker, or everything here: farm up")
     if running.skew is not None:
         remarks.print(f"[yellow]workers:[/] {escape(running.skew)}")
+    for one in contended:
+        remarks.print(f"[yellow]contended:[/] {escape(one.text)}")
     if hidden := len(known) - len(shown):
         remarks.print(
             f"{hidden:,} imported {'device is' if hidden == 1 else 'devices are'} not listed: farm devices --all lists "

@@ -73,6 +73,7 @@ def status(
 def _show_all(as_json: bool) -> None:
     with farm_of(settings()) as farm:
         rows, leads, running = farm.ask(campaigns.list_), farm.ask(leader.show), farm.ask(devices.versions)
+        contended = farm.ask(devices.contended)
     if as_json:
         emit_json(rows)
         return
@@ -81,6 +82,8 @@ def _show_all(as_json: bool) -> None:
         remarks.print(trouble)
     if running.skew is not None:
         remarks.print(f"[yellow]workers:[/] {escape(running.skew)}")
+    for one in contended:
+        remarks.print(f"[yellow]contended:[/] {escape(one.text)}")
     if not rows:
         console.print("No campaigns yet. Submit one: farm submit examples/campaigns/quickstart.yaml")
     else:

@@ -224,6 +224,7 @@ def _choose(engine: Engine, question: Question, predictable: Collection[str], fi
             days=question.by == "day",
             protocols=question.predict_from is not None,
             short_rounds=reading.has_short_rounds(connection),
+            overlaps=reading.has_overlaps(connection),
         )
         there = reading.kinds(connection, devices, environments, asked)
     # The source is a matter of the sides.

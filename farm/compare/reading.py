@@ -20,6 +20,7 @@ from farm.compare.groups import Problems
 from farm.compare.sides import Device, Kind
 from farm.compare.statistics import Floats, Ints
 from farm.db.columns import Words, coded, keys, numbers, read, storage, words
+from farm.db.device_sessions import OVERLAPPED
 from farm.registry.conditions import RECORDED
 
 _DEVICES = text("""
@@ -27,6 +28,7 @@ SELECT d.id, d.uuid, d.type, h.name, d.facts->>'provenance'
 FROM devices d JOIN hosts h ON h.id = d.host_id ORDER BY d.id
 """)
 _SHORT_ROUNDS = text("SELECT EXISTS (SELECT FROM lanes WHERE rules IS NOT NULL)")
+_OVERLAPS = text("SELECT EXISTS (SELECT FROM device_overlaps)")
 _NOT_SHORT = """ AND NOT EXISTS (
     SELECT FROM jobs j JOIN lanes l ON l.id = j.lane_id WHERE j.id = r.job_id AND l.rules IS NOT NULL
 )"""
@@ -49,6 +51,7 @@ class Asked:
     days: bool = False
     protocols: bool = False
     short_rounds: bool = False  # whether there are rows of short rounds, to be left out
+    overlaps: bool = False  # whether there are rows that two workers measured at the same time, to be left out
 
     def columns(self) -> dict[str, str]:
         """SQL of each field by which kinds differ."""
@@ -73,11 +76,15 @@ class Asked:
 
     @property
     def excluded(self) -> str:
-        return _NOT_SHORT if self.short_rounds else ""
+        return (_NOT_SHORT if self.short_rounds else "") + (f" AND NOT {OVERLAPPED}" if self.overlaps else "")
 
 
 def has_short_rounds(connection: Connection) -> bool:
     return bool(connection.execute(_SHORT_ROUNDS).scalar_one())
+
+
+def has_overlaps(connection: Connection) -> bool:
+    return bool(connection.execute(_OVERLAPS).scalar_one())
 
 
 def kinds(

@@ -217,6 +217,16 @@ class FarmCollector:
             "Jobs that wait because a version of the workers cannot read them.",
             value=found.unsupported,
         )
+        yield GaugeMetricFamily(
+            PREFIX + "devices_contended",
+            "Devices that a second farm-worker wanted to serve in the last ten minutes.",
+            value=sum(one.contended_at is not None for one in found.contended),
+        )
+        yield GaugeMetricFamily(
+            PREFIX + "rows_overlapped",
+            "Rows that two workers measured on one device at the same time, and that are no results.",
+            value=sum(one.overlapped_rows for one in found.contended),
+        )
         yield GaugeMetricFamily(PREFIX + "builders", "Builders that were heard of lately.", value=found.builders)
         yield GaugeMetricFamily(
             PREFIX + "lock_holders",

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, text
 
+from farm.db.device_sessions import OVERLAPPED
+
 # Rounds of a search that have rules of their own were measured under those.
-_RUNTIMES = text("""
-SELECT m.configuration_id, percentile_cont(0.5) WITHIN GROUP (ORDER BY m.runtime_ms)::float8 AS runtime_ms
-FROM measurements m
-JOIN campaigns c ON c.id = m.campaign_id AND c.rules = CAST(:rules AS jsonb)
-JOIN devices d ON d.id = m.device_id AND d.type = :device_type
-LEFT JOIN jobs j ON j.id = m.job_id
+_RUNTIMES = text(f"""
+SELECT r.configuration_id, percentile_cont(0.5) WITHIN GROUP (ORDER BY r.runtime_ms)::float8 AS runtime_ms
+FROM measurements r
+JOIN campaigns c ON c.id = r.campaign_id AND c.rules = CAST(:rules AS jsonb)
+JOIN devices d ON d.id = r.device_id AND d.type = :device_type
+LEFT JOIN jobs j ON j.id = r.job_id
 LEFT JOIN lanes l ON l.id = j.lane_id
-WHERE m.configuration_id = ANY(:ids) AND l.rules IS NULL
-GROUP BY m.configuration_id
+WHERE r.configuration_id = ANY(:ids) AND l.rules IS NULL AND NOT {OVERLAPPED}
+GROUP BY r.configuration_id
 """)
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row, text
 
 from farm.db.states import DeviceState
 from farm.devices import Backend, DeviceIdentity, DeviceTraits
+from farm.errors import SessionLost
 
 _HOST = text("""
 INSERT INTO hosts (name, facts) VALUES (:name, CAST(:facts AS jsonb))
@@ -55,7 +56,8 @@ UNFIT_SECONDS = 300.0
 _HEARTBEAT = text("""
 WITH now AS MATERIALIZED (
     SELECT id, unopened AND state_changed_at < clock_timestamp() - make_interval(secs => :unfit) AS again
-    FROM devices WHERE id = :device_id FOR NO KEY UPDATE SKIP LOCKED
+    FROM devices WHERE id = :device_id AND (CAST(:session AS bigint) IS NULL OR session_epoch = :session)
+    FOR NO KEY UPDATE SKIP LOCKED
 ), d AS (
     UPDATE devices SET last_seen_at = clock_timestamp(),
         state = CASE WHEN again THEN 'active' ELSE state END,
@@ -68,25 +70,33 @@ WITH now AS MATERIALIZED (
 ), heard AS (
     UPDATE hosts SET last_seen_at = clock_timestamp() FROM h WHERE hosts.id = h.id
 )
-SELECT coalesce((SELECT state FROM d), (SELECT state FROM devices WHERE id = :device_id)) AS state
+SELECT coalesce((SELECT state FROM d), state) AS state, session_epoch, session_host, session_pid
+FROM devices WHERE id = :device_id
 """)
 
 
-def heartbeat(connection: Connection, device_id: int) -> DeviceState:
+def heartbeat(connection: Connection, device_id: int, *, session: int | None = None) -> DeviceState:
     """Says that the device's worker lives. One that was unfit for `UNFIT_SECONDS` gets another try.
 
-    Returns the device's state: whether it should ask for work.
+    Returns the device's state: whether it should ask for work. Raises `SessionLost`, and says nothing, where `session` is not
+    the epoch of the device (any more).
     """
-    row = connection.execute(_HEARTBEAT, {"device_id": device_id, "unfit": UNFIT_SECONDS}).one()
+    parameters = {"device_id": device_id, "unfit": UNFIT_SECONDS, "session": session}
+    row = connection.execute(_HEARTBEAT, parameters).one()
+    if session is not None and row.session_epoch != session:
+        raise SessionLost(epoch=session, device=device_id, holder=f"process {row.session_pid} on {row.session_host}")
     return DeviceState(row.state)
 
 
-_LEAVE = text("UPDATE devices SET last_seen_at = '-infinity' WHERE id = :device_id")
+_LEAVE = text("""
+UPDATE devices SET last_seen_at = '-infinity'
+WHERE id = :device_id AND (CAST(:session AS bigint) IS NULL OR session_epoch = :session)
+""")
 
 
-def leave(connection: Connection, device_id: int) -> None:
-    """Says that the device's worker has stopped in good order: it is silent at once."""
-    connection.execute(_LEAVE, {"device_id": device_id})
+def leave(connection: Connection, device_id: int, *, session: int | None = None) -> None:
+    """Says that the device's worker has stopped in good order: it is silent at once. Not for one whose session is lost."""
+    connection.execute(_LEAVE, {"device_id": device_id, "session": session})
 
 
 _UNFIT = text("""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from farm.db import kernels, locks, worker_versions
+from farm.db import device_sessions, kernels, locks, worker_versions
 from farm.db.campaigns import TALLY
 from farm.db.states import BatchState, JobState, KernelState
 from farm.devices import IMPORTED_PREFIX
@@ -34,6 +34,8 @@ class FarmGauges:
     unsupported: int
     # Sessions that have held locks on tables of the farm for long.
     lock_holders: Sequence[locks.Holder] = ()
+    # Devices that two farm-workers wanted to serve lately, or that have rows which two measured at the same time.
+    contended: Sequence[device_sessions.Contended] = ()
 
 
 _JOBS = text(f"""
@@ -95,4 +97,5 @@ def read(connection: Connection, *, silent_after: float) -> FarmGauges:
         unsupported=worker_versions.waiting(connection),
         builders=len(kernels.builders(connection, silent_after=silent_after)),
         lock_holders=locks.holders(connection),
+        contended=device_sessions.contended(connection),
     )

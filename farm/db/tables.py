@@ -106,8 +106,32 @@ class Device(Base):
     # Why its worker could not claim a batch last time, and when.
     claim_error: Mapped[str | None]
     claim_error_at: Mapped[datetime | None]
+    # Which farm-worker serves it: see `farm.db.device_sessions`. None: that worker is older than revision 0017.
+    session_epoch: Mapped[int] = mapped_column(server_default="0")
+    session_host: Mapped[str | None]
+    session_pid: Mapped[int | None]
+    session_lock: Mapped[str | None]
+    session_began_at: Mapped[datetime | None]
+    # When another one was refused last, and which.
+    contended_at: Mapped[datetime | None]
+    contended_by: Mapped[str | None]
     first_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     last_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+
+
+class DeviceOverlap(Base):
+    """A time in which two sessions of a device may have measured: see `farm.db.device_sessions`."""
+
+    __tablename__ = "device_overlaps"
+
+    id: Mapped[int] = mapped_column(_id, primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), index=True)
+    since: Mapped[datetime]
+    until: Mapped[datetime]
+    # When the batch landed that was in hand at the end of it.
+    rows_until: Mapped[datetime]
+    # Of the session that was lost.
+    epoch: Mapped[int]
 
 
 class WorkerVersion(Base):

@@ -212,7 +212,10 @@ def test_a_farm_worker_that_was_killed_leaves_no_files_behind_for_long(
     def folders() -> list[Path]:
         return sorted(run.glob("metrics-*"))
 
-    killed, other = (start(FARM_WORKER, "--devices", "cpu", FARM_WORKER_METRICS=str(free_port())) for _ in range(2))
+    killed, other = (
+        start(FARM_WORKER, "--devices", device, FARM_WORKER_METRICS=str(free_port()))
+        for device in ("cpu", f"recorded:{RECORDING}")
+    )
     eventually(lambda: len(folders()) == 2)
     killed.kill()
     third = start(FARM_WORKER, "--devices", "cpu", FARM_WORKER_METRICS=str(free_port()))

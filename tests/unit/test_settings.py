@@ -34,6 +34,11 @@ WRONG = {
 }
 
 
+@pytest.fixture(autouse=True)
+def usual_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FARM_DEVICE_LOCKS", raising=False)
+
+
 @pytest.fixture
 def reread(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     settings.cache_clear()

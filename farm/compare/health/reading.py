@@ -96,7 +96,9 @@ _FIGURES = ("runtime_ms", "power_w", "runtime_sustained_ms", "temperature_c", "p
 def fleet(engine: Engine, fleet_members: Sequence[Member], question: Question, *, since: datetime) -> Fleet:
     """Every row of these devices, but for short rounds of searches."""
     with engine.connect() as connection:
-        excluded = compared.Asked(short_rounds=compared.has_short_rounds(connection)).excluded
+        excluded = compared.Asked(
+            short_rounds=compared.has_short_rounds(connection), overlaps=compared.has_overlaps(connection)
+        ).excluded
     listed = ",".join(str(one.id) for one in fleet_members)
     sources = "" if question.any_source else f" AND r.source IN ('{Source.MEASURED}', '{Source.SENTINEL}')"
     columns = ", ".join(

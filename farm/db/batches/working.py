@@ -11,7 +11,7 @@ from psycopg.errors import UniqueViolation
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from farm.db import measurements, worker_versions
+from farm.db import device_sessions, measurements, worker_versions
 from farm.db.batches import ending, waiting
 from farm.db.batches.ending import Failure
 from farm.db.states import BatchState, FailureKind
@@ -49,7 +49,8 @@ SET state = 'leased', device_id = d.id, claimed_at = clock_timestamp(), lease_to
     busy_until = clock_timestamp() + make_interval(secs => :busy_seconds)
 FROM lanes l, campaigns c, devices d
 WHERE b.id = :batch_id AND b.state = 'queued' AND l.id = b.lane_id AND c.id = l.campaign_id AND c.state = 'active'
-  AND d.id = :device_id AND d.state = 'active' AND b.queue IN ('gpu.' || d.type, 'device.' || d.uuid)
+  AND d.id = :device_id AND d.state = 'active' AND (CAST(:session AS bigint) IS NULL OR d.session_epoch = :session)
+  AND b.queue IN ('gpu.' || d.type, 'device.' || d.uuid)
 RETURNING b.lease_token, c.id, coalesce(l.rules, c.rules), b.job_ids
 """)
 _ONE_LEASE = "uq_batches_device_id"
@@ -60,7 +61,13 @@ WHERE j.id = ANY(:ids) AND j.state = 'open' ORDER BY c.id
 
 
 def claim(
-    connection: Connection, batch_id: int, *, device_id: int, lease_seconds: float, busy_seconds: float = 60.0
+    connection: Connection,
+    batch_id: int,
+    *,
+    device_id: int,
+    lease_seconds: float,
+    busy_seconds: float = 60.0,
+    session: int | None = None,
 ) -> Lease | None:
     """queued → leased, in one atomic statement; None where there is nothing (more) to claim.
 
@@ -68,13 +75,15 @@ def claim(
     Jobs that this version cannot read, of a newer one, are claimed with the rest and refused when the batch lands.
     Before the first job is marked, heartbeats may renew the lease for `busy_seconds`.
 
-    Raises `LeaseHeld` where the device holds another batch. Then the batch stays queued, and is sent again.
+    Raises `LeaseHeld` where the device holds another batch, and `SessionLost` where `session` is not the epoch of the device
+    any more. Then the batch stays queued, and is sent again.
     """
     parameters = {
         "batch_id": batch_id,
         "device_id": device_id,
         "lease_seconds": lease_seconds,
         "busy_seconds": max(busy_seconds, lease_seconds),
+        "session": session,
     }
     try:
         row = connection.execute(_CLAIM, parameters).one_or_none()
@@ -83,6 +92,8 @@ def claim(
             raise LeaseHeld(batch=batch_id, device=device_id) from None
         raise
     if row is None:
+        if session is not None:
+            device_sessions.check(connection, device_id, session)
         return None
     token, campaign_id, rules, job_ids = row
     understood, why = _rules(rules)
@@ -199,7 +210,7 @@ def abandon(connection: Connection, batch_id: int, *, device_id: int, reason: st
 
 # A landing waits for the disk, whatever its connection does otherwise.
 _FENCED = """
-SELECT id, set_config('synchronous_commit', 'on', true) FROM batches
+SELECT id, device_id, claimed_at, set_config('synchronous_commit', 'on', true) FROM batches
 WHERE id = :batch_id AND state = 'leased' AND lease_token = :token AND lease_expires_at > clock_timestamp()
 FOR NO KEY UPDATE
 """
@@ -213,7 +224,13 @@ WITH fence AS MATERIALIZED ({_FENCED}), open_jobs AS (
 ), landed AS (
     {measurements.ROWS.format(condition="r.job_id IN (SELECT id FROM open_jobs)")}
 )
-SELECT (SELECT count(*) FROM fence) AS held, (SELECT count(*) FROM open_jobs) AS done
+SELECT (SELECT count(*) FROM fence) AS held, (SELECT count(*) FROM open_jobs) AS done, EXISTS (
+    SELECT FROM fence f JOIN device_overlaps o ON o.device_id = f.device_id AND o.until >= f.claimed_at
+) AS overlaps
+""")
+_OVERLAP_GOES_ON = text("""
+UPDATE device_overlaps o SET rows_until = clock_timestamp() + interval '1 s'
+FROM batches b WHERE b.id = :batch_id AND o.device_id = b.device_id AND o.until >= b.claimed_at
 """)
 
 
@@ -240,7 +257,9 @@ def land(
     done = 0
     if results:
         rows = measurements.parameters_of(_row(lease, job, row) for job, row in results)
-        held, done = connection.execute(_LAND, {**fence, **rows, "ids": [job.id for job, _ in results]}).one()
+        held, done, overlaps = connection.execute(_LAND, {**fence, **rows, "ids": [job.id for job, _ in results]}).one()
+        if overlaps:  # this batch was in hand when a session that was lost measured as well: its rows are no results
+            connection.execute(_OVERLAP_GOES_ON, {"batch_id": lease.batch_id})
     else:
         held = connection.execute(_FENCE, fence).one_or_none()
     if not held:

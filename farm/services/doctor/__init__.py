@@ -27,6 +27,7 @@ from farm.services.doctor.servers import (
     check_locks,
     check_registry,
     check_revision,
+    check_sessions,
     check_stack,
     check_workers,
 )
@@ -48,6 +49,7 @@ def examine(settings: Settings) -> list[Check]:
         check_coordinator,
         check_locks,
         check_workers,
+        check_sessions,
         check_libraries,
         check_registry,
         check_gpu,

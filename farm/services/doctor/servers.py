@@ -137,6 +137,19 @@ def check_workers(settings: Settings) -> Check:
     return Check("workers", State.OK, what or "none live")
 
 
+def check_sessions(settings: Settings) -> Check:
+    """Whether two farm-workers want to serve one device, or measured on it at the same time."""
+    from farm.db import device_sessions
+
+    found = _asked(settings, "sessions", device_sessions.contended, idle="none")
+    if isinstance(found, Check):
+        return found
+    if not found:
+        return Check("sessions", State.OK, "each device is served by one farm-worker")
+    fix = "serve each device with one farm-worker, and measure again what is left out"
+    return Check("sessions", State.WARNING, "; ".join(one.text for one in found), fix)
+
+
 def check_registry(settings: Settings) -> Check:
     uri = settings.tracking_uri
     shown = urls.safe_url(uri)
