@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from commands import farm_here
 from homes import eventually
 from programs import COORDINATOR, FARM_WORKER, Start, programs
 from samples import cpu, document, row
@@ -98,6 +100,19 @@ def test_a_worker_that_began_no_session_is_no_obstacle(engine: Engine) -> None:
     with engine.begin() as connection:
         devices.register(connection, host="here", host_facts={}, device=cpu())
     assert begin(engine, FIRST).epoch == 1
+
+
+def test_devices_status_and_doctor_say_who_was_refused(engine: Engine, tmp_path: Path, database_url: str) -> None:
+    begin(engine, FIRST)
+    refused(engine, SECOND)
+    command = farm_here(tmp_path, database_url)
+    for words in (("devices",), ("status",)):
+        told = " ".join(command(*words).stderr.split())
+        assert "contended: CPU-1: process 22 on there wanted to serve it" in told
+        assert "process 11 on here does; stop one of the two" in told
+    check = next(one for one in json.loads(command("doctor", "--json").stdout) if one["check"] == "sessions")
+    assert check["state"] == "warning"
+    assert "process 22 on there" in check["what"]
 
 
 # --- fencing -----------------------------------------------------------------------------------------

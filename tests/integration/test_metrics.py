@@ -405,7 +405,7 @@ ALL = LEADER | {
     f"gemm_farm_{n}"
     for n in (
         "jobs", "devices", "batches", "oldest_unclaimed_batch_age_seconds", "kernels", "builders", "lock_holders",
-        "lock_held_seconds", "worker_versions", "jobs_unsupported",
+        "lock_held_seconds", "worker_versions", "jobs_unsupported", "devices_contended", "rows_overlapped",
     )
 }  # fmt: skip
 

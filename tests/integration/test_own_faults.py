@@ -301,8 +301,9 @@ def read_only(engine: Engine) -> Iterator[None]:
 def test_a_database_that_is_read_only_for_a_while_costs_no_job_an_attempt(
     engine: Engine, submit: Submit, start: Start
 ) -> None:
-    start(COORDINATOR, FARM_LEASE_SECONDS="3", FARM_HEARTBEAT_SECONDS="0.5")
-    worker = start(FARM_WORKER, "--devices", "cpu", FARM_LEASE_SECONDS="3", FARM_HEARTBEAT_SECONDS="0.5")
+    times = {"FARM_LEASE_SECONDS": "7", "FARM_HEARTBEAT_SECONDS": "3"}
+    start(COORDINATOR, **times)
+    worker = start(FARM_WORKER, "--devices", "cpu", **times)
 
     def number(statement: str) -> int:
         with engine.connect() as connection:
@@ -316,7 +317,7 @@ def test_a_database_that_is_read_only_for_a_while_costs_no_job_an_attempt(
     eventually(lambda: number("SELECT count(*) FROM batches WHERE current_job_id IS NOT NULL"))
     with read_only(engine):
         assert number("SELECT count(*) FROM batches WHERE current_job_id IS NOT NULL"), "a job was in hand"
-        threading.Event().wait(6)  # longer than the lease
+        threading.Event().wait(11)  # longer than the lease and the coordinator's term
     eventually(lambda: number("SELECT count(*) FROM campaigns WHERE state = 'done'"))
     assert blamed(engine) == 0
     assert number("SELECT count(*) FROM measurements WHERE job_id IS NOT NULL") == 96
