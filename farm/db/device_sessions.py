@@ -56,7 +56,7 @@ UPDATE devices SET contended_at = clock_timestamp(), contended_by = :by WHERE id
 """)
 _BEGIN = text("""
 UPDATE devices SET session_epoch = session_epoch + 1, session_host = :host, session_pid = :pid, session_lock = :lock,
-    session_began_at = clock_timestamp()
+    session_began_at = clock_timestamp(), contended_at = NULL, contended_by = NULL
 WHERE id = :device_id RETURNING session_epoch
 """)
 

@@ -85,6 +85,7 @@ def test_a_second_worker_is_refused_while_the_first_is_heard_of_and_both_are_nam
 
 def test_one_that_fell_silent_or_left_or_whose_lock_was_taken_is_taken_over(engine: Engine) -> None:
     first = begin(engine, FIRST)
+    refused(engine, SECOND)
     age(engine, 21)
     second = begin(engine, SECOND)
     with engine.begin() as connection:
