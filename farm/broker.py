@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MEASURE_BATCH = "workers.measure_batch"
 """Task: measure the batch of that id. Argument: batch_id (int)."""
 
+TRY_DEVICE = "workers.try_device"
+"""Task: a trial of the device of that id, which is on probation. Argument: device_id (int)."""
+
 TRAIN = "trainer.train"
 """Task: carry out the training of that id. Argument: training_id (int)."""
 
@@ -44,6 +47,11 @@ def queue_of_type(device_type: str) -> str:
 def queue_of_device(device_uuid: str) -> str:
     """The queue that one device serves."""
     return f"device.{device_uuid}"
+
+
+def is_queue_of_device(queue: str) -> bool:
+    """Whether one device alone serves that queue."""
+    return queue.startswith(queue_of_device(""))
 
 
 def retries_of_type(device_type: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from celery import shared_task, signals
 
-from farm.broker import MEASURE_BATCH
+from farm.broker import MEASURE_BATCH, TRY_DEVICE
 from farm.services.groups import end_with_parent
 
 STOP_SIGNAL = signal.SIGUSR2
@@ -27,6 +27,12 @@ stopping = threading.Event()
 def measure_batch(batch_id: int) -> None:
     """Measures the batch of that id (see `workers.tasks`)."""
     _tasks().measure_batch(batch_id)
+
+
+@shared_task(name=TRY_DEVICE)
+def try_device(device_id: int) -> None:
+    """Gives the device a trial (see `workers.tasks`)."""
+    _tasks().try_device(device_id)
 
 
 @cache

@@ -20,11 +20,12 @@ from typing import TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from farm.db import batches, measurements, sentinels
+from farm.db import batches, measurements, probation, sentinels
 from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.engine import Fault, FaultLog, fault_of
 from farm.db.states import FailureKind
 from farm.errors import (
+    CanaryFailed,
     DevicePoisoned,
     FarmError,
     InvalidOnDevice,
@@ -38,7 +39,7 @@ from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
 from farm.measurement import Measurement, Source
 from farm.metrics import Metrics
-from workers.canary import SENTINEL_RULES, Sentinel, prove
+from workers.canary import RULES, SENTINEL_RULES, Sentinel, prove
 from workers.devices import Device
 from workers.metrics import BATCH, CLAIM, DATABASE_ERRORS, JOBS, LAND, LEASES_LOST, MARK, MEASURING, WINDOW
 from workers.preparation import AHEAD, Preparation
@@ -52,6 +53,15 @@ EXIT_HUNG = 86
 
 EXIT_SENTINEL = 88
 """Exit status of a process in which the device's own sentinel hung, or made its context unusable."""
+
+EXIT_TRIAL = 90
+"""Exit status of a process in which a trial of the device hung."""
+
+TRIAL_AFTER_FAILURES = 3
+"""After this many failures in a row the device gets a trial (`farm.db.probation`), and each time their number has doubled."""
+
+TRIAL_SECONDS = 60.0
+"""How long a trial may take."""
 
 LANDING_SECONDS = 30.0
 """How long a lease may be renewed beyond the longest job, to land the rows."""
@@ -118,6 +128,9 @@ class _Outcome:
     unreachable: dict[int, KernelUnreachable] = field(default_factory=dict)  # by job id; no fault of theirs
     sentinel: tuple[Configuration, Measurement] | None = None
     poison: DevicePoisoned | None = None
+    # Jobs that failed since the last one that was measured, and why that is the device's fault.
+    in_a_row: list[int] = field(default_factory=list)
+    unfit: str | None = None
 
     @property
     def suspicious(self) -> bool:
@@ -163,6 +176,7 @@ class Runner:
         self._metrics = metrics or Metrics()
         self._sentinel = Sentinel(device, every_jobs=sentinel_jobs)
         self._faults = FaultLog(log)
+        self._failures_in_a_row, self._next_trial = 0, TRIAL_AFTER_FAILURES
         self._preparation = Preparation(device)
         weakref.finalize(self, self._preparation.end)
 
@@ -208,6 +222,8 @@ class Runner:
             log.warning("%s", next(iter(outcome.unreachable.values())), extra=ids)
             if outcome.poison is None:
                 self._stopping.wait(UNREACHABLE_PAUSE_SECONDS)
+        if outcome.unfit is not None:
+            log.error("the device is on probation: %s", outcome.unfit, extra={"device_id": self._device_id, **ids})
         log.info("landed %d of %d", len(outcome.results), len(lease.jobs) + len(lease.refused), extra=ids)
         if outcome.poison is not None:
             raise outcome.poison
@@ -272,7 +288,68 @@ class Runner:
             except Exception as error:  # a defect of a device: the job fails, its neighbours are measured
                 log.exception("the device raised", extra={"job_id": job.id, "batch_id": lease.batch_id})
                 outcome.failures[job.id] = Failure(FailureKind.FAILED, f"{type(error).__name__}: {error}")
+            if not self._is_fit(lease, job, outcome):
+                break  # the rest goes back, with what failed in a row
         self._sentinel.count(len(outcome.results))
+
+    def _is_fit(self, lease: Lease, job: ClaimedJob, outcome: _Outcome) -> bool:
+        """Counts failures in a row. False where they are the device's fault: then they are no attempts of their jobs."""
+        if job.id not in outcome.failures:
+            if job.id not in outcome.missing:
+                self._failures_in_a_row, self._next_trial = 0, TRIAL_AFTER_FAILURES
+                outcome.in_a_row.clear()
+            return True
+        if outcome.failures[job.id].kind is not FailureKind.FAILED:
+            return True
+        self._failures_in_a_row += 1
+        outcome.in_a_row.append(job.id)
+        if self._failures_in_a_row < self._next_trial or not self._mark(lease, job):
+            return True
+        why: str | None
+        try:
+            why = self.try_device(job.configuration)
+        except DevicePoisoned as error:
+            why, outcome.poison = str(error), error
+        self._next_trial *= 2
+        if why is None:
+            return True
+        outcome.unfit = f"{self._failures_in_a_row} jobs failed in a row, and a trial: {why}"
+        for job_id in outcome.in_a_row:
+            del outcome.failures[job_id]
+        self._failures_in_a_row, self._next_trial = 0, TRIAL_AFTER_FAILURES
+        return False
+
+    def try_device(self, like: Configuration | None = None) -> str | None:
+        """A trial: measures what another device of the type measured, or the canary.
+
+        Returns why the device failed it; None where it passed. Raises `DevicePoisoned`. `like`: see `probation.known_good`.
+        """
+
+        def look() -> Configuration | None:
+            with self._engine.begin() as connection:
+                return probation.known_good(connection, self._device_id, like)
+
+        known = self._patiently(look, CLAIM_PATIENCE_SECONDS)
+        with self._deadline.of(TRIAL_SECONDS, "a trial", status=EXIT_TRIAL, device_id=self._device_id):
+            if known is not None:
+                try:
+                    self._device.measure(known, RULES)
+                except DevicePoisoned:
+                    raise
+                except (InvalidOnDevice, KernelMissing):
+                    pass  # says nothing about the device
+                except Exception as error:
+                    why = str(error) if isinstance(error, FarmError) else f"{type(error).__name__}: {error}"
+                    return f"{known}, which another device measured: {why}"
+                else:
+                    return None
+            try:
+                prove(self._device)
+            except CanaryFailed as error:
+                if isinstance(error.__cause__, DevicePoisoned):
+                    raise error.__cause__ from error
+                return str(error)
+        return None
 
     def _measure_sentinel(self, lease: Lease, outcome: _Outcome) -> None:
         """Under the lease of the claim, which can be renewed for longer than the sentinel may take."""
@@ -305,6 +382,8 @@ class Runner:
                 )
                 if outcome.sentinel is not None:
                     sentinels.land(connection, lease, *outcome.sentinel)
+                if outcome.unfit is not None:
+                    probation.begin(connection, self._device_id, outcome.unfit)
 
         patience_s = lease.rules.job_seconds + LANDING_SECONDS
         with self._metrics.time(LAND):

@@ -24,10 +24,11 @@ from celery.worker import state
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from farm.broker import TRY_DEVICE, is_queue_of_device
 from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
-from farm.db import batches, device_sessions, devices, worker_versions
+from farm.db import batches, device_sessions, devices, probation, worker_versions
 from farm.db.engine import MEASURING, Fault, FaultLog, fault_of, make_engine
 from farm.db.states import DeviceState
 from farm.errors import CanaryFailed, DevicePoisoned, FarmError, LeaseHeld, SessionLost, first_line
@@ -40,7 +41,7 @@ from workers.device_lock import EXIT_SESSION_LOST
 from workers.devices import open_device
 from workers.kernels.sources import FarmKernels
 from workers.metrics import CANARY_FAILURES, CHILD, CHILD_DEATHS, DATABASE_ERRORS, JOBS, PARENT, metrics_of
-from workers.runner import EXIT_HUNG, EXIT_SENTINEL, Deadline, Runner
+from workers.runner import EXIT_HUNG, EXIT_SENTINEL, EXIT_TRIAL, TRIAL_SECONDS, Deadline, Runner
 from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ EXIT_POISONED = 87
 OPENING_SECONDS = 120.0
 """How long a device may take to be opened and to prove itself."""
 
-UNLEASED_SECONDS = OPENING_SECONDS + 30.0
+UNLEASED_SECONDS = OPENING_SECONDS + TRIAL_SECONDS + 30.0
 """How long a child may have a task without a lease. One that is slower to open the device ends itself before."""
 
 DEATHS_WHILE_OPENING, DEATHS_WINDOW_SECONDS = 3, 600.0
@@ -169,6 +170,32 @@ def measure_batch(batch_id: int) -> None:
         _faults.works()
 
 
+def try_device(asked: int) -> None:
+    """The task, in the child: a trial of this device, where it is on probation. It is active again where it passes."""
+    ids = {"device_id": device_id()}
+    poisoned = False
+    why: str | None
+    try:
+        with engine().begin() as connection:
+            if asked != device_id() or not probation.is_on_probation(connection, asked):
+                return
+        why = _runner().try_device()
+    except DBAPIError as error:
+        _metrics(CHILD).count(DATABASE_ERRORS)
+        log.warning("the database does not answer (%s); the trial is tried again", first_line(error), extra=ids)
+        return
+    except Exception as error:
+        why, poisoned = f"{first_line(error)}", _poisoned(error)
+    with engine().begin() as connection:
+        if why is not None:
+            probation.failed_trial(connection, device_id(), f"it failed a trial: {why}")
+            log.warning("the device stays on probation: it failed a trial: %s", why, extra=ids)
+        elif probation.passed_trial(connection, device_id()):
+            log.warning("the device passed a trial and takes jobs again", extra=ids)
+    if poisoned:
+        os._exit(EXIT_POISONED)
+
+
 def _note_claim_error(batch_id: int, error: Exception) -> None:
     """For `farm status`: why this worker, which has the message of a batch, does not measure it."""
     try:
@@ -201,12 +228,13 @@ class _HandBacks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, str, bool]] = []
+        self._waiting: list[tuple[int | None, str, str]] = []
         self._deaths: list[float] = []  # when, of those before any job was begun
 
-    def add(self, batch_id: int, reason: str, *, at_sentinel: bool = False) -> None:
+    def add(self, batch_id: int | None, reason: str, *, cause: str = "hung") -> None:
+        """`batch_id`: None where the process died in a trial. `cause`: see `cause_of_death`."""
         with self._lock:
-            self._waiting.append((batch_id, reason, at_sentinel))
+            self._waiting.append((batch_id, reason, cause))
 
     def __contains__(self, batch_id: int) -> bool:
         with self._lock:
@@ -216,15 +244,25 @@ class _HandBacks:
         """Hands back what waits, so that its jobs wait again at once. Raises `DBAPIError`; then it still waits."""
         with self._lock:
             while self._waiting:
-                batch_id, reason, at_sentinel = self._waiting[0]
-                with engine().begin() as connection:
-                    held = batches.release(connection, batch_id, device_id=device_id(), reason=reason, suspect=True)
-                    claimed = held or batches.was_claimed(connection, batch_id, device_id=device_id())
-                if at_sentinel or not claimed:
-                    self._died_unready(reason)
-                elif held:
-                    _metrics(PARENT).count(JOBS, value="killed")
+                batch_id, reason, cause = self._waiting[0]
+                if batch_id is None:
+                    with engine().begin() as connection:
+                        probation.failed_trial(connection, device_id(), f"in a trial {reason}")
+                else:
+                    self._hand_back(batch_id, reason, cause)
                 self._waiting.pop(0)
+
+    def _hand_back(self, batch_id: int, reason: str, cause: str) -> None:
+        in_trial = cause == "trial"
+        with engine().begin() as connection:
+            held = batches.release(connection, batch_id, device_id=device_id(), reason=reason, suspect=not in_trial)
+            claimed = held or batches.was_claimed(connection, batch_id, device_id=device_id())
+            if in_trial or (held and probation.dies_in_a_row(connection, device_id())):
+                probation.begin(connection, device_id(), f"jobs failed in a row, and {reason}")
+        if cause == "sentinel" or not claimed:
+            self._died_unready(reason)
+        elif held and not in_trial:
+            _metrics(PARENT).count(JOBS, value="killed")
 
     def _died_unready(self, reason: str) -> None:
         now = time.monotonic()
@@ -243,17 +281,24 @@ class _Asking:
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-        self._queues = list(consumer.app.amqp.queues.consume_from)
-        self._asks = True
+        self._queues = frozenset(consumer.app.amqp.queues.consume_from)
+        self._asked = self._queues
 
     def follow(self, state: DeviceState) -> None:
-        wanted = state is DeviceState.ACTIVE
-        if wanted != self._asks:
-            change = self._consumer.add_task_queue if wanted else self._consumer.cancel_task_queue
-            for queue in self._queues:
-                self._consumer.call_soon(change, queue)
-            self._asks = wanted
-            what = "asks its queues again" if wanted else f"is {state} and leaves its queues to others"
+        wanted = self._queues if state is DeviceState.ACTIVE else frozenset[str]()
+        if state is DeviceState.PROBATION:  # its trials come by its own queue
+            wanted = frozenset(filter(is_queue_of_device, self._queues))
+        if wanted != self._asked:
+            for queue in wanted - self._asked:
+                self._consumer.call_soon(self._consumer.add_task_queue, queue)
+            for queue in self._asked - wanted:
+                self._consumer.call_soon(self._consumer.cancel_task_queue, queue)
+            self._asked = wanted
+            what = (
+                "asks its queues again"
+                if state is DeviceState.ACTIVE
+                else f"is {state} and leaves its queues to others"
+            )
             log.warning("the device %s", what, extra={"device_id": device_id()})
 
 
@@ -422,15 +467,16 @@ def _leave(**_: Any) -> None:
 
 
 @signals.task_failure.connect
-def _hand_back(exception: BaseException | None = None, args: Any = (), **_: Any) -> None:
-    """The child died in the middle of a batch: its jobs wait again at once, not when the lease has passed."""
+def _hand_back(sender: Any = None, exception: BaseException | None = None, args: Any = (), **_: Any) -> None:
+    """The child died in the middle of a batch: its jobs wait again at once, not when the lease has passed. Or in a trial."""
     if isinstance(exception, WorkerLostError) and args and _is_batch_id(args[0]):
         if _stood_still.is_set():
             _stood_still.clear()
             return
         cause = cause_of_death(str(exception))
         _metrics(PARENT).count(CHILD_DEATHS, value=cause)
-        _hand_backs.add(args[0], f"its process {how_it_ended(str(exception))}", at_sentinel=cause == "sentinel")
+        batch_id = None if getattr(sender, "name", None) == TRY_DEVICE else args[0]
+        _hand_backs.add(batch_id, f"its process {how_it_ended(str(exception))}", cause=cause)
         try:
             _hand_backs.work_off()
         except DBAPIError as error:
@@ -448,16 +494,19 @@ def how_it_ended(message: str) -> str:
             EXIT_HUNG: "was ended because the job outlived its time (job_seconds)",
             EXIT_POISONED: "was given up because the device's context was unusable",
             EXIT_SENTINEL: "was given up because the device's sentinel hung or made its context unusable",
+            EXIT_TRIAL: "was ended because a trial of the device hung",
         }.get(number, f"ended with status {number}")
     return "died"
 
 
 def cause_of_death(message: str) -> str:
-    """The same in a word: hung, poisoned, sentinel, a signal's name, or exit."""
+    """The same in a word: hung, poisoned, sentinel, trial, a signal's name, or exit."""
     kind, number = _status_in(message)
     if kind == "signal":
         return _signal_name(number)
-    return {EXIT_HUNG: "hung", EXIT_POISONED: "poisoned", EXIT_SENTINEL: "sentinel"}.get(number, "exit")
+    return {EXIT_HUNG: "hung", EXIT_POISONED: "poisoned", EXIT_SENTINEL: "sentinel", EXIT_TRIAL: "trial"}.get(
+        number, "exit"
+    )
 
 
 def _status_in(message: str) -> tuple[str, int]:

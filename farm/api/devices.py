@@ -67,6 +67,7 @@ class Counted(Document):
     busy: int
     idle: int
     silent: int
+    probation: int
     drained: int
     quarantined: int
 
@@ -167,6 +168,7 @@ def counts(access: Access) -> Counted:
         busy=sum(device.batch_id is not None for device in able),
         idle=sum(device.batch_id is None for device in able),
         silent=sum(device.presence is Presence.SILENT for device in known),
+        probation=sum(device.state is DeviceState.PROBATION for device in known),
         drained=sum(device.state is DeviceState.DRAINED for device in known),
         quarantined=sum(device.state is DeviceState.QUARANTINED for device in known),
     )

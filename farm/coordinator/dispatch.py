@@ -40,10 +40,6 @@ MOST_SENT = 2 * MOST_IN_A_TURN
 MOST_TAKEN_BACK = 200
 """Batches of a queue that make way in one turn at the most."""
 
-AWAITED_SECONDS = 120.0
-"""How long a device that fell silent is waited for by jobs that failed on the only other one: as long as a host may take
-to start again. Without it, a bad device would use up all their attempts meanwhile."""
-
 MOST_JOBS_IN_A_TRANSACTION = 10_000
 """Jobs that may be in the batches of one transaction: a campaign that is being cancelled waits no longer than forming them takes."""
 
@@ -60,9 +56,7 @@ def most_jobs(mean_s: float | None, settings: Settings) -> int:
 def read_schedule(engine: Engine, settings: Settings) -> Schedule:
     """What waits, what is in flight and who lives, as of now."""
     with engine.connect() as connection:
-        silent_after = settings.silent_after_seconds
-        live = devices.live(connection, silent_after=silent_after)
-        awaited = devices.awaited(connection, silent_after=silent_after, within=AWAITED_SECONDS)
+        live = devices.live(connection, silent_after=settings.silent_after_seconds)
         work = batches.candidates(connection)
         unread = any(one.refused_by and one.refused_by[0] < 0 for one in work)
         running = worker_versions.of_devices(connection) if unread else {}
@@ -71,7 +65,6 @@ def read_schedule(engine: Engine, settings: Settings) -> Schedule:
             work,
             batches.flights(connection, batch_seconds=settings.batch_seconds),
             outstanding=settings.outstanding_batches,
-            awaited=[LiveDevice(*device, version_id=running.get(device[0])) for device in awaited],
             shares=fair_shares.stored(connection),
             weights=settings.weights_of_owners,
             batch_seconds=settings.batch_seconds,

@@ -1,15 +1,21 @@
-"""Finding devices that fail where others do not."""
+"""Finding devices that fail where others do not, and giving those on probation their trials."""
 
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
+from farm.broker import TRY_DEVICE, queue_of_device
+from farm.coordinator.sending import send
 from farm.coordinator.steps import OneByOne
-from farm.db import devices
+from farm.db import devices, probation
 from farm.db.states import DeviceState
 from farm.settings import Settings
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 log = logging.getLogger(__name__)
 
@@ -30,3 +36,14 @@ def quarantine_refuted(engine: Engine, settings: Settings) -> list[int]:
             log.error("a device is quarantined: %s", reason, extra={"device_id": device_id})
     some.end()
     return [device_id for device_id, _, _ in found]
+
+
+def send_trials(engine: Engine, app: Celery, settings: Settings) -> int:
+    """Tells devices on probation to begin the trial that is due. Returns how many."""
+    with engine.connect() as connection:
+        due = probation.due(connection, silent_after=settings.silent_after_seconds)
+    sent = send(app, TRY_DEVICE, [(device_id, queue_of_device(uuid)) for device_id, uuid in due])
+    if sent:
+        with engine.begin() as connection:
+            probation.sent(connection, sent, resend_after=settings.resend_after_seconds)
+    return len(sent)

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import MOST_IN_A_TURN, form_batches, make_way, read_schedule, send_batches
 from farm.coordinator.errands import Errands, builds_of, trainings_of
-from farm.coordinator.health import quarantine_refuted
+from farm.coordinator.health import quarantine_refuted, send_trials
 from farm.coordinator.leading import Lead, leadership
 from farm.coordinator.learning import Learning
 from farm.coordinator.metrics import ERRORS, FOLDED, FORMED, REAPED, RECALLED, RESENT, SENT, STEPS, TURN, Watch
@@ -180,6 +180,11 @@ class Coordinator:
         if self._health.due():
             self.costs.forget_old()
             quarantine_refuted(self.engine, self.settings)
+            send_trials(self.engine, self.app, self.settings)
+            with self.engine.begin() as connection:
+                ended = batches.end_exhausted(connection)
+            if ended:
+                log.info("%d jobs failed on one device, and no other is expected that may try them", ended)
 
 
 def run(engine: Engine, app: Celery, settings: Settings, stop: threading.Event, watch: Watch | None = None) -> None:

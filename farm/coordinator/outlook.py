@@ -329,5 +329,8 @@ def condition(device: DeviceNow) -> str:
     parts = [] if device.presence is Presence.LIVE else [presence_text(device)]
     if device.state is not DeviceState.ACTIVE:
         reason = device.reason or "no reason given"
-        parts.append(f"{device.state} {seconds_text(device.state_s)} ago: {reason}")
+        state = "on probation since" if device.state is DeviceState.PROBATION else device.state
+        parts.append(f"{state} {seconds_text(device.state_s)} ago: {reason}")
+        if device.next_trial_s is not None:
+            parts.append(f"next trial in {seconds_text(max(0.0, device.next_trial_s))}")
     return ", ".join(parts) or "live"

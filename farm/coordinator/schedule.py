@@ -44,15 +44,13 @@ class Schedule:
 
     Higher priority first; among equals the owner, and of its campaigns the one, that used least of its fair share of the
     resource (`farm.coordinator.fairness`); then the older campaign. A queue has enough at `outstanding` batches for each
-    live device behind it, and failed jobs at as many for each device. What failed on the only live device waits while one
-    of the `awaited` may take it, which fell silent lately.
+    live device behind it, and failed jobs at as many for each device. What failed goes back to the same device where no other one may take it.
 
     Args:
         live: devices that take work.
         work: what waits, the oldest campaign first.
         flights: batches that are queued, leased, or over and not counted yet.
         outstanding: batches ready or running for each device.
-        awaited: devices that fell silent lately.
         shares: stored virtual times.
         weights: of owners; 1 for one that is not named.
         batch_seconds: device seconds that a batch is expected to take.
@@ -65,7 +63,6 @@ class Schedule:
         flights: Sequence[Flight],
         *,
         outstanding: int,
-        awaited: Sequence[LiveDevice] = (),
         shares: Mapping[Key, float] | None = None,
         weights: Mapping[str, float] | None = None,
         batch_seconds: float = 4.0,
@@ -75,7 +72,6 @@ class Schedule:
         for device in live:
             self._by_type[device.type].append(device)
         self._type_of = {device.id: device.type for device in live}
-        self._awaited = awaited
         self._outstanding = outstanding
         self._batch_seconds = batch_seconds
         self._resources: dict[str, _Resource] = {}
@@ -178,8 +174,6 @@ class Schedule:
         if not work.retry:
             return [self._resource(queue_of_type(kind), self._by_type[kind]) for kind in self._live_types(work)]
         only_on_avoided = self._only_on_avoided(work)
-        if only_on_avoided and self._may_be_back(work):
-            return []
         shut = set(work.refused_by) if only_on_avoided else {*work.refused_by, work.avoid_device_id}
         return [
             self._resource(retries_of_type(kind), self._by_type[kind], retries=True)
@@ -205,12 +199,6 @@ class Schedule:
         """Whether the device on which it failed is the only live one that may take it."""
         shut = {*work.refused_by, work.avoid_device_id}
         return work.retry and not any(self._able(kind, shut) for kind in self._live_types(work))
-
-    def _may_be_back(self, work: Work) -> bool:
-        """Whether another device than the one on which it failed may take it soon."""
-        kinds = work.device_types or ()
-        without = {work.avoid_device_id, *work.refused_by}
-        return any(device.type in kinds and not device.is_among(without) for device in self._awaited)
 
 
 _Rank = tuple[int, float, int, str]

@@ -25,6 +25,7 @@ ON CONFLICT (uuid) DO UPDATE SET host_id = excluded.host_id, type = excluded.typ
     state = CASE WHEN devices.unopened THEN 'active' ELSE devices.state END,
     state_reason = CASE WHEN devices.unopened THEN NULL ELSE devices.state_reason END,
     state_changed_at = CASE WHEN devices.unopened THEN clock_timestamp() ELSE devices.state_changed_at END,
+    next_trial_at = CASE WHEN devices.state = 'probation' THEN clock_timestamp() END,
     unopened = false, vanished_at = NULL
 RETURNING id
 """)
@@ -33,7 +34,8 @@ RETURNING id
 def register(connection: Connection, *, host: str, host_facts: dict[str, Any], device: DeviceIdentity) -> int:
     """Stores a device and its host, or what changed of them, and returns the device's id.
 
-    Its state stays, but a device that could not be opened gets another try when its host announces it again.
+    Its state stays, but a device that could not be opened gets another try when its host announces it again, and one on
+    probation its next trial.
     """
     host_id = connection.execute(_HOST, {"name": host, "facts": json.dumps(host_facts)}).scalar_one()
     parameters = {
@@ -89,13 +91,15 @@ def heartbeat(connection: Connection, device_id: int, *, session: int | None = N
 
 
 _LEAVE = text("""
-UPDATE devices SET last_seen_at = '-infinity'
+UPDATE devices SET last_seen_at = '-infinity', left_at = clock_timestamp()
 WHERE id = :device_id AND (CAST(:session AS bigint) IS NULL OR session_epoch = :session)
 """)
 
 
 def leave(connection: Connection, device_id: int, *, session: int | None = None) -> None:
-    """Says that the device's worker has stopped in good order: it is silent at once. Not for one whose session is lost."""
+    """Says that the device's worker has stopped in good order: it is silent at once, and may start again.
+
+    Not for one whose session is lost."""
     connection.execute(_LEAVE, {"device_id": device_id, "session": session})
 
 
@@ -121,7 +125,8 @@ def note_claim_error(connection: Connection, device_id: int, error: str) -> None
 
 
 _SET_STATE = text("""
-UPDATE devices SET state = :state, state_reason = :reason, state_changed_at = clock_timestamp(), unopened = false
+UPDATE devices SET state = :state, state_reason = :reason, state_changed_at = clock_timestamp(), unopened = false,
+    failed_trials = 0, next_trial_at = CASE WHEN :state = 'probation' THEN clock_timestamp() END
 WHERE id = :device_id AND (state <> :state OR state_reason IS DISTINCT FROM :reason)
 """)
 
@@ -201,21 +206,6 @@ def refuted(
     """
     parameters = {"jobs": jobs, "share": share, "window": window_seconds}
     return [(row.device_id, row.jobs, row.message) for row in connection.execute(_REFUTED, parameters)]
-
-
-_AWAITED = text("""
-SELECT id, uuid, type FROM devices
-WHERE state = 'active' AND vanished_at IS NULL
-    AND last_seen_at BETWEEN clock_timestamp() - make_interval(secs => :within)
-    AND clock_timestamp() - make_interval(secs => :silent_after)
-ORDER BY id
-""")
-
-
-def awaited(connection: Connection, *, silent_after: float, within: float) -> list[tuple[int, str, str]]:
-    """(id, uuid, type) of each device that fell silent lately without a farewell, and may be back soon."""
-    parameters = {"silent_after": silent_after, "within": within}
-    return [(i, uuid, kind) for i, uuid, kind in connection.execute(_AWAITED, parameters)]
 
 
 _RECORDINGS = text("""

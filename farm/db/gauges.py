@@ -20,7 +20,7 @@ class FarmGauges:
 
     # Jobs of the active campaigns, by each state that such a job can have.
     jobs: dict[JobState, int]
-    # By device type and: live, silent, drained, quarantined. Every device is in one of them.
+    # By device type and: live, silent, probation, drained, quarantined. Every device is in one of them.
     devices: dict[str, dict[str, int]]
     # By device type and state, queued or leased.
     batches: dict[str, dict[BatchState, int]]
@@ -66,7 +66,7 @@ GROUP BY 1, 2
 
 _KERNELS = text("SELECT state, count(*) AS n FROM kernels GROUP BY state")
 
-CONDITIONS = ("live", "silent", "drained", "quarantined")
+CONDITIONS = ("live", "silent", "probation", "drained", "quarantined")
 _OPEN = (BatchState.QUEUED, BatchState.LEASED)
 
 

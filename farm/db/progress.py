@@ -305,6 +305,8 @@ class DeviceNow:
     # Why its worker could not claim a batch last time, and how long ago.
     claim_error: str | None = None
     claim_error_s: float | None = None
+    # Seconds until its next trial, where it is on probation; below zero: it is due.
+    next_trial_s: float | None = None
 
     def is_among(self, refusers: Container[int]) -> bool:
         """Whether it refused, or the version that its worker runs."""
@@ -329,7 +331,8 @@ SELECT d.id AS device_id, d.uuid, d.type, h.name AS host, d.state, d.state_reaso
     extract(epoch FROM clock_timestamp() - nullif(d.last_seen_at, '-infinity'))::float8 AS silent_s,
     extract(epoch FROM clock_timestamp() - d.vanished_at)::float8 AS vanished_s,
     d.worker_version_id, v.version AS worker_version, v.revision AS worker_revision,
-    d.claim_error, extract(epoch FROM clock_timestamp() - d.claim_error_at)::float8 AS claim_error_s
+    d.claim_error, extract(epoch FROM clock_timestamp() - d.claim_error_at)::float8 AS claim_error_s,
+    extract(epoch FROM d.next_trial_at - clock_timestamp())::float8 AS next_trial_s
 FROM devices d
 JOIN hosts h ON h.id = d.host_id
 LEFT JOIN worker_versions v ON v.id = d.worker_version_id

@@ -32,7 +32,7 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "INSERT": ("uuid", "host_id", "type", "name", "backend", "traits", "facts"),
         "UPDATE": (
             *("host_id", "type", "name", "backend", "traits", "facts", "last_seen_at", "vanished_at"),
-            *("state", "state_reason", "state_changed_at", "unopened"),
+            *("state", "state_reason", "state_changed_at", "unopened", "failed_trials", "next_trial_at", "left_at"),
             *("worker_version_id", "claim_error", "claim_error_at"),
             *("session_epoch", "session_host", "session_pid", "session_lock", "session_began_at"),
             *("contended_at", "contended_by"),
@@ -58,18 +58,21 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
             *("finished_at", "end_reason", "done", "invalid", "dead", "abandoned"),
         ),
     },
-    "measurements": {
+    "measurements": {  # a device on trial measures what another one did
+        "SELECT": ("id", "device_id", "job_id", "configuration_id", "measured_at", "source"),
         "INSERT": (
             *("job_id", "campaign_id", "configuration_id", "device_id", "environment_id"),
             *MEASUREMENT_COLUMNS,
-        )
+        ),
     },
     "environments": {"INSERT": ("id", "content")},
     "failures": {  # who refused a job before decides whether it is asked elsewhere
-        "SELECT": ("job_id", "device_id", "worker_version_id", "kind"),
+        "SELECT": ("id", "job_id", "device_id", "worker_version_id", "kind", "at"),
         "INSERT": ("job_id", "lane_id", "batch_id", "device_id", "worker_version_id", "kind", "message"),
     },
-    "returned_jobs": {"INSERT": ("job_id", "lane_id", "solo", "avoid_device_id", "refused_by")},
+    "returned_jobs": {
+        "INSERT": ("job_id", "lane_id", "solo", "avoid_device_id", "refused_by", "exhausted", "not_before")
+    },
     "kernels": {  # it may ask for one, and read what it must be; only builders say that one is built
         "SELECT": (),
         "INSERT": ("hash", "description", "cutlass", "cuda"),

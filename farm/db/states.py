@@ -61,6 +61,7 @@ class BatchState(StrEnum):
 
 class DeviceState(StrEnum):
     ACTIVE = "active"
+    PROBATION = "probation"  # failed a trial: gets trials only, until it passes one (`farm.db.probation`)
     DRAINED = "drained"
     QUARANTINED = "quarantined"
 

@@ -97,6 +97,11 @@ class Device(Base):
     state_changed_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     # Quarantined because it could not be opened, or failed its canary: gets another try when it is announced again.
     unopened: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Trials that it failed since it last worked for long, and when a device on probation gets its next one.
+    failed_trials: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    next_trial_at: Mapped[datetime | None]
+    # When its worker last said that it stops: it may start again.
+    left_at: Mapped[datetime | None]
     # Since when its host, which is there, no longer shows it.
     vanished_at: Mapped[datetime | None]
     # Rows that landed from it, up to the last batch that was added to the counters.
@@ -336,6 +341,7 @@ class ReturnedJob(Base):
             "job_id",
             postgresql_where=text("refused_by[1] < 0"),
         ),
+        Index("ix_returned_jobs_exhausted", "job_id", postgresql_where=text("exhausted")),
     )
 
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), primary_key=True, autoincrement=False)
@@ -346,6 +352,10 @@ class ReturnedJob(Base):
     # Of a job that failed or is suspected: who refused it, in ascending order. A device is named by its id; a version of
     # the worker that cannot read the job, by its id below zero.
     refused_by: Mapped[list[int]] = mapped_column(server_default=text("'{}'"))
+    # It used up its attempts on one device alone, which is in `refused_by`, and waits for another.
+    exhausted: Mapped[bool] = mapped_column(server_default=text("false"))
+    # The pause after a failure; None: it may be dispatched.
+    not_before: Mapped[datetime | None]
 
 
 class FairShare(Base):

@@ -38,6 +38,11 @@ class Job:
     kinds: list[str] = field(default_factory=list)
     # The devices that refused it.
     refused_by: set[int] = field(default_factory=set)
+    # The devices on which it failed, and the versions of workers that cannot read it.
+    failed_on: set[int] = field(default_factory=set)
+    unsupported_by: set[int] = field(default_factory=set)
+    # It used up its attempts on one device, and waits for another.
+    exhausted: bool = False
     # The device that it is to avoid while it waits.
     avoid: int | None = None
     # The devices that measured it.
@@ -84,6 +89,8 @@ class Device:
     traits: object = None
     state: str = DeviceState.ACTIVE
     silent: bool = False
+    # What its worker runs.
+    version: int = 0
 
     def serves(self, pool: str) -> bool:
         kind, _, names = pool.partition(":")
@@ -169,6 +176,8 @@ class FarmModel:
         """Counts a failed attempt. Returns whether that was the end of the job."""
         job.kinds.append(kind)
         if kind is FailureKind.UNSUPPORTED:
+            assert device_id is not None
+            job.unsupported_by.add(self.devices[device_id].version)
             job.avoid = device_id
             return False
         if kind is FailureKind.INVALID and device_id is not None:
@@ -180,11 +189,35 @@ class FarmModel:
         job.solo = job.solo or kind is FailureKind.KILLED
         if kind is FailureKind.INVALID:
             job.state = JobRecord.INVALID
-        elif job.attempts == self.campaigns[job.campaign_id].max_attempts:
-            job.state = JobRecord.DEAD
-        else:
-            job.avoid = device_id
+            return True
+        if device_id is not None:
+            job.failed_on.add(device_id)
+        job.avoid = device_id
+        if job.attempts >= self.campaigns[job.campaign_id].max_attempts:
+            job.exhausted = len(job.failed_on) == 1 and self._another_may_try(job)
+            if not job.exhausted:
+                job.state = JobRecord.DEAD
         return job.state != JobRecord.OPEN
+
+    def _another_may_try(self, job: Job) -> bool:
+        """Whether an active device of its pool neither failed nor must refuse it. All were heard of lately enough."""
+        refusers = [self.devices[i] for i in job.refused_by]
+        return any(
+            device.serves(job.pool)
+            and device.state == DeviceState.ACTIVE
+            and device.id not in job.failed_on
+            and device.version not in job.unsupported_by
+            and not any(device.is_like(refuser) for refuser in refusers)
+            for device in self.devices.values()
+        )
+
+    def end_exhausted(self) -> int:
+        """Jobs that no other device may try are dead. Returns how many."""
+        waiting = [j for j in self.jobs.values() if j.state == JobRecord.OPEN and j.exhausted]
+        ended = [job for job in waiting if not self._another_may_try(job)]
+        for job in ended:
+            job.state = JobRecord.DEAD
+        return len(ended)
 
     def _may_be_measured_elsewhere(self, job: Job) -> bool:
         """Whether its pool has a device that is here and is not like one that refused it."""
@@ -314,6 +347,7 @@ class FarmModel:
         for j in self.jobs.values():
             avoid = j.avoid if j.state == JobRecord.OPEN and self.batch_of(j) is None else None
             words = [j.state, str(j.attempts), "solo" if j.solo else "-", f"avoids {avoid}"]
+            words.append("exhausted" if avoid is not None and j.exhausted else "-")
             needs = [f"needs {kernel_id}" for kernel_id in sorted(j.needs)]
             yield ("job", j.id), [*words, *j.kinds, *(f"measured on {d}" for d in j.measured_on), *needs]
         for k in self.kernels.values():
@@ -334,7 +368,7 @@ SELECT 'batch', id, ARRAY[
 UNION ALL
 SELECT 'job', j.id, ARRAY[
     j.state, j.attempts::text, CASE WHEN j.solo THEN 'solo' ELSE '-' END,
-    'avoids ' || coalesce(r.avoid_device_id::text, 'None')
+    'avoids ' || coalesce(r.avoid_device_id::text, 'None'), CASE WHEN r.exhausted THEN 'exhausted' ELSE '-' END
 ] || ARRAY(SELECT kind FROM failures f WHERE f.job_id = j.id ORDER BY f.id)
   || ARRAY(SELECT 'measured on ' || device_id FROM measurements m WHERE m.job_id = j.id ORDER BY m.id)
   || ARRAY(SELECT 'needs ' || kernel_id FROM waiting_jobs w WHERE w.job_id = j.id ORDER BY kernel_id)

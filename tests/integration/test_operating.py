@@ -23,7 +23,7 @@ from farm.cli.measure import rules_of
 from farm.db import batches, devices, jobs, leadership, progress
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
-from farm.db.states import FailureKind
+from farm.db.states import DeviceState, FailureKind
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.services import ServiceUrls
@@ -130,7 +130,9 @@ def test_a_cancelled_campaign_says_what_is_lost_and_what_still_lands(
 def test_each_job_is_listed_with_its_error_and_a_command_that_is_the_same_configuration(
     command: Command, engine: Engine, announce: Announce, device: int, small: Stored
 ) -> None:
-    announce(cpu(0))  # one that could have taken them too
+    other = announce(cpu(0))  # one that could have taken them too
+    with engine.begin() as connection:
+        devices.set_state(connection, other, DeviceState.DRAINED, "no longer")
     ids = ended_badly(engine, device)
     with engine.connect() as connection:
         stored = {job["job_id"]: Configuration.from_columns(job) for job in jobs.listed(connection, small.campaign_id)}
@@ -268,9 +270,9 @@ def test_devices_say_what_they_do_and_a_silent_one_is_red_above_all_others(
     tmp_path: Path,
     database_url: str,
 ) -> None:
-    _, stopped, gone, silent = device, announce(cpu(2)), announce(cpu(3)), announce(cpu(4))
     lease = leased(engine, device, size=3)
     land(engine, lease, {lease.jobs[0].id: Failure(FailureKind.FAILED, "odd")})
+    stopped, gone, silent = announce(cpu(2)), announce(cpu(3)), announce(cpu(4))
     lease = leased(engine, device, size=3)
     with engine.begin() as connection:
         batches.mark(connection, lease, lease.jobs[2], lease_seconds=60)

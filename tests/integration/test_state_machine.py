@@ -357,6 +357,7 @@ class FarmMachine(RuleBasedStateMachine):
         """All steps of a turn as the coordinator takes them."""
         self.reap(dies=False)
         self.let_go(dies=False)
+        self.end_exhausted(dies=False)
         self.look(who=who, outstanding=2)
         self.recall(who=who, pick=0, dies=False)
         self.make_way(who=who, pick=0, commits=None)
@@ -404,7 +405,7 @@ class FarmMachine(RuleBasedStateMachine):
             assert queue in schedule.queues
             self.model.batches[batch_id] = Batch(batch_id, queue, job_ids)
             for i in job_ids:
-                self.model.jobs[i].avoid = None
+                self.model.jobs[i].avoid, self.model.jobs[i].exhausted = None, False
         assert formed in ([], [len(new)])
         if not formed:
             self.schedules[who].clear()
@@ -471,6 +472,14 @@ class FarmMachine(RuleBasedStateMachine):
             gone = batches.let_go(connection)
         if not dies:
             assert gone == self.model.let_go()
+
+    @rule(dies=DIES)
+    def end_exhausted(self, dies: bool) -> None:
+        """Jobs that failed on one device wait no more where no other may try them."""
+        with self.transaction(dies=dies) as connection:
+            ended = batches.end_exhausted(connection)
+        if not dies:
+            assert ended == self.model.end_exhausted()
 
     @rule(dies=DIES)
     def send_builds(self, dies: bool) -> None:
@@ -768,7 +777,7 @@ class FarmMachine(RuleBasedStateMachine):
                 worker_versions.announce(connection, device.id)
                 devices.set_state(connection, device.id, DeviceState.ACTIVE, None)
                 devices.heartbeat(connection, device.id)
-            device.state, device.silent = DeviceState.ACTIVE, False
+            device.state, device.silent, device.version = DeviceState.ACTIVE, False, 1
         with self.reads.connect() as connection:
             digests = {c["id"]: c["digest"] for c in campaigns.overview(connection)}
         positions = {campaign.digest: position for position, campaign in enumerate(CATALOGUE)}

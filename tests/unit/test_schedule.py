@@ -133,7 +133,6 @@ def test_a_version_that_refused_shuts_out_its_workers_and_no_others() -> None:
     old, older, new = (LiveDevice(n, f"GPU-{n}", "nvidia-l4", version_id=v) for n, v in ((4, 1), (5, 1), (6, 2)))
     refused = Work(1, 1, "ann", 0, ("nvidia-l4",), None, avoid_device_id=4, refused_by=(-1,))
     assert Schedule([old, older], [refused], [], outstanding=2).next() is None
-    assert Schedule([old, older], [refused], [], outstanding=2, awaited=[new]).next() is None
     chosen = Schedule([old, older, new], [refused], [], outstanding=2).next()
     assert chosen is not None
     assert chosen.queue == queue_of_device("GPU-6")

@@ -29,7 +29,7 @@ from farm.db.batches.forming import (
     unsent,
 )
 from farm.db.batches.steering import cancel, in_hand, pause, resume, retry
-from farm.db.batches.waiting import give_up, let_go
+from farm.db.batches.waiting import end_exhausted, give_up, let_go
 from farm.db.batches.working import (
     ClaimedJob,
     Lease,
@@ -59,6 +59,7 @@ __all__ = [
     "cancel",
     "candidates",
     "claim",
+    "end_exhausted",
     "flights",
     "fold",
     "form",

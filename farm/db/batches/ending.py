@@ -30,6 +30,15 @@ class Failure:
 PRESENT_SECONDS = 120.0
 """A device that was not heard of for longer is not waited for by a configuration that all others of its pool refused."""
 
+EXPECTED_SECONDS = 300.0
+"""A device that fell silent, or whose worker stopped, is waited for this long by jobs that failed on one device alone: a
+host may start again meanwhile."""
+
+RETRY_SECONDS = 1.0
+"""Pause after the first failure of a job; it doubles with each attempt, up to `MAX_DOUBLINGS` times."""
+
+MAX_DOUBLINGS = 6
+
 BY_TRAITS = [backend.value for backend in Backend if backend.refuses_by_traits]
 
 
@@ -47,6 +56,25 @@ d.state <> 'quarantined' AND d.vanished_at IS NULL
     AND d.last_seen_at > clock_timestamp() - make_interval(secs => :present)
 """
 """SQL: whether a device (d) is here, or fell silent so lately that it may be back."""
+
+
+EXPECTED = """
+d.state = 'active' AND d.vanished_at IS NULL
+    AND greatest(d.last_seen_at, d.left_at) > clock_timestamp() - make_interval(secs => :expected)
+"""
+"""SQL: whether a device (d) takes work, or may be back soon: it fell silent lately, or its worker is being restarted."""
+
+
+def may_try(job_id: str, device: str) -> str:
+    """SQL: whether the job neither failed on the device, nor must be refused by it or by the version of its worker."""
+    return f"""NOT EXISTS (
+        SELECT 1 FROM failures x JOIN devices tried ON tried.id = x.device_id
+        WHERE x.job_id = {job_id} AND CASE x.kind
+            WHEN 'invalid' THEN {alike("tried", device)}
+            WHEN 'unsupported' THEN coalesce(x.worker_version_id = {device}.worker_version_id, tried.id = {device}.id)
+            ELSE tried.id = {device}.id
+        END
+    )"""
 
 
 def refused_by_all(job_id: str, devices: str) -> str:
@@ -75,10 +103,14 @@ def refused_by(job_id: str, *, also: str = "NULL") -> str:
 
 
 _VERSION = "(SELECT worker_version_id FROM devices WHERE id = :device_id)"
-_REFUSER = f"CASE m.kind WHEN 'invalid' THEN :device_id WHEN 'unsupported' THEN coalesce(-{_VERSION}, :device_id) END"
+_REFUSER = f"""CASE
+    WHEN m.kind = 'invalid' OR m.exhausted THEN :device_id
+    WHEN m.kind = 'unsupported' THEN coalesce(-{_VERSION}, :device_id)
+END"""
 
 # `others` is the pool of the batch without the devices that must refuse what this one does: nobody, where a thousand equal cards
-# are in it. A refusal that some of them may not share counts no attempt.
+# are in it. A refusal that some of them may not share counts no attempt. What used up its attempts on one device is `exhausted`, and not
+# dead, while another device is `expected` that may try it.
 _FAIL = text(f"""
 WITH failed AS (
     SELECT * FROM unnest(CAST(:ids AS bigint[]), CAST(:kinds AS text[]), CAST(:messages AS text[]))
@@ -89,30 +121,44 @@ WITH failed AS (
     JOIN devices d ON d.type = ANY(p.device_types) OR d.uuid = p.device_uuid
     JOIN devices refuser ON refuser.id = :device_id
     WHERE b.id = :batch_id AND 'invalid' = ANY(:kinds) AND {PRESENT} AND NOT {alike("refuser", "d")}
+), expected AS MATERIALIZED (
+    SELECT d.id, d.type, d.traits, d.backend, d.worker_version_id
+    FROM batches b JOIN lanes l ON l.id = b.lane_id JOIN pools p ON p.id = l.pool_id
+    JOIN devices d ON d.type = ANY(p.device_types) OR d.uuid = p.device_uuid
+    WHERE b.id = :batch_id AND d.id <> :device_id AND {EXPECTED}
 ), judged AS (
-    SELECT f.*, f.kind = 'unsupported' OR (f.kind = 'invalid' AND NOT {refused_by_all("f.job_id", "others")}) AS elsewhere
-    FROM failed f
+    SELECT f.*, j.attempts + 1 AS attempts, (coalesce(l.rules, c.rules) ->> 'max_attempts')::int AS max_attempts,
+        f.kind = 'unsupported' OR (f.kind = 'invalid' AND NOT {refused_by_all("f.job_id", "others")}) AS elsewhere
+    FROM failed f JOIN jobs j ON j.id = f.job_id JOIN lanes l ON l.id = j.lane_id JOIN campaigns c ON c.id = l.campaign_id
+), decided AS (
+    SELECT u.*, u.kind IN ('failed', 'killed') AND u.attempts >= u.max_attempts AND NOT EXISTS (
+        SELECT 1 FROM failures x
+        WHERE x.job_id = u.job_id AND x.kind IN ('failed', 'killed') AND x.device_id <> :device_id
+    ) AND EXISTS (SELECT 1 FROM expected e WHERE {may_try("u.job_id", "e")}) AS exhausted
+    FROM judged u
 ), moved AS (
     UPDATE jobs j SET
         attempts = j.attempts + CASE WHEN f.elsewhere THEN 0 ELSE 1 END,
         solo = j.solo OR f.kind = 'killed',
         state = CASE
-            WHEN f.elsewhere THEN 'open'
+            WHEN f.elsewhere OR f.exhausted THEN 'open'
             WHEN f.kind = 'invalid' THEN 'invalid'
-            WHEN j.attempts + 1 >= (coalesce(l.rules, c.rules) ->> 'max_attempts')::int THEN 'dead'
+            WHEN f.attempts >= f.max_attempts THEN 'dead'
             ELSE 'open'
         END
-    FROM judged f, lanes l JOIN campaigns c ON c.id = l.campaign_id
-    WHERE j.id = f.job_id AND j.state = 'open' AND l.id = j.lane_id
-    RETURNING j.id, j.lane_id, j.state, j.solo, f.kind, f.message
+    FROM decided f WHERE j.id = f.job_id AND j.state = 'open'
+    RETURNING j.id, j.lane_id, j.state, j.solo, j.attempts, f.kind, f.message, f.exhausted
 ), noted AS (
     INSERT INTO failures (job_id, lane_id, batch_id, device_id, worker_version_id, kind, message)
     SELECT id, lane_id, :batch_id, :device_id, {_VERSION}, kind, message FROM moved ORDER BY id
 ), again AS (
-    INSERT INTO returned_jobs (job_id, lane_id, solo, avoid_device_id, refused_by)
+    INSERT INTO returned_jobs (job_id, lane_id, solo, avoid_device_id, refused_by, exhausted, not_before)
     SELECT m.id, m.lane_id, m.solo, :device_id, CASE
         WHEN m.solo OR CAST(:device_id AS bigint) IS NOT NULL
         THEN {refused_by("m.id", also=_REFUSER)} ELSE '{{}}'
+    END, m.exhausted, CASE
+        WHEN m.kind IN ('failed', 'killed') AND NOT m.exhausted
+        THEN clock_timestamp() + make_interval(secs => :pause * 2 ^ least(m.attempts - 1, :max_doublings))
     END
     FROM moved m WHERE m.state = 'open'
 )
@@ -127,6 +173,8 @@ def fail(
 
     A job is invalid where every device of its pool that is here must refuse it: this one, and those that refused it before.
     One that the worker's version cannot read waits for a worker of another version, and counts no attempt.
+    A job is dead when it used up its attempts, on two devices at least where another device may try it. Until then it waits
+    for that device, `exhausted`.
     """
     if not failures:
         return 0, 0
@@ -138,6 +186,9 @@ def fail(
         "device_id": device_id,
         "by_traits": BY_TRAITS,
         "present": PRESENT_SECONDS,
+        "expected": EXPECTED_SECONDS,
+        "pause": RETRY_SECONDS,
+        "max_doublings": MAX_DOUBLINGS,
     }
     row = connection.execute(_FAIL, parameters).one()
     return row.invalid, row.dead

@@ -44,7 +44,7 @@ class Work:
 # of a lane by one look into ix_returned_jobs_order, however many jobs a group has, and whatever waits in other lanes.
 _GROUP = """
     SELECT r.solo, coalesce(r.avoid_device_id, 0) AS avoid, r.refused_by FROM returned_jobs r
-    WHERE r.lane_id = {lane} AND {after}
+    WHERE r.lane_id = {lane} AND {after} AND (r.not_before IS NULL OR r.not_before <= clock_timestamp())
     ORDER BY r.lane_id, r.solo, coalesce(r.avoid_device_id, 0), r.refused_by LIMIT 1
 """
 _CANDIDATES = text(f"""
@@ -181,6 +181,7 @@ WITH lane AS (
     SELECT job_id FROM returned_jobs
     WHERE lane_id = :lane_id AND solo = :solo AND coalesce(avoid_device_id, 0) = :avoid
       AND refused_by = CAST(:refused_by AS bigint[]) AND job_id > :job_id
+      AND (not_before IS NULL OR not_before <= clock_timestamp())
     ORDER BY job_id LIMIT :again
 ), offered AS (
     SELECT j.id, j.configuration_id, false AS fresh FROM again JOIN jobs j ON j.id = again.job_id

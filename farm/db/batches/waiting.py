@@ -8,7 +8,17 @@ from typing import Any
 from sqlalchemy import Connection, Row, TextClause, text
 
 from farm.db import kernels
-from farm.db.batches.ending import BY_TRAITS, PRESENT, PRESENT_SECONDS, alike, refused_by, refused_by_all
+from farm.db.batches.ending import (
+    BY_TRAITS,
+    EXPECTED,
+    EXPECTED_SECONDS,
+    PRESENT,
+    PRESENT_SECONDS,
+    alike,
+    may_try,
+    refused_by,
+    refused_by_all,
+)
 from farm.db.batches.forming import BEFORE_ALL, LOCK_LANES
 from farm.kernels.binary import Binary, Versions
 
@@ -135,6 +145,7 @@ WITH RECURSIVE groups AS (
 SELECT r.job_id, r.lane_id FROM hopeless h
 JOIN returned_jobs r ON (r.lane_id, r.solo, coalesce(r.avoid_device_id, 0), r.refused_by)
     = (h.lane_id, h.solo, h.avoid, h.refused_by)
+WHERE NOT r.exhausted
 ORDER BY r.job_id LIMIT :most
 """)
 _GIVE_UP = text(f"""
@@ -176,3 +187,42 @@ def give_up(connection: Connection) -> int:
         return 0
     given_up: int = connection.execute(_GIVE_UP, {**here, "ids": [row.job_id for row in waiting]}).scalar_one()
     return given_up
+
+
+_NO_OTHER = f"""NOT EXISTS (
+    SELECT 1 FROM devices d
+    WHERE (d.type = ANY(p.device_types) OR d.uuid = p.device_uuid) AND {EXPECTED} AND {may_try("r.job_id", "d")}
+)"""
+_EXHAUSTED = text(f"""
+SELECT r.job_id, r.lane_id FROM returned_jobs r JOIN lanes l ON l.id = r.lane_id JOIN pools p ON p.id = l.pool_id
+WHERE r.exhausted AND r.lane_id <> ALL(:held) AND {_NO_OTHER}
+ORDER BY r.job_id LIMIT :most
+""")
+_END_EXHAUSTED = text("""
+WITH ended AS MATERIALIZED (
+    SELECT j.id, j.lane_id FROM unnest(CAST(:ids AS bigint[])) AS u(job_id)
+    JOIN returned_jobs r ON r.job_id = u.job_id AND r.exhausted JOIN jobs j ON j.id = r.job_id
+    WHERE j.state = 'open' ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
+), gone AS (
+    DELETE FROM returned_jobs r USING ended e WHERE r.job_id = e.id
+), moved AS (
+    UPDATE jobs j SET state = 'dead' FROM ended e WHERE j.id = e.id
+), counted AS (
+    UPDATE lanes l SET dead = l.dead + s.dead
+    FROM (SELECT lane_id, count(*) AS dead FROM ended GROUP BY lane_id) s WHERE l.id = s.lane_id
+)
+SELECT count(*) FROM ended
+""")
+
+
+def end_exhausted(connection: Connection) -> int:
+    """pending → dead, for jobs that used up their attempts on one device, where no other is expected. Returns how many.
+
+    Jobs of lanes that another session holds are left for another turn.
+    """
+    parameters = {"by_traits": BY_TRAITS, "expected": EXPECTED_SECONDS, "most": MOST_REFUSED}
+    exhausted = _of_free_lanes(connection, _EXHAUSTED, parameters)
+    if not exhausted:
+        return 0
+    ended: int = connection.execute(_END_EXHAUSTED, {"ids": [row.job_id for row in exhausted]}).scalar_one()
+    return ended

@@ -1,0 +1,141 @@
+"""Devices on probation: those that fail what other devices of their type measure.
+
+A device that fails several jobs in a row gets a *trial* before its failures count: a job that another device of its type
+measured, or its canary. Where it fails that too, the fault is the device's. It takes no jobs until it passes a trial;
+the coordinator sends it one after a pause that doubles each time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, text
+
+from farm.errors import FarmError
+from farm.kernels import Configuration
+
+TRIAL_SECONDS = 5.0
+"""Pause before the first trial of a device on probation; it doubles with each trial that it fails."""
+
+MAX_DOUBLINGS = 6
+"""So the pause is at most 320 s."""
+
+RELAPSE_SECONDS = 3600.0
+"""A device that is on probation again within this time goes on with the pause that it had."""
+
+DEATHS_IN_A_ROW = 3
+"""A device whose process dies in this many jobs, with no measurement between them, is on probation."""
+
+_LATELY = (
+    "CASE WHEN state_changed_at > clock_timestamp() - make_interval(secs => :relapse) THEN failed_trials ELSE 0 END"
+)
+_PAUSE = "make_interval(secs => :pause * 2 ^ least({trials}, :max_doublings))"
+_BEGIN = text(f"""
+UPDATE devices SET state = 'probation', state_reason = :reason, state_changed_at = clock_timestamp(),
+    failed_trials = least(1000, 1 + {_LATELY}), next_trial_at = clock_timestamp() + {_PAUSE.format(trials=_LATELY)}
+WHERE id = :device_id AND state = 'active'
+""")
+_FAIL = text(f"""
+UPDATE devices SET state_reason = :reason, failed_trials = least(failed_trials + 1, 1000),
+    next_trial_at = clock_timestamp() + {_PAUSE.format(trials="failed_trials")}
+WHERE id = :device_id AND state = 'probation'
+""")
+_PASS = text("""
+UPDATE devices SET state = 'active', state_reason = NULL, state_changed_at = clock_timestamp(), next_trial_at = NULL
+WHERE id = :device_id AND state = 'probation'
+""")
+_PAUSES = {"max_doublings": MAX_DOUBLINGS}
+
+
+def begin(connection: Connection, device_id: int, reason: str) -> bool:
+    """active → probation. Returns whether it changed: people may have drained it meanwhile."""
+    parameters = {"device_id": device_id, "reason": reason, "pause": TRIAL_SECONDS, "relapse": RELAPSE_SECONDS}
+    return bool(connection.execute(_BEGIN, {**parameters, **_PAUSES}).rowcount)
+
+
+def failed_trial(connection: Connection, device_id: int, reason: str) -> None:
+    """The device stays on probation, and waits twice as long for the next trial."""
+    parameters = {"device_id": device_id, "reason": reason, "pause": TRIAL_SECONDS}
+    connection.execute(_FAIL, {**parameters, **_PAUSES})
+
+
+def passed_trial(connection: Connection, device_id: int) -> bool:
+    """probation → active. Returns whether it changed."""
+    return bool(connection.execute(_PASS, {"device_id": device_id}).rowcount)
+
+
+_ON_PROBATION = text("SELECT state = 'probation' FROM devices WHERE id = :device_id")
+
+
+def is_on_probation(connection: Connection, device_id: int) -> bool:
+    """Whether the device may have a trial."""
+    return bool(connection.execute(_ON_PROBATION, {"device_id": device_id}).scalar_one_or_none())
+
+
+_DUE = text("""
+SELECT id, uuid FROM devices
+WHERE state = 'probation' AND next_trial_at <= clock_timestamp() AND vanished_at IS NULL
+  AND last_seen_at > clock_timestamp() - make_interval(secs => :silent_after)
+ORDER BY id
+""")
+_SENT = text("""
+UPDATE devices SET next_trial_at = clock_timestamp() + make_interval(secs => :resend_after) WHERE id = ANY(:ids)
+""")
+
+
+def due(connection: Connection, *, silent_after: float) -> list[tuple[int, str]]:
+    """(id, uuid) of each live device whose next trial is due. Follow it with `sent`."""
+    rows = connection.execute(_DUE, {"silent_after": silent_after})
+    return [(row.id, row.uuid) for row in rows]
+
+
+def sent(connection: Connection, ids: Sequence[int], *, resend_after: float) -> None:
+    """These were told to begin a trial. They are told again where nothing is heard of it for `resend_after` seconds."""
+    connection.execute(_SENT, {"ids": list(ids), "resend_after": resend_after})
+
+
+_DEATHS = text("""
+SELECT count(*) FILTER (WHERE kind = 'killed' AND at > coalesce(
+    (SELECT measured_at FROM measurements WHERE device_id = :device_id ORDER BY id DESC LIMIT 1), '-infinity'
+)) AS deaths
+FROM (SELECT kind, at FROM failures WHERE device_id = :device_id ORDER BY at DESC LIMIT :most) f
+""")
+
+
+def dies_in_a_row(connection: Connection, device_id: int) -> bool:
+    """Whether the process of the device died in each of its last jobs."""
+    found: int = connection.execute(_DEATHS, {"device_id": device_id, "most": DEATHS_IN_A_ROW}).scalar_one()
+    return found >= DEATHS_IN_A_ROW
+
+
+_KNOWN_GOOD = text("""
+SELECT c.* FROM (
+    SELECT o.id FROM devices d JOIN devices o ON o.type = d.type AND o.id <> d.id
+    WHERE d.id = :device_id ORDER BY o.last_seen_at DESC LIMIT 16
+) o
+CROSS JOIN LATERAL (
+    SELECT m.configuration_id FROM measurements m
+    WHERE m.device_id = o.id AND m.job_id IS NOT NULL AND m.source IN ('measured', 'recorded')
+    ORDER BY m.id DESC LIMIT 16
+) r
+JOIN configurations c ON c.id = r.configuration_id
+ORDER BY (c.family = CAST(:family AS text)) IS NOT TRUE,
+    abs(ln(c.m::float8 * c.n * c.k) - coalesce(CAST(:size AS float8), 0)), c.id
+LIMIT 1
+""")
+
+
+def known_good(connection: Connection, device_id: int, like: Configuration | None = None) -> Configuration | None:
+    """What another device of the type measured lately; None where none did, or this version cannot read it.
+
+    Args:
+        like: the job that failed: the same family and a similar size are preferred, else the smallest.
+    """
+    size = None if like is None else math.log(like.problem.shape.m * like.problem.shape.n * like.problem.shape.k)
+    parameters = {"device_id": device_id, "family": None if like is None else like.kernel.family, "size": size}
+    row = connection.execute(_KNOWN_GOOD, parameters).mappings().one_or_none()
+    try:
+        return None if row is None else Configuration.from_columns(dict(row))
+    except FarmError:
+        return None

@@ -1,0 +1,285 @@
+"""A device that fails everything costs no healthy job: trials, probation, and death after two devices only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from samples import cpu, document, row
+from sqlalchemy import Engine, text
+from test_batches import counts, form, land, leased
+from test_runner import Scripted
+
+from farm.broker import TRY_DEVICE, queue_of_device
+from farm.campaign import Campaign
+from farm.coordinator import health
+from farm.db import batches, devices, probation
+from farm.db.batches import Failure, ending
+from farm.db.campaigns import Stored
+from farm.db.states import DeviceState, FailureKind
+from farm.devices import DeviceIdentity
+from farm.errors import DevicePoisoned, MeasurementFailed
+from farm.kernels import Configuration
+from farm.measurement import Measurement
+from farm.settings import Settings
+from workers.runner import Runner
+
+Announce = Callable[[DeviceIdentity], int]
+Submit = Callable[[Campaign], Stored]
+
+CANARY = Configuration.parse("blas(threads=1) 32x32x32 f32")
+BROKEN = Failure(FailureKind.FAILED, "broken")
+
+
+class Device(Scripted):
+    """Fails each configuration that `fails` says."""
+
+    def __init__(self, fails: Callable[[Configuration], bool], *, error: type[MeasurementFailed] = MeasurementFailed):
+        super().__init__(self._measured)
+        self._fails, self._error = fails, error
+
+    def canary(self) -> Configuration:
+        return CANARY
+
+    def _measured(self, _: int, configuration: Configuration) -> Measurement:
+        if self._fails(configuration):
+            raise self._error(why="broken")
+        return row()
+
+
+@pytest.fixture
+def bad(announce: Announce) -> int:
+    return announce(cpu(1))
+
+
+@pytest.fixture
+def good(announce: Announce) -> int:
+    return announce(cpu(2))
+
+
+@pytest.fixture
+def jobs(bad: int, good: int, submit: Submit) -> int:
+    """Twelve jobs for both devices; the id of their campaign."""
+    return submit(Campaign.from_document(document(measure={"max_attempts": 2}))).campaign_id
+
+
+def runner(engine: Engine, device_id: int, device: Device) -> Runner:
+    return Runner(engine, device, device_id, lease_seconds=60, stopping=threading.Event())  # type: ignore[arg-type]
+
+
+def state_of(engine: Engine, device_id: int) -> str:
+    with engine.connect() as connection:
+        return str(connection.execute(text("SELECT state FROM devices WHERE id = :id"), {"id": device_id}).scalar_one())
+
+
+def attempts(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT sum(attempts) FROM jobs")).scalar_one())
+
+
+def leave(engine: Engine, device_id: int) -> None:
+    with engine.begin() as connection:
+        devices.leave(connection, device_id)
+
+
+def beat(engine: Engine, device_id: int) -> None:
+    with engine.begin() as connection:
+        devices.heartbeat(connection, device_id)
+
+
+def end_exhausted(engine: Engine) -> int:
+    with engine.begin() as connection:
+        return batches.end_exhausted(connection)
+
+
+def measure(engine: Engine, device_id: int, device: Device) -> int:
+    """Batches that the device measures, until none is formed for it. Returns how many."""
+    measuring, number = runner(engine, device_id, device), 0
+    while (batch_id := form(engine, 4)) is not None:
+        measuring.run_batch(batch_id)
+        number += 1
+        assert number < 50
+        if state_of(engine, device_id) != DeviceState.ACTIVE:
+            break
+    return number
+
+
+def test_a_device_that_fails_everything_alone_costs_no_job_while_the_good_one_restarts(
+    engine: Engine, bad: int, good: int, jobs: int
+) -> None:
+    land(engine, leased(engine, good, 2))  # known-good
+    leave(engine, good)
+    broken = Device(lambda _: True)
+    assert measure(engine, bad, broken) == 1
+    assert state_of(engine, bad) == DeviceState.PROBATION
+    assert len(broken.asked) == 4, "three jobs and the trial"
+    assert attempts(engine) == 0
+    assert counts(engine, jobs) == {"done": 2, "pending": 10}
+    assert form(engine) is None, "nobody takes work"
+    beat(engine, good)
+    assert measure(engine, good, Device(lambda _: False))
+    assert counts(engine, jobs) == {"done": 12}
+
+
+def test_the_canary_is_the_trial_where_nothing_is_known_to_be_good(
+    engine: Engine, bad: int, good: int, jobs: int
+) -> None:
+    leave(engine, good)
+    broken = Device(lambda _: True)
+    measure(engine, bad, broken)
+    assert broken.asked[3] is CANARY
+    assert state_of(engine, bad) == DeviceState.PROBATION
+    assert attempts(engine) == 0
+
+
+def test_a_device_that_passes_its_trials_fails_jobs_alone_and_none_is_dead(
+    engine: Engine, bad: int, good: int, jobs: int
+) -> None:
+    leave(engine, good)
+    measure(engine, bad, Device(lambda configuration: configuration is not CANARY))
+    assert state_of(engine, bad) == DeviceState.ACTIVE
+    assert counts(engine, jobs) == {"pending": 12}
+    assert end_exhausted(engine) == 0, "the other one may be back"
+    beat(engine, good)
+    measure(engine, good, Device(lambda _: False))
+    assert counts(engine, jobs) == {"done": 12}
+
+
+def test_a_job_that_two_devices_fail_is_dead_and_neither_is_on_probation(
+    engine: Engine, bad: int, good: int, jobs: int
+) -> None:
+    fails = Device(lambda configuration: configuration is not CANARY)
+    for _ in range(8):
+        for device_id in (bad, good):
+            batch_id = form(engine, 12)
+            if batch_id is not None:
+                runner(engine, device_id, fails).run_batch(batch_id)
+    assert counts(engine, jobs) == {"dead": 12}
+    assert {state_of(engine, bad), state_of(engine, good)} == {DeviceState.ACTIVE}
+
+
+def test_a_job_is_dead_after_its_attempts_on_the_only_device(engine: Engine, bad: int, submit: Submit) -> None:
+    campaign_id = submit(Campaign.from_document(document(measure={"max_attempts": 2}))).campaign_id
+    measure(engine, bad, Device(lambda configuration: configuration is not CANARY))
+    assert counts(engine, campaign_id) == {"dead": 12}
+    assert state_of(engine, bad) == DeviceState.ACTIVE
+
+
+def test_what_waits_for_another_device_is_dead_once_none_is_expected(
+    engine: Engine, bad: int, good: int, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(engine, good)
+    measure(engine, bad, Device(lambda configuration: configuration is not CANARY))
+    assert end_exhausted(engine) == 0
+    with engine.begin() as connection:  # an operator says so
+        devices.set_state(connection, good, DeviceState.DRAINED, "gone for long")
+    assert end_exhausted(engine) == 12
+    assert counts(engine, jobs) == {"dead": 12}
+
+
+def test_what_waits_for_another_device_is_dead_when_that_refuses_it(
+    engine: Engine, bad: int, good: int, jobs: int
+) -> None:
+    leave(engine, good)
+    measure(engine, bad, Device(lambda configuration: configuration is not CANARY))
+    beat(engine, good)
+    lease = leased(engine, good)
+    land(engine, lease, {job.id: Failure(FailureKind.INVALID, "no room") for job in lease.jobs})
+    end_exhausted(engine)
+    assert set(counts(engine, jobs)) <= {"dead", "invalid"}
+
+
+def test_a_failed_job_pauses_before_it_is_tried_again(
+    engine: Engine, bad: int, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "RETRY_SECONDS", 3600.0)
+    lease = leased(engine, bad)
+    land(engine, lease, {lease.jobs[0].id: BROKEN})
+    assert form(engine) is None
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE returned_jobs SET not_before = clock_timestamp()"))
+    assert form(engine) is not None
+
+
+def test_a_trial_that_poisons_the_device_ends_its_process_and_blames_no_job(
+    engine: Engine, bad: int, good: int, jobs: int
+) -> None:
+    broken = Device(lambda c: True)
+    broken._script = _poisoned_after(3)
+    batch_id = form(engine, 4)
+    assert batch_id is not None
+    with pytest.raises(DevicePoisoned):
+        runner(engine, bad, broken).run_batch(batch_id)
+    assert state_of(engine, bad) == DeviceState.PROBATION
+    assert attempts(engine) == 0
+
+
+def _poisoned_after(jobs: int) -> Callable[[int, Configuration], Measurement]:
+    def script(n: int, _: Configuration) -> Measurement:
+        raise DevicePoisoned(why="lost") if n >= jobs else MeasurementFailed(why="broken")
+
+    return script
+
+
+def test_a_device_comes_back_when_it_passes_a_trial(
+    engine: Engine, bad: int, good: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[int, str]] = []
+    monkeypatch.setattr(
+        health, "send", lambda app, task, ids: [sent.append(one) or one[0] for one in ids if task == TRY_DEVICE]
+    )
+    with engine.begin() as connection:
+        assert probation.begin(connection, bad, "broken")
+        assert not probation.begin(connection, bad, "again")
+        assert [row[0] for row in devices.live(connection, silent_after=60)] == [good]
+    assert health.send_trials(engine, None, Settings()) == 1  # type: ignore[arg-type]
+    assert health.send_trials(engine, None, Settings()) == 0, "it was told"  # type: ignore[arg-type]
+    assert sent == [(bad, queue_of_device("CPU-1"))]
+    with engine.begin() as connection:
+        probation.failed_trial(connection, bad, "still broken")
+        assert state_of(engine, bad) == DeviceState.PROBATION
+        assert probation.passed_trial(connection, bad)
+        assert not probation.passed_trial(connection, bad)
+    assert state_of(engine, bad) == DeviceState.ACTIVE
+
+
+def test_the_pause_before_a_trial_doubles_and_goes_on_after_a_relapse(
+    engine: Engine, bad: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probation, "TRIAL_SECONDS", 10.0)
+
+    def pause() -> int:
+        with engine.connect() as connection:
+            found = connection.execute(
+                text("SELECT extract(epoch FROM next_trial_at - clock_timestamp()) FROM devices")
+            )
+            return round(float(found.scalar_one()) / 10)
+
+    with engine.begin() as connection:
+        probation.begin(connection, bad, "broken")
+    pauses = [pause()]
+    for _ in range(8):
+        with engine.begin() as connection:
+            probation.failed_trial(connection, bad, "broken")
+        pauses.append(pause())
+    assert pauses == [1, 2, 4, 8, 16, 32, 64, 64, 64]
+    with engine.begin() as connection:
+        probation.passed_trial(connection, bad)
+        probation.begin(connection, bad, "again")
+    assert pause() == 64
+
+
+def test_a_device_whose_process_dies_in_job_after_job_is_found(engine: Engine, bad: int, good: int, jobs: int) -> None:
+    for n in range(probation.DEATHS_IN_A_ROW):
+        lease = leased(engine, bad, 1)
+        with engine.begin() as connection:
+            assert probation.dies_in_a_row(connection, bad) is False, n
+            batches.mark(connection, lease, lease.jobs[0], lease_seconds=60)
+            batches.release(connection, lease.batch_id, device_id=bad, reason="its process died", suspect=True)
+    with engine.begin() as connection:
+        assert probation.dies_in_a_row(connection, bad)
+        assert not probation.dies_in_a_row(connection, good)
+    land(engine, leased(engine, bad, 1))
+    with engine.begin() as connection:
+        assert not probation.dies_in_a_row(connection, bad)
