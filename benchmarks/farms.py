@@ -173,7 +173,7 @@ def check(engine: Engine, stack: Stack) -> None:
     """Raises where a program ended or a device was quarantined: what is measured then is not what was asked for."""
     stack.check()
     with engine.connect() as connection:
-        left = devices.quarantined_on(connection, host_name())
+        left = devices.shut_out_on(connection, host_name())
     if left:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left.items())
         raise NoDeviceLeft(devices=reasons, log=stack.logs()["workers"])

@@ -129,7 +129,7 @@ def check_devices(opened: Session, stack: Stack) -> None:
     if _this_host_measures(opened):
         return
     with opened.engine.connect() as connection:
-        left = devices.quarantined_on(connection, host_name())
+        left = devices.shut_out_on(connection, host_name())
     if left:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left.items())
         raise NoDeviceLeft(devices=reasons, log=opened.settings.home / "logs" / "workers.log")

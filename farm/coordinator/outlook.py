@@ -329,8 +329,10 @@ def condition(device: DeviceNow) -> str:
     parts = [] if device.presence is Presence.LIVE else [presence_text(device)]
     if device.state is not DeviceState.ACTIVE:
         reason = device.reason or "no reason given"
-        state = "on probation since" if device.state is DeviceState.PROBATION else device.state
-        parts.append(f"{state} {seconds_text(device.state_s)} ago: {reason}")
-        if device.next_trial_s is not None:
-            parts.append(f"next trial in {seconds_text(max(0.0, device.next_trial_s))}")
+        since = seconds_text(device.state_s)
+        if device.state is DeviceState.PROBATION:
+            due = seconds_text(max(0.0, device.next_trial_s or 0.0))
+            parts.append(f"on probation for {since} (next trial in {due}): {reason}")
+        else:
+            parts.append(f"{device.state} {since} ago: {reason}")
     return ", ".join(parts) or "live"

@@ -233,15 +233,20 @@ def live_hosts(connection: Connection, *, silent_after: float) -> set[str]:
     return set(connection.execute(_LIVE_HOSTS, {"silent_after": silent_after}).scalars())
 
 
-_QUARANTINED = text("""
+HOPELESS_TRIALS = 3
+"""A device on probation that failed this many trials counts as out of work until somebody looks at it."""
+
+_SHUT_OUT = text("""
 SELECT d.name, d.state_reason FROM devices d JOIN hosts h ON h.id = d.host_id
-WHERE h.name = :host AND d.state = 'quarantined' AND d.last_seen_at > clock_timestamp() - make_interval(secs => 60)
+WHERE h.name = :host AND (d.state = 'quarantined' OR (d.state = 'probation' AND d.failed_trials >= :trials))
+    AND d.last_seen_at > clock_timestamp() - make_interval(secs => 60)
 """)
 
 
-def quarantined_on(connection: Connection, host: str) -> dict[str, str]:
-    """Name and reason of each device of a host that was heard of lately and takes no work."""
-    return {row.name: row.state_reason for row in connection.execute(_QUARANTINED, {"host": host})}
+def shut_out_on(connection: Connection, host: str) -> dict[str, str]:
+    """Name and reason of each device of a host that was heard of lately, and is quarantined or failed trial after trial."""
+    parameters = {"host": host, "trials": HOPELESS_TRIALS}
+    return {row.name: row.state_reason for row in connection.execute(_SHUT_OUT, parameters)}
 
 
 _LIST = text("""

@@ -198,7 +198,7 @@ def test_a_device_whose_sentinel_ends_its_process_again_and_again_is_quarantined
     for times in range(3):
         assert asked(engine, "SELECT state FROM devices") == [{"state": "active"}]
         batch_id = leased(engine, device, 4).batch_id
-        hand_backs.add(batch_id, f"its process hung {times}", at_sentinel=True)
+        hand_backs.add(batch_id, f"its process hung {times}", cause="sentinel")
         hand_backs.work_off()
     (found,) = asked(engine, "SELECT state, state_reason FROM devices")
     assert found == {"state": "quarantined", "state_reason": "its process dies before it can measure: it hung 2"}
