@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from samples import cpu, document, row
@@ -22,7 +23,9 @@ from farm.devices import DeviceIdentity
 from farm.errors import DevicePoisoned, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement
+from farm.metrics import Metrics
 from farm.settings import Settings
+from workers import tasks
 from workers.runner import Runner
 
 Announce = Callable[[DeviceIdentity], int]
@@ -283,3 +286,80 @@ def test_a_device_whose_process_dies_in_job_after_job_is_found(engine: Engine, b
     land(engine, leased(engine, bad, 1))
     with engine.begin() as connection:
         assert not probation.dies_in_a_row(connection, bad)
+
+
+# --- in the worker's processes ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(engine: Engine, bad: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The tasks of this process serve the bad device."""
+    monkeypatch.setattr(tasks, "engine", lambda: engine)
+    monkeypatch.setattr(tasks, "device_id", lambda: bad)
+    monkeypatch.setattr(tasks, "_metrics", lambda _: Metrics())
+    return bad
+
+
+def test_a_trial_decides_whether_a_device_stays_on_probation(
+    engine: Engine, served: int, good: int, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(engine, leased(engine, good, 2))
+    with engine.begin() as connection:
+        probation.begin(connection, served, "broken")
+    broken, mended = Device(lambda _: True), Device(lambda _: False)
+    monkeypatch.setattr(tasks, "_runner", lambda: runner(engine, served, broken))
+    tasks.try_device(served)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT state, state_reason, failed_trials FROM devices WHERE id = 1")).one()
+    assert (found.state, found.failed_trials) == ("probation", 2)
+    assert "which another device measured: " in found.state_reason
+    monkeypatch.setattr(tasks, "_runner", lambda: runner(engine, served, mended))
+    tasks.try_device(good)
+    assert not mended.asked, "it was another device's trial"
+    tasks.try_device(served)
+    tasks.try_device(served)
+    assert len(mended.asked) == 1, "a late message does nothing"
+    assert state_of(engine, served) == DeviceState.ACTIVE
+
+
+def test_a_process_that_ends_in_a_trial_blames_no_job(engine: Engine, served: int, good: int, jobs: int) -> None:
+    lease = leased(engine, served, 4)
+    with engine.begin() as connection:
+        batches.mark(connection, lease, lease.jobs[0], lease_seconds=60)
+    tasks._hand_backs.add(lease.batch_id, "its process was ended", cause=tasks.cause_of_death("exitcode 90"))
+    tasks._hand_backs.work_off()
+    assert state_of(engine, served) == DeviceState.PROBATION
+    assert attempts(engine) == 0
+    assert counts(engine, jobs) == {"pending": 12}
+    tasks._hand_backs.add(None, "its process was ended", cause="SIGSEGV")
+    tasks._hand_backs.work_off()
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT failed_trials FROM devices WHERE id = 1")).scalar_one() == 2
+
+
+def test_a_device_on_probation_takes_messages_of_its_own_queue_alone(served: int) -> None:
+    class Consumer:
+        def __init__(self) -> None:
+            queues = {"gpu.cpu-test": None, "device.CPU-1": None}
+            self.app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from=queues)))
+            self.asked = set(queues)
+
+        def call_soon(self, change: Callable[[str], None], queue: str) -> None:
+            change(queue)
+
+        def add_task_queue(self, queue: str) -> None:
+            self.asked.add(queue)
+
+        def cancel_task_queue(self, queue: str) -> None:
+            self.asked.discard(queue)
+
+    consumer = Consumer()
+    asking = tasks._Asking(consumer)
+    for state, queues in (
+        (DeviceState.PROBATION, {"device.CPU-1"}),
+        (DeviceState.QUARANTINED, set()),
+        (DeviceState.PROBATION, {"device.CPU-1"}),
+        (DeviceState.ACTIVE, {"device.CPU-1", "gpu.cpu-test"}),
+    ):
+        asking.follow(state)
+        assert consumer.asked == queues
