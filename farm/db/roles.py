@@ -58,7 +58,7 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
             *("finished_at", "end_reason", "done", "invalid", "dead", "abandoned"),
         ),
     },
-    "measurements": {  # a device on trial measures what another one did
+    "measurements": {  # what another device measured, for a trial: which jobs, not the results
         "SELECT": ("id", "device_id", "job_id", "configuration_id", "measured_at", "source"),
         "INSERT": (
             *("job_id", "campaign_id", "configuration_id", "device_id", "environment_id"),

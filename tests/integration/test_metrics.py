@@ -372,8 +372,8 @@ def test_gauges_tell_devices_and_batches_apart_by_type(engine: Engine, announce:
         connection.execute(text("UPDATE batches SET created_at = created_at - interval '100 s' WHERE id = 2"))
     found = read(engine)
     assert found.devices == {
-        "cpu-test": {"live": 1, "silent": 2, "drained": 1, "quarantined": 0},
-        "cpu-other": {"live": 1, "silent": 0, "drained": 0, "quarantined": 0},
+        "cpu-test": {"live": 1, "silent": 2, "probation": 0, "drained": 1, "quarantined": 0},
+        "cpu-other": {"live": 1, "silent": 0, "probation": 0, "drained": 0, "quarantined": 0},
     }
     assert found.batches == {
         "cpu-test": {BatchState.LEASED: 1, BatchState.QUEUED: number_of_batches - 1},

@@ -197,7 +197,7 @@ UPDATE batches SET queue = 'elsewhere'
 DELETE FROM batches
 UPDATE measurements SET runtime_ms = 1
 DELETE FROM measurements
-SELECT count(*) FROM measurements
+SELECT runtime_ms FROM measurements
 SELECT count(*) FROM v_measurements
 INSERT INTO measurements (id) VALUES (1)
 INSERT INTO measurements (measured_at) VALUES ('2000-01-01')
