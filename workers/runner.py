@@ -266,36 +266,42 @@ class Runner:
                 break  # the rest of the batch goes back
             for later in islice(following, 1 if place else AHEAD):
                 self._preparation.ask(later.configuration)
-            try:
-                deadline = self._deadline.of(lease.rules.job_seconds, "a job", job_id=job.id)
-                with deadline, self._metrics.time(MEASURING):
-                    row = self._device.measure(job.configuration, lease.rules)
-                if row.source is not Source.RECORDED:  # a recording's window was another device's
-                    self._metrics.count(WINDOW, row.window_s)
-                outcome.results.append((job, row))
-            except DevicePoisoned as error:
-                outcome.failures[job.id] = Failure(FailureKind.KILLED, str(error))
-                outcome.poison = error
+            if not self._measure_job(lease, job, outcome):
                 break
-            except KernelMissing as error:
-                outcome.missing[job.id] = error.binary
-            except KernelUnreachable as error:
-                outcome.unreachable[job.id] = error
-            except InvalidOnDevice as error:
-                outcome.failures[job.id] = Failure(FailureKind.INVALID, str(error))
-            except FarmError as error:
-                outcome.failures[job.id] = Failure(FailureKind.FAILED, str(error))
-            except Exception as error:  # a defect of a device: the job fails, its neighbours are measured
-                log.exception("the device raised", extra={"job_id": job.id, "batch_id": lease.batch_id})
-                outcome.failures[job.id] = Failure(FailureKind.FAILED, f"{type(error).__name__}: {error}")
             if not self._is_fit(lease, job, outcome):
                 break  # the rest goes back, with what failed in a row
         self._sentinel.count(len(outcome.results))
 
+    def _measure_job(self, lease: Lease, job: ClaimedJob, outcome: _Outcome) -> bool:
+        """Measures one job and notes what came of it. False where the device cannot go on."""
+        try:
+            deadline = self._deadline.of(lease.rules.job_seconds, "a job", job_id=job.id)
+            with deadline, self._metrics.time(MEASURING):
+                row = self._device.measure(job.configuration, lease.rules)
+            if row.source is not Source.RECORDED:  # a recording's window was another device's
+                self._metrics.count(WINDOW, row.window_s)
+            outcome.results.append((job, row))
+        except DevicePoisoned as error:
+            outcome.failures[job.id] = Failure(FailureKind.KILLED, str(error))
+            outcome.poison = error
+            return False
+        except KernelMissing as error:
+            outcome.missing[job.id] = error.binary
+        except KernelUnreachable as error:
+            outcome.unreachable[job.id] = error
+        except InvalidOnDevice as error:
+            outcome.failures[job.id] = Failure(FailureKind.INVALID, str(error))
+        except FarmError as error:
+            outcome.failures[job.id] = Failure(FailureKind.FAILED, str(error))
+        except Exception as error:  # a defect of a device: the job fails, its neighbours are measured
+            log.exception("the device raised", extra={"job_id": job.id, "batch_id": lease.batch_id})
+            outcome.failures[job.id] = Failure(FailureKind.FAILED, f"{type(error).__name__}: {error}")
+        return True
+
     def _is_fit(self, lease: Lease, job: ClaimedJob, outcome: _Outcome) -> bool:
         """Counts failures in a row. False where they are the device's fault: then they are no attempts of their jobs."""
         if job.id not in outcome.failures:
-            if job.id not in outcome.missing:
+            if job.id not in outcome.missing and job.id not in outcome.unreachable:
                 self._failures_in_a_row, self._next_trial = 0, TRIAL_AFTER_FAILURES
                 outcome.in_a_row.clear()
             return True

@@ -2,7 +2,7 @@
 
 Workers before this revision do not know the state `probation`.
 
-Revises: 0016
+Revises: 0017
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0018"
-down_revision = "0016"
+down_revision = "0017"
 branch_labels = None
 depends_on = None
 
