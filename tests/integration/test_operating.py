@@ -488,9 +488,9 @@ def test_nothing_is_said_of_the_pace_before_anything_ended_and_when_nothing_ende
 
 
 def test_the_pace_counts_from_when_work_was_taken_up_again(engine: Engine, device: int, small: Stored) -> None:
-    first, second = leased(engine, device, size=4), leased(engine, device, size=4)
+    first = leased(engine, device, size=4)
     land(engine, first)
-    land(engine, second)
+    land(engine, leased(engine, device, size=4))
     age(engine, "UPDATE batches SET claimed_at = claimed_at - interval '40 s'")
     age(
         engine,
