@@ -152,7 +152,7 @@ def test_clocks_heat_throttling_and_power_of_the_latest_rows_beside_others_of_th
     assert found["GPU-1"]["throttled_share"] == pytest.approx(0.25)
     assert found["GPU-1"]["power_ratio"] == pytest.approx(1)
     assert found["GPU-3"]["power_ratio"] == pytest.approx(1.2, abs=0.01)
-    assert [one["power_configurations"] for one in found.values()] == [4, 4, 4, 0]
+    assert [found[uuid]["power_configurations"] for uuid in sorted(found)] == [4, 4, 4, 0]
     assert found["GPU-9"]["power_ratio"] is None
 
 
