@@ -40,6 +40,9 @@ INTERRUPTED = re.compile(
     r"|the lease passed without being renewed|its worker ended and was started again)"
 )
 
+# What an older worker says of a job that it cannot read.
+CANNOT_READ = re.compile(r"gemm-farm .* of this worker cannot read the kernel: blas cannot .*")
+
 # The last lines of tracebacks that chaos provokes.
 EXPECTED_TRACEBACKS = re.compile(
     r"farm\.errors\.DevicePoisoned: .*chaos poisoned the context"
@@ -72,14 +75,16 @@ class Audit:
 
     findings: list[str] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
+    harm: dict[str, int] = field(default_factory=dict)
+    """Of healthy jobs: how many were lost, were stored twice, and are dead."""
 
     def expect(self, holds: bool, finding: str) -> None:
         if not holds:
             self.findings.append(finding)
 
 
-def audit_database(engine: Engine, workload: Workload, *, sick_uuid: str, closed: Sequence[Closed]) -> Audit:
-    """Checks every promise that the tables can show to be broken."""
+def audit_database(engine: Engine, workload: Workload, *, sick_uuid: str | None, closed: Sequence[Closed]) -> Audit:
+    """Checks every promise that the tables can show to be broken. `sick_uuid` is the device that fell ill for good."""
     audit = Audit()
     with engine.connect() as connection:
         _nothing_is_open(audit, connection)
@@ -88,7 +93,9 @@ def audit_database(engine: Engine, workload: Workload, *, sick_uuid: str, closed
         _failures_explain_themselves(audit, connection, workload, sick_uuid)
         _devices_are_judged_rightly(audit, connection, sick_uuid)
         _nothing_was_claimed_while_closed(audit, connection, closed)
-        _the_best_went_on(audit, connection)
+        if workload.campaigns:
+            _the_best_went_on(audit, connection)
+        audit.harm = _harm(connection, workload)
         audit.summary = _summary(connection)
     return audit
 
@@ -168,7 +175,9 @@ def _every_job_has_its_end(audit: Audit, connection: Connection, workload: Workl
             audit.expect(row.wanted in (None, row.uuid), f"{name} was measured on {row.uuid}, and is for {row.wanted}")
 
 
-def _failures_explain_themselves(audit: Audit, connection: Connection, workload: Workload, sick_uuid: str) -> None:
+def _failures_explain_themselves(
+    audit: Audit, connection: Connection, workload: Workload, sick_uuid: str | None
+) -> None:
     failures = _rows(
         connection,
         """
@@ -198,16 +207,34 @@ def _failures_explain_themselves(audit: Audit, connection: Connection, workload:
         audit.expect(count == 1, f"batch {batch_id}: {count} jobs are blamed for the death of one process")
 
 
-def _explained(row: Any, poison: Poison | None, sick_uuid: str) -> bool:
+def _explained(row: Any, poison: Poison | None, sick_uuid: str | None) -> bool:
     kind, says = EXPECTED[poison] if poison else (None, "")
     return (
         (row.kind == kind and re.search(says, row.message) is not None)
         or (row.kind == FailureKind.KILLED and INTERRUPTED.fullmatch(row.message) is not None)
-        or (row.kind == FailureKind.FAILED and SICK in row.message and row.uuid == sick_uuid)
+        or (row.kind == FailureKind.FAILED and SICK in row.message and sick_uuid in (None, row.uuid))
+        or (row.kind == FailureKind.UNSUPPORTED and CANNOT_READ.fullmatch(row.message) is not None)
     )
 
 
-def _devices_are_judged_rightly(audit: Audit, connection: Connection, sick_uuid: str) -> None:
+def _harm(connection: Connection, workload: Workload) -> dict[str, int]:
+    jobs = _rows(
+        connection,
+        """
+        SELECT j.configuration_id, j.state, (SELECT count(*) FROM measurements WHERE job_id = j.id) AS rows FROM jobs j
+        """,
+    )
+    healthy = [job for job in jobs if job.configuration_id not in workload.poisons]
+    return {
+        "jobs_lost": sum(
+            (job.state == JobRecord.DONE and not job.rows) or job.state == JobRecord.OPEN for job in healthy
+        ),
+        "rows_doubled": sum(max(0, job.rows - 1) for job in jobs),
+        "healthy_jobs_dead": sum(job.state in (JobRecord.DEAD, JobRecord.INVALID) for job in healthy),
+    }
+
+
+def _devices_are_judged_rightly(audit: Audit, connection: Connection, sick_uuid: str | None) -> None:
     for row in _rows(connection, "SELECT uuid, state, state_reason FROM devices"):
         if row.uuid == sick_uuid:
             said = row.state_reason or ""

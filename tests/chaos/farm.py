@@ -1,17 +1,16 @@
-"""The farm under chaos: its services, coordinators and workers as real processes in a home of its own."""
+"""The farm under chaos: its services, coordinators and workers as real processes in a home of its own, on one machine."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,11 +21,11 @@ from homes import embedded_settings
 from sqlalchemy import Engine
 
 import chaos
-from chaos.mischief import CLOCK_AHEAD_S, FOLDER
+from chaos.mischief import CLOCK, FOLDER, HURRY
 from chaos.workload import Workload
 from farm.broker import queue_of_device, queue_of_type
 from farm.campaign import Campaign, plan
-from farm.db import campaigns, devices
+from farm.db import campaigns, devices, leadership
 from farm.db.engine import make_engine
 from farm.services import ServiceUrls, prepare_database, services
 from farm.services.cluster import find_cluster
@@ -36,11 +35,13 @@ from farm.services.processes import end_tree, start_guarded, wait_gone
 from farm.services.redis import EmbeddedRedis
 from farm.services.urls import redis_client_url
 from farm.services.usage import revive
+from farm.settings import Settings
 from farm.variables import WORKER_DEVICE_ID
 
 log = logging.getLogger("chaos")
 
 TIMES = {
+    HURRY: "1",
     "FARM_LEASE_SECONDS": "3",
     "FARM_HEARTBEAT_SECONDS": "0.5",
     "FARM_SILENT_AFTER_SECONDS": "3",
@@ -49,7 +50,11 @@ TIMES = {
 }
 """The farm's times, about a tenth of its defaults."""
 
-LEASE_S, SILENT_AFTER_S = float(TIMES["FARM_LEASE_SECONDS"]), float(TIMES["FARM_SILENT_AFTER_SECONDS"])
+OWN_TIMES = {"FARM_BATCH_SECONDS": "1"}
+"""The farm's defaults, but for batches, whose landings show when a device measures again."""
+
+SILENT_AFTER_S = 3.0
+"""How fresh the heartbeat of a device must be that counts as one that lives."""
 
 GRACE_S = 40.0
 """What a program has to end in good order."""
@@ -63,15 +68,22 @@ HOSTS_OF = (2, 2)
 WRONG_CLOCK_S = 3700.0
 """By how much the clock of the last host is ahead: more than the hour after which Celery takes messages for lost."""
 
-COORDINATOR = (sys.executable, "-m", "farm.coordinator")
+COORDINATOR = (sys.executable, "-m", "chaos.coordinator")
 WORKER = (sys.executable, "-m", "chaos.worker")
+
+
+def tests_folder() -> Path:
+    return Path(chaos.__file__).parent.parent
 
 
 class Program:
     """A program of the farm under its guardian, so that nothing of it is left however this process ends."""
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path, host: str
+    ) -> None:
         self.name = name
+        self.host = host
         self.log = folder / ".farm" / "logs" / f"{name}.log"
         self._words = list(command[1:])
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
@@ -144,13 +156,32 @@ class DeviceProcesses:
 class Farm:
     """Everything that one machine runs for a farm, each part of which can be broken and mended alone."""
 
-    def __init__(self, folder: Path, workload: Workload) -> None:
+    services_host = "database"
+    """The host of Postgres and Redis."""
+
+    hosts_of_coordinators: Sequence[str] = ("coordinator",)
+
+    def __init__(
+        self,
+        folder: Path,
+        workload: Workload,
+        *,
+        devices_of: Sequence[int] = HOSTS_OF,
+        times: Mapping[str, str] = TIMES,
+    ) -> None:
+        """`devices_of`: how many devices each `farm-worker` has; `times`: variables of every program."""
         self.folder = folder
         self.workload = workload
+        self.devices_of = devices_of
+        self.times = times
         self.settings = embedded_settings(folder / ".farm")
         self.home = Home.of(self.settings)
         self.hosts: dict[int, Program] = {}
         self.coordinators: list[Program] = []
+        self.others: list[Program] = []
+        """What a fault has started for a time."""
+        self.submitted: dict[int, Campaign] = {}
+        """By id, in the order in which they were submitted first."""
         self.device_ids: list[int] = []
         self.exit_codes: list[tuple[str, int]] = []
         self.supervised = True
@@ -160,14 +191,16 @@ class Farm:
 
     def __enter__(self) -> Self:
         with ExitStack() as held:
-            self.urls: ServiceUrls = held.enter_context(services(self.settings, broker=True))
+            self.urls: ServiceUrls = held.enter_context(self._services())
             prepare_database(self.settings, self.urls)
             self.engine: Engine = make_engine(self.urls.database_url, application="chaos", pool_size=2)
             held.callback(self.engine.dispose)
             held.callback(self._stop_programs)
             held.callback(self._everything_up)
-            self.start_coordinator()
-            for host in range(len(HOSTS_OF)):
+            for _ in self.hosts_of_coordinators:
+                self.start_coordinator()
+            for host in range(len(self.devices_of)):
+                self.set_clock(self.name_of(host), WRONG_CLOCK_S if host == len(self.devices_of) - 1 else 0.0)
                 self.start_host(host)
             self._held = held.pop_all()
         return self
@@ -176,6 +209,46 @@ class Farm:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._held.close()
+
+    @property
+    def lease_s(self) -> float:
+        return float(self.times.get("FARM_LEASE_SECONDS", Settings().lease_seconds))
+
+    # --- hosts -----------------------------------------------------------------------------------
+
+    def at(self, host: str) -> AbstractContextManager[None]:
+        """What is started in the block runs on that host. Here all hosts are this machine."""
+        return nullcontext()
+
+    @contextmanager
+    def _services(self) -> Iterator[ServiceUrls]:
+        """Postgres and Redis; their URLs for this process."""
+        with services(self.settings, broker=True) as urls:
+            yield urls
+
+    def urls_of_programs(self) -> ServiceUrls:
+        """Postgres and Redis as programs reach them."""
+        return self.urls
+
+    @staticmethod
+    def name_of(host: int) -> str:
+        """The name of a host of devices."""
+        return f"devices-{host + 1}"
+
+    def devices_at(self, host: int) -> range:
+        """The numbers of the devices of that host."""
+        first = sum(self.devices_of[:host])
+        return range(first, first + self.devices_of[host])
+
+    def set_clock(self, host: str, ahead_s: float) -> None:
+        """The clock of that host is ahead by so many seconds from now on."""
+        self._clock(host).write_text(str(ahead_s))
+
+    def clock_ahead_s(self, host: str) -> float:
+        return float(self._clock(host).read_text())
+
+    def _clock(self, host: str) -> Path:
+        return self.folder / f"clock-{host}"
 
     def _everything_up(self) -> None:
         """Services are stopped in good order by whoever holds them, which a stopped server would not hear."""
@@ -187,7 +260,7 @@ class Farm:
         self.start_redis()
 
     def _stop_programs(self) -> None:
-        programs = [*self.hosts.values(), *self.coordinators]
+        programs = [*self.hosts.values(), *self.coordinators, *self.others]
         for program in programs:
             for process in program.family():
                 with contextlib.suppress(psutil.Error):
@@ -197,49 +270,64 @@ class Farm:
 
     # --- programs --------------------------------------------------------------------------------
 
-    def _environment(self, **more: str) -> dict[str, str]:
+    def environment(self, host: str, **more: str) -> dict[str, str]:
+        """That of a program on that host."""
+        urls = self.urls_of_programs()
+        if not self._clock(host).exists():
+            self.set_clock(host, 0.0)
         kept = {k: v for k, v in os.environ.items() if not k.startswith("FARM_")}
         return {
             **kept,
-            **TIMES,
+            **self.times,
             "FARM_HOME": str(self.home.path),
-            "FARM_DATABASE_URL": self.urls.database_url,
-            "FARM_BROKER_URL": self.urls.broker_url or "",
-            "PYTHONPATH": str(Path(chaos.__file__).parent.parent),
+            "FARM_DATABASE_URL": urls.database_url,
+            "FARM_BROKER_URL": urls.broker_url or "",
+            "PYTHONPATH": str(tests_folder()),
             FOLDER: str(self.folder),
+            CLOCK: str(self._clock(host)),
             **more,
         }
 
+    def start(self, name: str, command: Sequence[str], host: str, **more: str) -> Program:
+        """Starts a program on that host."""
+        with self.at(host):
+            return Program(name, command, self.environment(host, **more), self.folder, host)
+
     def start_coordinator(self) -> Program:
+        """On the host that has the fewest."""
         self._started, self._started_at = self._started + 1, time.monotonic()
-        started = Program(f"coordinator-{self._started}", COORDINATOR, self._environment(), self.folder)
+        busy = [program.host for program in self.coordinators]
+        host = min(self.hosts_of_coordinators, key=busy.count)
+        started = self.start(f"coordinator-{self._started}", COORDINATOR, host)
         self.coordinators.append(started)
         return started
 
     def leader(self) -> Program | None:
-        """The coordinator that leads: the only one, or of two the one that does not say that it waits."""
-        running = [program for program in self.coordinators if program.process is not None]
-        for program in running:
-            turns = re.findall(r"(waiting to take over|this coordinator leads now)", program.said())
-            if len(running) == 1 or not turns or "leads" in turns[-1]:
-                return program
-        return None
+        """The only coordinator that runs, or of several the one that has the term."""
+        running = [(program, found) for program in self.coordinators if (found := program.process) is not None]
+        if len(running) == 1:
+            return running[0][0]
+        with self.engine.connect() as connection:
+            term = leadership.read(connection)
+        return next((program for program, found in running if term.leads and found.pid == term.pid), None)
 
     def tend(self) -> None:
-        """Starts a coordinator where none runs, as the supervisor of `farm up` does."""
+        """Starts as many coordinators as there should be, as the supervisor of `farm up` does."""
         for program in [p for p in self.coordinators if not p.running]:
             program.wait()
             self.coordinators.remove(program)
-        if self.supervised and not self.coordinators and time.monotonic() - self._started_at > PAUSE_S:
+        missing = len(self.coordinators) < len(self.hosts_of_coordinators)
+        if self.supervised and missing and time.monotonic() - self._started_at > PAUSE_S:
             self.start_coordinator()
 
-    def start_host(self, host: int) -> None:
-        first = sum(HOSTS_OF[:host])
-        recordings = self.workload.recordings[first : first + HOSTS_OF[host]]
+    def start_host(self, host: int, **more: str) -> None:
+        self.hosts[host] = self.start_worker(f"host-{host}", host, **more)
+
+    def start_worker(self, name: str, host: int, **more: str) -> Program:
+        """A `farm-worker` of all devices of that host."""
+        recordings = [self.workload.recordings[device] for device in self.devices_at(host)]
         selection = ",".join(f"recorded:{file}?scale=1" for file in recordings)
-        ahead_s = WRONG_CLOCK_S if host == len(HOSTS_OF) - 1 else 0.0
-        environment = self._environment(**{CLOCK_AHEAD_S: str(ahead_s)})
-        self.hosts[host] = Program(f"host-{host}", (*WORKER, "--devices", selection), environment, self.folder)
+        return self.start(name, (*WORKER, "--devices", selection), self.name_of(host), **more)
 
     def learn_device_ids(self) -> None:
         """Once all are announced."""
@@ -286,10 +374,12 @@ class Farm:
 
     def start_postgres(self) -> None:
         """As the supervisor of `farm up` does."""
-        revive(EmbeddedPostgres(self.home), self.home)
+        with self.at(self.services_host):
+            revive(EmbeddedPostgres(self.home), self.home)
 
     def start_redis(self) -> None:
-        revive(EmbeddedRedis(self.home), self.home)
+        with self.at(self.services_host):
+            revive(EmbeddedRedis(self.home), self.home)
 
     def redis(self) -> redis.Redis:
         return redis.Redis.from_url(redis_client_url(self.urls.broker_url or ""), socket_timeout=5)
@@ -304,7 +394,9 @@ class Farm:
     def submit(self, campaign: Campaign) -> campaigns.Stored:
         with self.engine.begin() as connection:
             known = campaigns.known_devices(connection)
-            return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
+            stored = campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
+        self.submitted[stored.campaign_id] = campaign
+        return stored
 
     def live_devices(self) -> int:
         with self.engine.connect() as connection:

@@ -4,25 +4,50 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import os
 import signal
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
-from sqlalchemy import text
+import psycopg
+from older_worker import older_version
+from sqlalchemy import make_url, text
 
-from chaos.farm import LEASE_S, DeviceProcesses, Farm, Program
-from chaos.mischief import sick_mark
+from chaos.farm import DeviceProcesses, Farm, Program, tests_folder
+from chaos.mischief import landing_mark, sick_mark
 from chaos.plan import Fault, Kind
+from chaos.workload import TYPE, more
 from farm.broker import MEASURE_BATCH, make_app
 from farm.db import batches, devices
 from farm.db.states import DeviceState, JobState
+from farm.services.cluster import find_cluster
 
 log = logging.getLogger("chaos")
+
+CLOCK_STEP_S = 3600.0
+
+LANDING_PATIENCE_S = 10.0
+"""How long to wait for a device to land."""
+
+SUBMISSION_PATIENCE_S = 60.0
+"""How long `farm submit` may take until it sends jobs."""
+
+LARGE_CAMPAIGN = f"""
+name: large
+owner: zoe
+targets: [{{type: {TYPE}}}]
+problems: {{m: 1..1000, n: 1..200, k: 64, types: f32}}
+kernels: [{{family: blas, threads: 1}}]
+"""
+"""200,000 jobs, whose submission is never committed."""
 
 UNSENT_PATIENCE_S = 5.0
 """How long to wait for a batch that the coordinator has committed and cannot send."""
@@ -48,11 +73,11 @@ class Closed:
 
 
 class Faults:
-    """Does what a plan says to one farm. `campaign_ids`: the poisonous campaign, and the one that people steer."""
+    """Does what a plan says to one farm."""
 
-    def __init__(self, farm: Farm, campaign_ids: tuple[int, int]) -> None:
+    def __init__(self, farm: Farm) -> None:
         self._farm = farm
-        self._steady_id, self._steered_id = campaign_ids
+        self._lasts_s, self._crowds = 0.0, 0
         self.closed: list[Closed] = []
         self._ending: set[int] = set()  # hosts that were told to end, or killed, and are to be started again
         self.stop_codes: list[int] = []
@@ -62,20 +87,34 @@ class Faults:
             Kind.FREEZE_CHILD: self._freeze_child,
             Kind.KILL_PARENT: self._kill_parent,
             Kind.PAUSE_WORKER: self._pause_worker,
+            Kind.FREEZE_LANDING: self._freeze_landing,
+            Kind.KILL_LANDING: self._kill_landing,
+            Kind.HOLD_DEVICE: self._hold_device,
+            Kind.HOLD_BATCH: self._hold_batch,
             Kind.KILL_HOST: self._kill_host,
             Kind.STOP_HOST: self._stop_host,
+            Kind.FREEZE_HOST: self._freeze_host,
+            Kind.OLD_WORKER: self._old_worker,
+            Kind.SECOND_WORKER: self._second_worker,
+            Kind.STEP_HOST_CLOCK: lambda host: self._step_clock(farm.name_of(host), CLOCK_STEP_S),
             Kind.KILL_COORDINATOR: self._kill_coordinator,
             Kind.SECOND_COORDINATOR: self._second_coordinator,
             Kind.KILL_BEFORE_SENDING: self._kill_before_sending,
             Kind.PAUSE_COORDINATOR: self._pause_coordinator,
+            Kind.FREEZE_COORDINATOR: self._pause_coordinator,
+            Kind.STEP_LEADER_CLOCK: lambda _: self._step_clock(self.leader().host, -CLOCK_STEP_S),
             Kind.FLUSH_REDIS: self._flush_redis,
             Kind.KILL_REDIS: self._kill_redis,
             Kind.STOP_REDIS: self._stop_redis,
             Kind.FREEZE_REDIS: self._freeze_redis,
+            Kind.FULL_REDIS: self._full_redis,
+            Kind.READ_ONLY_REDIS: self._read_only_redis,
             Kind.CRASH_POSTGRES: self._crash_postgres,
             Kind.KILL_POSTGRES: self._kill_postgres,
             Kind.RESTART_POSTGRES: self._restart_postgres,
             Kind.DROP_CONNECTIONS: self._drop_connections,
+            Kind.FREEZE_POSTGRES: self._freeze_postgres,
+            Kind.READ_ONLY_POSTGRES: self._read_only_postgres,
             Kind.REPEAT_MESSAGES: self._repeat_messages,
             Kind.JUNK_MESSAGES: self._junk_messages,
             Kind.LOSE_MESSAGES: self._lose_messages,
@@ -83,15 +122,26 @@ class Faults:
             Kind.CANCEL_CAMPAIGN: self._cancel_campaign,
             Kind.DRAIN_DEVICE: self._drain_device,
             Kind.RETRY_DEAD: self._retry_dead,
+            Kind.HOLD_LANE: self._hold_lane,
+            Kind.HOLD_CAMPAIGN: self._hold_campaign,
+            Kind.STOP_SUBMISSION: self._stop_submission,
+            Kind.FIFTY_OWNERS: self._fifty_owners,
             Kind.SICKEN_DEVICE: self._sicken_device,
         }
+
+    @property
+    def kinds(self) -> Collection[Kind]:
+        """What it can do."""
+        return self._strike.keys()
 
     def strike(self, fault: Fault) -> Mend | None:
         """Does it. What makes it good again is returned, and may be called more than once.
 
         Either raises `NotNow`, or an error of Postgres or Redis, where it must be tried again later.
         """
-        return self._strike[fault.kind](fault.target)
+        self._lasts_s = fault.lasts_s
+        mend = self._strike[fault.kind](fault.target)
+        return None if fault.lasts_s == math.inf else mend
 
     def send_all_messages(self) -> None:
         """Repeated and meaningless messages once more, when nothing can keep them from being delivered."""
@@ -100,14 +150,14 @@ class Faults:
 
     # --- the processes of a device ---------------------------------------------------------------
 
-    def _processes_of(self, device: int) -> DeviceProcesses:
+    def processes_of(self, device: int) -> DeviceProcesses:
         found = self._farm.processes_of(device)
         if found is None:
             raise NotNow(f"device {device} is not served")
         return found
 
     def _child_of(self, device: int) -> psutil.Process:
-        found = self._processes_of(device).child()
+        found = self.processes_of(device).child()
         if found is None:
             raise NotNow(f"device {device} has no child")
         return found
@@ -122,23 +172,85 @@ class Faults:
 
     def _kill_parent(self, device: int) -> None:
         with contextlib.suppress(psutil.Error):
-            self._processes_of(device).parent.kill()
+            self.processes_of(device).parent.kill()
 
     def _pause_worker(self, device: int) -> Mend:
-        both = [self._processes_of(device).parent, self._child_of(device)]
+        both = [self.processes_of(device).parent, self._child_of(device)]
         for process in both:
             with contextlib.suppress(psutil.Error):
                 process.suspend()
-        until = time.monotonic() + LEASE_S + 1.0
+        return self._resume_after_the_lease(both)
+
+    def _resume_after_the_lease(self, processes: Sequence[psutil.Process]) -> Mend:
+        until = time.monotonic() + self._farm.lease_s + 1.0
 
         def go_on() -> None:
             if time.monotonic() < until:
                 raise NotNow("the lease has not passed yet")
-            for process in both:
+            for process in processes:
                 with contextlib.suppress(psutil.Error):
                     process.resume()
 
         return go_on
+
+    def in_a_landing(self, device: int) -> tuple[psutil.Process, Path]:
+        """The child of the device, in the middle of a landing that goes on when the file is removed."""
+        child = self._child_of(device)
+        mark = landing_mark(self._farm.folder, self._farm.device_ids[device])
+        reached = mark.with_suffix(".reached")
+        reached.unlink(missing_ok=True)  # of a landing that somebody else ended
+        mark.touch()
+        end = time.monotonic() + LANDING_PATIENCE_S
+        while not reached.exists():
+            if time.monotonic() > end or not child.is_running():
+                mark.unlink(missing_ok=True)
+                reached.unlink(missing_ok=True)
+                raise NotNow(f"device {device} lands nothing")
+            time.sleep(0.01)
+        return child, reached
+
+    def _freeze_landing(self, device: int) -> None:
+        child, landing = self.in_a_landing(device)
+        with contextlib.suppress(psutil.Error):
+            child.suspend()
+        landing.unlink(missing_ok=True)
+
+    def _kill_landing(self, device: int) -> None:
+        child, landing = self.in_a_landing(device)
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+        landing.unlink(missing_ok=True)
+
+    # --- locks of somebody else ------------------------------------------------------------------
+
+    def _hold(self, statement: str) -> Mend:
+        """A session of somebody else's, which changed a row and stands still in its transaction."""
+        url = make_url(self._farm.urls.database_url).set(drivername="postgresql")
+        session = psycopg.connect(url.render_as_string(hide_password=False), application_name="psql")
+        try:
+            session.execute("SET lock_timeout = '2s'")
+            if not session.execute(statement).rowcount:
+                raise NotNow("there is no such row now")
+        except psycopg.OperationalError as error:
+            session.close()
+            raise NotNow(f"the row cannot be held: {error}") from None
+        except BaseException:
+            session.close()
+            raise
+        return session.close
+
+    def _hold_device(self, device: int) -> Mend:
+        return self._hold(f"UPDATE devices SET state = state WHERE id = {self._farm.device_ids[device]}")
+
+    def _hold_batch(self, device: int) -> Mend:
+        in_hand = f"device_id = {self._farm.device_ids[device]} AND state = 'leased'"
+        return self._hold(f"UPDATE batches SET state = state WHERE {in_hand}")
+
+    def _hold_lane(self, _: int) -> Mend:
+        return self._hold(f"UPDATE lanes SET jobs = jobs WHERE campaign_id = {self._steered()}")
+
+    def _hold_campaign(self, _: int) -> Mend:
+        return self._hold(f"UPDATE campaigns SET priority = priority WHERE id = {self._steered()}")
 
     # --- farm-worker -----------------------------------------------------------------------------
 
@@ -148,14 +260,14 @@ class Faults:
             raise NotNow(f"host {host} does not run")
         return found
 
-    def _start_again(self, host: int) -> int:
+    def _start_again(self, host: int, **more: str) -> int:
         """Returns the exit code of the one that ended."""
         ended = self._farm.hosts[host]
         if ended.running:
             raise NotNow(f"host {host} has not ended")
         self._ending.discard(host)
         code = ended.wait()
-        self._farm.start_host(host)
+        self._farm.start_host(host, **more)
         return code
 
     def _kill_host(self, host: int) -> Mend:
@@ -175,9 +287,52 @@ class Faults:
         self._ending.add(host)
         return lambda: self.stop_codes.append(self._start_again(host))
 
+    def _freeze_host(self, host: int) -> Mend:
+        self._host(host)
+        family = self._farm.hosts[host].family()
+        for process in family:
+            with contextlib.suppress(psutil.Error):
+                process.suspend()
+        return self._resume_after_the_lease(family)
+
+    def _old_worker(self, host: int) -> Mend:
+        older = f"{older_version(self._farm.folder / 'older')}:{tests_folder()}"
+        self._replace(host, PYTHONPATH=older)
+
+        def upgrade() -> None:
+            self._replace(host)
+
+        return upgrade
+
+    def _replace(self, host: int, **more: str) -> None:
+        """Stops `farm-worker` in good order, and starts it with that environment."""
+        program = self._host(host)
+        program.ask_to_stop()
+        self._ending.add(host)
+        program.wait()
+        self._start_again(host, **more)
+
+    def _second_worker(self, host: int) -> Mend:
+        self._host(host)
+        second = self._farm.start_worker(f"second-of-host-{host}", host)
+        self._farm.others.append(second)
+
+        def stop() -> None:
+            if second in self._farm.others:
+                second.ask_to_stop()
+                second.wait()
+                self._farm.others.remove(second)
+
+        return stop
+
+    def _step_clock(self, host: str, by_s: float) -> Mend:
+        before_s = self._farm.clock_ahead_s(host)
+        self._farm.set_clock(host, before_s + by_s)
+        return lambda: self._farm.set_clock(host, before_s)
+
     # --- coordinators ----------------------------------------------------------------------------
 
-    def _leader(self) -> Program:
+    def leader(self) -> Program:
         found = self._farm.leader()
         if found is None:
             raise NotNow("no coordinator leads")
@@ -193,20 +348,20 @@ class Faults:
         return supervise
 
     def _kill_coordinator(self, _: int) -> Mend:
-        return self._without_coordinator(self._leader())
+        return self._without_coordinator(self.leader())
 
     def _second_coordinator(self, _: int) -> Mend:
-        self._leader()
+        self.leader()
         self._farm.start_coordinator()
 
         def kill_the_leader() -> None:
             if sum(program.process is not None for program in self._farm.coordinators) > 1:
-                self._leader().signal(signal.SIGKILL)
+                self.leader().signal(signal.SIGKILL)
 
         return kill_the_leader
 
     def _kill_before_sending(self, _: int) -> Mend:
-        leader = self._leader()
+        leader = self.leader()
         if not self._scalar("SELECT count(*) FROM leadership WHERE expires_at > clock_timestamp()"):
             raise NotNow("no coordinator leads")
         if not self._scalar("SELECT count(*) FROM batches WHERE finished_at > clock_timestamp() - interval '1 s'"):
@@ -232,7 +387,7 @@ class Faults:
         return mend
 
     def _pause_coordinator(self, _: int) -> Mend:
-        leader = self._leader()
+        leader = self.leader()
         leader.signal(signal.SIGSTOP)
 
         def go_on() -> None:
@@ -266,6 +421,61 @@ class Faults:
                 process.resume()
 
         return go_on
+
+    def _full_redis(self, _: int) -> Mend:
+        return self._refusing_redis(("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"))
+
+    def _read_only_redis(self, _: int) -> Mend:
+        return self._refusing_redis(("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"))
+
+    def _refusing_redis(self, refuse: tuple[str, ...], accept: tuple[str, ...]) -> Mend:
+        def ask(command: tuple[str, ...]) -> None:
+            with self._farm.redis() as client:
+                client.execute_command(*command)
+
+        ask(refuse)
+        return lambda: ask(accept)
+
+    def _freeze_postgres(self, _: int) -> Mend:
+        """A thread ends it: this one might wait for an answer itself."""
+        pid = self._farm.postgres_pid()
+        if pid is None or not psutil.pid_exists(pid):
+            raise NotNow("Postgres does not run")
+        postmaster = psutil.Process(pid)
+        frozen = [postmaster, *postmaster.children(recursive=True)]
+        for process in frozen:
+            with contextlib.suppress(psutil.Error):
+                process.suspend()
+
+        def resume() -> None:
+            for process in reversed(frozen):
+                with contextlib.suppress(psutil.Error):
+                    process.resume()
+
+        timer = threading.Timer(self._lasts_s, resume)
+        timer.start()
+        return timer.join
+
+    def _read_only_postgres(self, _: int) -> Mend:
+        """As after a failover to a replica, but sessions stay: every transaction that begins from now on is read-only."""
+        cluster = find_cluster(self._farm.home)
+        assert cluster is not None
+        settings = cluster.data / "postgresql.auto.conf"
+        line = "default_transaction_read_only = on\n"
+
+        def reload() -> None:
+            pid = self._farm.postgres_pid()
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGHUP)
+
+        def writable() -> None:
+            settings.write_text(settings.read_text().replace(line, ""))
+            reload()
+
+        settings.write_text(settings.read_text() + line)
+        reload()
+        return writable
 
     def _crash_postgres(self, _: int) -> Mend:
         self._farm.end_service(self._farm.postgres_pid(), signal.SIGQUIT)
@@ -331,30 +541,43 @@ class Faults:
 
     # --- people ----------------------------------------------------------------------------------
 
+    def _steered(self) -> int:
+        """The campaign that people steer: the second, or where there is none, the one with the most jobs that wait."""
+        known = self._farm.workload.campaigns
+        if known:
+            return next(i for i, campaign in self._farm.submitted.items() if campaign is known[1])
+        found = """
+            SELECT c.id FROM campaigns c JOIN lanes l ON l.campaign_id = c.id WHERE c.state = 'active'
+            ORDER BY l.jobs - l.done DESC LIMIT 1
+        """
+        return int(self._scalar(found))
+
     def _pause_campaign(self, _: int) -> Mend:
+        steered_id = self._steered()
         with self._farm.engine.begin() as connection:
-            if not batches.pause(connection, self._steered_id):
+            if not batches.pause(connection, steered_id):
                 raise NotNow("the campaign is not active")
         since = self._now()
 
         def resume() -> None:
             until = self._now()
             with self._farm.engine.begin() as connection:
-                batches.resume(connection, self._steered_id)
-            self.closed.append(Closed(since=since, until=until, campaign_id=self._steered_id))
+                batches.resume(connection, steered_id)
+            self.closed.append(Closed(since=since, until=until, campaign_id=steered_id))
 
         return resume
 
     def _cancel_campaign(self, _: int) -> Mend:
+        steered_id = self._steered()
         with self._farm.engine.begin() as connection:
-            if not batches.cancel(connection, self._steered_id):
+            if not batches.cancel(connection, steered_id):
                 raise NotNow("the campaign is not active")
         since = self._now()
 
         def submit_again() -> None:
             until = self._now()
-            self._farm.submit(self._farm.workload.campaigns[1])
-            self.closed.append(Closed(since=since, until=until, campaign_id=self._steered_id))
+            self._farm.submit(self._farm.submitted[steered_id])
+            self.closed.append(Closed(since=since, until=until, campaign_id=steered_id))
 
         return submit_again
 
@@ -373,14 +596,53 @@ class Faults:
         return resume
 
     def _retry_dead(self, _: int) -> None:
+        steady_id = next(iter(self._farm.submitted))
         with self._farm.engine.begin() as connection:
-            count = batches.retry(connection, self._steady_id, states=(JobState.DEAD, JobState.INVALID))
+            count = batches.retry(connection, steady_id, states=(JobState.DEAD, JobState.INVALID))
         if not count:
             raise NotNow("no job is dead yet")
         log.info("  %d jobs", count)
 
-    def _sicken_device(self, device: int) -> None:
-        sick_mark(self._farm.folder, self._farm.workload.devices[device].uuid).touch()
+    def _stop_submission(self, _: int) -> Mend:
+        file = self._farm.folder / "large.yaml"
+        file.write_text(LARGE_CAMPAIGN)
+        host = self._farm.hosts_of_coordinators[0]
+        submission = self._farm.start("submit", (sys.executable, "-m", "farm", "submit", str(file)), host)
+        self._farm.others.append(submission)
+        copying = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'farm' AND query LIKE 'COPY%'"
+
+        def kill() -> None:
+            submission.signal(signal.SIGKILL)
+            submission.wait()
+            self._farm.others.remove(submission)
+
+        end = time.monotonic() + SUBMISSION_PATIENCE_S
+        try:
+            while not self._scalar(copying):
+                if time.monotonic() > end or not submission.running:
+                    raise NotNow("the submission did not come to its jobs")
+                time.sleep(0.02)
+            submission.signal(signal.SIGSTOP)
+        except BaseException:
+            kill()
+            raise
+        return kill
+
+    def _fifty_owners(self, _: int) -> None:
+        self._crowds += 1
+        for number in range(50):
+            self._farm.submit(more(f"crowd-{self._crowds}", f"owner-{number}", columns=2))
+
+    def _sicken_device(self, device: int) -> Mend:
+        mark = sick_mark(self._farm.folder, self._farm.workload.devices[device].uuid)
+        mark.touch()
+
+        def get_well() -> None:
+            mark.unlink(missing_ok=True)
+            with self._farm.engine.begin() as connection:
+                devices.set_state(connection, self._farm.device_ids[device], DeviceState.ACTIVE, None)
+
+        return get_well
 
     def _scalar(self, statement: str) -> Any:
         with self._farm.engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""Configurations that misbehave, and a device that can fall ill: a wrapper around the device that a worker opens.
+"""Configurations that misbehave, a device that can fall ill, a landing that stops: wrappers around what a worker uses.
 
 Production code has no hooks for this. `farm-worker` is started as `python -m chaos.worker`, which starts the Celery
 worker of a device as `python -m chaos.process` instead of `python -m workers.process`; that module replaces the one
@@ -8,6 +8,7 @@ the parent in the child, so the child has the replacement too. All else is produ
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -22,11 +23,13 @@ from unittest.mock import patch
 
 import numpy as np
 from delegating import Delegating
+from sqlalchemy import Engine, event
 
 from farm.devices import DeviceIdentity
 from farm.errors import DevicePoisoned, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
+from farm.variables import WORKER_DEVICE_ID
 from workers.devices import Device, open_device
 from workers.kernels.sources import Kernels
 from workers.measure.explain import Explanation
@@ -34,8 +37,17 @@ from workers.measure.explain import Explanation
 FOLDER = "CHAOS_FOLDER"
 """The environment variable with the folder of `poisons.json` and of the marks of sick devices."""
 
-CLOCK_AHEAD_S = "CHAOS_CLOCK_AHEAD_S"
-"""The environment variable that says how many seconds the clock of a host is ahead."""
+CLOCK = "CHAOS_CLOCK"
+"""The environment variable with the file that says how many seconds the clock of a host is ahead."""
+
+HURRY = "CHAOS_HURRY"
+"""The environment variable that shortens what else takes minutes: set where a minute of chaos stands for a day."""
+
+LOOK_S = 0.2
+"""Between two looks whether the clock has stepped, and whether a landing may go on."""
+
+LANDS = "INSERT INTO measurements"
+"""What the statement of a landing contains, and no other one of a worker."""
 
 UNFIT_S = 10.0
 """In place of five minutes: a device whose process was killed three times while it opened gets another try after this."""
@@ -141,15 +153,49 @@ def _open_mischievous(identity: DeviceIdentity, kernels: Kernels) -> Device:
 
 
 def install() -> None:
-    """Makes this process open mischievous devices, and puts its clock ahead."""
+    """Makes this process open mischievous devices, stop in a landing where it should, and follow its host's clock."""
     patch("workers.tasks.open_device", _open_mischievous).start()
-    patch("farm.db.devices.UNFIT_SECONDS", UNFIT_S).start()
-    patch("workers.runner.LANDING_SECONDS", LANDING_S).start()
-    patch("workers.tasks.UNLEASED_SECONDS", UNLEASED_S).start()
-    set_clock_ahead()
+    event.listen(Engine, "after_cursor_execute", _stop_in_a_landing)
+    if HURRY in os.environ:
+        patch("farm.db.devices.UNFIT_SECONDS", UNFIT_S).start()
+        patch("workers.runner.LANDING_SECONDS", LANDING_S).start()
+        patch("workers.tasks.UNLEASED_SECONDS", UNLEASED_S).start()
+    follow_the_clock()
 
 
-def set_clock_ahead() -> None:
-    ahead_s, now = float(os.environ.get(CLOCK_AHEAD_S, "0")), time.time
-    if ahead_s:
-        patch("time.time", lambda: now() + ahead_s).start()
+def landing_mark(folder: Path, device_id: int) -> Path:
+    """The file that makes a device stop in its next landing: when the server has its rows, and before they are committed.
+
+    It gets the suffix `.reached` then. The landing goes on when the file is gone.
+    """
+    return folder / f"landing-{device_id}"
+
+
+def _stop_in_a_landing(_: object, __: object, statement: str, *___: object) -> None:
+    if LANDS not in statement:
+        return
+    mark = landing_mark(Path(os.environ[FOLDER]), int(os.environ[WORKER_DEVICE_ID]))
+    reached = mark.with_suffix(".reached")
+    with contextlib.suppress(FileNotFoundError):
+        mark.rename(reached)
+        while reached.exists():
+            time.sleep(LOOK_S)
+
+
+def follow_the_clock() -> None:
+    """`time.time` of this process is ahead by what its host's file says, now and whenever that changes.
+
+    Other ways to read the clock (`datetime`, libraries in C) are not: neither Python nor Linux lets one process have a
+    real-time clock of its own.
+    """
+    file, now, ahead_s = Path(os.environ[CLOCK]), time.time, [0.0]
+
+    def look() -> None:
+        while True:
+            with contextlib.suppress(OSError, ValueError):  # it is being written
+                ahead_s[0] = float(file.read_text())
+            time.sleep(LOOK_S)
+
+    ahead_s[0] = float(file.read_text())
+    threading.Thread(target=look, name="clock", daemon=True).start()
+    patch("time.time", lambda: now() + ahead_s[0]).start()

@@ -13,6 +13,7 @@ import re
 import shutil
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -40,7 +41,7 @@ class Network:
     def __init__(self, hosts: Sequence[str]) -> None:
         self._hosts = {host: number for number, host in enumerate(hosts, 1)}
         self._name = f"{_PREFIX}-{os.getpid()}-{next(_NUMBERS)}"
-        self._cuts: set[tuple[str, str]] = set()
+        self._cuts: Counter[tuple[str, str]] = Counter()
         self._slowed: set[str] = set()
         self._held = ExitStack()
 
@@ -112,22 +113,16 @@ class Network:
     # --- links -----------------------------------------------------------------------------------
 
     def cut(self, sender: str, receiver: str) -> None:
-        """From now on, what one host sends to the other is lost. The other direction stays as it is."""
-        if (sender, receiver) not in self._cuts:
+        """What one host sends to the other is lost, until it was healed as often as it was cut."""
+        self._cuts[sender, receiver] += 1
+        if self._cuts[sender, receiver] == 1:
             self._rule("add", sender, receiver)
-            self._cuts.add((sender, receiver))
 
-    def part(self, one: str, other: str) -> None:
-        """Cuts both directions."""
-        self.cut(one, other)
-        self.cut(other, one)
-
-    def heal(self, one: str, other: str) -> None:
-        """Whatever was cut between the two is whole again."""
-        for cut in ((one, other), (other, one)):
-            if cut in self._cuts:
-                self._rule("del", *cut)
-                self._cuts.discard(cut)
+    def heal(self, sender: str, receiver: str) -> None:
+        """Takes one cut back."""
+        self._cuts[sender, receiver] -= 1
+        if not self._cuts[sender, receiver]:
+            self._rule("del", sender, receiver)
 
     def slow(self, host: str, *, kbit: int) -> None:
         """Limits what the host receives to that many kilobits a second. Raises `Unavailable` where the kernel cannot."""

@@ -7,45 +7,80 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from homes import need_embedded_services
+from homes import need_embedded_services, skip_but_fail_in_ci
 
 from chaos.audit import audit_logs
+from chaos.between_hosts import FaultsBetweenHosts
 from chaos.farm import HOSTS_OF
-from chaos.plan import Kind, Victim, make_plan, victim_of
+from chaos.faults import Faults
+from chaos.hosts import FarmOfHosts
+from chaos.network import Unavailable
+from chaos.plan import BETWEEN_HOSTS, ON_ONE_MACHINE, TRAITS, Kind, Victim, make_plan
 from chaos.run import DEVICES, SICK_DEVICE, report, run
+from chaos.workload import Workload
 
-SEED, SECONDS = 11, 34.0
+NOTHING_TO_MEASURE = Workload((), (), {}, {}, ())
+
+SEED, SECONDS = 11, 46.0
+
+SEED_BETWEEN_HOSTS, SECONDS_BETWEEN_HOSTS = 0, 26.0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_farm_that_is_broken_every_second_measures_everything_once(tmp_path: Path) -> None:
     need_embedded_services()
-    outcome = run(seed=SEED, seconds=SECONDS, keep=tmp_path, jobs_a_second=6.0, poisons=1)
+    outcome = run(seed=SEED, seconds=SECONDS, keep=tmp_path, jobs_a_second=4.0, poisons=1)
     assert outcome.findings == [], report(outcome)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_farm_whose_hosts_are_cut_off_from_one_another_measures_everything_once(tmp_path: Path) -> None:
+    need_embedded_services()
+    try:
+        outcome = run(
+            seed=SEED_BETWEEN_HOSTS,
+            seconds=SECONDS_BETWEEN_HOSTS,
+            keep=tmp_path,
+            jobs_a_second=4.0,
+            poisons=1,
+            kinds=BETWEEN_HOSTS,
+            on_hosts=True,
+        )
+    except Unavailable as why:
+        skip_but_fail_in_ci(f"no hosts can be made: {why}")
+    assert outcome.findings == [], report(outcome)
+
+
+def test_every_kind_of_fault_is_described_and_can_be_done() -> None:
+    assert set(TRAITS) == set(Kind)
+    farm = FarmOfHosts(Path("/nowhere"), NOTHING_TO_MEASURE)
+    assert set(FaultsBetweenHosts(farm).kinds) == set(Kind)
+    assert set(Faults(farm).kinds) == set(ON_ONE_MACHINE)
 
 
 @pytest.mark.parametrize("seed", [SEED, *range(20)])
 def test_a_plan_has_every_kind_of_fault_and_is_the_same_for_the_same_seed(seed: int) -> None:
-    plan = make_plan(seed, 40.0, hosts=len(HOSTS_OF), devices=DEVICES, sick=SICK_DEVICE)
-    assert plan == make_plan(seed, 40.0, hosts=len(HOSTS_OF), devices=DEVICES, sick=SICK_DEVICE)
-    assert {fault.kind for fault in plan} == set(Kind)
+    plan = make_plan(seed, 70.0, hosts=len(HOSTS_OF), devices=DEVICES, sick=SICK_DEVICE)
+    assert plan == make_plan(seed, 70.0, hosts=len(HOSTS_OF), devices=DEVICES, sick=SICK_DEVICE)
+    assert {fault.kind for fault in plan} == set(ON_ONE_MACHINE)
     assert [fault.at_s for fault in plan] == sorted(fault.at_s for fault in plan)
     gaps = [b.at_s - a.at_s for a, b in itertools.pairwise(plan)]
     assert sum(gaps) / len(gaps) < 1.5
 
 
 def test_two_plans_differ() -> None:
-    one, other = (make_plan(seed, 40.0, hosts=2, devices=4, sick=3) for seed in (1, 2))
+    one, other = (make_plan(seed, 70.0, hosts=2, devices=4, sick=3) for seed in (1, 2))
     assert one != other
 
 
 def test_faults_of_one_victim_do_not_overlap_and_the_sick_device_is_not_drained() -> None:
     for seed in range(50):
-        plan = make_plan(seed, 60.0, hosts=2, devices=4, sick=3)
+        plan = make_plan(seed, 70.0, hosts=2, devices=4, sick=3)
         of_victim = defaultdict(list)
         for fault in plan:
-            of_victim[victim_of(fault.kind), fault.target].append(fault)
+            of_victim[TRAITS[fault.kind].victim, fault.target].append(fault)
             assert fault.kind is not Kind.DRAIN_DEVICE or fault.target != 3
         for (victim, _), faults in of_victim.items():
             if victim is not Victim.NOTHING:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
-from chaos.mischief import set_clock_ahead
+from chaos.mischief import HURRY, follow_the_clock
 from farm.services.groups import ProcessGroup
 from workers import main
 
@@ -17,10 +18,9 @@ def _start(command: Sequence[str], **options: Any) -> ProcessGroup:
 
 
 if __name__ == "__main__":
-    set_clock_ahead()
-    with (
-        patch("workers.hosting.ProcessGroup", _start),
+    follow_the_clock()
+    patch("workers.hosting.ProcessGroup", _start).start()
+    if HURRY in os.environ:
         # A minute of chaos stands for a day: a program that is killed often is not left alone for long.
-        patch("farm.services.backoff.LONGEST_PAUSE_S", 4.0),
-    ):
-        main.main()
+        patch("farm.services.backoff.LONGEST_PAUSE_S", 4.0).start()
+    main.main()

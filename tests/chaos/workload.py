@@ -30,6 +30,11 @@ MAX_ATTEMPTS = 4
 SECOND_SHARE = 0.5
 """The share of the jobs that are of the second campaign, which people pause, cancel and submit again."""
 
+COLUMNS = 20
+
+MORE_ROWS = 10
+"""The most rows that a campaign of `more` has."""
+
 SEARCH = Search(strategy=Strategy.HALVING, keep=0.5, finalists=2)
 SEARCHED_KERNELS, SEARCH_SHARE = 8, 0.2
 """Kernels of each problem that is searched, and about how many jobs of searching there are for one of the others."""
@@ -44,24 +49,28 @@ class Workload:
     # runtime_ms by device UUID and configuration id.
     answers: dict[str, dict[uuid.UUID, float]]
     poisons: dict[uuid.UUID, Poison]
-    # The first holds the poisonous jobs, the last is a search.
+    # The first holds the poisonous jobs, the last is a search; none where there is only `more`.
     campaigns: tuple[Campaign, ...]
 
 
 def make_workload(folder: Path, seed: int, *, jobs: int, devices: int, poisons: int) -> Workload:
-    """About that many jobs, and that many of each kind of poison. Writes the recordings into the folder."""
-    chance = random.Random(seed)
-    first = _campaign("steady", "ann", round(jobs * (1 - SECOND_SHARE)), k=256, targets=[{"type": TYPE}])
-    recorded = list(first.configurations())
-    chosen = iter(chance.sample(recorded[1:], poisons * len(Poison)))  # the first is the canary of every device
-    poisonous = {next(chosen).id: poison for poison in Poison for _ in range(poisons)}
-    write_poisons(folder, {str(i): poison for i, poison in poisonous.items()})
+    """About that many jobs, and that many of each kind of poison; none of either where `jobs` is 0.
 
-    # Half of the second campaign is for any card, the other half for one card.
-    half = round(jobs * SECOND_SHARE / 2)
-    recorded += _campaign("second", "bob", half, k=320, targets=[{"type": TYPE}]).configurations()
-    search = _search(max(2, round(SEARCH_SHARE * jobs / sum(SEARCH.rounds(SEARCHED_KERNELS)))))
-    recorded += search.configurations()
+    Writes the recordings into the folder. Devices know the configurations of `more`, too.
+    """
+    chance = random.Random(seed)
+    half = round(jobs * SECOND_SHARE / 2)  # of the second campaign is for any card, the other half for one card
+    recorded, poisonous, asked = list[Configuration](), dict[uuid.UUID, Poison](), list[Campaign]()
+    if jobs:
+        asked.append(_campaign("steady", "ann", round(jobs * (1 - SECOND_SHARE)), k=256, targets=[{"type": TYPE}]))
+        recorded += asked[0].configurations()
+        chosen = iter(chance.sample(recorded[1:], poisons * len(Poison)))  # the first is the canary of every device
+        poisonous = {next(chosen).id: poison for poison in Poison for _ in range(poisons)}
+        asked.append(_search(max(2, round(SEARCH_SHARE * jobs / sum(SEARCH.rounds(SEARCHED_KERNELS))))))
+        recorded += _campaign("second", "bob", half, k=320, targets=[{"type": TYPE}]).configurations()
+        recorded += asked[1].configurations()
+    recorded += more("all", "nobody", rows=MORE_ROWS).configurations()
+    write_poisons(folder, {str(i): poison for i, poison in poisonous.items()})
     known = [c for c in recorded if poisonous.get(c.id) is not Poison.UNKNOWN]
     files, identities, answers = list[Path](), list[DeviceIdentity](), dict[str, dict[uuid.UUID, float]]()
     for number in range(devices):
@@ -72,13 +81,20 @@ def make_workload(folder: Path, seed: int, *, jobs: int, devices: int, poisons: 
         files.append(file)
         identities.append(identity)
         answers[identity.uuid] = runtimes
-    targets = [{"type": TYPE}, {"device": identities[0].uuid}]
-    second = _campaign("second", "bob", half, k=320, targets=targets)
-    return Workload(tuple(files), tuple(identities), answers, poisonous, (first, second, search))
+    if jobs:
+        targets = [{"type": TYPE}, {"device": identities[0].uuid}]
+        asked.insert(1, _campaign("second", "bob", half, k=320, targets=targets))
+    return Workload(tuple(files), tuple(identities), answers, poisonous, tuple(asked))
 
 
-def _campaign(name: str, owner: str, configurations: int, *, k: int, targets: list[dict[str, str]]) -> Campaign:
-    columns = 20
+def more(name: str, owner: str, *, rows: int = 1, columns: int = COLUMNS) -> Campaign:
+    """A campaign of healthy jobs for any card: two for each row and column, of which there are at most `MORE_ROWS` and 20."""
+    return _campaign(name, owner, 2 * columns * rows, k=448, targets=[{"type": TYPE}], columns=columns)
+
+
+def _campaign(
+    name: str, owner: str, configurations: int, *, k: int, targets: list[dict[str, str]], columns: int = COLUMNS
+) -> Campaign:
     rows = -(-configurations // (2 * columns))
     return Campaign.from_document(
         {
