@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from chaos.network import Unavailable
-from chaos.plan import ON_ONE_MACHINE, Kind
+from chaos.plan import ALONE, ON_ONE_MACHINE, Kind
 from chaos.run import report, run, strike_alone
 
 
@@ -45,7 +45,7 @@ def main() -> int:
     logging.getLogger("chaos").info("seed %d", options.seed)
     try:
         if options.alone:
-            kinds = options.kinds or [kind for kind in Kind if kind is not Kind.RETRY_DEAD]
+            kinds = options.kinds or ALONE
             outcome = strike_alone(seed=options.seed, keep=options.keep, kinds=kinds)
         else:
             kinds = options.kinds or (tuple(Kind) if options.on_hosts else ON_ONE_MACHINE)

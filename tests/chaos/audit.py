@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from chaos.faults import Closed
-from chaos.mischief import SICK, Poison
+from chaos.mischief import NOT_KNOWN, SICK, Poison
 from chaos.workload import MAX_ATTEMPTS, SEARCH, SEARCHED_KERNELS, Workload
 from farm.db.states import FailureKind, JobRecord
 
@@ -39,9 +39,6 @@ INTERRUPTED = re.compile(
     r"its process (was killed by signal (SIGKILL|SIGTERM)|was ended because (the job outlived its time \(job_seconds\)|it stood still))"
     r"|the lease passed without being renewed|its worker ended and was started again)"
 )
-
-# What an older worker says of a job that it cannot read.
-CANNOT_READ = re.compile(r"gemm-farm .* of this worker cannot read the kernel: blas cannot .*")
 
 # The last lines of tracebacks that chaos provokes.
 EXPECTED_TRACEBACKS = re.compile(
@@ -213,7 +210,7 @@ def _explained(row: Any, poison: Poison | None, sick_uuid: str | None) -> bool:
         (row.kind == kind and re.search(says, row.message) is not None)
         or (row.kind == FailureKind.KILLED and INTERRUPTED.fullmatch(row.message) is not None)
         or (row.kind == FailureKind.FAILED and SICK in row.message and sick_uuid in (None, row.uuid))
-        or (row.kind == FailureKind.UNSUPPORTED and CANNOT_READ.fullmatch(row.message) is not None)
+        or (row.kind == FailureKind.UNSUPPORTED and row.message.endswith(NOT_KNOWN))
     )
 
 

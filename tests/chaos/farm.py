@@ -26,7 +26,7 @@ from chaos.workload import Workload
 from farm.broker import queue_of_device, queue_of_type
 from farm.campaign import Campaign, plan
 from farm.db import campaigns, devices, leadership
-from farm.db.engine import make_engine
+from farm.db.engine import DURABLE, make_engine
 from farm.services import ServiceUrls, prepare_database, services
 from farm.services.cluster import find_cluster
 from farm.services.home import Home
@@ -50,6 +50,9 @@ TIMES = {
 }
 """The farm's times, about a tenth of its defaults."""
 
+PATIENT = {**DURABLE, "lock_timeout": "2s", "statement_timeout": "30s"}
+"""Sessions of this process. What it waits for may be held by a fault that it is to make good itself."""
+
 OWN_TIMES = {"FARM_BATCH_SECONDS": "1"}
 """The farm's defaults, but for batches, whose landings show when a device measures again."""
 
@@ -70,10 +73,6 @@ WRONG_CLOCK_S = 3700.0
 
 COORDINATOR = (sys.executable, "-m", "chaos.coordinator")
 WORKER = (sys.executable, "-m", "chaos.worker")
-
-
-def tests_folder() -> Path:
-    return Path(chaos.__file__).parent.parent
 
 
 class Program:
@@ -193,7 +192,7 @@ class Farm:
         with ExitStack() as held:
             self.urls: ServiceUrls = held.enter_context(self._services())
             prepare_database(self.settings, self.urls)
-            self.engine: Engine = make_engine(self.urls.database_url, application="chaos", pool_size=2)
+            self.engine: Engine = make_engine(self.urls.database_url, application="chaos", pool_size=2, session=PATIENT)
             held.callback(self.engine.dispose)
             held.callback(self._stop_programs)
             held.callback(self._everything_up)
@@ -282,7 +281,7 @@ class Farm:
             "FARM_HOME": str(self.home.path),
             "FARM_DATABASE_URL": urls.database_url,
             "FARM_BROKER_URL": urls.broker_url or "",
-            "PYTHONPATH": str(tests_folder()),
+            "PYTHONPATH": str(Path(chaos.__file__).parent.parent),
             FOLDER: str(self.folder),
             CLOCK: str(self._clock(host)),
             **more,

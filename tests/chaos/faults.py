@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,11 +19,10 @@ from typing import Any
 
 import psutil
 import psycopg
-from older_worker import older_version
 from sqlalchemy import make_url, text
 
-from chaos.farm import DeviceProcesses, Farm, Program, tests_folder
-from chaos.mischief import landing_mark, sick_mark
+from chaos.farm import DeviceProcesses, Farm, Program
+from chaos.mischief import OLDER, landing_mark, sick_mark
 from chaos.plan import Fault, Kind
 from chaos.workload import TYPE, more
 from farm.broker import MEASURE_BATCH, make_app
@@ -33,9 +33,6 @@ from farm.services.cluster import find_cluster
 log = logging.getLogger("chaos")
 
 CLOCK_STEP_S = 3600.0
-
-LANDING_PATIENCE_S = 10.0
-"""How long to wait for a device to land."""
 
 SUBMISSION_PATIENCE_S = 60.0
 """How long `farm submit` may take until it sends jobs."""
@@ -198,15 +195,9 @@ class Faults:
         child = self._child_of(device)
         mark = landing_mark(self._farm.folder, self._farm.device_ids[device])
         reached = mark.with_suffix(".reached")
-        reached.unlink(missing_ok=True)  # of a landing that somebody else ended
-        mark.touch()
-        end = time.monotonic() + LANDING_PATIENCE_S
-        while not reached.exists():
-            if time.monotonic() > end or not child.is_running():
-                mark.unlink(missing_ok=True)
-                reached.unlink(missing_ok=True)
-                raise NotNow(f"device {device} lands nothing")
-            time.sleep(0.01)
+        if not reached.exists():
+            mark.touch()
+            raise NotNow(f"device {device} does not land yet")
         return child, reached
 
     def _freeze_landing(self, device: int) -> None:
@@ -226,17 +217,17 @@ class Faults:
     def _hold(self, statement: str) -> Mend:
         """A session of somebody else's, which changed a row and stands still in its transaction."""
         url = make_url(self._farm.urls.database_url).set(drivername="postgresql")
-        session = psycopg.connect(url.render_as_string(hide_password=False), application_name="psql")
-        try:
-            session.execute("SET lock_timeout = '2s'")
-            if not session.execute(statement).rowcount:
+        with ExitStack() as held:
+            try:
+                session = psycopg.connect(url.render_as_string(hide_password=False), application_name="psql")
+                held.callback(session.close)
+                session.execute("SET lock_timeout = '2s'")
+                changed = session.execute(statement).rowcount
+            except psycopg.Error as error:
+                raise NotNow(f"the row cannot be held: {error}") from None
+            if not changed:
                 raise NotNow("there is no such row now")
-        except psycopg.OperationalError as error:
-            session.close()
-            raise NotNow(f"the row cannot be held: {error}") from None
-        except BaseException:
-            session.close()
-            raise
+            held.pop_all()
         return session.close
 
     def _hold_device(self, device: int) -> Mend:
@@ -296,8 +287,7 @@ class Faults:
         return self._resume_after_the_lease(family)
 
     def _old_worker(self, host: int) -> Mend:
-        older = f"{older_version(self._farm.folder / 'older')}:{tests_folder()}"
-        self._replace(host, PYTHONPATH=older)
+        self._replace(host, **{OLDER: "1"})
 
         def upgrade() -> None:
             self._replace(host)

@@ -16,15 +16,17 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import numpy as np
 from delegating import Delegating
 from sqlalchemy import Engine, event
 
+from farm.db.batches import working
 from farm.devices import DeviceIdentity
 from farm.errors import DevicePoisoned, MeasurementFailed
 from farm.kernels import Configuration
@@ -43,8 +45,14 @@ CLOCK = "CHAOS_CLOCK"
 HURRY = "CHAOS_HURRY"
 """The environment variable that shortens what else takes minutes: set where a minute of chaos stands for a day."""
 
+OLDER = "CHAOS_OLDER"
+"""The environment variable that makes a worker one of an older version."""
+
 LOOK_S = 0.2
 """Between two looks whether the clock has stepped, and whether a landing may go on."""
+
+STOPPED_S = 3.0
+"""How long a landing stops where nothing comes of it."""
 
 LANDS = "INSERT INTO measurements"
 """What the statement of a landing contains, and no other one of a worker."""
@@ -160,13 +168,32 @@ def install() -> None:
         patch("farm.db.devices.UNFIT_SECONDS", UNFIT_S).start()
         patch("workers.runner.LANDING_SECONDS", LANDING_S).start()
         patch("workers.tasks.UNLEASED_SECONDS", UNLEASED_S).start()
+    if OLDER in os.environ:
+        know_less()
     follow_the_clock()
+
+
+NOT_KNOWN = "cannot read the kernel: it knows one thread only (chaos)"
+
+
+def know_less() -> None:
+    """Makes this process one of an older version, to which the kernels of blas have one thread, and which says so.
+
+    Its recording is read as ever: it stands for a device, which does not change with the version of its worker.
+    """
+    read = working._configuration
+
+    def read_less(row: Mapping[str, Any]) -> Configuration | str:
+        return read(row) if row["parameters"].get("threads", 1) == 1 else NOT_KNOWN
+
+    patch("farm.db.batches.working._configuration", read_less).start()
+    patch("farm.db.worker_versions.vocabulary", lambda: "older").start()
 
 
 def landing_mark(folder: Path, device_id: int) -> Path:
     """The file that makes a device stop in its next landing: when the server has its rows, and before they are committed.
 
-    It gets the suffix `.reached` then. The landing goes on when the file is gone.
+    It gets the suffix `.reached` then. The landing goes on when the file is gone, or after `STOPPED_S`.
     """
     return folder / f"landing-{device_id}"
 
@@ -178,8 +205,10 @@ def _stop_in_a_landing(_: object, __: object, statement: str, *___: object) -> N
     reached = mark.with_suffix(".reached")
     with contextlib.suppress(FileNotFoundError):
         mark.rename(reached)
-        while reached.exists():
+        end = time.monotonic() + STOPPED_S
+        while reached.exists() and time.monotonic() < end:
             time.sleep(LOOK_S)
+        reached.unlink()
 
 
 def follow_the_clock() -> None:

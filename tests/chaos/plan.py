@@ -180,6 +180,10 @@ TRAITS = {
 BETWEEN_HOSTS = tuple(kind for kind, trait in TRAITS.items() if trait.needs_hosts)
 ON_ONE_MACHINE = tuple(kind for kind in TRAITS if kind not in BETWEEN_HOSTS)
 
+# On hosts there are two coordinators anyway, and where no job is poisonous none is dead.
+ALONE = tuple(kind for kind in TRAITS if kind not in (Kind.SECOND_COORDINATOR, Kind.RETRY_DEAD))
+"""What can strike alone."""
+
 GAP_S = (0.5, 1.5)
 """Between two faults."""
 

@@ -11,9 +11,11 @@ import math
 import random
 import shutil
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -71,6 +73,9 @@ MOST_SHOWN = 50
 LONGEST_WORK_S = 300.0
 """Campaigns with poisonous jobs are sized to this much of a longer run."""
 
+WAITING_JOBS = 60
+"""Jobs that wait for each device: six seconds of its work."""
+
 LATER = (NotNow, DBAPIError, OperationalError, redis.RedisError)
 """What a fault raises that must be tried again."""
 
@@ -109,32 +114,36 @@ class Outcome:
     end_s: float = 0.0
 
 
-class Demand:
-    """Keeps a few jobs of each of some owners waiting, until it is told to stop."""
+_WAITING = text("""
+SELECT c.owner, sum(l.jobs - l.done - l.invalid - l.dead) FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
+WHERE c.state = 'active' AND starts_with(c.name, 'more-') GROUP BY 1
+""")
 
-    def __init__(self, farm: Farm, owners: int) -> None:
-        self._farm = farm
-        self._owners = [f"owner-{number}" for number in range(owners)]
-        self._number = 0
-        self._look_at = 0.0
-        self.stopped = False
 
-    def tend(self) -> None:
-        if self.stopped or time.monotonic() < self._look_at:
-            return
-        self._look_at = time.monotonic() + 1.0
-        open_jobs = text("""
-            SELECT c.owner, sum(l.jobs - l.done - l.invalid - l.dead) FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
-            WHERE c.state = 'active' AND starts_with(c.name, 'more-') GROUP BY 1
-        """)
-        # Where Postgres is away or read-only, there is another look soon.
-        with contextlib.suppress(DBAPIError):
-            with self._farm.engine.connect() as connection:
-                waiting = dict(connection.execute(open_jobs).tuples().all())
-            for owner in self._owners:
-                if waiting.get(owner, 0) < 20:
-                    self._number += 1
-                    self._farm.submit(more(f"more-{self._number}", owner, rows=2))
+@contextmanager
+def demand(farm: Farm, owners: int) -> Iterator[None]:
+    """Inside the block, a thread keeps jobs of each of some owners waiting, together enough for several seconds."""
+    names = [f"owner-{number}" for number in range(owners)]
+    over, numbers = threading.Event(), itertools.count(1)
+    enough = len(farm.device_ids) * WAITING_JOBS / owners
+
+    def submit() -> None:
+        while not over.wait(0.5):
+            # Where Postgres is away or read-only, there is another look soon.
+            with contextlib.suppress(DBAPIError):
+                with farm.engine.connect() as connection:
+                    waiting = dict(connection.execute(_WAITING).tuples().all())
+                for owner in names:
+                    if waiting.get(owner, 0) < enough:
+                        farm.submit(more(f"more-{next(numbers)}", owner, rows=2))
+
+    thread = threading.Thread(target=submit, name="demand", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def run(
@@ -181,17 +190,16 @@ def strike_alone(
     turns = [kind for _ in range(strikes) for kind in order.sample(kinds, len(kinds))]
 
     def strike(farm: Farm) -> None:
-        demand = Demand(farm, owners)
-        alone = Alone(farm, _faults(farm), demand, order)
+        alone = Alone(farm, _faults(farm), order)
         began = time.monotonic()
         try:
-            for kind in turns:
-                outcome.strikes.append(alone.strike(kind))
-                outcome.faults[kind] += 1
+            with demand(farm, owners):
+                for kind in turns:
+                    outcome.strikes.append(alone.strike(kind))
+                    outcome.faults[kind] += 1
         except StandsStill as why:
             outcome.findings.append(str(why))
         outcome.chaos_s = time.monotonic() - began
-        demand.stopped = True
         _end_and_audit(farm, outcome, alone.faults, sick=None)
 
     _with_farm(outcome, keep, workload, strike, on_hosts=on_hosts)
@@ -255,14 +263,14 @@ def _faults(farm: Farm) -> Faults:
 def _break_and_audit(farm: Farm, plan: list[Fault], outcome: Outcome, *, owners: int, sick: int | None) -> None:
     for campaign in farm.workload.campaigns:
         farm.submit(campaign)
-    demand = Demand(farm, owners)
     faults = _faults(farm)
     began = time.monotonic()
-    schedule = Schedule(farm, faults, plan, demand)
-    schedule.carry_out()
+    schedule = Schedule(farm, faults, plan)
+    with demand(farm, owners):
+        schedule.carry_out()
+        until = time.time()
     outcome.faults = Counter(one.kind for one in schedule.struck)
     outcome.chaos_s = time.monotonic() - began
-    demand.stopped, until = True, time.time()
     faults.send_all_messages()
     log.info("chaos is over after %.0f s; the farm must come to its end by itself", outcome.chaos_s)
     _end_and_audit(farm, outcome, faults, sick=sick)
@@ -318,10 +326,9 @@ def _what_it_does(farm: Farm) -> str:
 class Schedule:
     """Carries out a plan, one thing after another. What comes late shifts all that follows."""
 
-    def __init__(self, farm: Farm, faults: Faults, plan: list[Fault], demand: Demand) -> None:
+    def __init__(self, farm: Farm, faults: Faults, plan: list[Fault]) -> None:
         self._farm = farm
         self._faults = faults
-        self._demand = demand
         self.struck: list[Struck] = []
         self._order = itertools.count()
         # When it is due, when it is left out, and what to do.
@@ -359,14 +366,10 @@ class Schedule:
                 )
 
     def _wait_until(self, at_s: float) -> None:
-        self._tend()
+        self._farm.tend()
         while (left_s := at_s - self._now_s()) > 0:
             time.sleep(min(left_s, 0.25))
-            self._tend()
-
-    def _tend(self) -> None:
-        self._farm.tend()
-        self._demand.tend()
+            self._farm.tend()
 
     def _strike(self, fault: Fault) -> None:
         at = time.time()
@@ -390,10 +393,9 @@ class StandsStill(Exception):
 class Alone:
     """Lets faults strike one after the other."""
 
-    def __init__(self, farm: Farm, faults: Faults, demand: Demand, chance: random.Random) -> None:
+    def __init__(self, farm: Farm, faults: Faults, chance: random.Random) -> None:
         self._farm = farm
         self.faults = faults
-        self._demand = demand
         self._chance = chance
 
     def strike(self, kind: Kind) -> Strike:
@@ -444,7 +446,6 @@ class Alone:
         end = time.monotonic() + seconds
         while (left_s := end - time.monotonic()) > 0:
             self._farm.tend()
-            self._demand.tend()
             time.sleep(min(left_s, 0.25))
 
     def _wait_until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:

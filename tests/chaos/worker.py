@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
-from chaos.mischief import HURRY, follow_the_clock
+from chaos.mischief import HURRY, OLDER, follow_the_clock, know_less
 from farm.services.groups import ProcessGroup
 from workers import main
 
@@ -19,6 +19,8 @@ def _start(command: Sequence[str], **options: Any) -> ProcessGroup:
 
 if __name__ == "__main__":
     follow_the_clock()
+    if OLDER in os.environ:
+        know_less()
     patch("workers.hosting.ProcessGroup", _start).start()
     if HURRY in os.environ:
         # A minute of chaos stands for a day: a program that is killed often is not left alone for long.

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from homes import eventually
-from older_worker import older_version
 from programs import COORDINATOR, FARM_WORKER, programs
 from samples import cpu, document
 from sqlalchemy import Engine, text
@@ -200,15 +199,24 @@ UPDATE alembic_version SET version_num = '9999';
 """
 """What a newer version may do to the database, workers of this one going on."""
 
+KNOWS_LESS = """
+import dataclasses
+import farm.kernels.blas as blas
+(threads,) = blas.BLAS.parameters
+blas.BLAS = dataclasses.replace(blas.BLAS, parameters=(dataclasses.replace(threads, values=range(1, 2)),))
+"""
+"""As sitecustomize: the farm before the family blas could be asked for more than one thread."""
+
 
 def test_a_farm_is_upgraded_without_a_stop_old_workers_with_a_new_coordinator_then_new_ones(
     engine: Engine, submit: Submit, farm_services: ServiceUrls, tmp_path: Path, database_url: str
 ) -> None:
-    older = older_version(tmp_path / "old")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "sitecustomize.py").write_text(KNOWS_LESS)
     urls = {"FARM_DATABASE_URL": database_url, "FARM_BROKER_URL": str(farm_services.broker_url)}
     with programs(tmp_path, **urls, FARM_RESEND_AFTER_SECONDS="1") as start:
         coordinator = start(COORDINATOR, name="coordinator")
-        old = start(FARM_WORKER, "--devices", "cpu", name="old", PYTHONPATH=str(older))
+        old = start(FARM_WORKER, "--devices", "cpu", name="old", PYTHONPATH=str(tmp_path / "old"))
         eventually(lambda: scalar(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
         small = submit(Campaign.from_document(document(measure={"timing": {"max_seconds": 0.01}})))
         eventually(lambda: scalar(engine, "SELECT count(*) FROM jobs WHERE state = 'done'") == 6)
