@@ -195,7 +195,11 @@ class Faults:
         child = self._child_of(device)
         mark = landing_mark(self._farm.folder, self._farm.device_ids[device])
         reached = mark.with_suffix(".reached")
-        if not reached.exists():
+        try:
+            there = reached.read_text() == str(child.pid)  # and not one that was killed there
+        except FileNotFoundError:
+            there = False
+        if not there:
             mark.touch()
             raise NotNow(f"device {device} does not land yet")
         return child, reached

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 from unittest.mock import patch
 
 from sqlalchemy import make_url
@@ -100,12 +101,14 @@ class Disk:
         self._size_mb = size_mb
         self._ballast = folder / "ballast"
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
+        """Raises `Unavailable`."""
         account = account_for_postgres()
         uid, gid = (account.uid, account.gid) if account else (os.getuid(), os.getgid())
         self._folder.mkdir(mode=0o700, parents=True)
         options = f"size={self._size_mb}m,uid={uid},gid={gid},mode=0700"
         _run("mount", "-t", "tmpfs", "-o", options, "farm-chaos", str(self._folder))
+        return self
 
     def __exit__(self, *_: object) -> None:
         _run("umount", str(self._folder))

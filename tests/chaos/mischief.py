@@ -163,7 +163,7 @@ def _open_mischievous(identity: DeviceIdentity, kernels: Kernels) -> Device:
 def install() -> None:
     """Makes this process open mischievous devices, stop in a landing where it should, and follow its host's clock."""
     patch("workers.tasks.open_device", _open_mischievous).start()
-    event.listen(Engine, "after_cursor_execute", _stop_in_a_landing)
+    event.listen(Engine, "after_cursor_execute", stop_in_a_landing)
     if HURRY in os.environ:
         patch("farm.db.devices.UNFIT_SECONDS", UNFIT_S).start()
         patch("workers.runner.LANDING_SECONDS", LANDING_S).start()
@@ -193,18 +193,21 @@ def know_less() -> None:
 def landing_mark(folder: Path, device_id: int) -> Path:
     """The file that makes a device stop in its next landing: when the server has its rows, and before they are committed.
 
-    It gets the suffix `.reached` then. The landing goes on when the file is gone, or after `STOPPED_S`.
+    Then it is replaced by one with the suffix `.reached` and the process's number. The landing goes on when that is gone,
+    or after `STOPPED_S`.
     """
     return folder / f"landing-{device_id}"
 
 
-def _stop_in_a_landing(_: object, __: object, statement: str, *___: object) -> None:
+def stop_in_a_landing(_: object, __: object, statement: str, *___: object) -> None:
+    """For `after_cursor_execute`."""
     if LANDS not in statement:
         return
     mark = landing_mark(Path(os.environ[FOLDER]), int(os.environ[WORKER_DEVICE_ID]))
     reached = mark.with_suffix(".reached")
     with contextlib.suppress(FileNotFoundError):
-        mark.rename(reached)
+        mark.unlink()
+        reached.write_text(str(os.getpid()))
         end = time.monotonic() + STOPPED_S
         while reached.exists() and time.monotonic() < end:
             time.sleep(LOOK_S)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
+import os
 from collections import defaultdict
 from pathlib import Path
+from threading import Thread
 
 import pytest
-from homes import need_embedded_services, skip_but_fail_in_ci
+from homes import eventually, need_embedded_services, skip_but_fail_in_ci
 
+from chaos import mischief
+from chaos.__main__ import kinds_of
 from chaos.audit import audit_logs
 from chaos.between_hosts import FaultsBetweenHosts
 from chaos.farm import HOSTS_OF
 from chaos.faults import Faults
-from chaos.hosts import FarmOfHosts
+from chaos.hosts import Disk, FarmOfHosts
+from chaos.mischief import FOLDER, LANDS, landing_mark, stop_in_a_landing
 from chaos.network import Unavailable
 from chaos.plan import BETWEEN_HOSTS, ON_ONE_MACHINE, TRAITS, Kind, Victim, make_plan
 from chaos.run import DEVICES, SICK_DEVICE, report, run
 from chaos.workload import Workload
+from farm.db.batches import working
+from farm.variables import WORKER_DEVICE_ID
 
 NOTHING_TO_MEASURE = Workload((), (), {}, {}, ())
 
@@ -113,3 +121,47 @@ def test_the_audit_of_logs_finds_passwords_and_tracebacks_that_nothing_explains(
         "10:00:01 INFO landed 1 of 1\n"
     )
     assert audit_logs(logs, secrets) == ["worker.log: a password", "worker.log: 1 tracebacks that end in: KeyError"]
+
+
+def test_kinds_of_faults_are_chosen_by_name() -> None:
+    assert kinds_of("kill_child, CUT_HOST") == (Kind.KILL_CHILD, Kind.CUT_HOST)
+    with pytest.raises(argparse.ArgumentTypeError, match="there is no fault 'tickle'; there are kill_child, "):
+        kinds_of("kill_child,tickle")
+
+
+def test_the_disk_of_the_database_can_be_filled_up_to_the_last_byte(tmp_path: Path) -> None:
+    try:
+        with Disk(tmp_path / "disk", 2) as disk:
+            disk.fill()
+            with pytest.raises(OSError, match="No space left"), (tmp_path / "disk" / "row").open("wb") as file:
+                file.write(b"x")
+            disk.free()
+            (tmp_path / "disk" / "row").write_bytes(b"x")
+    except Unavailable as why:
+        skip_but_fail_in_ci(f"no disk can be made: {why}")
+
+
+def test_a_landing_that_should_stop_does_so_between_its_statement_and_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(WORKER_DEVICE_ID, "5")
+    monkeypatch.setattr(mischief, "STOPPED_S", 120.0)
+    mark = landing_mark(tmp_path, 5)
+    mark.touch()
+    land = Thread(target=stop_in_a_landing, args=(None, None, f"WITH fence AS (…) {LANDS} …"))
+    stop_in_a_landing(None, None, "SELECT 1")
+    assert mark.exists()
+    land.start()
+    reached = mark.with_suffix(".reached")
+    eventually(lambda: reached.exists() and reached.read_text() == str(os.getpid()))
+    assert not mark.exists()
+    assert land.is_alive()
+    reached.unlink()
+    land.join(60)
+    assert not land.is_alive()
+
+
+def test_the_statement_of_a_landing_is_recognised() -> None:
+    assert LANDS in str(working._LAND)
+    assert LANDS not in str(working._MARK) + str(working._CLAIM) + str(working._RENEW)
