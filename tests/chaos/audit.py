@@ -92,7 +92,7 @@ def audit_database(engine: Engine, workload: Workload, *, sick_uuid: str | None,
         _nothing_was_claimed_while_closed(audit, connection, closed)
         if workload.campaigns:
             _the_best_went_on(audit, connection)
-        audit.harm = _harm(connection, workload)
+        audit.harm = harm_to_healthy_jobs(connection, workload)
         audit.summary = _summary(connection)
     return audit
 
@@ -214,7 +214,8 @@ def _explained(row: Any, poison: Poison | None, sick_uuid: str | None) -> bool:
     )
 
 
-def _harm(connection: Connection, workload: Workload) -> dict[str, int]:
+def harm_to_healthy_jobs(connection: Connection, workload: Workload) -> dict[str, int]:
+    """How many healthy jobs have no result or are still open, how many rows are one too many, and how many healthy jobs are dead."""
     jobs = _rows(
         connection,
         """
