@@ -139,7 +139,9 @@ def recovered_among_others(
             end = until if landed is None else min(landed, until)
             others = [(a, b) for a, b, other in holds[device] if other is not one]
             took = max(0.0, end - one.since - overlap(others, one.since, end))
-            counts &= end < until or took > BOUND_S
+            if end == until and took <= BOUND_S:
+                counts &= any(over >= until for _, over in others)  # it is not healthy, or might have recovered yet
+                continue
             worst = max(worst, took)
         if counts:
             found[one.kind].append(worst)

@@ -86,6 +86,12 @@ def test_a_device_that_never_lands_again_is_a_finding_once_the_bound_has_passed(
     ]
 
 
+def test_a_device_that_another_fault_holds_to_the_end_is_not_waited_for(farm: Farm) -> None:
+    struck = [Struck(Kind.SICKEN_DEVICE, 3, 95.0, None), Struck(Kind.FLUSH_REDIS, 0, 105.0, None)]
+    found = recovered_among_others(landings(*[every_second(90, 200)] * 3, []), struck, farm, until=120.0)
+    assert found[Kind.FLUSH_REDIS] == [1.0]
+
+
 def test_intervals_that_overlap_are_counted_once() -> None:
     assert overlap([(5.0, 8.0), (0.0, 2.0), (6.0, 7.0), (7.5, 20.0)], 1.0, 10.0) == 6.0
 
