@@ -31,7 +31,7 @@ from farm.services import ServiceUrls, prepare_database, services
 from farm.services.cluster import find_cluster
 from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
-from farm.services.processes import end_tree, start_guarded, wait_gone
+from farm.services.processes import end_tree, last_lines, start_guarded, wait_gone
 from farm.services.redis import EmbeddedRedis
 from farm.services.urls import redis_client_url
 from farm.services.usage import revive
@@ -396,6 +396,11 @@ class Farm:
             stored = campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
         self.submitted[stored.campaign_id] = campaign
         return stored
+
+    def last_words(self) -> str:
+        """What every program said last, for one who must find out why the farm stands still."""
+        programs = [*self.coordinators, *self.hosts.values()]
+        return "; ".join(f"{program.name}: {last_lines(program.log)}" for program in programs)
 
     def live_devices(self) -> int:
         with self.engine.connect() as connection:

@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-import heapq
-import itertools
 import json
 import logging
-import math
 import random
 import shutil
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import redis
 from homes import processes_under
-from kombu.exceptions import OperationalError
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 
+from chaos.alone import Alone, StandsStill, Strike, findings_of
 from chaos.audit import audit_database, audit_logs
 from chaos.between_hosts import FaultsBetweenHosts
+from chaos.demand import demand
 from chaos.farm import HOSTS_OF, OWN_TIMES, TIMES, Farm, wait_until
-from chaos.faults import Faults, Mend, NotNow
+from chaos.faults import Faults
 from chaos.hosts import DEVICES_OF, FarmOfHosts
-from chaos.plan import ON_ONE_MACHINE, TRAITS, Fault, Kind, Victim, make_plan
-from chaos.recovery import (
-    BOUND_S,
-    OUTAGE_S,
-    TAKEOVER_BOUND_S,
-    Struck,
-    healthy_beside,
-    histogram,
-    read_landings,
-    recovered_after,
-    recovered_among_others,
-    too_slow,
-)
-from chaos.workload import make_workload, more
-from farm.db import leadership
+from chaos.plan import ON_ONE_MACHINE, Fault, Kind, make_plan
+from chaos.recovery import histogram, read_landings, recovered_among_others, too_slow
+from chaos.schedule import Schedule
+from chaos.workload import make_workload
 from farm.services.cluster import remove_cluster
-from farm.services.processes import last_lines
 
 log = logging.getLogger("chaos")
 
@@ -58,45 +39,14 @@ START_S = 120.0
 END_S = 300.0
 """The longest that a farm on a slow machine may take to come up, and to finish once chaos is over."""
 
-AGAIN_S, PATIENCE_S = 0.5, 60.0
-"""A fault that cannot strike now is tried again after this, and left out after that."""
-
-OBSERVED_S = 20.0
-"""How long devices are watched after a fault that struck alone: what it took from them may be missed later."""
-
-STEADY_S = 120.0
-"""The longest that a farm may take after a fault until everything is as before."""
-
 MOST_SHOWN = 50
 """Findings that a report lists: where one thing goes wrong for good, every job is one."""
 
 LONGEST_WORK_S = 300.0
 """Campaigns with poisonous jobs are sized to this much of a longer run."""
 
-WAITING_JOBS = 60
-"""Jobs that wait for each device: six seconds of its work."""
-
-LATER = (NotNow, DBAPIError, OperationalError, redis.RedisError)
-"""What a fault raises that must be tried again."""
-
-TARGETED = (Victim.DEVICE, Victim.HEALTHY_DEVICE, Victim.HOST)
-"""Of these victims there are several."""
-
-T = TypeVar("T")
-
 SOAK_DEVICES_OF = (2, 2, 2, 2)
 """Devices of the four hosts of a farm on hosts of its own that many faults strike at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Strike:
-    """What came of a fault that struck alone."""
-
-    kind: Kind
-    # Until healthy devices measured again; None where they did not.
-    seconds: float | None
-    # Until another coordinator led, for a fault that takes the lead.
-    takeover_seconds: float | None = None
 
 
 @dataclass(slots=True)
@@ -112,38 +62,6 @@ class Outcome:
     strikes: list[Strike] = field(default_factory=list)
     chaos_s: float = 0.0
     end_s: float = 0.0
-
-
-_WAITING = text("""
-SELECT c.owner, sum(l.jobs - l.done - l.invalid - l.dead) FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
-WHERE c.state = 'active' AND starts_with(c.name, 'more-') GROUP BY 1
-""")
-
-
-@contextmanager
-def demand(farm: Farm, owners: int) -> Iterator[None]:
-    """Inside the block, a thread keeps jobs of each of some owners waiting, together enough for several seconds."""
-    names = [f"owner-{number}" for number in range(owners)]
-    over, numbers = threading.Event(), itertools.count(1)
-    enough = len(farm.device_ids) * WAITING_JOBS / owners
-
-    def submit() -> None:
-        while not over.wait(0.5):
-            # Where Postgres is away or read-only, there is another look soon.
-            with contextlib.suppress(DBAPIError):
-                with farm.engine.connect() as connection:
-                    waiting = dict(connection.execute(_WAITING).tuples().all())
-                for owner in names:
-                    if waiting.get(owner, 0) < enough:
-                        farm.submit(more(f"more-{next(numbers)}", owner, rows=2))
-
-    thread = threading.Thread(target=submit, name="demand", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def run(
@@ -204,17 +122,8 @@ def strike_alone(
 
     _with_farm(outcome, keep, workload, strike, on_hosts=on_hosts)
     for one in outcome.strikes:
-        outcome.findings += _too_slow(one)
+        outcome.findings += findings_of(one)
     return outcome
-
-
-def _too_slow(strike: Strike) -> Iterator[str]:
-    if strike.seconds is None or strike.seconds > BOUND_S:
-        took = "not at all" if strike.seconds is None else f"after {strike.seconds:.1f} s"
-        yield f"after {strike.kind.value!r} healthy devices measured again {took}, not within {BOUND_S:g} s"
-    if TRAITS[strike.kind].takes_lead and (strike.takeover_seconds or math.inf) > TAKEOVER_BOUND_S:
-        took = "not at all" if strike.takeover_seconds is None else f"after {strike.takeover_seconds:.1f} s"
-        yield f"after {strike.kind.value!r} another coordinator led {took}, not within {TAKEOVER_BOUND_S:g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +203,7 @@ def _end_and_audit(farm: Farm, outcome: Outcome, faults: Faults, *, sick: int | 
     outcome.summary, outcome.harm = audit.summary, audit.harm
     outcome.findings += audit.findings
     if not reached:
-        outcome.findings.insert(0, f"the farm did not come to its end in {END_S:.0f} s; {_what_it_does(farm)}")
+        outcome.findings.insert(0, f"the farm did not come to its end in {END_S:.0f} s; {farm.last_words()}")
     outcome.findings += [f"farm-worker ended with {code} when it was stopped" for code in faults.stop_codes if code]
     if (farm.folder / "unpickled").exists():
         outcome.findings.append("a worker unpickled a message")
@@ -315,163 +224,6 @@ def _wait_for_the_end(farm: Farm) -> bool:
         farm.tend()
         time.sleep(0.5)
     return False
-
-
-def _what_it_does(farm: Farm) -> str:
-    """The last words of every program, for one who must find out why it stands still."""
-    programs = [*farm.coordinators, *farm.hosts.values()]
-    return "; ".join(f"{program.name}: {last_lines(program.log)}" for program in programs)
-
-
-class Schedule:
-    """Carries out a plan, one thing after another. What comes late shifts all that follows."""
-
-    def __init__(self, farm: Farm, faults: Faults, plan: list[Fault]) -> None:
-        self._farm = farm
-        self._faults = faults
-        self.struck: list[Struck] = []
-        self._order = itertools.count()
-        # When it is due, when it is left out, and what to do.
-        self._due: list[tuple[float, int, float, Callable[[], None]]] = []
-        self._began = time.monotonic()
-        self._late_s = 0.0
-        self._longest_s = 10 * plan[-1].at_s + 300.0  # however slow the machine is
-        for fault in plan:
-            self._put(fault.at_s, lambda fault=fault: self._strike(fault), patience_s=PATIENCE_S)  # type: ignore[misc]
-
-    def _put(self, at_s: float, action: Callable[[], None], *, patience_s: float = float("inf")) -> None:
-        heapq.heappush(self._due, (at_s, next(self._order), at_s + patience_s, action))
-
-    def _now_s(self) -> float:
-        """Seconds of the plan's clock, which stands while one thing takes longer than planned."""
-        return time.monotonic() - self._began - self._late_s
-
-    def carry_out(self) -> None:
-        """Until all is made good again. `struck` is what was done."""
-        while self._due:
-            at_s, _, until_s, action = heapq.heappop(self._due)
-            self._wait_until(at_s)
-            self._late_s += max(0.0, self._now_s() - at_s - AGAIN_S)
-            try:
-                action()
-            except LATER as error:
-                again_s = at_s + AGAIN_S
-                if again_s < until_s:
-                    heapq.heappush(self._due, (again_s, next(self._order), until_s, action))
-                else:
-                    log.info("left out: %s", error)
-            if time.monotonic() - self._began > self._longest_s:
-                raise AssertionError(
-                    f"chaos does not come to its end: {len(self._due)} things are to be done or mended"
-                )
-
-    def _wait_until(self, at_s: float) -> None:
-        self._farm.tend()
-        while (left_s := at_s - self._now_s()) > 0:
-            time.sleep(min(left_s, 0.25))
-            self._farm.tend()
-
-    def _strike(self, fault: Fault) -> None:
-        at = time.time()
-        mend = self._faults.strike(fault)
-        at_s, place = self._now_s(), len(self.struck)
-        self.struck.append(Struck(fault.kind, fault.target, at, None))
-        log.info("%6.1f s  %s (%d)%s", at_s, fault.kind, fault.target, f" for {fault.lasts_s:g} s" if mend else "")
-        if mend is not None:
-
-            def make_good() -> None:
-                mend()
-                self.struck[place] = replace(self.struck[place], mended_at=time.time())
-
-            self._put(at_s + fault.lasts_s, make_good)
-
-
-class StandsStill(Exception):
-    """A farm did not come back to what it was, so that no fault can strike alone any more."""
-
-
-class Alone:
-    """Lets faults strike one after the other."""
-
-    def __init__(self, farm: Farm, faults: Faults, chance: random.Random) -> None:
-        self._farm = farm
-        self.faults = faults
-        self._chance = chance
-
-    def strike(self, kind: Kind) -> Strike:
-        """Raises `StandsStill` where the fault cannot be done, or the farm is not as before in `STEADY_S`."""
-        self._wait_until(
-            self._is_steady, STEADY_S, f"all devices measure, and two coordinators run, before {kind.value!r}"
-        )
-        trait = TRAITS[kind]
-        count = len(self._farm.devices_of) if trait.victim is Victim.HOST else len(self._farm.device_ids)
-        target = self._chance.randrange(count) if trait.victim in TARGETED else 0
-        term = self._term()
-        at, mend = self._again(lambda: self._struck(Fault(0.0, kind, target, trait.strike_s)), kind)
-        log.info("%s (%d)", kind, target)
-        mended_at = None
-        if mend is not None:
-            self._wait(trait.strike_s)
-            self._again(mend, kind)
-            mended_at = time.time()
-        struck = Struck(kind, target, at, mended_at)
-        healthy = healthy_beside(kind, target, self._farm)
-        self._wait(struck.since + OBSERVED_S - time.time())
-        seconds, end = None, time.monotonic() + STEADY_S
-        while seconds is None and time.monotonic() < end:
-            self._wait(0.5)
-            with contextlib.suppress(DBAPIError), self._farm.engine.connect() as connection:
-                landings = read_landings(connection, self._farm.device_ids, since=at)
-                seconds = recovered_after(landings, healthy, struck.since, time.time())
-        later = self._term()
-        takeover = later.since.timestamp() - at if trait.takes_lead and later.since and later.term > term.term else None
-        log.info("  %s s, takeover %s s", seconds, takeover)
-        return Strike(kind, seconds, takeover)
-
-    def _struck(self, fault: Fault) -> tuple[float, Mend | None]:
-        at = time.time()
-        return at, self.faults.strike(fault)
-
-    def _again(self, action: Callable[[], T], kind: Kind) -> T:
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return action()
-            except LATER as error:
-                if time.monotonic() > end:
-                    raise StandsStill(f"{kind.value!r} cannot be done or mended: {error}") from None
-                self._wait(AGAIN_S)
-
-    def _wait(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (left_s := end - time.monotonic()) > 0:
-            self._farm.tend()
-            time.sleep(min(left_s, 0.25))
-
-    def _wait_until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                raise StandsStill(f"it did not come to be that {what}; {_what_it_does(self._farm)}")
-            self._wait(0.5)
-
-    def _is_steady(self) -> bool:
-        """Whether somebody leads, as many coordinators run as should, and every device landed something lately."""
-        if sum(one.process is not None for one in self._farm.coordinators) < len(self._farm.hosts_of_coordinators):
-            return False
-        now = time.time()
-        try:
-            with self._farm.engine.connect() as connection:
-                if not leadership.read(connection).leads:
-                    return False
-                landings = read_landings(connection, self._farm.device_ids, since=now - 3 * OUTAGE_S)
-        except DBAPIError:
-            return False
-        return all(landed and now - landed[-1] < OUTAGE_S and len(landed) > 3 for landed in landings.landed)
-
-    def _term(self) -> leadership.Leader:
-        with self._farm.engine.connect() as connection:
-            return leadership.read(connection)
 
 
 def report(outcome: Outcome) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.alone import Strike, findings_of
 from chaos.farm import Farm
 from chaos.plan import Kind
 from chaos.recovery import (
@@ -90,6 +91,18 @@ def test_a_device_that_another_fault_holds_to_the_end_is_not_waited_for(farm: Fa
     struck = [Struck(Kind.SICKEN_DEVICE, 3, 95.0, None), Struck(Kind.FLUSH_REDIS, 0, 105.0, None)]
     found = recovered_among_others(landings(*[every_second(90, 200)] * 3, []), struck, farm, until=120.0)
     assert found[Kind.FLUSH_REDIS] == [1.0]
+
+
+def test_a_strike_that_took_too_long_or_gave_no_leader_is_a_finding() -> None:
+    assert list(findings_of(Strike(Kind.CUT_LEADER, 9.0, 8.0))) == []
+    assert list(findings_of(Strike(Kind.CUT_LEADER, 31.0, 15.2))) == [
+        "after 'the leading coordinator is cut off from the database' healthy devices measured again after 31.0 s, not within 30 s",
+        "after 'the leading coordinator is cut off from the database' another coordinator led after 15.2 s, not within 15 s",
+    ]
+    assert list(findings_of(Strike(Kind.FLUSH_REDIS, None))) == [
+        "after 'Redis forgets everything' healthy devices measured again not at all, not within 30 s"
+    ]
+    assert len(list(findings_of(Strike(Kind.CUT_LEADER, 9.0, None)))) == 1
 
 
 def test_intervals_that_overlap_are_counted_once() -> None:
