@@ -35,7 +35,7 @@ def demand(farm: Farm, owners: int) -> Iterator[None]:
             # Where Postgres is away or read-only, there is another look soon.
             with contextlib.suppress(DBAPIError):
                 with farm.engine.connect() as connection:
-                    waiting = dict(connection.execute(_WAITING).tuples().all())
+                    waiting = {owner: int(jobs) for owner, jobs in connection.execute(_WAITING)}
                 for owner in names:
                     if waiting.get(owner, 0) < enough:
                         farm.submit(more(f"more-{next(numbers)}", owner, rows=2))

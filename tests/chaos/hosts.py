@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 from unittest.mock import patch
@@ -115,13 +115,9 @@ class Disk:
 
     def fill(self) -> None:
         """Leaves no byte free."""
-        with self._ballast.open("wb") as file:
-            try:
-                while True:
-                    file.write(bytes(2**16))
-                    file.flush()
-            except OSError:
-                return
+        with self._ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(2**16))
 
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)

@@ -59,7 +59,7 @@ class Schedule:
             try:
                 action()
             except LATER as error:
-                again_s = at_s + AGAIN_S
+                again_s = self._now_s() + AGAIN_S  # after all that came due meanwhile
                 if again_s < until_s:
                     heapq.heappush(self._due, (again_s, next(self._order), until_s, action))
                 else:

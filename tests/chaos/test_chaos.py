@@ -132,6 +132,7 @@ def test_kinds_of_faults_are_chosen_by_name() -> None:
 def test_the_disk_of_the_database_can_be_filled_up_to_the_last_byte(tmp_path: Path) -> None:
     try:
         with Disk(tmp_path / "disk", 2) as disk:
+            (tmp_path / "disk" / "data").write_bytes(bytes(5000))
             disk.fill()
             with pytest.raises(OSError, match="No space left"), (tmp_path / "disk" / "row").open("wb") as file:
                 file.write(b"x")
