@@ -166,3 +166,22 @@ def test_a_landing_that_should_stop_does_so_between_its_statement_and_its_commit
 def test_the_statement_of_a_landing_is_recognised() -> None:
     assert LANDS in str(working._LAND)
     assert LANDS not in str(working._MARK) + str(working._CLAIM) + str(working._RENEW)
+
+
+def _refuse(*_: str) -> None:
+    raise Unavailable("nothing may be mounted")
+
+
+@pytest.mark.parametrize(
+    ("missing", "instead", "why"),
+    [
+        ("chaos.network.shutil.which", lambda _: None, "iproute2 is not installed"),
+        ("chaos.hosts._run", _refuse, "mounted"),
+    ],
+)
+def test_where_hosts_cannot_be_made_a_run_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, instead: object, why: str
+) -> None:
+    monkeypatch.setattr(missing, instead)
+    with pytest.raises(Unavailable, match=why if os.getuid() == 0 else "only root"):
+        run(seed=1, seconds=60, keep=tmp_path, kinds=BETWEEN_HOSTS, on_hosts=True)
