@@ -74,13 +74,15 @@ def run(
     owners: int = 2,
     kinds: Sequence[Kind] = ON_ONE_MACHINE,
     on_hosts: bool = False,
+    devices_of: Sequence[int] | None = None,
 ) -> Outcome:
     """Breaks a farm for about that long and audits it: on one machine, or with `on_hosts` on hosts of its own.
 
+    `devices_of` says how many devices each `farm-worker` has: by default two.
     Beside `jobs_a_second` of campaigns with `poisons` poisonous jobs of each kind, `owners` keep it busy until the end.
     Where there are findings, or the run fails, the farm's logs are copied to the folder `keep`. Raises `Unavailable`.
     """
-    devices_of = SOAK_DEVICES_OF if on_hosts else HOSTS_OF
+    devices_of = devices_of or (SOAK_DEVICES_OF if on_hosts else HOSTS_OF)
     sick = sum(devices_of) - 1
     plan = make_plan(seed, seconds, hosts=len(devices_of), devices=sick + 1, sick=sick, kinds=kinds)
     outcome = Outcome(seed)

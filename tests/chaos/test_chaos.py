@@ -19,7 +19,7 @@ from chaos.audit import audit_logs
 from chaos.between_hosts import FaultsBetweenHosts
 from chaos.farm import HOSTS_OF
 from chaos.faults import Faults
-from chaos.hosts import Disk, FarmOfHosts
+from chaos.hosts import DEVICES_OF, Disk, FarmOfHosts
 from chaos.mischief import FOLDER, LANDS, landing_mark, stop_in_a_landing
 from chaos.network import Unavailable
 from chaos.plan import BETWEEN_HOSTS, ON_ONE_MACHINE, TRAITS, Kind, Victim, make_plan
@@ -32,7 +32,7 @@ NOTHING_TO_MEASURE = Workload((), (), {}, {}, ())
 
 SEED, SECONDS = 25, 42.0
 
-SEED_BETWEEN_HOSTS, SECONDS_BETWEEN_HOSTS = 0, 26.0
+SEED_BETWEEN_HOSTS, SECONDS_BETWEEN_HOSTS = 46, 26.0
 
 
 @pytest.mark.long
@@ -56,6 +56,7 @@ def test_a_farm_whose_hosts_are_cut_off_from_one_another_measures_everything_onc
             poisons=1,
             kinds=BETWEEN_HOSTS,
             on_hosts=True,
+            devices_of=DEVICES_OF,
         )
     except Unavailable as why:
         skip_but_fail_in_ci(f"no hosts can be made: {why}")
