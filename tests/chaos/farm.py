@@ -59,8 +59,8 @@ OWN_TIMES = {"FARM_BATCH_SECONDS": "1"}
 SILENT_AFTER_S = 3.0
 """How fresh the heartbeat of a device must be that counts as one that lives."""
 
-GRACE_S = 40.0
-"""What a program has to end in good order."""
+GRACE_S = 60.0
+"""What a program has to end in good order: the half minute that a worker may take, and a farewell over a link that is cut."""
 
 PAUSE_S = 1.0
 """Between two starts of a coordinator."""

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def run(
     outcome = Outcome(seed)
 
     def chaos(farm: Farm) -> None:
-        _break_and_audit(farm, plan, outcome, owners=owners, sick=sick if Kind.SICKEN_DEVICE in kinds else None)
+        _break_and_audit(farm, plan, outcome, owners=owners, sick=sick, kinds=kinds)
 
     jobs = round(jobs_a_second * min(seconds, LONGEST_WORK_S))
     workload = _Workload(jobs=jobs, devices_of=devices_of, poisons=poisons, times=TIMES)
@@ -171,7 +171,9 @@ def _faults(farm: Farm) -> Faults:
     return FaultsBetweenHosts(farm) if isinstance(farm, FarmOfHosts) else Faults(farm)
 
 
-def _break_and_audit(farm: Farm, plan: list[Fault], outcome: Outcome, *, owners: int, sick: int | None) -> None:
+def _break_and_audit(
+    farm: Farm, plan: list[Fault], outcome: Outcome, *, owners: int, sick: int, kinds: Collection[Kind]
+) -> None:
     for campaign in farm.workload.campaigns:
         farm.submit(campaign)
     faults = _faults(farm)
@@ -184,17 +186,19 @@ def _break_and_audit(farm: Farm, plan: list[Fault], outcome: Outcome, *, owners:
     outcome.chaos_s = time.monotonic() - began
     faults.send_all_messages()
     log.info("chaos is over after %.0f s; the farm must come to its end by itself", outcome.chaos_s)
-    _end_and_audit(farm, outcome, faults, sick=sick)
+    _end_and_audit(farm, outcome, faults, sick=sick if Kind.SICKEN_DEVICE in kinds else None, kinds=kinds)
     with farm.engine.connect() as connection:
         landings = read_landings(connection, farm.device_ids)
     outcome.recovered = recovered_among_others(landings, schedule.struck, farm, until)
     outcome.findings += too_slow(outcome.recovered)
 
 
-def _end_and_audit(farm: Farm, outcome: Outcome, faults: Faults, *, sick: int | None) -> None:
+def _end_and_audit(
+    farm: Farm, outcome: Outcome, faults: Faults, *, sick: int | None, kinds: Collection[Kind] = ()
+) -> None:
     began = time.monotonic()
     reached = _wait_for_the_end(farm)
-    if reached and Kind.RETRY_DEAD in outcome.faults and not outcome.faults[Kind.RETRY_DEAD]:
+    if reached and Kind.RETRY_DEAD in kinds and not outcome.faults[Kind.RETRY_DEAD]:
         # On a slow machine no job was dead yet. Now the poisonous ones are.
         faults.strike(Fault(0.0, Kind.RETRY_DEAD, 0, 0.0))
         outcome.faults[Kind.RETRY_DEAD] += 1
