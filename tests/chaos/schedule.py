@@ -20,7 +20,7 @@ from chaos.recovery import Struck
 
 log = logging.getLogger("chaos")
 
-AGAIN_S, PATIENCE_S = 0.5, 60.0
+AGAIN_S, PATIENCE_S = 0.5, 120.0
 """A fault that cannot strike now is tried again after this, and left out after that."""
 
 LATER = (NotNow, DBAPIError, OperationalError, redis.RedisError)
