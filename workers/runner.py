@@ -190,8 +190,8 @@ class Runner:
 
         0 where another worker has the batch, or where the lease was lost on the way: then nothing is written.
         Raises `DevicePoisoned` and `CanaryFailed` after landing what was measured before; the former after a lost lease too.
-        Raises `LeaseHeld` where the device holds another batch, `SessionLost` where another worker serves it now, and `DBAPIError` where the database takes no claim, mark or
-        landing: then the batch is handed back, and no job is blamed.
+        Raises `LeaseHeld` where the device holds another batch, `SessionLost` where another worker serves it now, and
+        `DBAPIError` where the database takes no claim, mark or landing: then the batch is handed back, and no job is blamed.
         """
         lease = self._claim(batch_id)
         if lease is None:

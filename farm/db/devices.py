@@ -99,7 +99,8 @@ WHERE id = :device_id AND (CAST(:session AS bigint) IS NULL OR session_epoch = :
 def leave(connection: Connection, device_id: int, *, session: int | None = None) -> None:
     """Says that the device's worker has stopped in good order: it is silent at once, and may start again.
 
-    Not for one whose session is lost."""
+    Says nothing for a worker whose session is lost.
+    """
     connection.execute(_LEAVE, {"device_id": device_id, "session": session})
 
 
