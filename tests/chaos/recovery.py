@@ -55,14 +55,21 @@ class Landings:
         return self.landed[device][place] if place < len(self.landed[device]) else None
 
 
-def read_landings(connection: Connection, device_ids: Sequence[int], *, since: float = 0.0) -> Landings:
-    """Batches that were claimed since then and brought a row."""
+def read_landings(
+    connection: Connection, device_ids: Sequence[int], *, since: float = 0.0, with_rows: bool = True
+) -> Landings:
+    """Batches that were claimed since then and brought a row; without `with_rows`, those that ended in any way.
+
+    A device that measures one poisonous job after the other measures, and brings no row.
+    """
     found = connection.execute(
         text("""
             SELECT device_id, extract(epoch FROM claimed_at)::float8, extract(epoch FROM finished_at)::float8
-            FROM batches WHERE state = 'done' AND done > 0 AND claimed_at >= to_timestamp(:since) ORDER BY claimed_at
+            FROM batches WHERE claimed_at >= to_timestamp(:since) AND finished_at IS NOT NULL
+                AND (NOT :with_rows OR state = 'done' AND done > 0)
+            ORDER BY claimed_at
         """),
-        {"since": since},
+        {"since": since, "with_rows": with_rows},
     )
     of_device = defaultdict[int, list[tuple[float, float]]](list)
     for device_id, claimed, landed in found:

@@ -188,7 +188,7 @@ def _break_and_audit(
     log.info("chaos is over after %.0f s; the farm must come to its end by itself", outcome.chaos_s)
     _end_and_audit(farm, outcome, faults, sick=sick if Kind.SICKEN_DEVICE in kinds else None, kinds=kinds)
     with farm.engine.connect() as connection:
-        landings = read_landings(connection, farm.device_ids)
+        landings = read_landings(connection, farm.device_ids, with_rows=not farm.workload.poisons)
     outcome.recovered = recovered_among_others(landings, schedule.struck, farm, until)
     outcome.findings += too_slow(outcome.recovered)
 
