@@ -17,7 +17,8 @@ from psycopg.errors import InsufficientPrivilege, ObjectInUse
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from farm.db import migrate
+from farm.db import migrate, probation
+from farm.db.batches import ending
 from farm.db.engine import make_engine
 from farm.registry import registry_client
 from farm.services import ServiceUrls, services
@@ -26,6 +27,13 @@ from farm.services.home import Home
 
 hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine is no error
 hypothesis.settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed jobs and failed trials are tried again at once, by what runs in this process."""
+    monkeypatch.setattr(ending, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(probation, "TRIAL_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")

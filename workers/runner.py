@@ -389,7 +389,7 @@ class Runner:
                 if outcome.sentinel is not None:
                     sentinels.land(connection, lease, *outcome.sentinel)
                 if outcome.unfit is not None:
-                    probation.begin(connection, self._device_id, outcome.unfit)
+                    probation.begin(connection, self._device_id, outcome.unfit, tried=True)
 
         patience_s = lease.rules.job_seconds + LANDING_SECONDS
         with self._metrics.time(LAND):

@@ -258,7 +258,7 @@ class _HandBacks:
             held = batches.release(connection, batch_id, device_id=device_id(), reason=reason, suspect=not in_trial)
             claimed = held or batches.was_claimed(connection, batch_id, device_id=device_id())
             if in_trial or (held and probation.dies_in_a_row(connection, device_id())):
-                probation.begin(connection, device_id(), f"jobs failed in a row, and {reason}")
+                probation.begin(connection, device_id(), f"jobs failed in a row, and {reason}", tried=in_trial)
         if cause == "sentinel" or not claimed:
             self._died_unready(reason)
         elif held and not in_trial:

@@ -33,7 +33,8 @@ _LATELY = (
 _PAUSE = "make_interval(secs => :pause * 2 ^ least({trials}, :max_doublings))"
 _BEGIN = text(f"""
 UPDATE devices SET state = 'probation', state_reason = :reason, state_changed_at = clock_timestamp(),
-    failed_trials = least(1000, 1 + {_LATELY}), next_trial_at = clock_timestamp() + {_PAUSE.format(trials=_LATELY)}
+    failed_trials = least(1000, :tried + {_LATELY}),
+    next_trial_at = clock_timestamp() + :tried * {_PAUSE.format(trials=_LATELY)}
 WHERE id = :device_id AND state = 'active'
 """)
 _FAIL = text(f"""
@@ -48,10 +49,14 @@ WHERE id = :device_id AND state = 'probation'
 _PAUSES = {"max_doublings": MAX_DOUBLINGS}
 
 
-def begin(connection: Connection, device_id: int, reason: str) -> bool:
-    """active → probation. Returns whether it changed: people may have drained it meanwhile."""
-    parameters = {"device_id": device_id, "reason": reason, "pause": TRIAL_SECONDS, "relapse": RELAPSE_SECONDS}
-    return bool(connection.execute(_BEGIN, {**parameters, **_PAUSES}).rowcount)
+def begin(connection: Connection, device_id: int, reason: str, *, tried: bool) -> bool:
+    """active → probation. Returns whether it changed: people may have drained it meanwhile.
+
+    `tried`: whether it failed a trial already. Else it gets one at once, as its jobs may be at fault.
+    """
+    parameters = {"device_id": device_id, "reason": reason, "tried": int(tried)}
+    pauses = {"pause": TRIAL_SECONDS, "relapse": RELAPSE_SECONDS, **_PAUSES}
+    return bool(connection.execute(_BEGIN, {**parameters, **pauses}).rowcount)
 
 
 def failed_trial(connection: Connection, device_id: int, reason: str) -> None:

@@ -19,7 +19,6 @@ import farm
 from farm.db import migrate
 from farm.devices import IMPORTED_PREFIX
 from farm.gemm import ElementType, Layout
-from farm.kernels import FAMILIES
 from farm.measurement import MeasuringRules
 
 UNANNOUNCED = "a version before 0016"
@@ -45,6 +44,8 @@ def own() -> WorkerVersion:
 
 def vocabulary() -> str:
     """A digest of all that this version can read of a job: kernel families, element types, layouts and measuring rules."""
+    from farm.kernels import FAMILIES  # all of them: those who ask only who runs what need none
+
     readable = {
         "families": {
             family.name: {parameter.name: repr(parameter.values) for parameter in family.parameters}

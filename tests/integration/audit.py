@@ -16,7 +16,10 @@ WITH in_batch AS (
         coalesce(b.n, 0) AS batched, b.largest, b.own_lane,
         (SELECT count(*) FROM measurements m WHERE m.job_id = j.id) AS measured,
         (SELECT count(*) FROM failures f WHERE f.job_id = j.id) AS failed,
-        EXISTS (SELECT 1 FROM failures f WHERE f.job_id = j.id AND f.kind = 'failed' AND f.batch_id IS NULL) AS unbuilt
+        EXISTS (SELECT 1 FROM failures f WHERE f.job_id = j.id AND f.kind = 'failed' AND f.batch_id IS NULL) AS unbuilt,
+        (
+            SELECT count(DISTINCT f.device_id) FROM failures f WHERE f.job_id = j.id AND f.kind IN ('failed', 'killed')
+        ) AS failed_on
     FROM jobs j JOIN lanes l ON l.id = j.lane_id JOIN campaigns c ON c.id = l.campaign_id
     LEFT JOIN returned_jobs r ON r.job_id = j.id LEFT JOIN in_batch b ON b.job_id = j.id
 ), of_lane AS (
@@ -48,7 +51,7 @@ SELECT 'job ' || id || ': ' || state || ', but measured ' || measured || ' times
 WHERE measured <> (state = 'done')::int
 UNION ALL
 SELECT 'job ' || id || ': ' || state || ' after ' || attempts || ' of ' || max_attempts || ' attempts' FROM seen
-WHERE attempts > max_attempts OR (state IN ('open', 'waiting') AND attempts = max_attempts)
+WHERE (state IN ('open', 'waiting') AND attempts >= max_attempts AND failed_on > 1)
     OR (state = 'dead' AND attempts < max_attempts AND NOT unbuilt) OR attempts > failed
 UNION ALL
 SELECT 'job ' || id || ': solo, but in a batch with others' FROM seen WHERE solo AND largest > 1

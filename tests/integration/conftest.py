@@ -16,20 +16,12 @@ from samples import cpu, document, landed
 from sqlalchemy import Engine
 
 from farm.campaign import Campaign, KnownDevice, plan
-from farm.db import campaigns, devices, probation
-from farm.db.batches import ending
+from farm.db import campaigns, devices
 from farm.db.engine import make_engine
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.services.binaries import redis_server
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failed jobs and failed trials are tried again at once, by what runs in this process."""
-    monkeypatch.setattr(ending, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(probation, "TRIAL_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -413,7 +413,7 @@ def test_a_device_that_could_not_be_opened_gets_another_try_when_it_is_announced
         devices.unfit(connection, broken, "no driver")
         connection.execute(text("UPDATE devices SET state = 'drained' WHERE id = :id"), {"id": drained})
         assert devices.live(connection, silent_after=60) == []
-        assert devices.quarantined_on(connection, "here") == {"Test CPU 1": "no driver"}
+        assert devices.shut_out_on(connection, "here") == {"Test CPU 1": "no driver"}
     assert announce(cpu(1)) == broken
     announce(cpu(2))
     with engine.begin() as connection:

@@ -303,12 +303,11 @@ def test_a_role_that_may_not_write_is_told_so(engine: Engine) -> None:
 # --- apart from the farm's own -----------------------------------------------------------------------
 
 
-def test_devices_of_an_import_are_never_live_nor_awaited(engine: Engine) -> None:
+def test_devices_of_an_import_are_never_live(engine: Engine) -> None:
     load(engine, PUBLISHED)
     with engine.begin() as connection:
         for resumed in (False, True):
             assert devices.live(connection, silent_after=1e6) == []
-            assert devices.awaited(connection, silent_after=0, within=1e9) == []
             assert devices.live_hosts(connection, silent_after=1e6) == set()
             assert sum(n["live"] for n in gauges.read(connection, silent_after=1e6).devices.values()) == 0
             if not resumed:

@@ -233,8 +233,8 @@ def test_a_device_comes_back_when_it_passes_a_trial(
         health, "send", lambda app, task, ids: [sent.append(one) or one[0] for one in ids if task == TRY_DEVICE]
     )
     with engine.begin() as connection:
-        assert probation.begin(connection, bad, "broken")
-        assert not probation.begin(connection, bad, "again")
+        assert probation.begin(connection, bad, "broken", tried=True)
+        assert not probation.begin(connection, bad, "again", tried=True)
         assert [row[0] for row in devices.live(connection, silent_after=60)] == [good]
     assert health.send_trials(engine, None, Settings()) == 1  # type: ignore[arg-type]
     assert health.send_trials(engine, None, Settings()) == 0, "it was told"  # type: ignore[arg-type]
@@ -260,7 +260,11 @@ def test_the_pause_before_a_trial_doubles_and_goes_on_after_a_relapse(
             return round(float(found.scalar_one()) / 10)
 
     with engine.begin() as connection:
-        probation.begin(connection, bad, "broken")
+        probation.begin(connection, bad, "its process dies", tried=False)
+    assert pause() == 0, "it did not fail a trial yet"
+    with engine.begin() as connection:
+        probation.passed_trial(connection, bad)
+        probation.begin(connection, bad, "broken", tried=True)
     pauses = [pause()]
     for _ in range(8):
         with engine.begin() as connection:
@@ -269,7 +273,7 @@ def test_the_pause_before_a_trial_doubles_and_goes_on_after_a_relapse(
     assert pauses == [1, 2, 4, 8, 16, 32, 64, 64, 64]
     with engine.begin() as connection:
         probation.passed_trial(connection, bad)
-        probation.begin(connection, bad, "again")
+        probation.begin(connection, bad, "again", tried=True)
     assert pause() == 64
 
 
@@ -305,7 +309,7 @@ def test_a_trial_decides_whether_a_device_stays_on_probation(
 ) -> None:
     land(engine, leased(engine, good, 2))
     with engine.begin() as connection:
-        probation.begin(connection, served, "broken")
+        probation.begin(connection, served, "broken", tried=True)
     broken, mended = Device(lambda _: True), Device(lambda _: False)
     monkeypatch.setattr(tasks, "_runner", lambda: runner(engine, served, broken))
     tasks.try_device(served)

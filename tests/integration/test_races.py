@@ -24,7 +24,7 @@ from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.batches import Failure, Lease
 from farm.db.campaigns import Stored
 from farm.db.engine import DISPATCHING, FROZEN_SECONDS, HASTY, MEASURING, make_engine
-from farm.db.states import FailureKind, JobState, KernelState
+from farm.db.states import DeviceState, FailureKind, JobState, KernelState
 from farm.devices import DeviceIdentity
 from farm.errors import LeaseHeld, LeaseLost
 from farm.kernels.binary import BUILT_WITH
@@ -218,7 +218,7 @@ def test_stopping_a_campaign_against_forming_claiming_marking_and_landing(
             start_again(engine, other)
         seen = counts(engine, stored.campaign_id)
         rest = "cancelled" if how is batches.cancel else "pending"
-        assert seen == {"done": 2, "dead": 1, rest: 9}
+        assert seen == {"done": 2, rest: 10}  # what failed on one device may still be measured by the other
 
 
 def test_noting_what_was_sent_waits_for_no_worker_that_claims_it(engine: Engine, device: int, submit: Submit) -> None:
@@ -235,12 +235,19 @@ def test_noting_what_was_sent_waits_for_no_worker_that_claims_it(engine: Engine,
         assert [batch_id for batch_id, _ in batches.unsent(connection, resend_after=60)] == [first]
 
 
+def _set_states(engine: Engine, state: DeviceState) -> None:
+    with engine.begin() as connection:
+        for row in devices.overview(connection, silent_after=60):
+            devices.set_state(connection, row["device_id"], state, None)
+
+
 def test_retrying_against_landing_folding_and_forming(
     engine: Engine, announce: Announce, device: int, each_round: Callable[[int], Iterator[Stored]]
 ) -> None:
     other = announce(cpu(2))
     for stored in each_round(20):
         first, second = leased(engine, device, size=5), leased(engine, other, size=5)
+        _set_states(engine, DeviceState.DRAINED)  # so that no other device is expected, and what fails is dead
         land(engine, first, failed=[job.id for job in first.jobs])
         opened, *_ = at_once(
             lambda: retry(engine, stored.campaign_id),
@@ -252,6 +259,7 @@ def test_retrying_against_landing_folding_and_forming(
         seen = counts(engine, stored.campaign_id)
         assert seen.get("dead", 0) == 10 - int(str(opened))
         assert seen.get("pending", 0) + seen.get("queued", 0) == 2 + int(str(opened))
+        _set_states(engine, DeviceState.ACTIVE)
 
 
 def test_folding_by_two_against_landing_counts_every_batch_once(
