@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from farm.db.probation import SHUT_OUT
 from farm.db.states import DeviceState
 from farm.devices import Backend, DeviceIdentity, DeviceTraits
 from farm.errors import SessionLost
@@ -234,20 +235,16 @@ def live_hosts(connection: Connection, *, silent_after: float) -> set[str]:
     return set(connection.execute(_LIVE_HOSTS, {"silent_after": silent_after}).scalars())
 
 
-HOPELESS_TRIALS = 3
-"""A device on probation that failed this many trials counts as out of work until somebody looks at it."""
-
-_SHUT_OUT = text("""
+_SHUT_OUT = text(f"""
 SELECT d.name, d.state_reason FROM devices d JOIN hosts h ON h.id = d.host_id
-WHERE h.name = :host AND (d.state = 'quarantined' OR (d.state = 'probation' AND d.failed_trials >= :trials))
+WHERE h.name = :host AND {SHUT_OUT}
     AND d.last_seen_at > clock_timestamp() - make_interval(secs => 60)
 """)
 
 
 def shut_out_on(connection: Connection, host: str) -> dict[str, str]:
     """Name and reason of each device of a host that was heard of lately, and is quarantined or failed trial after trial."""
-    parameters = {"host": host, "trials": HOPELESS_TRIALS}
-    return {row.name: row.state_reason for row in connection.execute(_SHUT_OUT, parameters)}
+    return {row.name: row.state_reason for row in connection.execute(_SHUT_OUT, {"host": host})}
 
 
 _LIST = text("""

@@ -279,6 +279,8 @@ class Farm:
             **kept,
             **self.times,
             "FARM_HOME": str(self.home.path),
+            # Runs of one seed have the same devices.
+            "FARM_DEVICE_LOCKS": str(self.folder / "locks"),
             "FARM_DATABASE_URL": urls.database_url,
             "FARM_BROKER_URL": urls.broker_url or "",
             "PYTHONPATH": str(Path(chaos.__file__).parent.parent),

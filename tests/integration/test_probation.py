@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from samples import cpu, document, row
 from sqlalchemy import Engine, text
-from test_batches import counts, form, land, leased
+from test_batches import counts, form, land, leased, recording
 from test_runner import Scripted
 
 from farm.broker import TRY_DEVICE, queue_of_device
@@ -290,6 +290,23 @@ def test_a_device_whose_process_dies_in_job_after_job_is_found(engine: Engine, b
     land(engine, leased(engine, bad, 1))
     with engine.begin() as connection:
         assert not probation.dies_in_a_row(connection, bad)
+
+
+def test_nobody_waits_for_the_refusal_of_a_device_that_fails_trial_after_trial(
+    engine: Engine, announce: Announce, submit: Submit
+) -> None:
+    good, bad = announce(recording(1)), announce(recording(2))
+    campaign_id = submit(Campaign.from_document(document())).campaign_id
+    lease = leased(engine, good, 1, kind="recorded-cpu-test")
+    land(engine, lease, {lease.jobs[0].id: Failure(FailureKind.INVALID, "not in the recording")})
+    with engine.begin() as connection:
+        probation.begin(connection, bad, "broken", tried=True)
+        assert batches.give_up(connection) == 0, "it may be well soon"
+        for _ in range(probation.HOPELESS_TRIALS - 1):
+            probation.failed_trial(connection, bad, "still broken")
+        assert list(devices.shut_out_on(connection, "here").values()) == ["still broken"]
+        assert batches.give_up(connection) == 1
+    assert counts(engine, campaign_id)["invalid"] == 1
 
 
 # --- in the worker's processes ---------------------------------------------------------------------------

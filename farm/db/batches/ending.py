@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
+from farm.db.probation import SHUT_OUT
 from farm.db.states import BatchState, FailureKind
 from farm.devices import Backend
 
@@ -51,8 +52,8 @@ def alike(one: str, other: str) -> str:
     )
 
 
-PRESENT = """
-d.state <> 'quarantined' AND d.vanished_at IS NULL
+PRESENT = f"""
+NOT {SHUT_OUT} AND d.vanished_at IS NULL
     AND d.last_seen_at > clock_timestamp() - make_interval(secs => :present)
 """
 """SQL: whether a device (d) is here, or fell silent so lately that it may be back."""
