@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from farm.db.probation import SHUT_OUT
 from farm.db.states import DeviceState
 from farm.devices import Backend, DeviceIdentity, DeviceTraits
 from farm.errors import SessionLost
@@ -234,6 +233,12 @@ def live_hosts(connection: Connection, *, silent_after: float) -> set[str]:
     """The names of the hosts that have a device which takes work now."""
     return set(connection.execute(_LIVE_HOSTS, {"silent_after": silent_after}).scalars())
 
+
+HOPELESS_TRIALS = 3
+"""A device that failed this many trials counts as out of work until it passes one, as a quarantined one does."""
+
+SHUT_OUT = f"(d.state = 'quarantined' OR (d.state = 'probation' AND d.failed_trials >= {HOPELESS_TRIALS}))"
+"""SQL: whether nothing waits for a device (d) that is here."""
 
 _SHUT_OUT = text(f"""
 SELECT d.name, d.state_reason FROM devices d JOIN hosts h ON h.id = d.host_id

@@ -24,12 +24,6 @@ MAX_DOUBLINGS = 6
 RELAPSE_SECONDS = 3600.0
 """A device that is on probation again within this time goes on with the pause that it had."""
 
-HOPELESS_TRIALS = 3
-"""A device that failed this many trials counts as out of work until it passes one, as a quarantined one does."""
-
-SHUT_OUT = f"(d.state = 'quarantined' OR (d.state = 'probation' AND d.failed_trials >= {HOPELESS_TRIALS}))"
-"""SQL: whether nothing waits for a device (d) that is here."""
-
 DEATHS_IN_A_ROW = 3
 """A device whose process dies in this many jobs, with no measurement between them, is on probation."""
 

@@ -302,7 +302,7 @@ def test_nobody_waits_for_the_refusal_of_a_device_that_fails_trial_after_trial(
     with engine.begin() as connection:
         probation.begin(connection, bad, "broken", tried=True)
         assert batches.give_up(connection) == 0, "it may be well soon"
-        for _ in range(probation.HOPELESS_TRIALS - 1):
+        for _ in range(devices.HOPELESS_TRIALS - 1):
             probation.failed_trial(connection, bad, "still broken")
         assert list(devices.shut_out_on(connection, "here").values()) == ["still broken"]
         assert batches.give_up(connection) == 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from farm.db.probation import SHUT_OUT
+from farm.db.devices import SHUT_OUT
 from farm.db.states import BatchState, FailureKind
 from farm.devices import Backend
 
