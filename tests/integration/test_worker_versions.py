@@ -220,8 +220,8 @@ def test_a_farm_is_upgraded_without_a_stop_old_workers_with_a_new_coordinator_th
         eventually(lambda: scalar(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
         small = submit(Campaign.from_document(document(measure={"timing": {"max_seconds": 0.01}})))
         eventually(lambda: scalar(engine, "SELECT count(*) FROM jobs WHERE state = 'done'") == 6)
+        eventually(lambda: scalar(engine, "SELECT count(*) FROM failures WHERE kind = 'unsupported'") == 6)
         eventually(lambda: [cause for cause, _, _ in stuck(engine, small)] == [Cause.WORKER_VERSION])
-        assert scalar(engine, "SELECT count(*) FROM failures WHERE kind = 'unsupported'") == 6
         assert scalar(engine, "SELECT count(*) FROM batches WHERE state = 'queued'") == 0
         assert old.stop() == 0
         new = start(FARM_WORKER, "--devices", "cpu", name="new")
