@@ -75,6 +75,17 @@ def _weights_are_numbers(text: str) -> str:
     return text
 
 
+def _public_keys(text: str) -> str:
+    for one in text.replace(",", " ").split():
+        if not _PUBLIC_KEY.fullmatch(one):
+            raise ValueError(f"{one!r} is not the 44 characters that farm keys make prints")
+    return text
+
+
+PublicKeys = Annotated[str, AfterValidator(_public_keys)]
+"""Keys of `farm.signing`, with commas or spaces between them."""
+
+_PUBLIC_KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 _MIN_WEIGHT, _MAX_WEIGHT = 0.001, 1000.0
 _MAX_INT = 2**31 - 1
 
@@ -142,6 +153,15 @@ class Settings(BaseSettings):
     )
     cutlass_version: str = Field(default="4.2.0", description="CUTLASS that kernels are built with")
     cuda_version: str = Field(default="13.0.88", description="nvcc that kernels are built with")
+    # Signatures (farm/keys.py). Unset: each home has keys of its own, and trusts those.
+    kernel_signing_key: Path | None = Field(
+        default=None, description="file of the private key that kernels built here are signed with"
+    )
+    kernel_keys: PublicKeys = Field(default="", description="public keys of those whose built kernels are loaded")
+    model_signing_key: Path | None = Field(
+        default=None, description="file of the private key that models learned here are signed with"
+    )
+    model_keys: PublicKeys = Field(default="", description="public keys of those whose models are asked")
     build_slots: int = Field(
         default=0, ge=0, le=1_024, description="kernels a builder builds at a time; 0: as cores and memory allow"
     )

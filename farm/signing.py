@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import os
 import stat
+import threading
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -64,6 +66,21 @@ class Signer:
         except OSError as error:
             raise BadSigningKey(file=file, why=error.strerror) from None
         return cls(key)
+
+    @classmethod
+    def load_or_make(cls, file: Path) -> Signer:
+        """The key in that file, made where there is none: whoever asks at the same time gets the same one."""
+        if not file.exists():
+            draft = file.with_name(f".{file.name}.{os.getpid()}-{threading.get_ident()}")
+            try:
+                cls.make(draft)
+                with contextlib.suppress(FileExistsError):  # another process was first
+                    os.link(draft, file)
+            except OSError as error:
+                raise BadSigningKey(file=file, why=error.strerror) from None
+            finally:
+                draft.unlink(missing_ok=True)
+        return cls.load(file)
 
     @classmethod
     def load(cls, file: Path) -> Signer:

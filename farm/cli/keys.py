@@ -1,0 +1,60 @@
+"""`farm keys`: with which keys this host signs models and kernels, and whose signatures it trusts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from farm import keys
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.tables import Column, Table
+from farm.settings import settings
+from farm.signing import Purpose, Signer
+
+app = typer.Typer(
+    help="Keys that models and kernels are signed with, and whose signatures are trusted.", invoke_without_command=True
+)
+
+
+@app.callback()
+def _list(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the public keys: of this host, and of those whose models and kernels it loads."""
+    if context.invoked_subcommand is not None:
+        return
+    rows = []
+    for purpose in Purpose:
+        own = keys.signer(settings(), purpose).public
+        rows += [
+            {"for": purpose.value, "key": key, "own": key == own}
+            for key in dict.fromkeys([own, *keys.trusted(settings(), purpose)])
+        ]
+    if as_json:
+        emit_json(rows)
+    else:
+        _KEYS.print((row["for"], row["key"], "this host" if row["own"] else "others") for row in rows)
+
+
+_KEYS = Table("keys", Column("signs a"), Column("public key", folds=True), Column("held by"))
+
+
+@app.command()
+def make(
+    file: Annotated[Path, typer.Argument(help="Where the private key goes.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key: the private one goes into a file that only you can read, the public one is printed.
+
+    Who signs names the file in FARM_MODEL_SIGNING_KEY or FARM_KERNEL_SIGNING_KEY. Who loads models or kernels has the public
+    key in FARM_MODEL_KEYS or FARM_KERNEL_KEYS.
+
+    Examples:
+        farm keys make builder.pem
+    """
+    public = Signer.make(file).public
+    if as_json:
+        emit_json({"file": file, "public_key": public})
+    else:
+        console.print(public, soft_wrap=True)
+        remarks.print(f"The private key is in {file}. Whoever reads it can sign as you.", soft_wrap=True)

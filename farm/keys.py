@@ -1,0 +1,43 @@
+"""Which key this host signs with, and whose signatures it trusts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from farm.settings import Settings
+from farm.signing import BadSigningKey, Purpose, Signer
+
+FOLDER = "keys"
+"""In the home: the keys that this host made for itself."""
+
+_SIGNING_KEYS: Mapping[Purpose, str] = {Purpose.MODEL: "model_signing_key", Purpose.KERNEL: "kernel_signing_key"}
+_TRUSTED_KEYS: Mapping[Purpose, str] = {Purpose.MODEL: "model_keys", Purpose.KERNEL: "kernel_keys"}
+
+
+def signer(settings: Settings, purpose: Purpose) -> Signer:
+    """The key of the setting, or the home's own, which is made when it is first asked for. Raises `BadSigningKey`."""
+    named: Path | None = getattr(settings, _SIGNING_KEYS[purpose])
+    if named is not None:
+        return Signer.load(named)
+    file = _own(settings, purpose)
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadSigningKey(file=file, why=error.strerror) from None
+    return Signer.load_or_make(file)
+
+
+def trusted(settings: Settings, purpose: Purpose) -> list[str]:
+    """The public keys of the setting; this host's own where it has one, or where the setting names none.
+
+    Raises `BadSigningKey`.
+    """
+    keys = [key for key in getattr(settings, _TRUSTED_KEYS[purpose]).replace(",", " ").split() if key]
+    if not keys or getattr(settings, _SIGNING_KEYS[purpose]) is not None or _own(settings, purpose).exists():
+        keys.append(signer(settings, purpose).public)
+    return keys
+
+
+def _own(settings: Settings, purpose: Purpose) -> Path:
+    return settings.home.absolute() / FOLDER / f"{purpose.value}.pem"
