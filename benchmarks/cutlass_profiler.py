@@ -41,10 +41,13 @@ from typing import Any
 from cards import first_card
 from common import markdown, write
 
+from farm import keys
 from farm.builds.cache import KernelCache
 from farm.devices import traits_of_capability
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, OperandRules
+from farm.settings import settings
+from farm.signing import Purpose
 from workers.kernels.cutlass.compiler import Compiler
 from workers.kernels.sources import OwnKernels
 
@@ -167,7 +170,9 @@ def build(folder: Path) -> None:
             objects = list(pool.map(compiled, itertools.count(), sources))
         link = [compiler.nvcc, *objects, "-o", folder / PROFILER, "-cudart", "static", f"-L{toolkit / 'lib'}"]
         subprocess.run(link, check=True)
-    own, hopper = OwnKernels(KernelCache(folder), compiler.versions), traits_of_capability((9, 0))
+    signer = keys.signer(settings(), Purpose.KERNEL)
+    own = OwnKernels(KernelCache(folder), compiler.versions, signer, [signer.public])
+    hopper = traits_of_capability((9, 0))
     for name in KERNELS:
         binary = configuration(name, SIZES[0]).binary(hopper)
         assert binary is not None

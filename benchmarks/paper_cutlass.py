@@ -53,7 +53,14 @@ def add_kernels(engine: Engine, folder: Path | None) -> None:
         if built is not None:
             store.put(record.hash, built.code)
             with engine.begin() as connection:
-                kernels.add(connection, record.binary, record.versions, record=record.model_dump(), builder="elsewhere")
+                kernels.add(
+                    connection,
+                    record.binary,
+                    record.versions,
+                    record=record.model_dump(),
+                    signature=built.signature,
+                    builder="elsewhere",
+                )
             count += 1
     if not count:
         sys.exit(f"{folder} has no kernels: farm kernels build CAMPAIGN --arch sm_90a -o {folder} puts them there.")

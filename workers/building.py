@@ -8,6 +8,7 @@ from functools import cache
 from celery import shared_task
 from sqlalchemy import Engine
 
+from farm import keys
 from farm.broker import BUILD
 from farm.builds import versions_of
 from farm.builds.cache import KernelCache
@@ -21,6 +22,7 @@ from farm.errors import BadBinary, BuildFailed, DoesNotCompile, FarmError, Wrong
 from farm.kernels.binary import Binary
 from farm.services.errands import carry_out
 from farm.settings import settings
+from farm.signing import Purpose, Signer
 from workers.kernels.cutlass.compiler import Compiler
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,11 @@ def compiler() -> Compiler:
 @cache
 def _store() -> Store:
     return store_of(settings(), engine())
+
+
+@cache
+def _signer() -> Signer:
+    return keys.signer(settings(), Purpose.KERNEL)
 
 
 @shared_task(name=BUILD)
@@ -83,15 +90,15 @@ def _attempt(started: Start) -> Built | FarmError:
 
 
 def _built(started: Start) -> Built:
-    """From this host's cache, or compiled and put there."""
+    """From this host's cache where we signed it, or compiled and put there."""
     binary = Binary.from_json(started.description)
     if binary.hash(compiler().versions) != started.hash:
         raise BadBinary(why="its hash is that of another description", binary=binary)
     cache = KernelCache(settings().kernel_cache)
     built = cache.get(started.hash)
-    if built is None:
+    if built is None or not built.is_signed([_signer().public]):
         log.info("compiling %s", binary, extra={"kernel_id": started.kernel_id})
-        built = compiler().compile(binary)
+        built = compiler().compile(binary).signed(_signer())
         cache.put(built)
     return built
 
@@ -100,7 +107,8 @@ def _write_down(started: Start, result: Built | FarmError) -> bool:
     builder = host_name()
     with engine().connect() as connection:
         if isinstance(result, Built):
-            return kernels.built(connection, started, record=result.record.model_dump(), builder=builder)
+            record = result.record.model_dump()
+            return kernels.built(connection, started, record=record, signature=result.signature, builder=builder)
         log.warning("%s", result, extra={"kernel_id": started.kernel_id})
         final = isinstance(result, DoesNotCompile)
         return kernels.failed(connection, started, error=str(result), final=final, builder=builder)

@@ -18,16 +18,19 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from farm import keys
 from farm.builds.cache import KernelCache
 from farm.errors import BuildFailed, FarmError
 from farm.kernels.binary import Binary
+from farm.settings import settings
+from farm.signing import Purpose
 from workers.building import compiler
 
 
 def main() -> None:
     file, folder, slots = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     try:
-        found = compiler()
+        found, signer = compiler(), keys.signer(settings(), Purpose.KERNEL)
     except FarmError as error:
         _say({"refused": {"exit_code": error.exit_code, "message": str(error)}})
         return
@@ -36,10 +39,10 @@ def main() -> None:
     def build(binary: Binary) -> dict[str, Any]:
         name = binary.hash(found.versions)
         known = cache.get(name)
-        if known is not None:
+        if known is not None and known.is_signed([signer.public]):
             return {"hash": name, "built": known.record.model_dump(), "new": False}
         try:
-            built = found.compile(binary)
+            built = found.compile(binary).signed(signer)
             cache.put(built)
         except BuildFailed as error:
             return {"hash": name, "failed": str(error)}

@@ -24,6 +24,7 @@ from celery.worker import state
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from farm import keys
 from farm.broker import TRY_DEVICE, is_queue_of_device
 from farm.builds import versions_of
 from farm.builds.cache import KernelCache
@@ -34,6 +35,7 @@ from farm.db.states import DeviceState
 from farm.errors import CanaryFailed, DevicePoisoned, FarmError, LeaseHeld, SessionLost, first_line
 from farm.metrics import Metrics
 from farm.settings import settings
+from farm.signing import Purpose
 from farm.variables import WORKER_DEVICE_ID, WORKER_SESSION
 from workers.canary import prove
 from workers.child import STOP_SIGNAL, stopping
@@ -91,7 +93,8 @@ def _metrics(role: str) -> Metrics:
 
 def _kernels() -> FarmKernels:
     here = settings()
-    return FarmKernels(KernelCache(here.kernel_cache), store_of(here, engine()), engine(), versions_of(here))
+    trusted = keys.trusted(here, Purpose.KERNEL)
+    return FarmKernels(KernelCache(here.kernel_cache), store_of(here, engine()), engine(), versions_of(here), trusted)
 
 
 @cache

@@ -1,8 +1,9 @@
 """Built kernels on this host: a folder for each, named by the hash of what it was compiled from.
 
 A folder appears and disappears by one rename, so any number of processes may read, write and prune the same cache
-without a lock, and one that is killed leaves nothing that looks like a kernel. Nothing is believed: a binary is given out
-only where its SHA-256 and its record agree with its name.
+without a lock, and one that is killed leaves nothing that looks like a kernel. A binary is given out only where its SHA-256
+and its record agree with its name. Whoever can write to the folder can make both: before a kernel is loaded, its signature is
+checked, and its SHA-256 is compared with what the farm recorded (`workers.kernels.sources`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from farm.builds.record import Built, Record
 
 log = logging.getLogger(__name__)
 
-_CODE, _RECORD = "kernel.cubin", "kernel.json"
+_CODE, _RECORD, _SIGNATURE = "kernel.cubin", "kernel.json", "kernel.sig"
 _HASH = re.compile(r"[0-9a-f]{64}")
 _UNFINISHED = ".unfinished-"
 
@@ -58,7 +59,8 @@ class KernelCache:
             return None
         try:
             # Both files are of one folder, whatever is renamed meanwhile.
-            built = Built(_read(folder, _CODE), Record.model_validate_json(_read(folder, _RECORD)))
+            record = Record.model_validate_json(_read(folder, _RECORD))
+            built = Built(_read(folder, _CODE), record, _signature(folder))
             with contextlib.suppress(OSError):  # a cache that may only be read is not pruned either
                 os.utime(folder)
         except FileNotFoundError as error:
@@ -79,17 +81,21 @@ class KernelCache:
         return built
 
     def put(self, built: Built) -> None:
-        """Keeps a kernel. Where a good one of the same name is there already, that one stays."""
+        """Keeps a kernel, in place of another one of the same name."""
         if not built.intact:
             raise ValueError(f"the record of {built.record.hash} is not of this code")
-        if self.get(built.record.hash) is not None:
+        if (found := self.get(built.record.hash)) == built:
             return
+        if found is not None:
+            self._remove(self._place(built.record.hash))
         self._root.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
         try:
             unfinished.chmod(0o755)
             (unfinished / _CODE).write_bytes(built.code)
             (unfinished / _RECORD).write_text(built.record.model_dump_json(indent=1) + "\n")
+            if built.signature:
+                (unfinished / _SIGNATURE).write_text(built.signature + "\n")
             try:
                 unfinished.rename(self._place(built.record.hash))
             except OSError as error:
@@ -160,6 +166,13 @@ def _same(folder: int, place: Path) -> bool:
         return os.path.samestat(os.fstat(folder), place.stat())
     except FileNotFoundError:
         return False
+
+
+def _signature(folder: int) -> str:
+    try:
+        return _read(folder, _SIGNATURE).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return ""
 
 
 def _read(folder: int, name: str) -> bytes:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from farm.kernels.binary import Binary, Versions
+from farm.signing import Purpose, Signer, is_signed
 
 
 class Record(BaseModel):
@@ -63,8 +66,23 @@ class Built:
 
     code: bytes
     record: Record
+    # On the record, and so on the SHA-256 of the code, by who built it.
+    signature: str = ""
 
     @property
     def intact(self) -> bool:
         """Whether the code is what the record was written for."""
         return hashlib.sha256(self.code).hexdigest() == self.record.sha256
+
+    @property
+    def _signed(self) -> bytes:
+        """What a signature is on: the record as JSON, its names in order."""
+        return json.dumps(self.record.model_dump(), sort_keys=True, separators=(",", ":")).encode()
+
+    def signed(self, signer: Signer) -> Built:
+        """The same, vouched for."""
+        return replace(self, signature=signer.sign(Purpose.KERNEL, self._signed))
+
+    def is_signed(self, public_keys: Iterable[str]) -> bool:
+        """Whether the holder of one of these keys vouches for it. Raises `BadPublicKey`."""
+        return is_signed(public_keys, Purpose.KERNEL, self._signed, self.signature)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from farm import keys
 from farm.builds import slots_of
 from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
@@ -30,6 +31,7 @@ from farm.kernels.binary import Binary, capability_of
 from farm.services.processes import end_guarded, start_guarded
 from farm.services.session import session
 from farm.settings import environment_for_children, settings
+from farm.signing import Purpose
 from farm.texts import lines_text, seconds_text
 
 app = typer.Typer(help="Kernels that are built ahead of time.", no_args_is_help=True)
@@ -113,9 +115,16 @@ def _line(row: dict[str, Any]) -> tuple[Any, ...]:
 @app.command()
 def add(
     folder: Annotated[Path, typer.Argument(help="A folder that farm kernels build made.", show_default=False)],
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Also those that no trusted key signed: you vouch for them, with this host's."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Put kernels that were built elsewhere into the farm's store. Jobs that wait for them go on.
+
+    A kernel runs as the worker, on every host that measures it. So one is taken only where it was signed with this host's key
+    or one of FARM_KERNEL_KEYS.
 
     Examples:
         farm kernels add built-kernels
@@ -125,6 +134,7 @@ def add(
     if not names:
         raise NoSuchKernels(path=folder)
     added, refused = 0, list[str]()
+    trusted = keys.trusted(settings(), Purpose.KERNEL)
     with session() as opened:
         store = store_of(opened.settings, opened.engine)
         for name in names:
@@ -139,10 +149,20 @@ def add(
             except BadBinary as error:
                 refused.append(f"{name[:12]}: {error}")
                 continue
+            if not built.is_signed(trusted):
+                if not trust:
+                    refused.append(f"{name[:12]}: it is signed by none of FARM_KERNEL_KEYS; --trust takes it")
+                    continue
+                built = built.signed(keys.signer(settings(), Purpose.KERNEL))
             store.put(name, built.code)
             with opened.engine.begin() as connection:
                 added += kernels.add(
-                    connection, binary, built.record.versions, record=built.record.model_dump(), builder=host_name()
+                    connection,
+                    binary,
+                    built.record.versions,
+                    record=built.record.model_dump(),
+                    signature=built.signature,
+                    builder=host_name(),
                 )
     known = len(names) - added - len(refused)
     if as_json:
@@ -204,6 +224,7 @@ def build(
             f"{f', in {seconds_text(seconds)} of compiling' if new else ''}.",
             soft_wrap=True,
         )
+        remarks.print(f"They are signed for hosts whose FARM_KERNEL_KEYS has {_public_key()}", soft_wrap=True)
         if invalid:
             console.print(
                 f"{invalid:,} configurations cannot run on {', '.join(arch)}: farm submit --dry-run says why."
@@ -212,6 +233,10 @@ def build(
             console.print(f"[yellow]failed:[/] {escape(lines_text(failed, what='kernels'))}", soft_wrap=True)
     if failed:
         raise KernelsNotBuilt(failed=len(failed), kernels=len(answers))
+
+
+def _public_key() -> str:
+    return keys.signer(settings(), Purpose.KERNEL).public
 
 
 def needed(campaign: Campaign, capabilities: list[tuple[int, int]]) -> tuple[list[Binary], int]:

@@ -138,7 +138,7 @@ def beat(connection: Connection, started: Start) -> bool:
 
 _BUILT = text(f"""
 UPDATE kernels SET state = 'built', finished_at = clock_timestamp(), record = CAST(:record AS jsonb),
-    builder = :builder, error = NULL
+    signature = :signature, builder = :builder, error = NULL
 WHERE {_KERNELS.fence}
 """)
 _FAILED = text(f"""
@@ -149,9 +149,15 @@ WHERE {_KERNELS.fence}
 """)
 
 
-def built(connection: Connection, started: Start, *, record: Mapping[str, Any], builder: str) -> bool:
+def built(connection: Connection, started: Start, *, record: Mapping[str, Any], signature: str, builder: str) -> bool:
     """building → built. The code is in the store already. Returns whether the builder still had the kernel."""
-    parameters = {"id": started.kernel_id, "number": started.number, "builder": builder, "record": json.dumps(record)}
+    parameters = {
+        "id": started.kernel_id,
+        "number": started.number,
+        "builder": builder,
+        "record": json.dumps(record),
+        "signature": signature,
+    }
     return bool(connection.execute(_BUILT, parameters).rowcount)
 
 
@@ -181,15 +187,24 @@ def take_back(connection: Connection, *, silent_after: float, most_starts: int) 
 
 
 _ADD = text("""
-INSERT INTO kernels (hash, description, cutlass, cuda, state, finished_at, builder, record)
-VALUES (:hash, CAST(:description AS jsonb), :cutlass, :cuda, 'built', clock_timestamp(), :builder, CAST(:record AS jsonb))
+INSERT INTO kernels (hash, description, cutlass, cuda, state, finished_at, builder, record, signature)
+VALUES (:hash, CAST(:description AS jsonb), :cutlass, :cuda, 'built', clock_timestamp(), :builder, CAST(:record AS jsonb),
+    :signature)
 ON CONFLICT (hash) DO UPDATE SET state = 'built', finished_at = excluded.finished_at, builder = excluded.builder,
-    record = excluded.record, error = NULL, final = false
+    record = excluded.record, signature = excluded.signature, error = NULL, final = false
 WHERE kernels.state <> 'built'
 """)
 
 
-def add(connection: Connection, binary: Binary, versions: Versions, *, record: Mapping[str, Any], builder: str) -> bool:
+def add(
+    connection: Connection,
+    binary: Binary,
+    versions: Versions,
+    *,
+    record: Mapping[str, Any],
+    signature: str,
+    builder: str,
+) -> bool:
     """Notes a kernel that was built elsewhere, and is in the store already. Returns whether it was missing."""
     parameters = {
         "hash": binary.hash(versions),
@@ -198,6 +213,7 @@ def add(connection: Connection, binary: Binary, versions: Versions, *, record: M
         "cuda": versions.cuda,
         "builder": builder,
         "record": json.dumps(record),
+        "signature": signature,
     }
     return bool(connection.execute(_ADD, parameters).rowcount)
 
@@ -209,17 +225,20 @@ class Known:
     id: int
     state: KernelState
     record: dict[str, Any] | None
+    signature: str | None
     error: str | None
     final: bool
 
 
-_FIND = text("SELECT id, state, record, error, final FROM kernels WHERE hash = :hash")
+_FIND = text("SELECT id, state, record, signature, error, final FROM kernels WHERE hash = :hash")
 
 
 def find(connection: Connection, hash_: str) -> Known | None:
     """The kernel of that hash; None where nobody asked for it yet."""
     row = connection.execute(_FIND, {"hash": hash_}).one_or_none()
-    return None if row is None else Known(row.id, KernelState(row.state), row.record, row.error, row.final)
+    return (
+        None if row is None else Known(row.id, KernelState(row.state), row.record, row.signature, row.error, row.final)
+    )
 
 
 _LIST = text("""

@@ -379,6 +379,7 @@ class Kernel(Base):
     __tablename__ = "kernels"
     __table_args__ = (
         _one_of("state", KernelState),
+        CheckConstraint("state <> 'built' OR signature IS NOT NULL", name="built_is_signed"),
         Index("ix_kernels_open", "id", postgresql_where=text("state IN ('wanted', 'building')")),
     )
 
@@ -399,6 +400,8 @@ class Kernel(Base):
     builder: Mapped[str | None]
     # What is known of the code: farm.builds.record.
     record: Mapped[dict[str, Any] | None]
+    # On the record, by who built it: farm.signing.
+    signature: Mapped[str | None]
     error: Mapped[str | None]
     # It does not compile: building it again is no use.
     final: Mapped[bool] = mapped_column(server_default=text("false"))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from audit import faults
 from commands import farm_here, farm_in, refused
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fsspec.implementations.memory import MemoryFileSystem
 from homes import eventually
 from programs import COORDINATOR, FARM_WORKER, Start, programs
@@ -23,6 +24,7 @@ from test_batches import claim, counts, form, land, leased
 from test_runner import Scripted
 from toolkit import Toolkit
 
+from farm import keys
 from farm.builds.cache import KernelCache
 from farm.builds.record import Built, Record
 from farm.builds.stores import DatabaseStore, FileStore, Store, store_of
@@ -49,6 +51,7 @@ from farm.measurement import Measurement
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.settings import Settings
+from farm.signing import Purpose, Signer
 from workers.kernels.sources import FarmKernels
 from workers.runner import Runner
 
@@ -95,6 +98,7 @@ def began(engine: Engine, kernel_id: int) -> Build:
     return started
 
 
+SIGNER = Signer(Ed25519PrivateKey.generate())
 RECORD = {
     "seconds": 1.0, "params_bytes": 368, "shared_bytes": 49152, "threads": 128, "registers": 99, "spill_bytes": 0,
     "stack_bytes": 0, "static_shared_bytes": 0,
@@ -106,7 +110,7 @@ def built_of(binary: Binary, code: bytes = b"code") -> Built:
         **RECORD, "hash": binary.hash(BUILT_WITH), "sha256": hashlib.sha256(code).hexdigest(), "bytes": len(code),
         **{"cutlass": BUILT_WITH.cutlass, "cuda": BUILT_WITH.cuda}, **binary.to_json(),
     }  # fmt: skip
-    return Built(code, Record.model_validate(made))
+    return Built(code, Record.model_validate(made)).signed(SIGNER)
 
 
 def build(engine: Engine, kernel_id: int, store: Store | None = None) -> Built:
@@ -115,7 +119,9 @@ def build(engine: Engine, kernel_id: int, store: Store | None = None) -> Built:
     built = built_of(Binary.from_json(started.description), f"code {kernel_id}".encode())
     (store or DatabaseStore(engine)).put(built.record.hash, built.code)
     with engine.begin() as connection:
-        assert kernels.built(connection, started, record=built.record.model_dump(), builder="here")
+        assert kernels.built(
+            connection, started, record=built.record.model_dump(), signature=built.signature, builder="here"
+        )
     return built
 
 
@@ -223,7 +229,9 @@ def test_a_retry_builds_again_what_could_not_be_built(engine: Engine, gpu: int, 
 
 
 def source(engine: Engine, folder: Path, store: Store | None = None) -> FarmKernels:
-    return FarmKernels(KernelCache(folder / "cache"), store or DatabaseStore(engine), engine, BUILT_WITH)
+    return FarmKernels(
+        KernelCache(folder / "cache"), store or DatabaseStore(engine), engine, BUILT_WITH, [SIGNER.public]
+    )
 
 
 def binary_of(job: batches.ClaimedJob) -> Binary:
@@ -396,12 +404,12 @@ def test_a_builder_that_fell_silent_changes_nothing_any_more(engine: Engine, sto
         assert kernels.beat(connection, started)
         assert kernels.take_back(connection, silent_after=-1, most_starts=9) == {first: KernelState.WANTED}
         assert not kernels.beat(connection, started)
-        assert not kernels.built(connection, started, record={}, builder="here")
+        assert not kernels.built(connection, started, record={}, signature="", builder="here")
         assert not kernels.failed(connection, started, error="no", final=True, builder="here")
     assert began(engine, first).number == 2
     with engine.begin() as connection:  # now another one has it
         assert not kernels.beat(connection, started)
-        assert not kernels.built(connection, started, record={}, builder="here")
+        assert not kernels.built(connection, started, record={}, signature="", builder="here")
 
 
 def test_a_kernel_of_which_every_builder_died_is_given_up_and_says_so(engine: Engine, stored: Stored) -> None:
@@ -470,7 +478,9 @@ def test_a_worker_fetches_a_kernel_once(engine: Engine, stored: Stored, store: S
     built = build(engine, wanted(engine)[0], store)
     binary = built.record.binary
     assert source(engine, tmp_path, store).get(binary) == built
-    broken = FarmKernels(KernelCache(tmp_path / "cache"), FileStore("memory://nothing"), engine, BUILT_WITH)
+    broken = FarmKernels(
+        KernelCache(tmp_path / "cache"), FileStore("memory://nothing"), engine, BUILT_WITH, [SIGNER.public]
+    )
     assert broken.get(binary) == built
 
 
@@ -507,7 +517,9 @@ def test_what_did_not_compile_and_was_built_elsewhere_is_used(engine: Engine, st
     DatabaseStore(engine).put(built.record.hash, built.code)
     with engine.begin() as connection:
         record = built.record.model_dump()
-        assert kernels.add(connection, built.record.binary, BUILT_WITH, record=record, builder="there")
+        assert kernels.add(
+            connection, built.record.binary, BUILT_WITH, record=record, signature=built.signature, builder="there"
+        )
     assert source(engine, tmp_path).get(built.record.binary) == built
 
 
@@ -530,7 +542,9 @@ def test_a_database_that_cannot_be_asked_for_a_kernel_is_no_fault_of_the_job(
     built = build(engine, wanted(engine)[0])
     gone = make_engine("postgresql+psycopg://nobody@127.0.0.1:1/farm", application="test", pre_ping=False)
     with pytest.raises(KernelUnreachable, match="refused"):
-        FarmKernels(KernelCache(tmp_path / "cache"), DatabaseStore(gone), gone, BUILT_WITH).get(built.record.binary)
+        FarmKernels(KernelCache(tmp_path / "cache"), DatabaseStore(gone), gone, BUILT_WITH, [SIGNER.public]).get(
+            built.record.binary
+        )
 
 
 @pytest.mark.parametrize("url", ["nowhere", "gopher://x/y"])
@@ -572,7 +586,9 @@ def test_builders_build_each_kernel_once_for_the_whole_farm(
     eventually(lambda: set(states(engine).values()) == {"built"} and awaited(engine, stored) == (0, 0, 0))
     assert len(toolkit.compiled()) == 2
     lease = leased_by_the_coordinator(engine, gpu)
-    assert {source(engine, tmp_path).get(binary_of(job)).record.registers for job in lease.jobs} == {255}
+    trusted = keys.trusted(Settings(home=tmp_path / ".farm"), Purpose.KERNEL)
+    fetched = FarmKernels(KernelCache(tmp_path / "cache"), DatabaseStore(engine), engine, BUILT_WITH, trusted)
+    assert {fetched.get(binary_of(job)).record.registers for job in lease.jobs} == {255}
     assert first.stop() == second.stop() == 0
     assert builders(engine) == 0
 

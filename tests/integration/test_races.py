@@ -379,7 +379,7 @@ class Storm:
                     if chance.random() < 0.2:
                         kernels.failed(connection, started, error="no", final=False, builder="here")
                     else:
-                        kernels.built(connection, started, record={}, builder="here")
+                        kernels.built(connection, started, record={}, signature="", builder="here")
 
     def worker(self, device_id: int) -> None:
         chance = random.Random(device_id)

@@ -519,7 +519,7 @@ class FarmMachine(RuleBasedStateMachine):
         with self.transaction(dies=dies) as connection:
             assert kernels.beat(connection, started) == has_it
             if became == "built":
-                held = kernels.built(connection, started, record={}, builder="here")
+                held = kernels.built(connection, started, record={}, signature="", builder="here")
             else:
                 final = became == "does not compile"
                 held = kernels.failed(connection, started, error=became, final=final, builder="here")

@@ -10,17 +10,17 @@ import pytest
 from fake_cuda import FakeCupy, FakePynvml
 from toolkit import Toolkit
 
-from farm.builds.cache import KernelCache
 from farm.builds.record import Built
 from farm.devices import traits_of_capability
 from farm.errors import DevicePoisoned, FarmError, InvalidOnDevice, MeasurementFailed, WrongResult
 from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import MeasuringRules, TimingRules
+from farm.settings import Settings
 from workers.devices import discover, open_device
 from workers.devices.cuda import CudaDevice
 from workers.kernels.cutlass3x.library import Library
-from workers.kernels.sources import OwnKernels
+from workers.kernels.sources import own_kernels
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc) to make libraries with")
 
@@ -31,7 +31,7 @@ class Counted:
     """This host's kernels, and how often they were asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self._own = OwnKernels(KernelCache(folder), BUILT_WITH)
+        self._own = own_kernels(Settings(home=folder, kernels=folder))
         self.asked: list[Binary] = []
         self.code: bytes | None = None  # in place of what is built
 

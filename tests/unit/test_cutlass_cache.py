@@ -15,6 +15,7 @@ import pytest
 
 from farm.builds.cache import ABANDONED_SECONDS, KernelCache
 from farm.builds.record import Built, Record
+from farm.signing import Signer
 
 
 def built(name: str = "a", code: bytes = b"code of a kernel") -> Built:
@@ -59,10 +60,19 @@ def test_code_that_its_record_is_not_of_is_not_kept(cache: KernelCache) -> None:
         cache.put(Built(b"other", built().record))
 
 
-def test_the_first_of_two_builders_is_kept(cache: KernelCache) -> None:
-    cache.put(built())
+def test_what_is_put_takes_the_place_of_what_was_there(cache: KernelCache) -> None:
     cache.put(built(code=b"compiled elsewhere"))
+    cache.put(built())
     assert cache.get(built().record.hash) == built()
+
+
+def test_a_signature_is_kept_with_its_kernel(cache: KernelCache, tmp_path: Path) -> None:
+    signer = Signer.make(tmp_path / "key.pem")
+    cache.put(built())
+    cache.put(built().signed(signer))
+    found = cache.get(built().record.hash)
+    assert found is not None
+    assert found.is_signed([signer.public])
 
 
 def _flip_a_bit(folder: Path) -> None:

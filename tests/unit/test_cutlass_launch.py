@@ -11,7 +11,6 @@ import pytest
 from fake_cuda import FakeCupy, FakePynvml
 from toolkit import Toolkit, cubin
 
-from farm.builds.cache import KernelCache
 from farm.builds.record import Built
 from farm.devices import traits_of_capability
 from farm.errors import InvalidOnDevice, KernelMissing, MeasurementFailed, WrongResult
@@ -19,9 +18,10 @@ from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import MeasuringRules, TimingRules
+from farm.settings import Settings
 from workers.devices import discover, open_device
 from workers.devices.cuda import ALIGNMENT, CudaDevice
-from workers.kernels.sources import OwnKernels
+from workers.kernels.sources import own_kernels
 from workers.measure.operands import SetLayout
 from workers.measure.verify import error_bound, group_bound
 
@@ -34,7 +34,7 @@ class Counted:
     """This host's kernels, and how often they were asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self._own = OwnKernels(KernelCache(folder), BUILT_WITH)
+        self._own = own_kernels(Settings(home=folder, kernels=folder))
         self.asked: list[Binary] = []
         self.missing = False
         self.shared_bytes: int | None = None
@@ -159,7 +159,7 @@ def test_alone_a_host_compiles_what_it_lacks_once(tmp_path: Path, monkeypatch: p
     toolkit = Toolkit(tmp_path / "toolkit")
     monkeypatch.syspath_prepend(tmp_path / "toolkit")
     binary = binary_of(f"{SIMT}) 96x80x64 f32")
-    own = OwnKernels(KernelCache(tmp_path / "kernels"), BUILT_WITH)
+    own = own_kernels(Settings(home=tmp_path, kernels=tmp_path / "kernels"))
     assert own.get(binary) == own.get(binary)
     assert len(toolkit.compiled()) == 1
 
@@ -177,7 +177,7 @@ def test_alone_a_host_with_another_compiler_says_so(
     Toolkit(tmp_path / "toolkit", version=version)
     monkeypatch.syspath_prepend(tmp_path / "toolkit")
     with pytest.raises(MeasurementFailed, match=why):
-        OwnKernels(KernelCache(tmp_path / "kernels"), BUILT_WITH).get(binary_of(f"{SIMT}) 96x80x64 f32"))
+        own_kernels(Settings(home=tmp_path, kernels=tmp_path / "kernels")).get(binary_of(f"{SIMT}) 96x80x64 f32"))
 
 
 def test_alone_what_does_not_compile_is_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,4 +185,4 @@ def test_alone_what_does_not_compile_is_invalid(tmp_path: Path, monkeypatch: pyt
     toolkit.refuse("-DSTAGES=2")
     monkeypatch.syspath_prepend(tmp_path / "toolkit")
     with pytest.raises(InvalidOnDevice, match="it is refused"):
-        OwnKernels(KernelCache(tmp_path / "kernels"), BUILT_WITH).get(binary_of(f"{SIMT}) 96x80x64 f32"))
+        own_kernels(Settings(home=tmp_path, kernels=tmp_path / "kernels")).get(binary_of(f"{SIMT}) 96x80x64 f32"))

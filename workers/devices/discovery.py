@@ -6,14 +6,12 @@ import logging
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from farm.builds import versions_of
-from farm.builds.cache import KernelCache
 from farm.devices import Backend, DeviceIdentity
 from farm.errors import CudaUnavailable, NoSuchDevice, UnknownDeviceSelection
 from farm.settings import settings
 from workers.devices import cards
 from workers.devices.base import Device
-from workers.kernels.sources import Kernels, OwnKernels
+from workers.kernels.sources import Kernels, own_kernels
 
 log = logging.getLogger(__name__)
 
@@ -126,4 +124,4 @@ def open_device(identity: DeviceIdentity, kernels: Kernels | None = None) -> Dev
         return RecordedDevice(identity)
     from workers.devices.cuda import CudaDevice  # imports CuPy when it is opened
 
-    return CudaDevice(identity, kernels or OwnKernels(KernelCache(settings().kernel_cache), versions_of(settings())))
+    return CudaDevice(identity, kernels or own_kernels(settings()))

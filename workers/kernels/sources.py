@@ -1,14 +1,20 @@
-"""Where a device gets its built kernels from: the farm's store, or this host alone."""
+"""Where a device gets its built kernels from: the farm's store, or this host alone.
+
+A kernel runs as the worker. So it is loaded only where who built it signed it with a key that this host trusts.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 from pydantic import ValidationError
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from farm import keys
+from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.record import Built, Record
 from farm.builds.stores import Store
@@ -26,8 +32,12 @@ from farm.errors import (
     first_line,
 )
 from farm.kernels.binary import Binary, Versions
+from farm.settings import Settings
+from farm.signing import Purpose, Signer
 
 log = logging.getLogger(__name__)
+
+NOT_TRUSTED = "it is signed by no key that this host trusts. Set FARM_KERNEL_KEYS to the public key of who built it"
 
 
 class Kernels(Protocol):
@@ -43,37 +53,25 @@ class Kernels(Protocol):
 
 
 class FarmKernels:
-    """From this host's cache, or fetched from the farm's store and put there. What the farm did not record is refused."""
+    """Of what the farm recorded and a trusted key signed; the code from this host's cache, or fetched and put there."""
 
-    def __init__(self, cache: KernelCache, store: Store, engine: Engine, versions: Versions) -> None:
+    def __init__(
+        self, cache: KernelCache, store: Store, engine: Engine, versions: Versions, public_keys: Sequence[str]
+    ) -> None:
         self._cache = cache
         self._store = store
         self._engine = engine
         self._versions = versions
+        self._public_keys = public_keys
 
     def get(self, binary: Binary) -> Built:
         name = binary.hash(self._versions)
-        return self._cache.get(name) or self._fetched(name, binary)
-
-    def _fetched(self, name: str, binary: Binary) -> Built:
-        try:
-            with self._engine.connect() as connection:
-                known = kernels.find(connection, name)
-            if known is not None and known.final:
-                raise InvalidOnDevice(why=known.error)
-            code = None if known is None or known.state is not KernelState.BUILT else self._store.get(name)
-        except DBAPIError as error:
-            raise KernelUnreachable(binary=binary, why=first_line(error.orig)) from None
-        except KernelStoreUnusable as error:
-            raise KernelUnreachable(binary=binary, why=str(error)) from None
-        if known is None or code is None:
-            raise KernelMissing(binary=binary)
-        try:
-            built = Built(code, Record.model_validate(known.record))
-        except ValidationError as error:
-            log.warning("the record of the kernel %s cannot be read: %s", name, error.errors()[0]["msg"])
-            raise KernelMissing(binary=binary) from None
-        if built.record.hash != name or not built.intact:
+        record, signature = self._recorded(name, binary)
+        kept = self._cache.get(name)
+        if kept is not None and kept.record == record:
+            return Built(kept.code, record, signature)
+        built = Built(self._code(name, binary), record, signature)
+        if not built.intact:
             log.warning("the kernel %s of the farm's store is refused: its SHA-256 is not the recorded one", name)
             raise KernelMissing(binary=binary)
         try:
@@ -82,30 +80,73 @@ class FarmKernels:
             log.warning("the kernel %s could not be kept on this host: %s", name, error)
         return built
 
+    def _recorded(self, name: str, binary: Binary) -> tuple[Record, str]:
+        """What the farm's database says of the kernel, and the signature on it."""
+        try:
+            with self._engine.connect() as connection:
+                known = kernels.find(connection, name)
+        except DBAPIError as error:
+            raise KernelUnreachable(binary=binary, why=first_line(error.orig)) from None
+        if known is not None and known.final:
+            raise InvalidOnDevice(why=known.error)
+        if known is None or known.state is not KernelState.BUILT:
+            raise KernelMissing(binary=binary)
+        try:
+            built = Built(b"", Record.model_validate(known.record), known.signature or "")
+        except ValidationError as error:
+            log.warning("the record of the kernel %s cannot be read: %s", name, error.errors()[0]["msg"])
+            raise KernelMissing(binary=binary) from None
+        if not built.is_signed(self._public_keys):
+            raise KernelUnreachable(binary=binary, why=NOT_TRUSTED)
+        if built.record.hash != name:
+            log.warning("the kernel %s is refused: its record is of %s", name, built.record.hash)
+            raise KernelMissing(binary=binary)
+        return built.record, built.signature
+
+    def _code(self, name: str, binary: Binary) -> bytes:
+        try:
+            code = self._store.get(name)
+        except KernelStoreUnusable as error:
+            raise KernelUnreachable(binary=binary, why=str(error)) from None
+        if code is None:
+            raise KernelMissing(binary=binary)
+        return code
+
 
 class OwnKernels:
     """From this host's cache, or compiled here and put there: for `farm measure`, which needs no services."""
 
-    def __init__(self, cache: KernelCache, versions: Versions) -> None:
+    def __init__(self, cache: KernelCache, versions: Versions, signer: Signer, public_keys: Sequence[str]) -> None:
         self._cache = cache
         self._versions = versions
+        self._signer = signer
+        self._public_keys = public_keys
 
     def get(self, binary: Binary) -> Built:
         found = self._cache.get(binary.hash(self._versions))
-        if found is not None:
+        if found is not None and found.is_signed(self._public_keys):
             return found
+        missing = "its kernel is not built" if found is None else f"its kernel is refused: {NOT_TRUSTED}"
         from workers.kernels.cutlass.compiler import Compiler
 
         try:
             compiler = Compiler.find()
             if compiler.versions != self._versions:
-                raise MeasurementFailed(why=f"its kernel is not built, and this host has {compiler.versions}")
-            built = compiler.compile(binary)
+                raise MeasurementFailed(
+                    why=f"{missing}. Another cannot be built here: this host has {compiler.versions}"
+                )
+            built = compiler.compile(binary).signed(self._signer)
         except CompilerMissing as error:
-            raise MeasurementFailed(why=f"its kernel is not built ({binary}). {error}") from None
+            raise MeasurementFailed(why=f"{missing} ({binary}). {error}") from None
         except DoesNotCompile as error:
             raise InvalidOnDevice(why=str(error)) from None
         except BuildFailed as error:
             raise MeasurementFailed(why=str(error)) from None
         self._cache.put(built)
         return built
+
+
+def own_kernels(settings: Settings) -> OwnKernels:
+    """Those of this host, with its keys. Raises `BadSigningKey`."""
+    signer, trusted = keys.signer(settings, Purpose.KERNEL), keys.trusted(settings, Purpose.KERNEL)
+    return OwnKernels(KernelCache(settings.kernel_cache), versions_of(settings), signer, trusted)
