@@ -50,6 +50,10 @@ class FarmOfHosts(Farm):
         self.network = Network([self.services_host, *self.hosts_of_coordinators, *self.hosts_of_devices])
         self.disk = Disk(self.home.path / "postgres", DISK_MB)
 
+    def _everything_up(self) -> None:
+        self.disk.free()
+        super()._everything_up()
+
     def at(self, host: str) -> AbstractContextManager[None]:
         return self.network.inside(host)
 

@@ -197,14 +197,14 @@ def _end_and_audit(
     farm: Farm, outcome: Outcome, faults: Faults, *, sick: int | None, kinds: Collection[Kind] = ()
 ) -> None:
     began = time.monotonic()
-    reached = _wait_for_the_end(farm)
+    sick_uuid = None if sick is None else farm.workload.devices[sick].uuid
+    reached = _wait_for_the_end(farm, sick_uuid)
     if reached and Kind.RETRY_DEAD in kinds and not outcome.faults[Kind.RETRY_DEAD]:
         # On a slow machine no job was dead yet. Now the poisonous ones are.
         faults.strike(Fault(0.0, Kind.RETRY_DEAD, 0, 0.0))
         outcome.faults[Kind.RETRY_DEAD] += 1
-        reached = _wait_for_the_end(farm)
+        reached = _wait_for_the_end(farm, sick_uuid)
     outcome.end_s = time.monotonic() - began
-    sick_uuid = None if sick is None else farm.workload.devices[sick].uuid
     audit = audit_database(farm.engine, farm.workload, sick_uuid=sick_uuid, closed=faults.closed)
     outcome.summary, outcome.harm = audit.summary, audit.harm
     outcome.findings += audit.findings
@@ -215,17 +215,18 @@ def _end_and_audit(
         outcome.findings.append("a worker unpickled a message")
 
 
-def _wait_for_the_end(farm: Farm) -> bool:
+def _wait_for_the_end(farm: Farm, sick_uuid: str | None) -> bool:
+    """Until nothing is left to do, and every device that is well has passed its trial."""
     unfinished = text(
         """
         SELECT (SELECT count(*) FROM campaigns WHERE state <> 'done') + (SELECT count(*) FROM batches WHERE NOT folded)
-            + (SELECT count(*) FROM devices WHERE unopened)
+            + (SELECT count(*) FROM devices WHERE unopened OR (state = 'probation' AND uuid IS DISTINCT FROM :sick))
         """
     )
     end = time.monotonic() + END_S
     while time.monotonic() < end:
         with farm.engine.connect() as connection:
-            if not connection.execute(unfinished).scalar_one():
+            if not connection.execute(unfinished, {"sick": sick_uuid}).scalar_one():
                 return True
         farm.tend()
         time.sleep(0.5)

@@ -17,14 +17,15 @@ from chaos.farm import Farm
 from chaos.faults import Faults, NotNow
 from chaos.plan import Fault
 from chaos.recovery import Struck
+from farm.errors import EmbeddedServiceFailed
 
 log = logging.getLogger("chaos")
 
 AGAIN_S, PATIENCE_S = 0.5, 120.0
 """A fault that cannot strike now is tried again after this, and left out after that."""
 
-LATER = (NotNow, DBAPIError, OperationalError, redis.RedisError)
-"""What a fault raises that must be tried again."""
+LATER = (NotNow, DBAPIError, OperationalError, redis.RedisError, EmbeddedServiceFailed)
+"""What a fault raises that must be tried again: Postgres does not come up while its disk is full."""
 
 
 class Schedule:
