@@ -16,8 +16,9 @@ from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
 from workers.kernels.base import CardContext, Placement
-from workers.kernels.cublaslt import CublasLtFamily, Matrix, as_columns, compute_type
-from workers.measure.operands import SetLayout
+from workers.kernels.cublaslt import CublasLtFamily, Matrix, as_columns, compute_type, roundings
+from workers.measure.operands import SetLayout, result_scale
+from workers.measure.verify import error_bound
 
 
 def seen_as(matrix: Matrix, elements: Any) -> Any:
@@ -262,3 +263,34 @@ def test_without_the_bindings_the_job_may_be_measured_elsewhere(
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(MeasurementFailed, match=r"nvmath-python .* pip install 'gemm-farm\[cuda13\]'"):
         bound(family, "cublaslt() 64x32x16 f32")
+
+
+def to_bf16(values: Any) -> Any:
+    """The nearest bfloat16, ties to even."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
+
+
+IN_PLACE, COMPUTE_TYPE, OUTPUT_TYPE = 1, 2, 4
+
+
+@pytest.mark.parametrize("slices", [1, 2, 16, 132])
+@pytest.mark.parametrize("scheme", [IN_PLACE, COMPUTE_TYPE, OUTPUT_TYPE])
+def test_a_sum_of_slices_of_k_stays_within_the_bound_of_its_roundings(slices: int, scheme: int) -> None:
+    problem = Problem(Shape(64, 56, 12_672), ElementTypes.parse("bf16"), Layout.NN)
+    random = np.random.default_rng(slices)
+    a = to_bf16(random.uniform(-1, 1, (slices, 64, 12_672 // slices)))
+    b = to_bf16(random.uniform(-1, 1, (slices, 12_672 // slices, 56)))
+    parts = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    d = np.zeros((64, 56), np.float32)
+    for part in parts:
+        kept = part.astype(np.float32) if scheme != OUTPUT_TYPE else to_bf16(part)
+        d = to_bf16(d + kept) if scheme == IN_PLACE else d + kept
+    error = float(np.abs(to_bf16(d) - parts.sum(axis=0)).max()) / result_scale(problem)
+    counted = roundings({"split_k": slices, "reduction_scheme": scheme})
+    assert error < error_bound(problem, roundings=counted)
+    if scheme == IN_PLACE and slices == 132:
+        assert error > error_bound(problem)
+        assert counted == slices
+    if scheme == COMPUTE_TYPE:
+        assert counted == 1

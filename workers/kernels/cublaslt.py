@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,20 @@ _NAMED = {
     "cluster": ("CLUSTER_SHAPE_ID", "ClusterShape"),
 }
 """Those that have a name besides, and the enumeration that tells it."""
+
+
+_IN_PLACE, _OUTPUT_TYPE = 1, 4  # cublasLtReductionScheme_t
+
+
+def roundings(configuration: Mapping[str, Any]) -> int:
+    """How often an element is rounded to the type of D, by what the library says of an algorithm that slices k.
+
+    In place, each slice is added to D (cuBLAS documents "reduction is performed in-place using the output buffer"). With
+    partial sums in the type of D, each has its share of the result, and all their errors together are those of one rounding
+    more. Otherwise they are kept in the compute type.
+    """
+    slices = max(1, int(configuration["split_k"]))
+    return {_IN_PLACE: slices, _OUTPUT_TYPE: min(slices, 2)}.get(configuration["reduction_scheme"], 1)
 
 
 def compute_type(problem: Problem) -> str:
@@ -199,7 +214,6 @@ def _name_in(kinds: Any, number: int) -> str | None:
 
 class _BoundCublasLt:
     capturable = True
-    roundings = 1
 
     def __init__(self, library: _Library, problem: Problem, placement: Placement, rank: int) -> None:
         self._library = library
@@ -231,6 +245,7 @@ class _BoundCublasLt:
         held = (self._alpha, self._beta, self._algorithm)
         self._addresses = tuple(int(array.ctypes.data) for array in held)
         self._configuration = library.configuration_of(self._algorithm)
+        self.roundings = roundings(self._configuration)
         given = (str(types), str(problem.layout), compute_type(problem))
         named = repr((library.version, given, self._configuration))
         self.hash = hashlib.sha256(f"cublaslt {named}".encode()).hexdigest()
