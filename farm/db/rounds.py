@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, text
 
 from farm.campaign import Destination, PlannedJob, PoolSpec, Search
 from farm.db import staging
+from farm.db.device_sessions import OVERLAPPED
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.gemm import Problem
 from farm.kernels import FAMILIES, Configuration
@@ -89,28 +90,30 @@ _SIZES = text(f"""
 SELECT DISTINCT count(*) AS n FROM jobs j JOIN configurations c ON c.id = j.configuration_id
 WHERE j.lane_id = :lane_id AND j.state = 'done' GROUP BY {PROBLEM}
 """)
+# What was measured while two workers measured on the device is no result, and behind all others.
+_SPEED = f"{OVERLAPPED}, r.runtime_ms, j.configuration_id"
 _FASTEST = text(f"""
 INSERT INTO staged (configuration_id, pool, any_device)
-SELECT r.configuration_id, :number, false
+SELECT ranked.configuration_id, :number, false
 FROM (
     SELECT j.configuration_id, count(*) OVER (PARTITION BY {PROBLEM}) AS n,
-        row_number() OVER (PARTITION BY {PROBLEM} ORDER BY m.runtime_ms, j.configuration_id) AS place
-    FROM jobs j JOIN measurements m ON m.job_id = j.id JOIN configurations c ON c.id = j.configuration_id
+        row_number() OVER (PARTITION BY {PROBLEM} ORDER BY {_SPEED}) AS place
+    FROM jobs j JOIN measurements r ON r.job_id = j.id JOIN configurations c ON c.id = j.configuration_id
     WHERE j.lane_id = :lane_id AND j.state = 'done'
-) r
+) ranked
 JOIN unnest(CAST(:sizes AS bigint[]), CAST(:going_on AS bigint[])) AS s(n, going_on) USING (n)
-WHERE r.place <= s.going_on
+WHERE ranked.place <= s.going_on
 """)
 _FINALISTS = text(f"""
 INSERT INTO staged (configuration_id, pool, any_device)
 SELECT configuration_id, :number, false
 FROM (
     SELECT j.configuration_id, l.round, max(l.round) OVER (PARTITION BY {PROBLEM}) AS last_round,
-        row_number() OVER (PARTITION BY l.round, {PROBLEM} ORDER BY m.runtime_ms, j.configuration_id) AS place
-    FROM lanes l JOIN jobs j ON j.lane_id = l.id JOIN measurements m ON m.job_id = j.id
+        row_number() OVER (PARTITION BY l.round, {PROBLEM} ORDER BY {_SPEED}) AS place
+    FROM lanes l JOIN jobs j ON j.lane_id = l.id JOIN measurements r ON r.job_id = j.id
     JOIN configurations c ON c.id = j.configuration_id
     WHERE l.campaign_id = :campaign_id AND l.pool_id = :pool_id AND l.rules IS NOT NULL AND j.state = 'done'
-) r
+) ranked
 WHERE round = last_round AND place <= :finalists
 """)
 _LATER = text("UPDATE lanes SET later = greatest(:later, 0) WHERE id = :lane_id")

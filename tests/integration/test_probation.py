@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import farm_here
 from samples import cpu, document, row
 from sqlalchemy import Engine, text
 from test_batches import counts, form, land, leased, recording
@@ -275,6 +278,23 @@ def test_the_pause_before_a_trial_doubles_and_goes_on_after_a_relapse(
         probation.passed_trial(connection, bad)
         probation.begin(connection, bad, "again", tried=True)
     assert pause() == 64
+
+
+def test_the_doctor_names_devices_that_take_no_jobs(
+    engine: Engine, bad: int, tmp_path: Path, database_url: str
+) -> None:
+    def check() -> dict[str, str]:
+        with engine.begin() as connection:
+            devices.heartbeat(connection, bad)
+        told = json.loads(farm_here(tmp_path, database_url)("doctor", "--json").stdout)
+        return next(one for one in told if one["check"] == "devices")
+
+    assert check()["state"] == "ok"
+    with engine.begin() as connection:
+        probation.begin(connection, bad, "broken", tried=True)
+    found = check()
+    assert found["state"] == "warning"
+    assert "probation (broken)" in found["what"]
 
 
 def test_a_device_whose_process_dies_in_job_after_job_is_found(engine: Engine, bad: int, good: int, jobs: int) -> None:

@@ -159,6 +159,27 @@ def test_the_fastest_go_on_and_the_finalists_are_measured_closely_with_the_basel
         assert unfinished(connection) == []
 
 
+def test_what_two_workers_measured_at_the_same_time_goes_on_last(engine: Engine, device: int, submit: Submit) -> None:
+    submit(wanted(problems={"m": 64, "n": 64, "k": 32, "types": ["f32"]}))
+    while (batch_id := form(engine, 1, kind="nvidia-test")) is not None:
+        lease = claim(engine, batch_id, device)
+        assert lease is not None
+        ((before,),) = asked(engine, "SELECT clock_timestamp()")
+        land(engine, lease)
+        if tiles(16) == [str(job.configuration.kernel) for job in lease.jobs]:
+            with engine.begin() as connection:
+                connection.execute(
+                    text("""
+                        INSERT INTO device_overlaps (device_id, since, until, rows_until, epoch)
+                        VALUES (:device, :before, clock_timestamp(), clock_timestamp(), 1)
+                    """),
+                    {"device": device, "before": before},
+                )
+    fold(engine)
+    look(engine)
+    assert kernels(measure(engine, device)) == {64: tiles(*range(15, 7, -1))}
+
+
 def counted(engine: Engine, stored: Stored) -> dict[str, int]:
     with engine.connect() as connection:
         return {state: n for state, n in campaigns.counts(connection, stored.campaign_id).items() if n}

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from farm.db.engine import check_reachable, make_engine
+from farm.db.states import DeviceState
 from farm.errors import FarmError, OtherPostgresVersion, first_line
 from farm.services import urls
 from farm.services.background import running_stack
@@ -135,6 +136,23 @@ def check_workers(settings: Settings) -> Check:
         fix = f"this machine has {worker_versions.own()}: install one version everywhere, one host after the other"
         return Check("workers", State.WARNING, what, fix)
     return Check("workers", State.OK, what or "none live")
+
+
+def check_devices(settings: Settings) -> Check:
+    """Whether the devices that are here take jobs."""
+    from farm.db import devices
+
+    silent_after = settings.silent_after_seconds
+    found = _asked(settings, "devices", lambda c: devices.overview(c, silent_after=silent_after), idle="none live")
+    if isinstance(found, Check):
+        return found
+    live = [one for one in found if one["live"] and one["vanished_at"] is None]
+    shut_out = [one for one in live if one["state"] in (DeviceState.PROBATION, DeviceState.QUARANTINED)]
+    if shut_out:
+        texts = [f"{one['name']} on {one['host']}: {one['state']} ({one['state_reason']})" for one in shut_out]
+        fix = "see farm devices: one on probation comes back by a trial, one in quarantine by farm devices resume"
+        return Check("devices", State.WARNING, some_of(texts, most=3, separator="; "), fix)
+    return Check("devices", State.OK, f"{len(live)} live" if live else "none live")
 
 
 def check_sessions(settings: Settings) -> Check:
