@@ -147,7 +147,7 @@ def pages(campaign: str) -> dict[str, str]:
 @contextmanager
 def served() -> Iterator[str]:
     """The address of a `farm serve` on the farm of this process's environment."""
-    command = [sys.executable, "-m", "farm", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "farm", "serve", "--port", "0", "--no-tokens"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:

@@ -247,6 +247,14 @@ class ApiUnreachable(ServiceUnavailable):
     """The farm's API at {url} does not answer: {why}. Check FARM_API_URL, and that `farm serve` runs there."""
 
 
+class TokenInTheClear(BadInput):
+    """FARM_API_URL is {url}: a token must not go to another machine over plain HTTP, where others can read it. Use https://, or a tunnel: ssh -L {port}:127.0.0.1:{port} {host}, and FARM_API_URL=http://127.0.0.1:{port}"""
+
+
+class ApiMoved(ServiceUnavailable):
+    """The farm's API at {url} redirects to {location}. No token is sent there. If that is your farm, set FARM_API_URL to it."""
+
+
 class ApiRefused(ServiceUnavailable):
     """The farm's API at {url} refuses: {why} FARM_API_TOKEN takes a token."""
 
@@ -260,7 +268,7 @@ class NotThroughTheApi(BadInput):
 
 
 class SignInNeeded(FarmError):
-    """A token is needed. Whoever runs the farm makes one with `farm tokens create`."""
+    """A token is needed. An operator of the farm makes one with `farm tokens create`. In a browser, sign in; `farm open` does so for whoever started `farm serve`."""
 
     exit_code = 3
 

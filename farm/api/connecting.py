@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from farm.api.access import Access
 from farm.logins import login_name
 from farm.settings import Settings
+
+if TYPE_CHECKING:
+    from farm.api.remote import Remote
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,11 +45,23 @@ class Direct:
 def farm_of(settings: Settings) -> Iterator[Farm]:
     """The farm behind FARM_API_URL where that is set; else the one of this machine or of FARM_DATABASE_URL."""
     if settings.api_url is not None:
-        from farm.api.remote import Remote
-
-        token = None if settings.api_token is None else settings.api_token.get_secret_value()
-        with closing(Remote(settings.api_url, token=token)) as remote:
+        with remote_of(settings, settings.api_url) as remote:
             yield remote
         return
     with closing(Access(settings, who=login_name() or "the command line")) as access:
         yield Direct(access)
+
+
+@contextmanager
+def remote_of(settings: Settings, url: str) -> Iterator[Remote]:
+    """The farm that a server has: with the token of the settings; else, for a server of this home, with its key."""
+    from farm.api.remote import Remote
+
+    token = None if settings.api_token is None else settings.api_token.get_secret_value()
+    if token is None:
+        from farm.services.served import served_at
+
+        if (known := served_at(settings, url)) is not None:
+            url, token = known.url, known.key
+    with closing(Remote(url, token=token)) as remote:
+        yield remote

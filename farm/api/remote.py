@@ -14,10 +14,20 @@ import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import farm
+from farm.addresses import is_loopback, port_of
 from farm.api.access import Access
 from farm.api.operation import OPERATIONS, PREFIX, Download
 from farm.api.results import MOST_ROWS
-from farm.errors import ApiRefused, ApiUnreachable, BadServiceUrl, FarmError, OtherApi, first_line
+from farm.errors import (
+    ApiMoved,
+    ApiRefused,
+    ApiUnreachable,
+    BadServiceUrl,
+    FarmError,
+    OtherApi,
+    TokenInTheClear,
+    first_line,
+)
 from farm.logins import login_name
 
 P = ParamSpec("P")
@@ -44,7 +54,7 @@ class Remote:
     rows_at_once = MOST_ROWS
 
     def __init__(self, url: str, *, token: str | None, client: httpx.Client | None = None) -> None:
-        """Raises `BadServiceUrl`. A `client` is for tests."""
+        """Raises `BadServiceUrl`, `TokenInTheClear`. A `client` is for tests."""
         try:
             parts, valid = urlsplit(url), bool(httpx.URL(url).host)
         except (ValueError, httpx.InvalidURL):
@@ -57,13 +67,19 @@ class Remote:
                 url=f"{parts.scheme}://…@{parts.hostname}",
                 why="the token belongs into FARM_API_TOKEN",
             )
+        encrypted = parts.scheme == "https"
+        if token is not None and not encrypted and not is_loopback(parts.hostname or ""):
+            raise TokenInTheClear(url=url, host=parts.hostname, port=port_of(parts))
         self.url = url.rstrip("/")
         headers = {"User-Agent": f"gemm-farm/{farm.__version__}"}
         if (name := login_name()) is not None and name.isascii():
             headers["X-Farm-User"] = name
+        self.has_token = token is not None
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        self._client = client or httpx.Client(timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS))
+        timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+        # A proxy of the environment would read what is sent over plain HTTP. Over HTTPS it sees only where it goes.
+        self._client = client or httpx.Client(timeout=timeout, trust_env=encrypted)
         self._client.headers.update(headers)
 
     def close(self) -> None:
@@ -97,14 +113,27 @@ class Remote:
             raise OtherApi(url=self.url, version=farm.__version__, why=first_line(error)) from None
         return answer
 
+    def sign_in_code(self) -> str | None:
+        """A code for one sign-in of a browser as this client. None where the server needs no sign-in."""
+        response = self._request("POST", "/sign-in/codes", Query(), None)
+        try:
+            code = response.json()["code"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise OtherApi(url=self.url, version=farm.__version__, why=first_line(error)) from None
+        return None if code is None else str(code)
+
     def _request(self, method: str, path: str, query: Query, body: str | None) -> httpx.Response:
         headers = {} if body is None else {"Content-Type": "application/json"}
         try:
-            response = self._client.request(method, self.url + path, params=query, content=body, headers=headers)
+            response = self._client.request(
+                method, self.url + path, params=query, content=body, headers=headers, follow_redirects=False
+            )
         except httpx.HTTPError as error:
             raise ApiUnreachable(url=self.url, why=first_line(error)) from None
         if response.is_success:
             return response
+        if response.has_redirect_location:
+            raise ApiMoved(url=self.url, location=_origin_of(response.headers["location"]))
         raise self._error(response)
 
     def _error(self, response: httpx.Response) -> FarmError:
@@ -117,6 +146,16 @@ class Remote:
         if response.status_code in (401, 403):
             return ApiRefused(url=self.url, why=message)
         return Answered(message, exit_code)
+
+
+def _origin_of(location: str) -> str:
+    """Scheme, host and port of where a server points to, which may be anything."""
+    try:
+        parts = urlsplit(location)
+        found = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else "another path"
+    except ValueError:
+        found = "somewhere else"
+    return found if found.isprintable() else "somewhere else"
 
 
 def _query(given: Mapping[str, Any]) -> Query:

@@ -73,6 +73,7 @@ COMMANDS = (
     Entry("kernels", "kernels:app", OPERATE, "Kernels that are built ahead of time."),
     Entry("tokens", "tokens:app", OPERATE, "Tokens of the web page and the API: who may read, submit or operate."),
     Entry("keys", "keys:app", OPERATE, "Keys that models and kernels are signed with, and whose signatures are trusted."),
+    Entry("sessions", "sessions:app", OPERATE, "Sessions of the web page: the browsers that are signed in, and ending them."),
     Entry("delete", "deleting:delete", OPERATE, "Delete a campaign, an import or a model, with what depends on it. farm restore undoes it until farm vacuum."),
     Entry("restore", "deleting:restore", OPERATE, "Put back what was deleted, as it was."),
     Entry("deleted", "deleting:deleted", OPERATE, "List what is deleted and can be restored, since when, and how large it is."),

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlencode
 
 import typer
 
 from farm.api import Direct, Farm, campaigns, farm_of, reports
+from farm.api.connecting import remote_of
 from farm.atomic_write import writable, write_text
 from farm.cli import browser
 from farm.cli.output import remarks
-from farm.errors import BadInput, ServiceUnavailable
+from farm.errors import BadInput, FarmError, ServiceUnavailable, TokenInTheClear
 from farm.services.home import Home
-from farm.services.served import served_url
+from farm.services.served import served, served_at
 from farm.settings import Settings, settings
 
 
@@ -40,7 +42,8 @@ def open_(
     """Open the page of a campaign, or a report, in the browser.
 
     The page is that of FARM_API_URL, or of the farm serve of this home. Where no page is served, the report of the campaign is
-    written to a file in the farm's home and opened. Without a browser or a display, the address is printed.
+    written to a file in the farm's home and opened. Without a browser or a display, the address is printed. The browser is signed
+    in with FARM_API_TOKEN, or as who runs the farm serve of this home; an address that is printed does so once, within 10 minutes.
 
     Examples:
         farm open quickstart
@@ -51,20 +54,47 @@ def open_(
     if name is not None and (file := _report_file(name)) is not None:
         browser.show(file.as_uri() if not only_print else str(file), only_print=only_print)
         return
-    base = current.api_url or served_url(current)
+    base = current.api_url
+    if base is None and (running := served(current)) is not None:
+        base = running.url
+        current = current.model_copy(update={"api_token": None})  # which may be another farm's
     if name is None:
         if base is None:
             raise NothingServed
-        browser.show(base.rstrip("/") + "/", only_print=only_print)
+        _show_page(current, base, "/", only_print=only_print)
         return
     with farm_of(current) as farm:
         digest = farm.ask(campaigns.progress, name).digest
         if base is not None:
-            address = f"{base.rstrip('/')}/campaigns/{digest[:12]}" + ("/report" if report else "")
-            browser.show(address, only_print=only_print)
+            path = f"/campaigns/{digest[:12]}" + ("/report" if report else "")
+            _show_page(current, base, path, only_print=only_print)
             return
         file = _made(farm, current, name, digest)
     browser.show(file.as_uri() if not only_print else str(file), only_print=only_print)
+
+
+def _show_page(current: Settings, base: str, path: str, *, only_print: bool) -> None:
+    """A page of a server, in a browser that is signed in where that is possible."""
+    known = served_at(current, base)
+    page = (base if known is None else known.page).rstrip("/")
+    code = _code(current, base)
+    if code is None:
+        browser.show(page + path, only_print=only_print)
+        return
+    link = f"{page}/sign-in?{urlencode({'code': code, 'next': path})}"
+    folder = None if known is None else Home.of(current).run
+    browser.show_link(page + path, link, folder=folder, only_print=only_print)
+
+
+def _code(current: Settings, base: str) -> str | None:
+    """A code that signs a browser in. Where there is none, the page asks for a token."""
+    try:
+        with remote_of(current, base) as remote:
+            return remote.sign_in_code() if remote.has_token else None
+    except TokenInTheClear:
+        raise
+    except FarmError:
+        return None
 
 
 def _report_file(name: str) -> Path | None:

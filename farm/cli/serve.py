@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,23 +15,38 @@ from farm.cli.output import remarks
 from farm.db import tokens as known_tokens
 from farm.db.engine import ASKING
 from farm.errors import ServingRefused, WebMissing
+from farm.logins import login_name
 from farm.logs import set_up_logging
-from farm.services.served import announced
-from farm.services.session import session
+from farm.services.served import announced, own_name
+from farm.services.session import Session, session
 from farm.settings import settings
+
+if TYPE_CHECKING:
+    from farm.web.security import Policy
 
 NEEDED = ("fastapi", "jinja2", "markdown_it", "plotly", "python_multipart", "uvicorn")
 """What the extra `web` brings."""
+
+_LOCALHOST = ("127.0.0.1", "::1")
+"""Where browsers look for names below `localhost`."""
 
 
 def serve(
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     tokens: Annotated[
+        bool | None,
+        typer.Option(
+            "--tokens/--no-tokens",
+            help="Give access to users with a token, made with farm tokens create; or, without, to every account and program of this machine.",
+            show_default="only you",
+        ),
+    ] = None,
+    behind_proxy: Annotated[
         bool,
         typer.Option(
-            "--tokens",
-            help="Ask for a token, made with farm tokens create: for any address beyond this machine, and behind a proxy.",
+            "--behind-proxy",
+            help="Accept requests of a proxy that serves HTTPS. Other machines must reach the farm through it alone.",
             show_default=False,
         ),
     ] = False,
@@ -47,12 +62,14 @@ def serve(
 ) -> None:
     """Serve the web page and the API, until Ctrl-C.
 
-    Only this machine is let in, and everybody on it may do everything. --tokens asks each for a token, which says who may
-    read, submit or operate; it is needed for every other --host.
+    Only you have access, and may do everything. A link that works once signs your browser in; farm open makes another. Your other
+    commands find a key in the farm's home. With --tokens others have access, each with a token that says whether they may read,
+    submit or operate. Every other --host needs --tokens, and a certificate or a proxy that has one.
 
     Examples:
         farm serve
-        farm serve --host 0.0.0.0 --port 8443 --tokens
+        farm serve --host 0.0.0.0 --port 8443 --tokens --behind-proxy
+        farm serve --no-tokens
     """
     if not all(importlib.util.find_spec(name) for name in NEEDED):
         raise WebMissing
@@ -61,38 +78,73 @@ def serve(
 
     if (certificate is None) is not (key is None):
         raise ServingRefused(detail="--certificate and --key go together.")
-    serving.require_safe(host, tokens=tokens)
+    if behind_proxy and not tokens:
+        raise ServingRefused(detail="--behind-proxy lets other machines in, so it needs --tokens.")
+    encrypted = certificate is not None or behind_proxy
+    serving.require_safe(host, tokens=bool(tokens), encrypted=encrypted)
     with (
         serving.listening(host, port) as listener,
         session(statements=ASKING, connections=AT_A_TIME) as opened,
     ):
-        if tokens:
-            with opened.engine.connect() as connection:
-                if not any(token.valid for token in known_tokens.known(connection)):
-                    remarks.print("No token is valid yet, so nobody is let in: farm tokens create NAME --role operate")
         shown, taken = listener.getsockname()[:2]
-        serving.require_safe(shown, tokens=tokens)  # whatever the name was resolved to
+        serving.require_safe(shown, tokens=bool(tokens), encrypted=encrypted)  # whatever the name was resolved to
         scheme = "http" if certificate is None else "https"
         address = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{taken}"
         set_up_logging(opened.settings, "serve")
+        policy = _policy(opened, tokens, behind_proxy=behind_proxy, isolated=scheme == "http" and shown in _LOCALHOST)
+        page = address if policy.own_name is None else f"{scheme}://{policy.own_name}:{taken}"
+        own_key = None if policy.local is None else policy.local.key
         with (
             closing(Access(settings(), who="the web page", opened=opened)) as access,
-            announced(opened.settings, address),
+            announced(opened.settings, address, page=page, key=own_key),
         ):
             serving.serve(
                 access,
                 listener,
-                tokens=tokens,
+                policy=policy,
                 certificate=certificate,
                 key=key,
-                ready=lambda: _say(address, tokens=tokens),
+                ready=lambda: _say(address, page, opened, policy),
             )
 
 
-def _say(address: str, *, tokens: bool) -> None:
+def _policy(opened: Session, tokens: bool | None, *, behind_proxy: bool, isolated: bool) -> Policy:
+    """`isolated`: whether browsers get a name of loopback that only they know."""
+    from farm.web.cookies import new_own_name
+    from farm.web.local_access import LocalAccess
+    from farm.web.security import Policy
+
+    if tokens is False:
+        return Policy(tokens=False)
+    name = own_name(opened.settings, new_own_name()) if isolated or tokens is None else None
+    local = None
+    if tokens is None:
+        assert name is not None
+        local = LocalAccess(login_name() or "the owner of the farm", issuer=name)
+    return Policy(tokens=True, behind_proxy=behind_proxy, local=local, own_name=name if isolated else None)
+
+
+def _say(address: str, page: str, opened: Session, policy: Policy) -> None:
     sys.stdout.write(f"{address}\n")
     sys.stdout.flush()
-    rest = "whoever has a token" if tokens else "everybody on this machine, and nobody else"
-    remarks.print(
-        f"The farm is served to {rest}; its API is described at {address}/api/v1/openapi.json. Ctrl-C ends it."
-    )
+    if not policy.tokens:
+        remarks.print("Every account and program of this machine has access, and may do everything under any name.")
+    elif policy.local is None:
+        remarks.print("Users with a token have access.")
+        with opened.engine.connect() as connection:
+            if not any(token.valid for token in known_tokens.known(connection)):
+                remarks.print("No token is valid yet, so nobody is let in: farm tokens create NAME --role operate")
+        if page != address:
+            remarks.print(f"In a browser: {page}", markup=False)
+    elif sys.stderr.isatty():
+        code = policy.codes.make(policy.local.holder)
+        remarks.print(
+            "Only you have access. This link signs your browser in once, within 10 minutes; farm open makes another:"
+        )
+        remarks.print(f"{page}/sign-in?code={code}", markup=False)
+    else:
+        # A log may be read by others, and is kept.
+        remarks.print(
+            "Only you have access: farm open signs your browser in, and farm open --print prints a link that does."
+        )
+    remarks.print(f"The API is described at {address}/api/v1/openapi.json. Ctrl-C ends the server.", markup=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from sqlalchemy import (
     Uuid,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from farm.db.states import (
@@ -58,6 +58,7 @@ class Base(DeclarativeBase):
         int: BigInteger(),
         float: DOUBLE_PRECISION(),
         datetime: TIMESTAMP(timezone=True),
+        timedelta: INTERVAL(),
         uuid.UUID: Uuid(),
         dict[str, Any]: JSONB(),
         list[str]: ARRAY(Text()),
@@ -587,6 +588,30 @@ class Token(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
+
+
+class WebSession(Base):
+    """A browser that is signed in: with a token, or with a link that a `farm serve` gave to the login that runs it."""
+
+    __tablename__ = "web_sessions"
+    __table_args__ = (
+        CheckConstraint("(token_id IS NULL) = (login IS NOT NULL)", name="one_holder"),
+        CheckConstraint("(login IS NULL) = (issuer IS NULL)", name="issuer_of_login"),
+    )
+
+    id: Mapped[int] = mapped_column(_id, primary_key=True)
+    sha256: Mapped[bytes] = mapped_column(unique=True)
+    token_id: Mapped[int | None] = mapped_column(ForeignKey("tokens.id"))
+    login: Mapped[str | None]
+    issuer: Mapped[str | None]
+    origin: Mapped[str]
+    address: Mapped[str]
+    browser: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+    last_used_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+    idle_limit: Mapped[timedelta]
+    expires_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
 
 
 class Deletion(Base):

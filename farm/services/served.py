@@ -6,9 +6,12 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from farm.addresses import port_of
 from farm.errors import HomeUnusable
 from farm.services.home import Home, read_json, write_json
 from farm.services.processes import is_alive, start_stamp
@@ -18,33 +21,87 @@ CONNECT_SECONDS = 2.0
 _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A running `farm serve`: `url` for programs, `page` for browsers, and the key that lets its login in, if it has one."""
+
+    url: str
+    page: str
+    key: str | None
+
+
 @contextmanager
-def announced(settings: Settings, url: str) -> Iterator[None]:
-    """Notes the address of a server of this process until it ends. A home that cannot be written has no note."""
+def announced(settings: Settings, url: str, *, page: str | None = None, key: str | None = None) -> Iterator[bool]:
+    """Notes the address of a server of this process, and its key, until it ends. Only the home's owner can read that.
+
+    Yields whether there is a note: a home that cannot be written has none.
+    """
     note: Path | None = None
     try:
         note = Home.open(settings).run / f"serve-{os.getpid()}.json"
-        write_json(note, {"url": _reachable(url), "pid": os.getpid(), "stamp": start_stamp(os.getpid())})
+        found = {"url": _reachable(url), "page": page or _reachable(url), "key": key}
+        write_json(note, {**found, "pid": os.getpid(), "stamp": start_stamp(os.getpid())}, mode=0o600)
     except (HomeUnusable, OSError):
         note = None
     try:
-        yield
+        yield note is not None
     finally:
         if note is not None:
             note.unlink(missing_ok=True)
 
 
-def served_url(settings: Settings) -> str | None:
-    """The address of a server of this home that accepts connections, the newest first; None where there is none."""
+def served(settings: Settings) -> Served | None:
+    """A server of this home that accepts connections, the newest first; None where there is none."""
+    return next((found for found in _running(settings) if _answers(found.url)), None)
+
+
+def served_at(settings: Settings, url: str) -> Served | None:
+    """The server of this home with that address; None where it is another's.
+
+    `localhost` stands for the address that the server has: another account may listen on another address of that name.
+    """
+    return next((found for found in _running(settings) if _is_at(found.url, url)), None)
+
+
+def _is_at(known: str, url: str) -> bool:
+    try:
+        there, given = urlsplit(known), urlsplit(url)
+        same_port = port_of(there) == port_of(given)
+    except ValueError:
+        return False
+    return same_port and there.scheme == given.scheme and given.hostname in (there.hostname, "localhost")
+
+
+def _running(settings: Settings) -> Iterator[Served]:
     try:
         notes = sorted(Home.of(settings).run.glob("serve-*.json"), key=lambda note: -note.stat().st_mtime)
     except OSError:
-        return None
+        return
     for note in notes:
         found = read_json(note)
-        if found is not None and is_alive(int(found["pid"]), found["stamp"]) and _answers(found["url"]):
-            return str(found["url"])
-    return None
+        if found is not None and is_alive(int(found["pid"]), found["stamp"]):
+            yield _as_served(found)
+
+
+def _as_served(note: dict[str, Any]) -> Served:
+    return Served(url=str(note["url"]), page=str(note.get("page") or note["url"]), key=note.get("key"))
+
+
+def own_name(settings: Settings, new: str) -> str:
+    """The name that this home's pages have on loopback: `new`, kept in the home from the first time on.
+
+    Only the home's owner can read it. A home that cannot be written keeps none.
+    """
+    try:
+        home = Home.open(settings)
+        file = home.path / "web.json"
+        with home.locked("web"):
+            if (known := read_json(file)) is None:
+                known = {"name": new}
+                write_json(file, known, mode=0o600)
+        return str(known["name"])
+    except (HomeUnusable, OSError):
+        return new
 
 
 def _reachable(url: str) -> str:

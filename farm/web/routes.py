@@ -12,7 +12,7 @@ from fastapi import APIRouter, Body, Depends, FastAPI, Path, Query, Request, Res
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
 from fastapi.routing import APIRoute
-from fastapi.security import APIKeyCookie, HTTPBearer
+from fastapi.security import HTTPBearer
 from pydantic.fields import FieldInfo
 from starlette.background import BackgroundTask
 
@@ -21,7 +21,7 @@ from farm.api.access import Access
 from farm.api.operation import build_documents
 from farm.db.states import Role
 from farm.web.errors import Told
-from farm.web.security import COOKIE, Caller, Policy, caller
+from farm.web.security import Caller, Policy, caller
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _ERRORS = {
     404: "There is no such thing.",
     408: "The body did not come in time.",
     413: "The body is too large.",
-    421: "No token is asked for, and the request does not come from this machine: see farm serve --tokens.",
+    421: "The request came on a way that the server does not accept: through a proxy, over plain HTTP, or by another name.",
     422: "The request does not have the form that it must have.",
     500: "A defect of the farm; the server's log has more.",
     503: "The database or the registry does not answer, or not in time.",
@@ -103,7 +103,7 @@ def _schemes(policy: Policy) -> list[Any]:
     if not policy.tokens:
         return []
     bearer = HTTPBearer(auto_error=False, description="made with farm tokens create NAME --role read|submit|operate")
-    return [Security(bearer), Security(APIKeyCookie(name=COOKIE, auto_error=False, description="set by signing in"))]
+    return [Security(bearer)]
 
 
 def _endpoint(known: Operation) -> Callable[..., Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import anyio
@@ -14,13 +13,16 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from farm.db import tokens
+from farm.addresses import is_loopback
+from farm.db import tokens, web_sessions
 from farm.db.states import Role
 from farm.db.tokens import Bearer
+from farm.db.web_sessions import Holder
 from farm.errors import RoleTooSmall, SignInNeeded
+from farm.web.cookies import Origin
 from farm.web.errors import told
+from farm.web.local_access import LocalAccess, SignInCodes
 
-COOKIE = "farm_token"
 LARGEST_BODY_BYTES = 20 * 2**20
 BODY_SECONDS = 30.0
 """How long a body may stand still on its way here."""
@@ -48,14 +50,52 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Policy:
-    """Whether tokens are asked for. Without them, only names of this machine are answered to."""
+    """Who must say who they are, and how requests may come here."""
 
     tokens: bool
+    """Whether a token or a session is needed. Without, only names of this machine are answered to."""
+
+    behind_proxy: bool = False
+    """Whether a proxy is in front, which has the certificate."""
+
+    local: LocalAccess | None = None
+    """How the login that runs the server gets in without a token."""
+
+    own_name: str | None = None
+    """A name of loopback that only this farm's browsers know: see `cookies`."""
+
+    codes: SignInCodes = field(default_factory=SignInCodes)
+
+    def refusal(self, scheme: str, headers: Headers) -> tuple[str, str] | None:
+        """The kind and the message of what is wrong with the way on which a request came; None where it may pass."""
+        host = headers.get("host", "")
+        name = _name_of(host) or ""
+        proxied = any(one in headers for one in _OF_PROXIES)
+        if not self.tokens:
+            if not is_loopback(name):
+                return "WrongHost", f"This farm answers to localhost alone, and was asked as {host!r}.{_WITH_TOKENS}"
+            if proxied:
+                return (
+                    "ThroughProxy",
+                    f"This farm answers to programs of this machine, and not to a proxy.{_WITH_TOKENS}",
+                )
+            return None
+        if proxied and not self.behind_proxy:
+            return "ThroughProxy", "A proxy sent this request. farm serve --tokens --behind-proxy accepts that."
+        if scheme != "https" and not is_loopback(name) and name != self.own_name:
+            return "NotEncrypted", _NOT_ENCRYPTED + (_PROXY_SAYS if self.behind_proxy else _WITH_CERTIFICATE)
+        return None
+
+
+_WITH_TOKENS = " farm serve --tokens lets others in."
+_NOT_ENCRYPTED = "This request came over plain HTTP, so that others can read the token or session in it. Use HTTPS: "
+_WITH_CERTIFICATE = "farm serve --tokens --certificate FILE --key FILE."
+_PROXY_SAYS = "the proxy must send X-Forwarded-Proto: https, from an address that FORWARDED_ALLOW_IPS names (WEB_PROXY in Compose)."
 
 
 class Guard:
     """Around the whole application, its answers to defects too: refuses requests of other sites' pages, those that come
-    through a proxy where nobody is asked for a token, and bodies beyond all measure.
+    through a proxy or in the clear where they must not (see `Policy`), and bodies beyond all measure.
 
     A page of another site can make a browser send requests here, with its cookies. Browsers say where a request comes
     from, in Sec-Fetch-Site or Origin, and programs that are no browsers send neither (as net/http.CrossOriginProtection
@@ -72,7 +112,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         sender = _with_headers(send)
-        if (refused := self._refusal(scope["method"], Headers(scope=scope))) is not None:
+        if (refused := self._refusal(scope, Headers(scope=scope))) is not None:
             await refused(scope, receive, sender)
             return
         self._in_hand += 1
@@ -81,16 +121,10 @@ class Guard:
         finally:
             self._in_hand -= 1
 
-    def _refusal(self, method: str, headers: Headers) -> JSONResponse | None:
-        host = headers.get("host", "")
-        if not self._policy.tokens:
-            if not is_loopback(_name_of(host) or ""):
-                return _refused(421, "WrongHost", f"This farm answers to localhost alone, and was asked as {host!r}.")
-            if any(name in headers for name in _OF_PROXIES):
-                return _refused(
-                    421, "ThroughProxy", "This farm answers to programs of this machine, and not to a proxy."
-                )
-        if _from_another_site(method, headers, host):
+    def _refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
+        if (wrong := self._policy.refusal(scope.get("scheme", "http"), headers)) is not None:
+            return _refused(421, *wrong)
+        if _from_another_site(scope["method"], headers, headers.get("host", "")):
             return _refused(403, "CrossOrigin", "This request comes from a page of another site.")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()) or int(length) > LARGEST_BODY_BYTES:
@@ -103,19 +137,10 @@ class Guard:
 
 
 TOO_LARGE = f"A body may have {LARGEST_BODY_BYTES:,} bytes."
-_WITH_TOKENS = " farm serve --tokens lets others in."
 
 
 def _refused(status: int, kind: str, message: str) -> JSONResponse:
-    return JSONResponse(told(kind, message + (_WITH_TOKENS if status == 421 else ""), 2), status)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address of that name."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return JSONResponse(told(kind, message, 2), status)
 
 
 def _name_of(host: str) -> str | None:
@@ -186,8 +211,12 @@ class Caller:
 
     name: str
     role: Role
-    # How a page greets; None where no token is asked for.
     token: Bearer | None = None
+    """The token that was sent, or that the session belongs to."""
+    holder: Holder | None = None
+    """Whose sessions are the caller's own; None where nobody is asked who they are."""
+    session_id: int | None = None
+    """The session that a browser sent."""
 
     def need(self, role: Role) -> None:
         """Raises `RoleTooSmall`."""
@@ -196,22 +225,40 @@ class Caller:
 
 
 def caller(request: Request, policy: Policy, engine: Engine) -> Caller:
-    """Who asks: by the token in Authorization, or in the cookie that signing in sets. Raises `SignInNeeded`."""
+    """Who asks: by the token or key in Authorization, or by the session in a browser's cookie. Raises `SignInNeeded`."""
     if not policy.tokens:
         name = request.headers.get("x-farm-user", "")[:100]
         return Caller(name if name.isprintable() and name else "the web page", Role.OPERATE)
-    given = _given(request)
-    if given is None:
+    if (given := _given(request)) is not None:
+        return _with_token(given, policy, engine)
+    origin = Origin.of(request)
+    if (session := session_of(request, origin)) is None:
         raise SignInNeeded
+    issuer = None if policy.local is None else policy.local.issuer
+    with engine.begin() as connection:
+        found = web_sessions.visitor(connection, session, origin=str(origin), issuer=issuer)
+    if found is None:
+        raise SignInNeeded
+    return Caller(found.name, found.role, found.token, found.holder, found.session_id)
+
+
+def _with_token(given: str, policy: Policy, engine: Engine) -> Caller:
+    if policy.local is not None and policy.local.has_key(given):
+        return Caller(policy.local.login, Role.OPERATE, holder=policy.local.holder)
     with engine.begin() as connection:
         found = tokens.bearer(connection, given)
     if found is None:
         raise SignInNeeded
-    return Caller(found.name, found.role, found)
+    return Caller(found.name, found.role, found, Holder(token_id=found.id))
 
 
 def _given(request: Request) -> str | None:
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and credentials.strip():
-        return credentials.strip()
-    return request.cookies.get(COOKIE) or None
+    return (credentials.strip() or None) if scheme.lower() == "bearer" else None
+
+
+def session_of(request: Request, origin: Origin) -> str | None:
+    """The session's id in the cookie of a browser. Programs have tokens: what does not say where it comes from has no session."""
+    if "sec-fetch-site" not in request.headers:
+        return None
+    return request.cookies.get(origin.cookie) or None

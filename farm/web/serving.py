@@ -9,21 +9,32 @@ from pathlib import Path
 
 import uvicorn
 
+from farm.addresses import is_loopback
 from farm.api.access import Access
 from farm.errors import AddressUnusable, ServingRefused, first_line
 from farm.web.app import make_app
-from farm.web.security import Policy, is_loopback
+from farm.web.security import Policy
 
 MOST_CONNECTIONS = 1000
 """Connections at a time; the next one is answered 503. A page keeps up to six open."""
 
 
-def require_safe(host: str, *, tokens: bool) -> None:
-    """Raises `ServingRefused` where others could reach a farm that asks nobody for a token."""
-    if not tokens and not is_loopback(host):
+def require_safe(host: str, *, tokens: bool, encrypted: bool) -> None:
+    """Raises `ServingRefused` where others could reach a farm that asks nobody for a token, or could read tokens on their way.
+
+    `encrypted`: by a certificate here, or at a proxy in front.
+    """
+    if is_loopback(host):
+        return
+    if not tokens:
         raise ServingRefused(
             detail=f"--host {host} lets other machines in, so it needs --tokens: then each request must bring one, "
             "made with farm tokens create NAME --role read|submit|operate."
+        )
+    if not encrypted:
+        raise ServingRefused(
+            detail=f"--host {host} would take tokens from other machines over plain HTTP, where others can read them. "
+            "Name a certificate with --certificate and --key, or use --behind-proxy where a proxy in front has one."
         )
 
 
@@ -49,7 +60,7 @@ def serve(
     access: Access,
     listener: socket.socket,
     *,
-    tokens: bool,
+    policy: Policy,
     certificate: Path | None = None,
     key: Path | None = None,
     ready: Callable[[], None] = lambda: None,
@@ -59,12 +70,13 @@ def serve(
     Raises `ServingRefused` where certificate and key are of no use.
     """
     config = uvicorn.Config(
-        make_app(access, policy=Policy(tokens=tokens)),
+        make_app(access, policy=policy),
         log_config=None,
         http="h11",  # which bounds the size of headers
         access_log=False,
         limit_concurrency=MOST_CONNECTIONS,
         server_header=False,
+        proxy_headers=policy.behind_proxy,  # from the addresses that FORWARDED_ALLOW_IPS names
         timeout_graceful_shutdown=5,
         ssl_certfile=certificate,
         ssl_keyfile=key,

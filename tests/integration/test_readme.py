@@ -115,7 +115,7 @@ def serve(folder: Path, words: list[str], variables: dict[str, str]) -> None:
         end = time.monotonic() + 60
         while True:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as page:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/login") as page:
                     assert isinstance(page, io.IOBase) or page.status == 200
                     break
             except OSError:

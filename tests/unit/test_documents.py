@@ -154,7 +154,7 @@ def test_compose_sets_variables_that_the_settings_read() -> None:
 
 
 def test_compose_serves_the_page_to_who_has_a_token() -> None:
-    assert COMPOSE["services"]["web"]["command"] == ["farm", "serve", "--host", "0.0.0.0", "--tokens"]
+    assert COMPOSE["services"]["web"]["command"] == ["farm", "serve", "--host", "0.0.0.0", "--tokens", "--behind-proxy"]
     assert COMPOSE["services"]["web"]["ports"] == ["${BIND_ADDRESS:-127.0.0.1}:8000:8000"]
 
 

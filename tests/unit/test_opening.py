@@ -11,7 +11,7 @@ import pytest
 from commands import NOWHERE, Command, farm_here, refused
 
 from farm.services.home import Home, write_json
-from farm.services.served import announced, served_url
+from farm.services.served import announced, served
 from farm.settings import Settings
 
 
@@ -42,6 +42,11 @@ def port() -> Iterator[int]:
 
 def home_of(folder: Path) -> Settings:
     return Settings(home=folder / ".farm")
+
+
+def url_of(home: Settings) -> str | None:
+    found = served(home)
+    return None if found is None else found.url
 
 
 WITH_DISPLAY = {"DISPLAY": ":0", "TERM": "xterm", "BROWSER": ""}
@@ -102,16 +107,16 @@ def test_the_address_of_the_api_is_that_of_its_page(command: Command, opened: li
 def test_a_server_that_ended_or_does_not_answer_is_passed_over(tmp_path: Path, port: int) -> None:
     home = home_of(tmp_path)
     with announced(home, f"http://127.0.0.1:{port}"):
-        assert served_url(home) == f"http://127.0.0.1:{port}"
+        assert url_of(home) == f"http://127.0.0.1:{port}"
         # A newer note of a process that is gone, and one of a port that nobody listens on.
         run = Home.of(home).run
         write_json(run / "serve-1.json", {"url": f"http://127.0.0.1:{port}/x", "pid": os.getpid(), "stamp": "other"})
         write_json(run / "serve-2.json", {"url": "http://127.0.0.1:1", "pid": os.getpid(), "stamp": None})
-        assert served_url(home) == f"http://127.0.0.1:{port}"
+        assert url_of(home) == f"http://127.0.0.1:{port}"
 
 
 def test_a_home_that_cannot_be_written_is_served_all_the_same(tmp_path: Path) -> None:
     (tmp_path / ".farm").mkdir()
     (tmp_path / ".farm" / "run").write_text("a file where the folder of notes would be")
     with announced(home_of(tmp_path), "http://127.0.0.1:1"):
-        assert served_url(home_of(tmp_path)) is None
+        assert served(home_of(tmp_path)) is None

@@ -153,8 +153,8 @@ def operation_called(name: str) -> Operation:
 class Served:
     """A farm's application in this process."""
 
-    def __init__(self, access: Access, *, tokens: bool) -> None:
-        self.app = make_app(access, policy=Policy(tokens=tokens))
+    def __init__(self, access: Access, *, tokens: bool, **policy: Any) -> None:
+        self.app = make_app(access, policy=Policy(tokens=tokens, **policy))
         self.engine = access.session.engine
         self.tokens: dict[str, str] = {}
         self._stack = ExitStack()

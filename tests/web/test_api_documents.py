@@ -43,7 +43,7 @@ def test_the_description_has_every_operation_with_its_role_its_errors_and_its_to
         for status in ("400", "401", "403", "404", "413", "422", "503"):
             schema = found["responses"][status]["content"]["application/json"]["schema"]
             assert schema == {"$ref": "#/components/schemas/Told"}
-        assert found["security"] == [{"HTTPBearer": []}, {"APIKeyCookie": []}]
+        assert found["security"] == [{"HTTPBearer": []}]
     assert told_of["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
 
 

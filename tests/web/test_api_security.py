@@ -76,7 +76,7 @@ def test_the_usual_port_of_a_scheme_may_be_left_out(api_with_tokens: Served) -> 
         ("", "null", 403),
         ("", "", 403),
     ):
-        answer = operator.post(PAUSE, headers={"Host": host, "Origin": origin})
+        answer = operator.post(f"https://farm.example{PAUSE}", headers={"Host": host, "Origin": origin})
         assert answer.status_code == status, (host, origin)
 
 
@@ -130,9 +130,8 @@ def test_without_tokens_a_proxy_is_refused_as_it_would_let_everybody_in(api: Ask
         assert "--tokens" in told(answer)["message"]
 
 
-def test_with_tokens_every_name_and_proxies_will_do(api_with_tokens: Served) -> None:
-    headers = {"Host": "farm.example", "X-Forwarded-For": "203.0.113.7", "X-Forwarded-Proto": "https"}
-    assert api_with_tokens.asking("read").get(DEVICES, headers=headers).status_code == 200
+def test_with_tokens_every_name_will_do_over_https(api_with_tokens: Served) -> None:
+    assert api_with_tokens.asking("read").get(f"https://farm.example{DEVICES}").status_code == 200
 
 
 def test_methods_are_what_they_are(api: Asking) -> None:

@@ -42,13 +42,13 @@ def made(folder: Path, name: str = "localhost") -> tuple[Path, Path]:
 def test_it_serves_this_machine_until_it_is_stopped(
     engine: Engine, database_url: str, tmp_path: Path, number: signal.Signals
 ) -> None:
-    with serving(tmp_path, database_url) as served:
+    with serving(tmp_path, database_url, "--no-tokens") as served:
         assert served.address.startswith("http://127.0.0.1:")
         assert get(served.address + DEVICES).json() == []
         assert get(served.address + DEVICES, headers={"Host": "evil.example"}).status_code == 421
         assert "server" not in get(served.address + "/nowhere").headers
         assert served.stop(number) == 0
-    assert "everybody on this machine, and nobody else" in served.said
+    assert "Every account and program of this machine has access" in served.said
     assert "Traceback" not in served.said
 
 
@@ -82,7 +82,7 @@ def test_with_tokens_it_serves_who_has_one_over_https_and_says_no_secret(
 
 
 def test_a_request_in_hand_is_answered_before_it_ends(engine: Engine, database_url: str, tmp_path: Path) -> None:
-    with serving(tmp_path, database_url) as served:
+    with serving(tmp_path, database_url, "--no-tokens") as served:
         host, _, port = served.address.removeprefix("http://").partition(":")
         body = b'{"which": ["CPU-1"]}'
         with socket.create_connection((host, int(port)), timeout=30) as slow:
@@ -120,13 +120,15 @@ def test_a_name_that_is_none_of_this_machine_is_said(host: str) -> None:
 
 @pytest.mark.parametrize(("host", "safe"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("127.9.9.9", True),
     ("0.0.0.0", False), ("::", False), ("", False), ("10.0.0.1", False), ("localhost.evil.example", False)])  # fmt: skip
-def test_only_loopback_is_safe_without_tokens(host: str, safe: bool) -> None:
-    require_safe(host, tokens=True)
+def test_only_loopback_is_safe_without_tokens_or_encryption(host: str, safe: bool) -> None:
+    require_safe(host, tokens=True, encrypted=True)
     if safe:
-        require_safe(host, tokens=False)
+        require_safe(host, tokens=False, encrypted=False)
     else:
         with pytest.raises(ServingRefused, match="--tokens"):
-            require_safe(host, tokens=False)
+            require_safe(host, tokens=False, encrypted=True)
+        with pytest.raises(ServingRefused, match="--certificate and --key, or use --behind-proxy"):
+            require_safe(host, tokens=True, encrypted=False)
 
 
 def test_a_certificate_that_is_none_is_said(engine: Engine, database_url: str, tmp_path: Path) -> None:

@@ -64,20 +64,13 @@ def test_a_token_in_an_address_lets_nobody_in_as_addresses_are_logged(api_with_t
         refused(api_with_tokens.asking().get(DEVICES, params={name: api_with_tokens.tokens["operate"]}))
 
 
-def test_a_token_is_sent_as_bearer_or_in_the_cookie(api_with_tokens: Served) -> None:
+def test_a_token_is_sent_as_bearer(api_with_tokens: Served) -> None:
     token = api_with_tokens.tokens["read"]
     for headers in (
         {"Authorization": f"Bearer {token}"},
         {"Authorization": f"bearer   {token}"},
-        {"Cookie": f"farm_token={token}"},
-        {"Cookie": f"a/b,c=d; farm_token={token}; x"},
     ):
         assert api_with_tokens.asking().get(DEVICES, headers=headers).status_code == 200
-
-
-def test_a_wrong_token_is_not_mended_by_a_cookie(api_with_tokens: Served) -> None:
-    cookie = {"Cookie": f"farm_token={api_with_tokens.tokens['operate']}", "Authorization": "Bearer wrong"}
-    refused(api_with_tokens.asking().get(DEVICES, headers=cookie))
 
 
 def test_revoking_takes_effect_with_the_next_request(api_with_tokens: Served) -> None:

@@ -38,6 +38,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "{count} devices quarantined. They finish their current jobs and get no new work.",
     ),
     "taken-back": ("{count} device resumed.", "{count} devices resumed."),
+    "ended": ("{count} session ended.", "{count} sessions ended."),
     "signed-out": ("Signed out.",) * 2,
 }
 """Of one, and of several or none."""

@@ -1,21 +1,31 @@
-"""Signing in with a token, and out."""
+"""Signing in with a token or a link, and out; and the sessions that one has."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from farm.api.access import Access
-from farm.db import tokens
+from farm.db import tokens, web_sessions
+from farm.db.web_sessions import Holder
+from farm.errors import BadInput, SignInNeeded
+from farm.web.cookies import Origin
+from farm.web.local_access import LINK_SECONDS
 from farm.web.pages import said
-from farm.web.pages.rendering import HTML, rendered
-from farm.web.security import COOKIE, Policy
+from farm.web.pages.rendering import HTML, Visiting, rendered
+from farm.web.routes import who
+from farm.web.security import Policy, session_of
 
 router = APIRouter()
 
-SIGNED_IN_SECONDS = 30 * 24 * 3600
+_WRONG_TOKEN = "This token is unknown, expired or revoked."
+_WRONG_LINK = "This link was used before, has expired, or is of another start of the server."
+
+
+class OldBrowser(BadInput):
+    """This browser does not say where its requests come from (Sec-Fetch-Site), so it cannot be signed in. Use one of 2023 or later."""
 
 
 def _inside(path: str) -> str:
@@ -42,33 +52,106 @@ def sign_in(
     with access.begin() as connection:
         found = tokens.bearer(connection, token.strip())
     if found is None:
-        return _form(request, _inside(next), refused=True)
-    answer = RedirectResponse(_inside(next), 303)
-    answer.set_cookie(
-        COOKIE,
-        token.strip(),
-        max_age=SIGNED_IN_SECONDS,
-        httponly=True,
-        samesite="lax",
-        secure=request.url.scheme == "https",
-    )
+        return _form(request, _inside(next), refused=_WRONG_TOKEN)
+    return _signed_in(request, Holder(token_id=found.id), _inside(next))
+
+
+@router.get("/sign-in")
+def sign_in_by_link(request: Request, code: str, next: str = "/") -> Response:  # noqa: A002
+    policy: Policy = request.app.state.policy
+    if not policy.tokens:
+        return RedirectResponse(_inside(next), 303)
+    _require_origin(request)  # before the code is used up
+    holder = policy.codes.redeem(code)
+    if holder is None:
+        return _form(request, _inside(next), refused=_WRONG_LINK)
+    return _signed_in(request, holder, _inside(next))
+
+
+@router.post("/sign-in/codes")
+def make_code(request: Request) -> Response:
+    """A code for a link that signs a browser in as who asks: for `farm open`. A session cannot prolong itself by one."""
+    policy: Policy = request.app.state.policy
+    asking = who(request)
+    if asking.holder is None:
+        return JSONResponse({"code": None})
+    if asking.session_id is not None:
+        raise SignInNeeded
+    return JSONResponse({"code": policy.codes.make(asking.holder), "seconds": LINK_SECONDS})
+
+
+def _require_origin(request: Request) -> None:
+    if "sec-fetch-site" not in request.headers:
+        raise OldBrowser
+
+
+def _signed_in(request: Request, holder: Holder, after: str) -> Response:
+    """A new session, whatever the browser had before: that one ends."""
+    _require_origin(request)
+    access: Access = request.app.state.access
+    origin = Origin.of(request)
+    address = "" if request.client is None else request.client.host
+    browser = request.headers.get("user-agent", "")
+    with access.begin() as connection:
+        if (before := session_of(request, origin)) is not None:
+            web_sessions.end(connection, before)
+        made = web_sessions.create(
+            connection, holder, origin=str(origin), address=address, browser=browser, limits=origin.limits
+        )
+    answer = RedirectResponse(after, 303)
+    origin.set_cookie(answer, made)
     return answer
 
 
 @router.post("/logout")
-def sign_out() -> Response:
+def sign_out(request: Request) -> Response:
+    origin = Origin.of(request)
+    if (session := session_of(request, origin)) is not None:
+        access: Access = request.app.state.access
+        with access.begin() as connection:
+            web_sessions.end(connection, session)
+    return _signed_out(origin)
+
+
+def _signed_out(origin: Origin) -> Response:
     answer = RedirectResponse("/login", 303)
-    answer.delete_cookie(COOKIE, httponly=True, samesite="lax")
+    origin.delete_cookie(answer)
     said.say(answer, "signed-out", 0)
     return answer
 
 
-def _form(request: Request, after: str, *, refused: bool = False) -> Response:
+@router.get("/sessions", name="sessions")
+def sessions(visit: Visiting) -> Response:
+    """The caller's own sessions."""
+    holder = visit.caller.holder
+    if holder is None:
+        return RedirectResponse("/", 303)
+    with visit.access.connect() as connection:
+        found = web_sessions.own(connection, holder)
+    return visit.show("sessions.html", sessions=found)
+
+
+@router.post("/sessions/end")
+def end_sessions(visit: Visiting, session: Annotated[int | None, Form()] = None) -> Response:
+    """Ends one of the caller's own sessions; all of them where none is named."""
+    holder = visit.caller.holder
+    if holder is None:
+        return RedirectResponse("/", 303)
+    with visit.access.begin() as connection:
+        ended = web_sessions.end_own(connection, holder, session)
+    if session in (None, visit.caller.session_id):
+        return _signed_out(Origin.of(visit.request))
+    return visit.go("/sessions", "ended" if ended else "unchanged", ended)
+
+
+def _form(request: Request, after: str, *, refused: str | None = None) -> Response:
+    policy: Policy = request.app.state.policy
     context: dict[str, Any] = {
         "after": after,
         "refused": refused,
         "request": request,
         "caller": None,
+        "local": policy.local is not None,
         "said": said.heard(request),
     }
     answer = Response(rendered("login.html", **context), 401 if refused else 200, media_type=HTML)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from browsing import IMPORTED, BrowsedFarm, record, visitor
+from browsing import IMPORTED, BrowsedFarm, record
 from homes import embedded_settings, need_embedded_services
 from sqlalchemy import Engine
+from visiting import visitor
 
 from farm.api.access import Access
 from farm.db.engine import make_engine
@@ -100,7 +101,7 @@ def browsed_farm(registry_with_a_model: Path) -> Iterator[BrowsedFarm]:
             [*farm, "import", "dataset", str(IMPORTED[0])], cwd=folder, env=environment, check=True, capture_output=True
         )
         with subprocess.Popen(
-            [*farm, "serve", "--port", "0"],
+            [*farm, "serve", "--port", "0", "--no-tokens"],
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,

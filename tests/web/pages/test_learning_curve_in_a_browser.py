@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import uvicorn
-from browsing import chromium, chromium_path
 from samples import cpu, document
 from sqlalchemy import Engine
+from visiting import chromium, chromium_path
 
 import tests.learning_curves as curves
 from farm.api.access import Access

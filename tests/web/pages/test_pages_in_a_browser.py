@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import CAMPAIGN, IMPORTED, BrowsedFarm, chromium, chromium_path
+from browsing import CAMPAIGN, IMPORTED, BrowsedFarm
+from visiting import chromium, chromium_path
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 playwright = pytest.importorskip("playwright.sync_api")

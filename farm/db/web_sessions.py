@@ -1,0 +1,203 @@
+"""Sessions: browsers that are signed in. Of a session's id only its SHA-256 is kept, as of a token.
+
+A session belongs to a token and ends with it, or to a login of the machine on which `farm serve` runs. It is good for one
+origin: the scheme, host and port under which its browser signed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, RowMapping, text
+
+from farm.db.states import Role
+from farm.db.tokens import Bearer
+from farm.errors import NotFound
+
+MAX_SESSIONS = 100
+"""Sessions that are kept of one holder. One more deletes the oldest."""
+
+MAX_TEXT = 200
+"""Characters that are kept of what a browser calls itself."""
+
+
+class NoSuchSession(NotFound):
+    """There is no session {which!r} that has not ended. `farm sessions` lists them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Whose sessions: those of a token; or of a login, by links that servers of one home (the issuer) gave."""
+
+    token_id: int | None = None
+    login: str | None = None
+    issuer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a session lasts: without a request, and at most."""
+
+    idle: timedelta
+    absolute: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visitor:
+    """A session in use: who it is, and what that allows. `token` is None for a login."""
+
+    session_id: int
+    holder: Holder
+    name: str
+    role: Role
+    token: Bearer | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionNow:
+    """A session as people see it. It is `valid` until it ends, a limit passes, or its token is no longer valid."""
+
+    id: int
+    name: str
+    role: Role
+    origin: str
+    address: str
+    browser: str
+    created_at: datetime
+    last_used_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    valid: bool
+
+
+_OF_HOLDER = "token_id IS NOT DISTINCT FROM :token_id AND login IS NOT DISTINCT FROM :login AND issuer IS NOT DISTINCT FROM :issuer"
+
+_CREATE = text("""
+INSERT INTO web_sessions (sha256, token_id, login, issuer, origin, address, browser, idle_limit, expires_at)
+VALUES (:sha256, :token_id, :login, :issuer, :origin, :address, :browser, :idle, clock_timestamp() + :absolute)
+""")
+_TRIM = text(f"""
+DELETE FROM web_sessions WHERE expires_at < clock_timestamp() - interval '30 days' OR id IN (
+    SELECT id FROM web_sessions WHERE {_OF_HOLDER} ORDER BY id DESC OFFSET {MAX_SESSIONS}
+)
+""")
+
+
+def create(connection: Connection, holder: Holder, *, origin: str, address: str, browser: str, limits: Limits) -> str:
+    """Signs a browser in and returns the session's id, this once."""
+    made = secrets.token_urlsafe(32)
+    whose = _parameters(holder)
+    seen = {"origin": origin, "address": _printable(address), "browser": _printable(browser)}
+    lasts = {"idle": limits.idle, "absolute": limits.absolute}
+    connection.execute(_CREATE, {"sha256": _digest(made), **whose, **seen, **lasts})
+    connection.execute(_TRIM, whose)
+    return made
+
+
+def _parameters(holder: Holder) -> dict[str, object]:
+    return {"token_id": holder.token_id, "login": holder.login, "issuer": holder.issuer}
+
+
+def _printable(given: str) -> str:
+    return "".join(one for one in given[:MAX_TEXT] if one.isprintable())
+
+
+def _digest(session: str) -> bytes:
+    return hashlib.sha256(session.encode()).digest()
+
+
+_VALID = """(
+    s.ended_at IS NULL AND s.expires_at > clock_timestamp() AND s.last_used_at + s.idle_limit > clock_timestamp()
+    AND (s.token_id IS NULL OR t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp()))
+)"""
+
+_FIND = text(f"""
+SELECT s.id, s.token_id, s.login, s.issuer, t.name, t.role,
+    s.last_used_at < clock_timestamp() - interval '1 minute' AS stale
+FROM web_sessions s LEFT JOIN tokens t ON t.id = s.token_id
+WHERE s.sha256 = :sha256 AND s.origin = :origin AND (s.issuer IS NULL OR s.issuer = :issuer) AND {_VALID}
+""")
+_USED = text("UPDATE web_sessions SET last_used_at = clock_timestamp() WHERE id = :id")
+
+
+def visitor(connection: Connection, session: str, *, origin: str, issuer: str | None) -> Visitor | None:
+    """Who is signed in by a session's id; None where it is unknown, over, or of another origin or issuer.
+
+    Its use is noted once a minute. A session of a login may operate, one of a token what its token may now.
+    """
+    asked = {"sha256": _digest(session), "origin": origin, "issuer": issuer}
+    row = connection.execute(_FIND, asked).one_or_none()
+    if row is None:
+        return None
+    if row.stale:
+        connection.execute(_USED, {"id": row.id})
+    holder = Holder(token_id=row.token_id, login=row.login, issuer=row.issuer)
+    if row.token_id is None:
+        return Visitor(session_id=row.id, holder=holder, name=row.login, role=Role.OPERATE, token=None)
+    token = Bearer(id=row.token_id, name=row.name, role=Role(row.role))
+    return Visitor(session_id=row.id, holder=holder, name=token.name, role=token.role, token=token)
+
+
+_LIST = f"""
+SELECT s.id, coalesce(t.name, s.login) AS name, coalesce(t.role, '{Role.OPERATE}') AS role, s.origin, s.address, s.browser,
+    s.created_at, s.last_used_at, s.expires_at, s.ended_at, {_VALID} AS valid
+FROM web_sessions s LEFT JOIN tokens t ON t.id = s.token_id
+"""
+_LIST_ALL = text(f"{_LIST} ORDER BY valid DESC, s.id DESC")
+_LIST_OWN = text(f"""
+{_LIST} WHERE s.token_id IS NOT DISTINCT FROM :token_id AND s.login IS NOT DISTINCT FROM :login
+    AND s.issuer IS NOT DISTINCT FROM :issuer AND {_VALID} ORDER BY s.id DESC
+""")
+
+
+def known(connection: Connection) -> list[SessionNow]:
+    """Every session that is kept, valid ones first, the newest first."""
+    return [_now(row) for row in connection.execute(_LIST_ALL).mappings()]
+
+
+def own(connection: Connection, holder: Holder) -> list[SessionNow]:
+    """The valid sessions of a holder, the newest first."""
+    return [_now(row) for row in connection.execute(_LIST_OWN, _parameters(holder)).mappings()]
+
+
+def _now(row: RowMapping) -> SessionNow:
+    return SessionNow(**{**row, "role": Role(row["role"])})
+
+
+_END = "UPDATE web_sessions SET ended_at = clock_timestamp() WHERE ended_at IS NULL AND "
+_END_GIVEN = text(f"{_END} sha256 = :sha256")
+_END_OWN = text(f"{_END} {_OF_HOLDER} AND (CAST(:id AS bigint) IS NULL OR id = :id)")
+_END_LISTED = text(f"{_END} id = ANY(:ids) RETURNING id")
+_END_NAMED = text(f"""
+{_END} (login = :name OR token_id IN (SELECT id FROM tokens WHERE name = :name)) RETURNING id
+""")
+
+
+def end(connection: Connection, session: str) -> None:
+    """Ends the session of that id, if there is one."""
+    connection.execute(_END_GIVEN, {"sha256": _digest(session)})
+
+
+def end_own(connection: Connection, holder: Holder, session_id: int | None) -> int:
+    """Ends a session of the holder; all of them for None. Returns how many."""
+    return connection.execute(_END_OWN, {**_parameters(holder), "id": session_id}).rowcount
+
+
+def revoke(connection: Connection, ids: Sequence[int]) -> int:
+    """Ends sessions by the numbers that people see. Returns how many. Raises `NoSuchSession`."""
+    ended = set(connection.execute(_END_LISTED, {"ids": list(ids)}).scalars())
+    if missing := [one for one in ids if one not in ended]:
+        raise NoSuchSession(which=missing[0])
+    return len(ended)
+
+
+def revoke_named(connection: Connection, name: str) -> int:
+    """Ends every session of a token or login of that name. Returns how many. Raises `NoSuchSession`."""
+    ended = len(connection.execute(_END_NAMED, {"name": name}).all())
+    if not ended:
+        raise NoSuchSession(which=name)
+    return ended
