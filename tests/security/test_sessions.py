@@ -448,6 +448,16 @@ def test_a_session_of_a_login_is_good_at_servers_of_its_home_alone(
         assert status(elsewhere) == expected
 
 
+def test_the_name_of_its_own_is_in_no_line_that_is_pasted_elsewhere(
+    browse: Callable[..., httpx.Client], policy: Policy, local: LocalAccess
+) -> None:
+    client = browse(OWN_URL)
+    assert link(client, policy, local).status_code == 303
+    described = client.get("/api").text
+    assert "http://localhost:8000/api/v1/campaigns" in described
+    assert OWN not in described
+
+
 # --- other accounts of the machine ---------------------------------------------------------------------------
 
 

@@ -13,11 +13,13 @@ from farm.db import tokens
 from farm.db.states import Role
 
 DEVICES = f"{PREFIX}/devices"
+COOKIE = "farm_session_8000"
+BROWSER = {"Sec-Fetch-Site": "same-origin"}
 
 
 def test_each_role_is_let_do_what_it_may_and_nobody_else_is_let_in(api_with_tokens: Served) -> None:
     for known in OPERATIONS.values():
-        for headers in ({}, {"Authorization": "Bearer gfarm_no"}, {"Cookie": "farm_token=gfarm_no"}):
+        for headers in ({}, {"Authorization": "Bearer gfarm_no"}, {"Cookie": f"{COOKIE}=no", **BROWSER}):
             refused(api_with_tokens.asking().ask(known, headers=headers))
         for role in Role:
             answer = api_with_tokens.asking(role.value).ask(known)
@@ -49,10 +51,10 @@ def test_what_is_no_token_lets_nobody_in(api_with_tokens: Served) -> None:
         {"Authorization": "Bearer " + "x" * 10_000},
         {"Authorization": "Bearer \xff"},
         {"Authorization": token},
-        {"Cookie": "farm_token"},
-        {"Cookie": "farm_token="},
-        {"Cookie": f"a/b,c=d; expires=x; $Path=/; farm_tokens={token}"},
-        {"Cookie": 'farm_token="'},
+        {"Cookie": COOKIE, **BROWSER},
+        {"Cookie": f"{COOKIE}=", **BROWSER},
+        {"Cookie": f"a/b,c=d; expires=x; $Path=/; {COOKIE}={token}", **BROWSER},
+        {"Cookie": f'{COOKIE}="', **BROWSER},
         {"X-Farm-User": "operate", "X-Token": token},
     ):
         written = {name: value.encode("latin-1") for name, value in headers.items()}
@@ -60,7 +62,7 @@ def test_what_is_no_token_lets_nobody_in(api_with_tokens: Served) -> None:
 
 
 def test_a_token_in_an_address_lets_nobody_in_as_addresses_are_logged(api_with_tokens: Served) -> None:
-    for name in ("token", "access_token", "farm_token", "authorization"):
+    for name in ("token", "access_token", COOKIE, "authorization"):
         refused(api_with_tokens.asking().get(DEVICES, params={name: api_with_tokens.tokens["operate"]}))
 
 

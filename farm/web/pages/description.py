@@ -54,7 +54,9 @@ _BODIES: dict[str, Any] = {
 @router.get("/api", name="api")
 def describe(visit: Visiting) -> Response:
     policy: Policy = visit.request.app.state.policy
-    base = str(visit.request.base_url).rstrip("/")
+    url = visit.request.base_url
+    # Programs know no names below localhost, and that name is nobody else's business.
+    base = str(url.replace(hostname="localhost") if url.hostname == policy.own_name else url).rstrip("/")
     found = list(_described(visit.request.app.openapi(), base, policy))
     tags = list(dict.fromkeys(one.tag for one in found))
     return visit.show(
