@@ -22,7 +22,9 @@ def upgrade() -> None:
         UPDATE kernels SET state = 'wanted', starts = 0, sent_at = NULL, finished_at = NULL, wanted_at = clock_timestamp()
         WHERE state = 'built'
     """)
-    op.create_check_constraint(op.f("ck_kernels_built_is_signed"), "kernels", "state <> 'built' OR signature IS NOT NULL")
+    op.create_check_constraint(
+        op.f("ck_kernels_built_is_signed"), "kernels", "state <> 'built' OR signature IS NOT NULL"
+    )
 
 
 def downgrade() -> None:

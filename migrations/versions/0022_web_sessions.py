@@ -1,6 +1,6 @@
 """Sessions of browsers, which the web page kept as a token in a cookie before.
 
-Revises: 0018
+Revises: 0021
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0022"
-down_revision = "0018"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 
