@@ -50,13 +50,13 @@ from learning import (
 )
 from sklearn.ensemble import ExtraTreesRegressor
 
+from farm.forest.card import Card
+from farm.forest.features import Seen, see
 from farm.importers import aiconfigurator
 from trainer.cards import card_of
 from trainer.evaluate import measured_outputs
 from trainer.folds import Splits, by_nk, by_shape
 from trainer.forest import ForestSettings
-from trainer.model.card import Card
-from trainer.model.features import Seen, see
 from trainer.table import configurations, vocabulary_of
 
 CARDS = ("a100_sxm", "l40s", "h100_sxm", "b200_sxm", "gb200")

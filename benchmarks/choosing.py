@@ -39,11 +39,11 @@ import pandas as pd
 from common import RESULTS, markdown, write
 from learning import H200, H200_ROWS, datasets
 
+from farm.forest.features import see
 from trainer.cards import card_of
 from trainer.evaluate import out_of_fold
 from trainer.folds import by_shape
 from trainer.forest import ForestSettings
-from trainer.model.features import see
 from trainer.table import configurations, parameter_names, vocabulary_of
 
 PROBLEM = ["m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta"]

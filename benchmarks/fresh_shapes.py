@@ -18,10 +18,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 from common import markdown, write
 
+from farm.forest.predictor import Predictor
 from trainer.evaluate import evaluate
 from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS
 from trainer.forest import ForestSettings, fit
-from trainer.model.predictor import Predictor
 from trainer.table import configurations
 from trainer.test_set import PROBLEM, check_apart, evaluate_on
 

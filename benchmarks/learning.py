@@ -17,6 +17,9 @@ import numpy as np
 import pandas as pd
 from common import markdown
 
+from farm.forest.columns import OUTPUTS
+from farm.forest.features import Seen, see
+from farm.forest.predictor import CLAIM, Predictor
 from farm.importers.cards import CardTable
 from farm.measurement import energy_mj
 from trainer.calibration import CLAIMS, out_of_fold_bounds
@@ -24,9 +27,6 @@ from trainer.cards import card_of
 from trainer.evaluate import OutOfFold, evaluate, measured_outputs, metrics, metrics_by_target
 from trainer.folds import HEADLINE, Split, Splits
 from trainer.forest import ForestSettings
-from trainer.model.columns import OUTPUTS
-from trainer.model.features import Seen, see
-from trainer.model.predictor import CLAIM, Predictor
 from trainer.table import LEARNED_FROM, vocabulary_of
 
 ROOT = Path(__file__).parents[1]

@@ -22,8 +22,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 from common import write
 
+from farm.forest.predictor import Predictor
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
-from trainer.model.predictor import Predictor
 from trainer.table import configurations, with_parameter_columns
 from trainer.test_set import PROBLEM, score
 

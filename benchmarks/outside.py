@@ -3,7 +3,7 @@
     python benchmarks/outside.py
 
 The rows of the dataset `domain` are held out, and each one's distance is to the nearest problem of the other folds, of the same
-family and types (`trainer/model/reach.py`). Four ways to hold rows out:
+family and types (`farm/forest/reach.py`). Four ways to hold rows out:
 
   shapes      folds by (m, n, k): interpolation
   work        five blocks by 2·m·n·k, so that the first and the last are extrapolated
@@ -29,13 +29,13 @@ from common import markdown, write
 from fresh_shapes import TRAINED_ON, TYPE, apart, rows
 from scipy.stats import spearmanr
 
+from farm.forest.columns import OUTPUTS
+from farm.forest.predictor import Interval
+from farm.forest.reach import FAR
 from trainer.calibration import bounds, calibrate, lies, out_of_fold_bounds
 from trainer.evaluate import OutOfFold, measured_outputs, out_of_fold
 from trainer.folds import Splits, by_kernel, by_shape
 from trainer.forest import ForestSettings, fit
-from trainer.model.columns import OUTPUTS
-from trainer.model.predictor import Interval
-from trainer.model.reach import FAR
 from trainer.table import configurations
 
 CLAIMS = (0.5, 0.8, 0.9)

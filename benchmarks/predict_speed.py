@@ -38,12 +38,12 @@ from common import markdown, write
 from learning import H200, H200_ROWS, datasets
 from sklearn.ensemble import ExtraTreesRegressor
 
+from farm.forest.predictor import ROWS_AT_ONCE, Predictor
+from farm.forest.trees import Grove
 from trainer.calibration import calibrate
 from trainer.evaluate import measured_outputs, out_of_fold
 from trainer.folds import by_shape
 from trainer.forest import ForestSettings, as_arrays, fit
-from trainer.model.predictor import ROWS_AT_ONCE, Predictor
-from trainer.model.trees import Grove
 from trainer.table import configurations
 
 MANY = 100_000

@@ -533,6 +533,18 @@ class NoSuchVersion(NoSuchModel):
     """{name} has no version or alias {version}. It has: {known}. Without --version, the champion answers, or the newest version where there is none."""
 
 
+class ModelRefused(ServiceUnavailable):
+    """{name} version {version} is not loaded: {why}."""
+
+
+class ModelNotTrusted(ModelRefused):
+    """{name} version {version} is not loaded: {why}. Train it again (`farm train`); or, where you know who put its files there, sign them: `farm models sign {name} {version}`. FARM_MODEL_KEYS names the public keys that are trusted."""
+
+
+class ModelUnreadable(ModelRefused):
+    """{name} version {version}, made by {made_by} of the farm, is not loaded: {why}. Train it again (`farm train`), or load it yourself with mlflow.pyfunc, which runs the code that is stored with it."""
+
+
 class NoChampionBefore(NotFound):
     """{name} has had no champion before version {version} that is still registered. `farm models promote` takes any version."""
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import tempfile
+from pathlib import Path
 
 FIXED = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
 
@@ -19,6 +20,7 @@ _NAMES = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_F
           "TTY_INTERACTIVE", "LANGUAGE", "TZ", "PYTHONWARNINGS", "PYTHONIOENCODING", "PYTHONUTF8", "CUDA_VISIBLE_DEVICES",
           "CUDA_DEVICE_ORDER")  # fmt: skip
 _KEPT = "FARM_TEST_"
+_KEY = "FARM_TEST_MODEL_KEY"
 
 
 def settle() -> None:
@@ -31,6 +33,8 @@ def settle() -> None:
     home = os.environ.get("HOME", "")
     if not os.path.isdir(home) or not os.access(home, os.W_OK | os.X_OK):  # noqa: PTH112 - "" is no folder
         _make_home()
+    # Models that one test registers are asked by programs of other homes.
+    os.environ["FARM_MODEL_SIGNING_KEY"] = _signing_key()
     # Tests of several processes serve the same devices at the same time.
     os.environ["FARM_DEVICE_LOCKS"] = _temporary_folder("farm-tests-locks-")
     # A shell that starts the tests in the background has them ignore Ctrl-C, and nohup the end of the terminal. All that they
@@ -38,6 +42,16 @@ def settle() -> None:
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+
+
+def _signing_key() -> str:
+    """The file of a key that signs models, and whose models are trusted. Worker processes of a test run share it."""
+    from farm.signing import Signer
+
+    if _KEY not in os.environ:
+        file = os.environ[_KEY] = os.path.join(_temporary_folder("farm-tests-keys-"), "model.pem")  # noqa: PTH118
+        Signer.make(Path(file))
+    return os.environ[_KEY]
 
 
 def _make_home() -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 
+from farm.forest.predictor import Predictor
 from trainer.forest import ForestSettings, fit
-from trainer.model.predictor import Predictor
 from trainer.table import configurations, kernel_columns
 
 _Floats = np.ndarray[Any, np.dtype[np.float64]]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from farm.forest.physics import Work
 from trainer.cards import card_of
-from trainer.model.physics import Work
 from trainer.promotion import TARGETS
 from trainer.table import vocabulary_of
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from trainer.model.columns import OUTPUTS, Bools, Floats, Text
-from trainer.model.predictor import CLAIM, UNMEASURED, Interval, groups_of, half_widths, widening
-from trainer.model.reach import Reach
+from farm.forest.columns import OUTPUTS, Bools, Floats, Text
+from farm.forest.predictor import CLAIM, UNMEASURED, Interval, groups_of, half_widths, widening
+from farm.forest.reach import Reach
 
 CLAIMS = (0.5, 0.8, 0.9, 0.95)
 

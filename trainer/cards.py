@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from farm.forest.card import Card
+from farm.forest.columns import Configurations
+from farm.forest.physics import compulsory_bytes, flops_of
 from farm.gemm import INPUT_TYPES, ElementType
 from farm.gpus import Gpu, find_gpu
-from trainer.model.card import Card
-from trainer.model.columns import Configurations
-from trainer.model.physics import compulsory_bytes, flops_of
 from trainer.table import vocabulary_of
 
 _LAUNCH_MS = 0.002

@@ -1,4 +1,4 @@
-"""Learning which kernels a library chooses, and what these take: see `trainer.model.choice`."""
+"""Learning which kernels a library chooses, and what these take: see `farm.forest.choice`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
+from farm.forest.card import Card
+from farm.forest.choice import CONSTANTS, KERNELS, OF_KERNELS, TILES, Choices, kinds, sizes_of, time_ms
+from farm.forest.columns import Configurations, Floats
+from farm.forest.physics import Work
 from trainer.blas import one_thread
-from trainer.model.card import Card
-from trainer.model.choice import CONSTANTS, KERNELS, OF_KERNELS, TILES, Choices, kinds, sizes_of, time_ms
-from trainer.model.columns import Configurations, Floats
-from trainer.model.physics import Work
 
 FAMILY = "cublaslt"
 CHOSEN = ("chosen_tile_m", "chosen_tile_n", "chosen_slices", "chosen_waves", "chosen_algorithm")

@@ -1,13 +1,13 @@
-"""Fitting the coefficients of `trainer.model.energy`: least squares on relative errors, of which none may be negative."""
+"""Fitting the coefficients of `farm.forest.energy`: least squares on relative errors, of which none may be negative."""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy.optimize import nnls
 
-from trainer.model.card import Card
-from trainer.model.columns import Floats
-from trainer.model.energy import W_PER_PJ_PER_MS, Efforts, Energies
+from farm.forest.card import Card
+from farm.forest.columns import Floats
+from farm.forest.energy import W_PER_PJ_PER_MS, Efforts, Energies
 
 MIN_ROWS = 100
 """Rows with power below which a forest learns the power itself: a sum of a dozen terms would fit any of them."""

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from farm.forest.columns import OUTPUTS
+from farm.forest.predictor import ROWS_AT_ONCE, Interval, Predictor
 from trainer.calibration import bounds, calibrate, lies, out_of_fold_bounds
 from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS, Rows, Split
 from trainer.forest import ForestSettings, fit
-from trainer.model.columns import OUTPUTS
-from trainer.model.predictor import ROWS_AT_ONCE, Interval, Predictor
 from trainer.progress import Progress
 
 Metrics = dict[str, float]

@@ -12,16 +12,16 @@ import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.tree import ExtraTreeRegressor
 
+from farm.forest.card import Card
+from farm.forest.choice import Choices
+from farm.forest.columns import Configurations, Vocabulary
+from farm.forest.features import efforts_of, loops_of, see
+from farm.forest.predictor import POWER, ROOFLINE, ROWS_AT_ONCE, RUNTIME, SLOWDOWN, Interval, Predictor
+from farm.forest.timing import Timing
+from farm.forest.trees import Trees
 from trainer.cards import card_of
 from trainer.choice import fit_choices
 from trainer.energy import fit_energies
-from trainer.model.card import Card
-from trainer.model.choice import Choices
-from trainer.model.columns import Configurations, Vocabulary
-from trainer.model.features import efforts_of, loops_of, see
-from trainer.model.predictor import POWER, ROOFLINE, ROWS_AT_ONCE, RUNTIME, SLOWDOWN, Interval, Predictor
-from trainer.model.timing import Timing
-from trainer.model.trees import Trees
 from trainer.table import vocabulary_of
 from trainer.timing import fit_timing
 

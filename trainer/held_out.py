@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from farm.forest.predictor import Predictor
 from farm.registry.held_out import SHAPE, fold_folder
-from trainer.model.predictor import Predictor
-from trainer.packaging import copy_code
 
 
 class Keeper:
@@ -30,7 +29,6 @@ class Keeper:
         """Writes what all folds share."""
         if not self._unseen:
             return
-        copy_code(self._folder / "code")
         pd.concat(self._unseen).to_parquet(self._folder / "shapes.parquet", index=False)
         (self._folder / "kinds.json").write_text(json.dumps(kinds_of(configured)), encoding="utf-8")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from farm.forest.predictor import Interval
 from farm.registry.conditions import Conditions
 from farm.registry.held_out import FOLDER as HELD_OUT_FOLDER
 from trainer.conditions import conditions_of
@@ -17,7 +18,6 @@ from trainer.evaluate import Metrics, evaluate, measured_outputs
 from trainer.folds import HEADLINE
 from trainer.forest import ForestSettings, fit
 from trainer.held_out import Keeper
-from trainer.model.predictor import Interval
 from trainer.packaging import save_model
 from trainer.plots import HeldOutRows, importance_plot, plots
 from trainer.progress import Progress

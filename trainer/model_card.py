@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from farm.forest.predictor import CLAIM
 from farm.registry import ERRORS, model_name
 from farm.registry.models import TEST_SET
 from trainer.folds import HEADLINE
 from trainer.held_out import kinds_of
 from trainer.learn import Learned, TableFacts
-from trainer.model.predictor import CLAIM
 from trainer.promotion import Decision
 from trainer.table import kernel_columns
 

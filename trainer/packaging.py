@@ -11,35 +11,34 @@ from typing import Any
 
 import pandas as pd
 
-import trainer.model
+import farm.forest
+from farm.forest.columns import OUTPUTS, REQUIRED, WITH_DEFAULT, Vocabulary
+from farm.forest.predictor import BOUNDS, DISTANCE, OUTSIDE, Predictor
 from farm.registry import load_pyfunc, mlflow_warnings_ignored
-from trainer.model.columns import OUTPUTS, REQUIRED, WITH_DEFAULT, Vocabulary
-from trainer.model.predictor import BOUNDS, DISTANCE, OUTSIDE, Predictor
 
 _TEXTS = ("ab", "family", "cd", "acc", "layout")
 _NEEDS = ("mlflow", "numpy", "pandas")
 """What a model's code imports. Trees are stored as arrays, so scikit-learn is not needed to predict."""
 
 
-_CODE = Path(trainer.model.__path__[0])
+_CODE = Path(farm.forest.__path__[0])
+"""What is stored with a model, for programs that have no farm. The farm itself reads a model's files with its own."""
 
-
-def copy_code(to: Path) -> None:
-    """Puts what a model's files need to be read into a new folder; its entry point is MLflow's affair."""
-    shutil.copytree(_CODE, to, ignore=shutil.ignore_patterns("__pycache__", "gemm_forest.py"))
+ENTRY_POINT = Path(__file__).with_name("gemm_forest.py")
+"""What MLflow runs to load a model."""
 
 
 def save_model(model: Predictor, configured: pd.DataFrame, folder: Path, *, metadata: Mapping[str, Any]) -> None:
     """Writes the model with its code, signature, example and pinned requirements to a new folder."""
     with TemporaryDirectory(prefix="gemm-forest-") as staging:
         code, forest = Path(staging) / "code", Path(staging) / "forest"
-        copy_code(code)
+        shutil.copytree(_CODE, code, ignore=shutil.ignore_patterns("__pycache__"))
         model.save(forest)
         pyfunc = load_pyfunc()
         with mlflow_warnings_ignored():
             pyfunc.save_model(
                 path=str(folder),
-                python_model=str(_CODE / "gemm_forest.py"),
+                python_model=str(ENTRY_POINT),
                 artifacts={"code": str(code), "forest": str(forest)},
                 signature=signature(model.vocabulary),
                 input_example=example(configured, model.vocabulary),
@@ -47,25 +46,11 @@ def save_model(model: Predictor, configured: pd.DataFrame, folder: Path, *, meta
                 pip_requirements=[f"{name}=={import_module(name).__version__}" for name in _NEEDS],
                 metadata={
                     "device_type": model.device_type,
-                    "families": families(model.vocabulary),
+                    "families": model.vocabulary.measured(),
                     "required": list(REQUIRED),
                     **metadata,
                 },
             )
-
-
-def families(vocabulary: Vocabulary) -> dict[str, Any]:
-    """What of each family was measured, for programs that look for kernels: layouts by types, parameters, the values of
-    these in each kernel, and by types the positions of the kernels that were measured in them."""
-    return {
-        name: {
-            "layouts": {types: list(layouts) for types, layouts in known.layouts.items()},
-            "parameters": list(known.parameters),
-            "kernels": [[int(value) for value in kernel] for kernel in known.kernels],
-            "kernels_by_types": {types: list(which) for types, which in known.kernels_by_types.items()},
-        }
-        for name, known in vocabulary.families.items()
-    }
 
 
 def signature(vocabulary: Vocabulary) -> Any:

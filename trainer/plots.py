@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from farm.forest.physics import compulsory_bytes, flops_of
 from trainer.evaluate import metrics
-from trainer.model.physics import compulsory_bytes, flops_of
 from trainer.table import vocabulary_of
 
 _PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")

@@ -140,11 +140,15 @@ def _by_shape(shape: np.ndarray[Any, Any], values: _Array) -> _Array:
 
 
 def decide(
-    measured: pd.DataFrame, predicted: pd.DataFrame, baselines: Mapping[str, pd.DataFrame], rival: Rival | None
+    measured: pd.DataFrame,
+    predicted: pd.DataFrame,
+    baselines: Mapping[str, pd.DataFrame],
+    rival: Rival | None,
+    no_rival: str = "there was no champion before",
 ) -> Decision:
     """Whether a version with these predictions becomes the champion.
 
-    All predictions are of the rows of `measured`, by models that had not seen their shapes; `baselines` are by name.
+    All predictions are of the rows of `measured`, by models that had not seen their shapes; `baselines` are by name. `no_rival` says why there is no rival.
     """
     against = {name: compare(measured, predicted, each) for name, each in baselines.items()}
     name = min(against, key=lambda each: against[each].other)
@@ -162,7 +166,7 @@ def decide(
         )
         return Decision(promoted=False, sound=False, reason=reason, **known)
     if rival is None:
-        reason = f"scores {bar.score:.4f} on shapes held out, and {name} {bar.other:.4f}; there was no champion before"
+        reason = f"scores {bar.score:.4f} on shapes held out, and {name} {bar.other:.4f}; {no_rival}"
         return Decision(promoted=True, sound=True, reason=reason, **known)
     contest = compare(measured, predicted, rival.predicted)
     known |= {"champion": rival.version, "champion_score": contest.other, "better_in": contest.better_in}

@@ -15,19 +15,21 @@ from typing import Any
 
 import pandas as pd
 
+import farm.forest
 import farm.gpus
 import farm.registry.held_out
 import trainer
 from farm import registry
-from farm.errors import NoSuchModel
+from farm.errors import ModelRefused, NoSuchModel
 from farm.registry import CHALLENGER, CHAMPION, ModelInfo, model_name, registry_client
 from farm.registry.details import CARD
 from farm.registry.held_out import FOLDER as HELD_OUT_FOLDER
 from farm.registry.held_out import HeldOut, answers, held_out_files
+from farm.settings import settings as program_settings
 from trainer.baseline import baselines
 from trainer.evaluate import Metrics
 from trainer.forest import ForestSettings
-from trainer.learn import FOLDS_FOLDER, MODEL_FOLDER, RUN_FOLDER, MetricsByFold, TableFacts, learn
+from trainer.learn import FOLDS_FOLDER, RUN_FOLDER, MetricsByFold, TableFacts, learn
 from trainer.model_card import model_card
 from trainer.progress import Progress
 from trainer.promotion import Decision, Rival, decide, unsound
@@ -47,7 +49,7 @@ _RECIPE_FILES = (
         "test_set.py",
         "packaging.py",
     ),
-    *("model/*.py", "held_out.py", "baseline.py", "promotion.py"),
+    *("gemm_forest.py", "held_out.py", "baseline.py", "promotion.py"),
 )
 """The files of this package that decide, beside `farm/gpus.yaml`, what a training produces, and what is decided on it."""
 
@@ -95,6 +97,7 @@ def train_and_register(
     deciding: Callable[[], AbstractContextManager[Callable[[], None]]] = lambda: nullcontext(lambda: None),
     test: pd.DataFrame | None = None,
     progress: Progress | None = None,
+    trust: registry.Trust | None = None,
 ) -> TrainingOutcome:
     """Evaluates and fits a model on the table, logs it to MLflow, and registers it as the challenger.
 
@@ -103,10 +106,11 @@ def train_and_register(
     `deciding` is entered when all is learned, and left when the version is registered: nobody else should decide on this
     device type meanwhile. What it yields is called before other programs can pull the model, and may raise to end it.
     `test` has the rows of the device type's test sets, which it is quoted on and learns nothing from. `progress` is told how
-    far the training is. Raises `TestRowsInTraining`, `MissingColumns`, `TooFewMeasurements`, `RegistryUnreachable`, `MlflowMissing`.
+    far the training is. `trust` signs the version, and says whether the present champion is asked; it is by the settings of
+    this process, unless given. Raises `TestRowsInTraining`, `MissingColumns`, `TooFewMeasurements`, `RegistryUnreachable`, `MlflowMissing`.
     """
     began = time.monotonic()
-    settings = settings or ForestSettings()
+    settings, trust = settings or ForestSettings(), trust or registry.Trust(program_settings())
     check_training_table(table, device_type)
     facts = TableFacts.of(table, device_type)
     tags = {
@@ -127,7 +131,7 @@ def train_and_register(
         folder = Path(made)
         learned = learn(table, facts, settings, folder, progress, test)
         with deciding() as check:
-            decision = _decide(tracking_uri, device_type, learned.configured, folder)
+            decision = _decide(tracking_uri, device_type, learned.configured, folder, trust)
             card = model_card(facts, table, learned, decision, code_version=code_version, campaign=campaign)
             (folder / CARD).write_text(card, encoding="utf-8")
             with registry_client(tracking_uri) as client:
@@ -137,7 +141,7 @@ def train_and_register(
                     log_folds(run, learned.metrics, folder / FOLDS_FOLDER)
                     log_decision(run, decision, folder / CARD)
                     check()
-                    version = register(run, learned.metrics, decision, card, folder / MODEL_FOLDER)
+                    version = register(run, learned.metrics, decision, card, folder, trust)
                 except BaseException:
                     client.set_terminated(run.id, "FAILED")
                     raise
@@ -151,7 +155,10 @@ def recipe_hash(code_version: str, settings: ForestSettings, *, tested_on: str |
     digest = hashlib.sha256(json.dumps([code_version, asdict(settings), tested_on]).encode())
     folder, gpus = Path(trainer.__path__[0]), Path(farm.gpus.__file__).with_suffix(".yaml")
     reader = Path(farm.registry.held_out.__file__)
-    for path in sorted([gpus, reader, *(path for pattern in _RECIPE_FILES for path in folder.glob(pattern))]):
+    predictor = Path(farm.forest.__path__[0]).glob("*.py")
+    for path in sorted(
+        [gpus, reader, *predictor, *(path for pattern in _RECIPE_FILES for path in folder.glob(pattern))]
+    ):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -172,7 +179,9 @@ def _reusable(tracking_uri: str, facts: TableFacts, recipe: str) -> ModelInfo | 
     return None
 
 
-def _decide(tracking_uri: str, device_type: str, configured: pd.DataFrame, folder: Path) -> Decision:
+def _decide(
+    tracking_uri: str, device_type: str, configured: pd.DataFrame, folder: Path, trust: registry.Trust
+) -> Decision:
     """Judges the version by the files that will be logged, as later versions will when it is the champion."""
     try:
         challenger = HeldOut(folder / RUN_FOLDER / HELD_OUT_FOLDER)
@@ -182,32 +191,40 @@ def _decide(tracking_uri: str, device_type: str, configured: pd.DataFrame, folde
     if leak is not None:
         return unsound(f"leaks: {leak}")
     simple = baselines(configured, challenger.fold_of(configured))
-    rival = _rival(tracking_uri, device_type, configured, challenger.kinds, folder / "champion")
-    return decide(configured, challenger.predict(configured), simple, rival)
+    predicted, no_rival = challenger.predict(configured), "there was no champion before"
+    try:
+        rival = _rival(tracking_uri, device_type, configured, challenger.kinds, folder / "champion", trust)
+    except ModelRefused as error:
+        rival, no_rival = None, f"the champion before is not compared: {error}"
+    return decide(configured, predicted, simple, rival, no_rival)
 
 
 def _rival(
-    tracking_uri: str, device_type: str, configured: pd.DataFrame, kinds: tuple[str, ...], folder: Path
+    tracking_uri: str,
+    device_type: str,
+    configured: pd.DataFrame,
+    kinds: tuple[str, ...],
+    folder: Path,
+    trust: registry.Trust,
 ) -> Rival | None:
     """The champion's predictions: by the model of its evaluation that has not seen the row's shape, and where it never
-    had the shape, by the model that others pull."""
+    had the shape, by the model that others pull. Raises `ModelRefused`."""
     try:
         champion = registry.model_info(tracking_uri, device_type)
     except NoSuchModel:
         return None
+    model = registry.load(tracking_uri, champion, trust)
     predicted = pd.DataFrame(index=configured.index, columns=list(registry.OUTPUTS), dtype="float64")
     unseen = pd.Series(True, configured.index)
     only_it_knows: tuple[str, ...] = ()
     favoured = "though that champion may have seen them: it has no models of its evaluation that can be trusted"
-    with registry_client(tracking_uri) as client:
-        files = held_out_files(client, champion, folder)
+    files = held_out_files(tracking_uri, champion, folder, trust)
     held_out = None if files is None else HeldOut(files)
     if held_out is not None and held_out.leak() is None:
         unseen, favoured = held_out.fold_of(configured).isna(), ""
         only_it_knows = tuple(sorted(set(held_out.kinds) - set(kinds)))
         predicted = held_out.predict(configured)
     if unseen.any():
-        model = registry.pull(tracking_uri, champion.name, champion.version)
         ask = partial(registry.predict_table, model)
         predicted.loc[unseen] = answers(ask, configured[unseen])
     return Rival(version=champion.version, predicted=predicted, only_it_knows=only_it_knows, favoured=favoured)

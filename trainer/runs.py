@@ -9,13 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.registry import CHALLENGER, ERRORS, conditions, crown, model_name, verdict
+from farm.registry import CHALLENGER, ERRORS, Trust, conditions, crown, model_name, verdict
 from farm.registry.details import FOLD_TAG
+from farm.registry.files import sign
+from farm.registry.manifest import MANIFEST, Manifest
 from farm.registry.models import QUOTED_TAG, TEST_SET
 from trainer.evaluate import Metrics
 from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings
-from trainer.learn import MetricsByFold, TableFacts
+from trainer.learn import MODEL_FOLDER, RUN_FOLDER, MetricsByFold, TableFacts
 from trainer.promotion import Decision
 
 EXPERIMENT = "gemm-farm"
@@ -99,8 +101,12 @@ def log_decision(run: Run, decision: Decision, card: Path) -> None:
     run.client.log_artifact(run.id, str(card))
 
 
-def register(run: Run, metrics: MetricsByFold, decision: Decision, card: str, files: Path) -> str:
-    """Uploads the model and registers it as a new version: the challenger, and the champion where it was so decided."""
+def register(run: Run, metrics: MetricsByFold, decision: Decision, card: str, learned: Path, trust: Trust) -> str:
+    """Uploads the model of what was `learned`, and registers it as a new, signed version: the challenger, and the champion where
+    it was so decided."""
+    files = learned / MODEL_FOLDER
+    manifest = Manifest.of(files, learned / RUN_FOLDER)
+    (files / MANIFEST).write_bytes(manifest.to_bytes())
     client, name = run.client, model_name(run.facts.device_type)
     logged = client.create_logged_model(run.experiment_id, name=name, source_run_id=run.id, tags=dict(run.tags))
     client.log_model_artifacts(logged.model_id, str(files))
@@ -124,6 +130,7 @@ def register(run: Run, metrics: MetricsByFold, decision: Decision, card: str, fi
             description=card[:_LONGEST_DESCRIPTION],
         ).version
     )
+    sign(client, name, version, manifest, trust)
     client.set_registered_model_alias(name, CHALLENGER, version)
     if decision.promoted:
         crown(client, name, version, decision.reason)

@@ -15,12 +15,12 @@ import pandas as pd
 from sqlalchemy import Connection, text
 
 from farm.errors import MissingColumns, TooFewMeasurements
+from farm.forest.columns import Array, Bools, FamilyKnowledge, Vocabulary
+from farm.forest.reach import MAX_PROBLEMS, positions, problems_of
 from farm.gemm import INPUT_TYPES, ElementType, ElementTypes
 from farm.kernels import FAMILIES
 from farm.measurement import Source
 from trainer.choice import CHOSEN, FAMILY, chosen
-from trainer.model.columns import Array, Bools, FamilyKnowledge, Vocabulary
-from trainer.model.reach import MAX_PROBLEMS, positions, problems_of
 
 COLUMNS = (
     *("measurement_id", "campaign", "configuration_id", "device_type", "device_uuid", "device_name", "host", "backend"),

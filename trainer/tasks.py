@@ -19,7 +19,7 @@ from farm.db import trainings
 from farm.db.engine import make_engine
 from farm.db.trainings import Start
 from farm.errors import ErrandLost, FarmError
-from farm.registry import model_name
+from farm.registry import Trust, model_name
 from farm.services.errands import carry_out
 from farm.settings import settings
 from trainer.progress import Progress
@@ -98,6 +98,7 @@ def _attempt(started: Start, progress: Progress) -> TrainingOutcome | Decided | 
             deciding=lambda: _deciding(started),
             test=test,
             progress=progress,
+            trust=Trust(settings(), engine()),
         )
     except (ErrandLost, OperationalError):
         raise

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from farm.errors import TestRowsInTraining
+from farm.forest.columns import Floats
+from farm.forest.predictor import CLAIM, Predictor
 from farm.measurement import ALL_FAMILIES
 from farm.registry.models import TEST_SET
 from trainer.evaluate import Metrics, error_figures, measured_outputs, metrics_by_target
-from trainer.model.columns import Floats
-from trainer.model.predictor import CLAIM, Predictor
 
 __all__ = ["TEST_SET", "Score", "check_apart", "choosing", "evaluate_on", "score"]
 

@@ -1,13 +1,13 @@
-"""Fitting the constants of `trainer.model.timing`: regularised least squares on logarithms of times."""
+"""Fitting the constants of `farm.forest.timing`: regularised least squares on logarithms of times."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from farm.forest.card import Card
+from farm.forest.columns import Array, Floats
+from farm.forest.timing import CONSTANTS, LEVELS, Loops, Timing, start, time_ms
 from trainer.blas import one_thread
-from trainer.model.card import Card
-from trainer.model.columns import Array, Floats
-from trainer.model.timing import CONSTANTS, LEVELS, Loops, Timing, start, time_ms
 from trainer.normal_equations import NormalEquations
 
 MIN_PROBLEMS = 100

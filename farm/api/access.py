@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from farm.api.pulled import PulledModels
 from farm.api.report_cache import ReportCache
+from farm.registry.trust import Trust
 from farm.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class Access:
         """`who` signs what is done. An `opened` session stays the caller's to close; pulled `models` and drawn `reports` are shared."""
         self.settings = settings
         self.who = who
-        self.models = models or PulledModels(settings.tracking_uri)
+        # Where no session is open, none is opened for a question to a model: signatures need no database.
+        trust = Trust(settings, None if opened is None else opened.engine)
+        self.models = models or PulledModels(settings.tracking_uri, trust)
         self.reports = reports or ReportCache()
         self._stack = ExitStack()
         if opened is not None:

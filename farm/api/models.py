@@ -14,7 +14,7 @@ from farm import registry
 from farm.api.access import Access
 from farm.api.operation import Document, Download, operation
 from farm.db.states import Role
-from farm.errors import NoSuchModel, NotPredictable
+from farm.errors import ModelRefused, NoSuchModel, NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
 from farm.registry import ModelInfo, Objective, Prediction, Recommendation, Reign
@@ -231,7 +231,7 @@ def files(access: Access, name: Name, *, version: VersionAsked = None) -> Downlo
     uri = access.settings.tracking_uri
     model = registry.model_info(uri, name, version) if version else registry.answering_model(uri, name)
     with TemporaryDirectory(prefix="farm-model-") as folder:
-        made = registry.packed(uri, model, Path(folder))
+        made = registry.packed(uri, model, Path(folder), trust=access.models.trust)
         with NamedTemporaryFile(prefix="farm-model-", suffix=".zip", delete=False) as file:
             pass
         made.replace(file.name)
@@ -373,7 +373,7 @@ def _cost(
         found = registry.recommend(
             access.models.loaded(info), problem, families=family or (), objective=objective, top=top
         )
-    except NotPredictable as error:
+    except (NotPredictable, ModelRefused) as error:
         return CostOn(**head, found=None, why_not=str(error))
     return CostOn(**head, found=found)
 

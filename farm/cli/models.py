@@ -94,7 +94,9 @@ def pull(
         model = farm.ask(operations.show, name, version=version)
         folder = to if to.name else Path(model.name)
         if isinstance(farm, Direct):
-            registry.download(settings().tracking_uri, model.name, model.version, to=folder)
+            registry.download(
+                settings().tracking_uri, model.name, model.version, to=folder, trust=farm.access.models.trust
+            )
         else:
             sent = farm.ask(operations.files, model.name, version=model.version)
             try:
@@ -182,6 +184,34 @@ def promote(
         return
     champion = done.champion
     console.print(f"{champion.name} version {champion.version} is the champion{'' if done.changed else ' already'}.")
+
+
+@app.command()
+def sign(
+    name: NameArgument,
+    version: Annotated[str, typer.Argument(help="A version number or an alias.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Sign the files that a version has in the registry now, as the trainer does with those that it makes.
+
+    Look at the version first: whoever can write to the registry may have put them there, and programs that trust your key will
+    load them. It is for versions that were registered before there were signatures, and for keys that were replaced.
+
+    Examples:
+        farm models sign nvidia-h200 3
+    """
+    # Imported here: SQLAlchemy takes longer to import than a question to a model takes.
+    from farm.services.session import session
+
+    current = settings()
+    with session() as opened:
+        model = registry.model_info(current.tracking_uri, name, version)
+        manifest = registry.vouch(current.tracking_uri, model, registry.Trust(current, opened.engine))
+    if as_json:
+        emit_json({"model": model.name, "version": model.version, "files": len(manifest.model) + len(manifest.run)})
+        return
+    files = f"{len(manifest.model):,} files of the model and {len(manifest.run):,} of its run"
+    console.print(f"{model.name} version {model.version} is signed: {files}.")
 
 
 @app.command()

@@ -178,7 +178,7 @@ def _against(opened: Session, campaign_id: int, device_type: str) -> dict[str, A
         model = registry.answering_model(uri, device_type)
     except NoSuchModel:
         return None
-    predicted_ms = predict_held_out(uri, model, configuration)
+    predicted_ms = predict_held_out(uri, model, configuration, registry.Trust(opened.settings, opened.engine))
     if predicted_ms is None:
         return None
     return {

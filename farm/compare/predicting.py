@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sqlalchemy import Engine
@@ -15,9 +15,10 @@ from farm.compare.gathering import Gathered
 from farm.compare.sides import Side
 from farm.compare.statistics import Bools, Floats, Ints, Reduced
 from farm.db.columns import Words
-from farm.errors import NotPredictable
+from farm.errors import ModelRefused, NotPredictable
 from farm.measurement import Source
 from farm.registry import Conditions, ModelInfo, Protocol
+from farm.settings import settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +67,7 @@ def forecasts(engine: Engine, gathered: Gathered, uri: str) -> tuple[dict[str, F
     A model whose protocol differs from that of the rows that its predictions would be compared with predicts nothing, unless
     protocols are mixed.
     """
-    found, notes, loaded = dict[str, Forecast](), list[str](), dict[str, Any]()
+    found, notes, loaded = dict[str, Forecast](), list[str](), dict[str, registry.Model]()
     of_another = dict[str, _OtherProtocol]()
     for name in gathered.sides:
         wanted = _wanted(gathered, name)
@@ -83,11 +84,11 @@ def forecasts(engine: Engine, gathered: Gathered, uri: str) -> tuple[dict[str, F
             of_another.setdefault(device_type, _OtherProtocol(champion, rows)).sides.append(name)
             if not gathered.question.mix_protocols:
                 continue
-        if device_type not in loaded:
-            loaded[device_type] = registry.pull(uri, champion.name, champion.version)
         try:
+            if device_type not in loaded:
+                loaded[device_type] = registry.load(uri, champion, registry.Trust(settings(), engine))
             one = _forecast(engine, gathered.ids, wanted, loaded[device_type], champion)
-        except NotPredictable as error:
+        except (NotPredictable, ModelRefused) as error:
             notes.append(f"{NOTHING} {name}: {error}")
             continue
         found[name] = one
@@ -159,7 +160,7 @@ def _left_out(name: str, one: Forecast) -> list[str]:
 _FIGURES = ("runtime_ms", "power_w", "energy_mj")
 
 
-def _forecast(engine: Engine, ids: Words, wanted: Ints, model: Any, champion: ModelInfo) -> Forecast:
+def _forecast(engine: Engine, ids: Words, wanted: Ints, model: registry.Model, champion: ModelInfo) -> Forecast:
     """Raises `NotPredictable`."""
     import pandas as pd
 
@@ -200,14 +201,11 @@ def _forecast(engine: Engine, ids: Words, wanted: Ints, model: Any, champion: Mo
     )
 
 
-def _learned(model: Any, asked: pd.DataFrame) -> Bools:
-    """Which rows are of families, types and layouts that the model knows. Raises `NotPredictable` where it does not say."""
-    families = (model.metadata.metadata or {}).get("families")
-    if families is None:
-        raise NotPredictable(why="this model does not say which kernels it knows; train it again")
+def _learned(model: registry.Model, asked: pd.DataFrame) -> Bools:
+    """Which rows are of families, types and layouts that the model knows."""
     pairs = {
         f"{family} {types} {layout}"
-        for family, known in families.items()
+        for family, known in model.families.items()
         for types, layouts in known["layouts"].items()
         for layout in layouts
     }

@@ -569,6 +569,20 @@ class Training(Base):
     error: Mapped[str | None]
 
 
+class ModelSignature(Base):
+    """A model version whose files were signed: those of its manifest, and no others."""
+
+    __tablename__ = "model_signatures"
+
+    model: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    # SHA-256 of the manifest.
+    manifest: Mapped[str]
+    public_key: Mapped[str]
+    signature: Mapped[str]
+    signed_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+
+
 class Token(Base):
     """Who may do what over HTTP. Of the token itself only its SHA-256 is kept."""
 

@@ -13,20 +13,23 @@ if TYPE_CHECKING:
     from farm.registry.client import load_mlflow, load_pyfunc, mlflow_warnings_ignored, registry_client
     from farm.registry.conditions import Conditions, Protocol, protocol_groups, protocols_text, same_protocols
     from farm.registry.details import Metrics, metrics_of, model_card
+    from farm.registry.direct import Model
+    from farm.registry.files import vouch
     from farm.registry.models import (
         CHALLENGER,
         CHAMPION,
         ERRORS,
         OUTPUTS,
         ModelInfo,
-        answerer,
         answering_model,
         answering_models,
         download,
         list_models,
+        load,
         model_info,
         packed,
         pull,
+        signed_files,
         unpack,
     )
     from farm.registry.naming import PREFIX, model_name
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     )
     from farm.registry.promotions import Reign, champions, crown, promote, rollback
     from farm.registry.recommending import Objective, Recommendation, recommend
+    from farm.registry.trust import Trust
     from farm.registry.verdict import PromotionTest, Verdict, remedy
 
 __all__ = [
@@ -51,6 +55,7 @@ __all__ = [
     "PREFIX",
     "Conditions",
     "Metrics",
+    "Model",
     "ModelInfo",
     "Objective",
     "Prediction",
@@ -58,14 +63,15 @@ __all__ = [
     "Protocol",
     "Recommendation",
     "Reign",
+    "Trust",
     "Verdict",
-    "answerer",
     "answering_model",
     "answering_models",
     "champions",
     "crown",
     "download",
     "list_models",
+    "load",
     "load_mlflow",
     "load_pyfunc",
     "metrics_of",
@@ -87,7 +93,9 @@ __all__ = [
     "remedy",
     "rollback",
     "same_protocols",
+    "signed_files",
     "unpack",
+    "vouch",
 ]
 
 __getattr__ = names_of(
@@ -111,20 +119,23 @@ __getattr__ = names_of(
             "metrics_of",
             "model_card",
         ),
+        "direct": ("Model",),
+        "files": ("vouch",),
         "models": (
             "CHALLENGER",
             "CHAMPION",
             "ERRORS",
             "OUTPUTS",
             "ModelInfo",
-            "answerer",
             "answering_model",
             "answering_models",
             "download",
             "list_models",
+            "load",
             "model_info",
             "packed",
             "pull",
+            "signed_files",
             "unpack",
         ),
         "naming": (
@@ -151,6 +162,7 @@ __getattr__ = names_of(
             "Recommendation",
             "recommend",
         ),
+        "trust": ("Trust",),
         "verdict": (
             "PromotionTest",
             "Verdict",

@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from farm.errors import NoSuchDeletion
-from farm.registry.client import has_been_used, load_mlflow, registry_client
+from farm.registry.client import has_been_used, registry_client
+from farm.registry.files import repository
 from farm.registry.models import (
     CHAMPION,
     DELETED_TAG,
@@ -164,17 +165,10 @@ def _remove(client: Any, uri: str, one: DeletedVersion) -> None:
         client.delete_run(each.info.run_id)
 
 
-def _repository(uri: str, location: str) -> Any:
-    load_mlflow()
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-    return get_artifact_repository(location, tracking_uri=uri)
-
-
 def _delete_files(uri: str, location: str) -> None:
-    repository = _repository(uri, location)
-    if repository.list_artifacts():
-        repository.delete_artifacts()
+    place = repository(uri, location)
+    if place.list_artifacts():
+        place.delete_artifacts()
 
 
 def _size(client: Any, uri: str, model: ModelInfo) -> int:
@@ -182,7 +176,7 @@ def _size(client: Any, uri: str, model: ModelInfo) -> int:
     places = [client.get_model_version_download_uri(model.name, model.version)]
     if model.run_id is not None:
         places.append(client.get_run(model.run_id).info.artifact_uri)
-    return sum(size for place in places for size in _sizes(_repository(uri, place), None))
+    return sum(size for place in places for size in _sizes(repository(uri, place), None))
 
 
 def _sizes(repository: Any, folder: str | None) -> Iterator[int]:

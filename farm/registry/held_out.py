@@ -1,6 +1,6 @@
 """What a version says of shapes that it has not seen: the models of its evaluation, which the trainer keeps with its run.
 
-A folder holds the code of the models once, the files of each fold's model, `shapes.parquet` with m, n, k and the fold
+A folder holds the files of each fold's model, `shapes.parquet` with m, n, k and the fold
 whose model has not seen the shape, and for each fold the shapes that its model was really trained on. The two are written
 from different things, so a fold that leaks contradicts itself, today and whenever the version is compared again.
 """
@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError
 from farm.kernels import Configuration
-from farm.registry.client import registry_client
-from farm.registry.models import OUTPUTS, ModelInfo, pull
+from farm.registry.models import OUTPUTS, ModelInfo, load, signed_files
 from farm.registry.predictions import predict_table, raw_columns
-from farm.registry.stored_code import predictor_module
+from farm.registry.trust import Trust
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +83,9 @@ class HeldOut:
         return predicted
 
     def _model(self, fold: int) -> Any:
-        return predictor_module(self._folder / "code").Predictor.load(fold_folder(self._folder, fold))
+        from farm.forest.predictor import Predictor
+
+        return Predictor.load(fold_folder(self._folder, fold))
 
 
 def answers(ask: Callable[[pd.DataFrame], pd.DataFrame], rows: pd.DataFrame) -> pd.DataFrame:
@@ -100,26 +101,30 @@ def answers(ask: Callable[[pd.DataFrame], pd.DataFrame], rows: pd.DataFrame) -> 
         return pd.concat([answers(ask, part) for part in kinds]).loc[rows.index]
 
 
-def held_out_files(client: Any, model: ModelInfo, to: Path) -> Path | None:
-    """The folder of a version, downloaded into the new folder `to`; None where it has none."""
-    if model.run_id is None or not client.list_artifacts(model.run_id, FOLDER):
+def held_out_files(uri: str, model: ModelInfo, to: Path, trust: Trust | None = None) -> Path | None:
+    """The folder of a version, downloaded into the new folder `to`; None where it has none. Raises `ModelNotTrusted`."""
+    files = signed_files(uri, model, trust)
+    paths = files.of_run(FOLDER)
+    if not paths:
         return None
-    to.mkdir()
-    return Path(client.download_artifacts(model.run_id, FOLDER, str(to)))
+    files.save_of_run(paths, to)
+    return to / FOLDER
 
 
-def predict_held_out(uri: str, model: ModelInfo, configuration: Configuration) -> float | None:
+def predict_held_out(
+    uri: str, model: ModelInfo, configuration: Configuration, trust: Trust | None = None
+) -> float | None:
     """The runtime in ms that a version says of a shape that it has not seen.
 
     By the model of its evaluation that the shape was held out of, or by the registered model where the version never had
     the shape. None where it kept no models of its evaluation, where these leak, and where they do not know such rows.
-    Raises `RegistryUnreachable`.
+    Raises `RegistryUnreachable`, `ModelNotTrusted`, `ModelUnreadable`.
     """
     import pandas as pd
 
     with TemporaryDirectory(prefix="held-out-") as folder:
-        with registry_client(uri) as client:
-            files = held_out_files(client, model, Path(folder) / FOLDER)
+        final = load(uri, model, trust)
+        files = held_out_files(uri, model, Path(folder), trust)
         held_out = None if files is None else HeldOut(files)
         if held_out is None or held_out.leak() is not None:
             return None
@@ -127,6 +132,6 @@ def predict_held_out(uri: str, model: ModelInfo, configuration: Configuration) -
         if held_out.fold_of(row).notna().all():
             predicted = held_out.predict(row)
         else:
-            predicted = answers(partial(predict_table, pull(uri, model.name, model.version)), row)
+            predicted = answers(partial(predict_table, final), row)
     runtime_ms = float(predicted["runtime_ms"].iloc[0])
     return runtime_ms if runtime_ms > 0 else None

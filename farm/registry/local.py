@@ -58,7 +58,7 @@ def files_in_folder(uri: str, name: str, version: str) -> Path | None:
             ).fetchone()
         except sqlite3.Error:
             return None
-    return _local_folder(row[0]) if row is not None and row[0] else None
+    return local_folder(row[0]) if row is not None and row[0] else None
 
 
 def sqlite_file(uri: str) -> Path | None:
@@ -122,7 +122,7 @@ def _versions(file: sqlite3.Connection, prefix: str) -> list[FileVersion] | None
     ]
 
 
-def _local_folder(location: str) -> Path | None:
+def local_folder(location: str) -> Path | None:
     """The folder of a path or a `file:` URI; None for anything else."""
     parts = urlsplit(location)
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):

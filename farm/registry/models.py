@@ -14,12 +14,15 @@ from zipfile import ZipFile
 
 from farm.errors import BadInput, NoSuchModel, NoSuchVersion
 from farm.registry import conditions, verdict
-from farm.registry.client import first_line, has_been_used, load_pyfunc, mlflow_warnings_ignored, registry_client
+from farm.registry.client import first_line, has_been_used, registry_client
 from farm.registry.conditions import Conditions
-from farm.registry.direct import DirectModel
-from farm.registry.local import files_in_folder, versions_in_file
+from farm.registry.direct import Model, predictor_of
+from farm.registry.files import SignedFiles
+from farm.registry.local import versions_in_file
 from farm.registry.naming import PREFIX, model_name
+from farm.registry.trust import Signature, Trust
 from farm.registry.verdict import Verdict
+from farm.settings import settings
 
 OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
 """The columns that a model predicts. Energy is per GEMM; power and energy are NaN where power was never measured."""
@@ -74,6 +77,9 @@ class ModelInfo:
     # The test that decided, and the conditions of the rows that it learned from. None where the version has no such tag.
     verdict: Verdict | None
     conditions: Conditions | None
+    # The version of the farm that made it, and who vouches for its files. None where it has no such tag.
+    code_version: str | None
+    signature: Signature | None
     # Target -> number -> error in percent, on the rows that it is quoted on.
     errors: dict[str, dict[str, float]]
 
@@ -153,42 +159,44 @@ def answering_models(uri: str) -> list[ModelInfo]:
     return list(by_name.values())
 
 
-def pull(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> Any:
-    """The loaded model (an `mlflow.pyfunc.PyFuncModel`). Raises `NoSuchModel`."""
-    model = model_info(uri, name, alias_or_version)
-    with registry_client(uri) as client, mlflow_warnings_ignored():
-        return load_pyfunc().load_model(_fetch(client, uri, model, None))
+def pull(uri: str, name: str, alias_or_version: str | int = CHAMPION, *, trust: Trust | None = None) -> Model:
+    """The loaded model. Raises `NoSuchModel`, and as `load`."""
+    return load(uri, model_info(uri, name, alias_or_version), trust)
 
 
-def answerer(uri: str, model: ModelInfo) -> Any:
-    """A version to ask with `predict`, `predict_table` and `recommend`, loaded without MLflow where that is possible."""
+def load(uri: str, model: ModelInfo, trust: Trust | None = None) -> Model:
+    """A version to ask with `predict`, `predict_table` and `recommend`.
 
-    def pulled() -> Any:
-        return pull(uri, model.name, model.version)
-
-    folder = files_in_folder(uri, model.name, model.version)
-    direct = None if folder is None else DirectModel.load(folder, pulled)
-    return pulled() if direct is None else direct
+    Its arrays are read, and no code of it is run. `trust` is by the settings of this process, unless given. Raises
+    `ModelNotTrusted`, `ModelUnreadable`.
+    """
+    return Model(predictor_of(model, signed_files(uri, model, trust).forest()))
 
 
-def download(uri: str, name: str, alias_or_version: str | int = CHAMPION, *, to: Path) -> Path:
+def signed_files(uri: str, model: ModelInfo, trust: Trust | None = None) -> SignedFiles:
+    """The files of a version, of a run too. Raises `ModelNotTrusted`."""
+    return SignedFiles(uri, model, trust or Trust(settings()))
+
+
+def download(
+    uri: str, name: str, alias_or_version: str | int = CHAMPION, *, to: Path, trust: Trust | None = None
+) -> Path:
     """Puts a model's files into the folder `to` and returns it; `mlflow.pyfunc.load_model(to)` loads them.
 
-    Raises `NoSuchModel`, and `BadInput` where the folder has something in it.
+    Raises `NoSuchModel`, `ModelNotTrusted`, and `BadInput` where the folder has something in it.
     """
-    model = model_info(uri, name, alias_or_version)
+    files = signed_files(uri, model_info(uri, name, alias_or_version), trust)
     with _new_folder(to) as staging:
-        with registry_client(uri) as client:
-            complete = _fetch(client, uri, model, staging)
-        # MLflow makes a folder of its own inside; moved at once, so that a broken download leaves nothing.
-        Path(complete).replace(to)
+        files.save(staging / "files")
+        # Moved at once, so that a broken download leaves nothing.
+        (staging / "files").replace(to)
     return to
 
 
-def packed(uri: str, model: ModelInfo, to: Path) -> Path:
+def packed(uri: str, model: ModelInfo, to: Path, *, trust: Trust | None = None) -> Path:
     """The files of a version as a ZIP file in that folder."""
     with TemporaryDirectory(prefix="model-", dir=to) as folder:
-        files = download(uri, model.name, model.version, to=Path(folder) / model.name)
+        files = download(uri, model.name, model.version, to=Path(folder) / model.name, trust=trust)
         return Path(make_archive(str(to / model.name), "zip", files))
 
 
@@ -262,6 +270,8 @@ def _info(version: Any, aliases: Sequence[str]) -> ModelInfo:
         sound=tags["sound"] == "true" if "sound" in tags else None,
         verdict=Verdict.from_tag(tags.get(verdict.TAG)),
         conditions=Conditions.from_tag(tags.get(conditions.TAG)),
+        code_version=tags.get("code_version"),
+        signature=Signature.from_tags(tags),
         errors=_errors(tags),
     )
 
@@ -274,16 +284,3 @@ def _errors(tags: Mapping[str, str]) -> dict[str, dict[str, float]]:
         if of:
             found[target] = of
     return found
-
-
-def _fetch(client: Any, uri: str, model: ModelInfo, to: Path | None) -> str:
-    """A local path of the model's files: the registry's own where it is a local folder and `to` is None.
-
-    Through the version's source and not `models:/…`, which MLflow resolves with the process's global registry.
-    """
-    from mlflow import artifacts
-
-    source = client.get_model_version_download_uri(model.name, model.version)
-    destination = None if to is None else str(to)
-    folder: str = artifacts.download_artifacts(artifact_uri=source, dst_path=destination, tracking_uri=uri)
-    return folder

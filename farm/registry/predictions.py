@@ -10,10 +10,10 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.errors import BadInput, BadKernelParameter, MissingColumns, NotPredictable
+from farm.errors import BadInput, BadKernelParameter, MissingColumns
 from farm.kernels import FAMILIES, Configuration
-from farm.registry.client import first_line, load_mlflow
-from farm.registry.direct import DirectModel
+from farm.registry.client import first_line
+from farm.registry.direct import Model
 from farm.registry.models import OUTPUTS
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ OUTSIDE = "outside"
 """Why a configuration lies outside what was measured; empty where it does not."""
 
 DISTANCE = "distance_octaves"
-"""How far a configuration's problem lies from the nearest that was measured of its family and types; models of older versions
-of the farm do not say."""
+"""How far a configuration's problem lies from the nearest that was measured of its family and types."""
 
 ANSWERS = (*OUTPUTS, *BOUNDS, DISTANCE, OUTSIDE)
 
@@ -57,43 +56,34 @@ class Prediction:
         return asdict(self)
 
 
-def predict(model: Any, configurations: Sequence[Configuration]) -> list[Prediction]:
+def predict(model: Model, configurations: Sequence[Configuration]) -> list[Prediction]:
     """What a pulled model says of each configuration. Raises `NotPredictable`, naming what the model knows."""
     if not configurations:
         return []
     rows = [raw_columns(each) for each in configurations]
-    outputs: Sequence[Mapping[Any, Any]]
-    if isinstance(model, DirectModel):
-        columns = model.answers(rows)
-        outputs = [{name: columns[name][i] for name in ANSWERS if name in columns} for i in range(len(rows))]
-    else:
-        import pandas as pd
-
-        outputs = _ask(model, pd.DataFrame.from_records(rows)).to_dict("records")
+    columns = model.answers(rows)
+    outputs = [{name: columns[name][i] for name in ANSWERS} for i in range(len(rows))]
     return [
         Prediction(configuration=each.canonical, **_without_gaps(row))
         for each, row in zip(configurations, outputs, strict=True)
     ]
 
 
-def predict_table(model: Any, table: pd.DataFrame, *, path: str = "the table") -> pd.DataFrame:
+def predict_table(model: Model, table: pd.DataFrame, *, path: str = "the table") -> pd.DataFrame:
     """The raw columns of `table` that the model reads, and beside them those of `ANSWERS`.
 
     Kernel parameters may be columns of their own, or one column `parameters` of JSON text as in exported results.
     Raises `MissingColumns`, and `NotPredictable` for values that the model has not learned.
     """
-    if isinstance(model, DirectModel):
-        model = model.pulled
-    schema = model.metadata.get_input_schema()
+    from farm.forest.columns import REQUIRED
+
     wide = _spread_parameters(table, path)
-    # The signature of models of older versions of the farm says what is required.
-    required = (model.metadata.metadata or {}).get("required") or schema.required_input_names()
-    missing = [name for name in required if name not in wide]
+    missing = [name for name in REQUIRED if name not in wide]
     if missing:
         raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(map(str, table.columns)))
-    raw = wide[[name for name in schema.input_names() if name in wide]].dropna(axis="columns", how="all")
+    raw = wide[[name for name in model.raw_columns if name in wide]].dropna(axis="columns", how="all")
     _check_parameters(raw, path)
-    return raw.join(_ask(model, raw))
+    return raw.join(model.predict(raw)[list(ANSWERS)])
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -123,16 +113,6 @@ def raw_columns(configuration: Configuration) -> dict[str, Any]:
     columns = configuration.columns()
     parameters = columns.pop("parameters")
     return {**columns, **parameters}
-
-
-def _ask(model: Any, raw: pd.DataFrame) -> pd.DataFrame:
-    mlflow = load_mlflow()
-    try:
-        outputs: pd.DataFrame = model.predict(raw)
-    except (ValueError, mlflow.MlflowException) as error:
-        raise NotPredictable(why=first_line(error)) from error
-    # Models of older versions of the farm give no bounds.
-    return outputs[[name for name in ANSWERS if name in outputs]]
 
 
 def _spread_parameters(table: pd.DataFrame, path: str) -> pd.DataFrame:

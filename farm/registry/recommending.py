@@ -14,7 +14,7 @@ from farm.errors import BadInput, NotPredictable
 from farm.gemm import Problem
 from farm.gpus import traits_of_type
 from farm.kernels import Configuration, Kernel
-from farm.registry.direct import metadata_of
+from farm.registry.direct import Model
 from farm.registry.predictions import Prediction, predict
 
 MOST_CANDIDATES = 200_000
@@ -62,7 +62,7 @@ class Recommendation:
 
 
 def recommend(
-    model: Any,
+    model: Model,
     problem: Problem,
     *,
     families: Sequence[str] = (),
@@ -76,14 +76,11 @@ def recommend(
     values that their parameters have in any types. Of many kernels that a model is unsure of, the first is likely one that it is wrong about. Raises `NotPredictable` where the model knows no
     such problem, where no kernel is left, and where it has not learned what the objective needs.
     """
-    metadata = metadata_of(model)
-    known = metadata.get("families")
-    if known is None:
-        raise NotPredictable(why="this model does not say which kernels it knows; train it again")
+    known = model.families
     unknown = sorted(set(families) - set(known))
     if unknown:
         raise NotPredictable(why=f"the model has not seen {', '.join(unknown)}; it knows {', '.join(known)}")
-    device_type, asked = metadata["device_type"], list(families) or list(known)
+    device_type, asked = model.device_type, list(families) or list(known)
     device = None if device_type.startswith("cpu-") else traits_of_type(device_type)  # nothing is known of a CPU
     fitting = [name for name in asked if _knows(known[name], problem)]
     if not fitting:
@@ -130,10 +127,8 @@ def _candidates(
 ) -> Iterator[Configuration]:
     """Every such kernel that exists for the problem. Raises `BadInput` where they are too many to look through."""
     kernels = [tuple(kernel) for kernel in known["kernels"]]
-    # Models of older versions of the farm do not say in which types a kernel was measured.
-    by_types = known.get("kernels_by_types")
-    if not unmeasured and by_types is not None:
-        kernels = [kernels[which] for which in by_types.get(_types(problem), ())]
+    if not unmeasured:
+        kernels = [kernels[which] for which in known["kernels_by_types"].get(_types(problem), ())]
     if unmeasured:
         values = [sorted(set(each)) for each in zip(*kernels, strict=True)]
         count = math.prod(map(len, values))

@@ -14,7 +14,8 @@ from farm import registry
 from farm.compare.statistics import Floats, Ints
 from farm.errors import FarmError, NoSuchModel
 from farm.kernels import Configuration
-from farm.registry import Metrics, ModelInfo
+from farm.registry import Metrics, Model, ModelInfo, Trust
+from farm.registry.files import SignedFiles
 from farm.report.results import Bools, Results
 
 if TYPE_CHECKING:
@@ -39,12 +40,12 @@ class Accuracy:
     learned: Bools | None = None
 
 
-def accuracies(uri: str, results: Results) -> list[Accuracy]:
+def accuracies(uri: str, results: Results, trust: Trust) -> list[Accuracy]:
     """Of each device type of the results. What cannot be had says why; nothing is raised for it."""
-    return [_accuracy(uri, results, kind) for kind in range(len(results.types))]
+    return [_accuracy(uri, results, kind, trust) for kind in range(len(results.types))]
 
 
-def _accuracy(uri: str, results: Results, kind: int) -> Accuracy:
+def _accuracy(uri: str, results: Results, kind: int, trust: Trust) -> Accuracy:
     device_type = results.types[kind]
     points = np.flatnonzero(results.type == kind)
     try:
@@ -55,8 +56,8 @@ def _accuracy(uri: str, results: Results, kind: int) -> Accuracy:
         return Accuracy(device_type=device_type, model=None, why=str(error))
     try:
         metrics = registry.metrics_of(uri, model)
-        predicted = _predicted(uri, model, results, points)
-        learned = _learned(uri, model, results, points)
+        predicted = _predicted(registry.load(uri, model, trust), results, points)
+        learned = _learned(registry.signed_files(uri, model, trust), results, points)
     except FarmError as error:
         return Accuracy(device_type=device_type, model=model, why=str(error))
     why = (
@@ -69,20 +70,18 @@ def _accuracy(uri: str, results: Results, kind: int) -> Accuracy:
     )
 
 
-def _predicted(uri: str, model: ModelInfo, results: Results, points: Ints) -> dict[str, Floats]:
+def _predicted(model: Model, results: Results, points: Ints) -> dict[str, Floats]:
     """By target [all points]. Families, types and layouts that the model has not seen are not asked about."""
-    pulled = registry.pull(uri, model.device_type, model.version)
-    known = (pulled.metadata.metadata or {}).get("families", {})
     layouts = {
         (family, types, layout)
-        for family, about in known.items()
+        for family, about in model.families.items()
         for types, found in about["layouts"].items()
         for layout in found
     }
     asked = np.array([point for point in points if _kind(results, int(point)) in layouts], np.int64)
     found = {target: np.full(len(results), np.nan) for target in TARGETS}
     if len(asked):
-        answers = registry.predict_table(pulled, _frame(results, asked))
+        answers = registry.predict_table(model, _frame(results, asked))
         for target in TARGETS:
             found[target][asked] = answers[target].to_numpy(np.float64)
     return found
@@ -112,16 +111,15 @@ def _columns(configuration: Configuration) -> dict[str, Any]:
     return {name: value for name, value in columns.items() if name not in ("family", "parameters")}
 
 
-def _learned(uri: str, model: ModelInfo, results: Results, points: Ints) -> Bools | None:
+def _learned(files: SignedFiles, results: Results, points: Ints) -> Bools | None:
     """Which points are configurations of the model's training table; None where that is not kept."""
     import pyarrow.parquet as pq
 
-    if model.run_id is None:
+    if _TABLE not in files.of_run(Path(_TABLE).parent.as_posix()):
         return None
-    with registry.registry_client(uri) as client, TemporaryDirectory(prefix="training-table-") as folder:
-        if not any(file.path == _TABLE for file in client.list_artifacts(model.run_id, Path(_TABLE).parent.as_posix())):
-            return None
-        path = client.download_artifacts(model.run_id, _TABLE, folder)
+    with TemporaryDirectory(prefix="training-table-") as folder:
+        files.save_of_run([_TABLE], Path(folder))
+        path = Path(folder) / _TABLE
         if _ID not in pq.read_schema(path).names:
             return None
         ids = set(map(str, pq.read_table(path, columns=[_ID])[_ID].to_pylist()))

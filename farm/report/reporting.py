@@ -10,11 +10,13 @@ from sqlalchemy import Engine
 from farm.compare.comparing import Comparison, Question, compare
 from farm.compare.sides import MOST_SIDES
 from farm.errors import FarmError, NotFound, NothingShared
+from farm.registry import Trust
 from farm.report.accuracy import accuracies
 from farm.report.document import Report
 from farm.report.gathering import Gathered, gather
 from farm.report.pictures.common import Told
 from farm.report.sections import beside, campaign, learning, measured, origins
+from farm.settings import settings
 
 Progress = Callable[[str], None]
 """Told what is done next."""
@@ -46,7 +48,7 @@ def report(
     progress("comparing devices")
     comparisons, why = _comparisons(engine, gathered)
     progress("asking the model")
-    found = accuracies(tracking_uri, gathered.results)
+    found = accuracies(tracking_uri, gathered.results, Trust(settings(), engine))
     progress("finding what it says")
     stored = gathered.stored
     return Report(

@@ -21,6 +21,7 @@ from farm.compare.gathering import Question
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from tests.cheap_training import cheap_trainings
+from tests.model_records import record_models
 from tests.training_tables import tiled_table, without_champion
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
@@ -56,7 +57,8 @@ def uri(tmp_path_factory: pytest.TempPathFactory, new_registry: Callable[[Path],
 
 
 @pytest.fixture
-def command(tmp_path: Path, database_url: str, uri: str) -> Command:
+def command(tmp_path: Path, database_url: str, uri: str, engine: Engine) -> Command:
+    record_models(uri, engine)
     farm = farm_here(tmp_path, database_url)
     return lambda *arguments, **more: farm(*arguments, **{"MLFLOW_TRACKING_URI": uri, **more})
 
@@ -78,6 +80,7 @@ def truth(factor: float, **changes: object) -> Callable[[Configuration], Measure
 
 
 def asked(engine: Engine, uri: str, *sides: str, **options: Any) -> Comparison:
+    record_models(uri, engine)
     return compare(engine, Question(sides=sides, predict_from=uri, **options))
 
 

@@ -17,6 +17,7 @@ from test_batches import claim, form
 from farm.db import batches
 from farm.devices import DeviceIdentity
 from tests.cheap_training import cheap_trainings
+from tests.model_records import record_models
 from tests.training_tables import tiled_table
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
@@ -98,6 +99,7 @@ def test_it_is_the_same_through_the_api(
     farm(*ASK)
     measure(engine, device, {32: 3.0, 24: 1.0, 16: 2.0, 8: 0.1})
     away = farm_here(tmp_path, "")
+    record_models(uri, engine)
     with served(engine, tracking_uri=uri) as url:
         found = json.loads(away(*ASK, "--json", FARM_API_URL=url).stdout)
     assert found == json.loads(farm(*ASK, "--json").stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,14 +15,15 @@ from commands import NOWHERE, farm_here
 from imports import farm_alone
 
 from farm import registry
-from farm.errors import NotPredictable
+from farm.errors import ModelUnreadable
+from farm.forest.described import FORMAT
 from farm.kernels import Configuration
-from farm.registry import deletions, models
-from farm.registry.direct import DirectModel, metadata_of
+from farm.registry import deletions, files, models
 from farm.registry.local import files_in_folder, versions_in_file
+from farm.registry.manifest import MANIFEST, Manifest
+from farm.settings import settings
 from tests.training_tables import DEVICE_TYPE, blas_table, tiled_table
 from trainer.forest import ForestSettings, fit
-from trainer.model.predictor import FORMAT
 from trainer.packaging import save_model
 from trainer.table import configurations
 
@@ -61,6 +63,9 @@ class Local:
             tags = {"device_type": DEVICE_TYPE, "sound": "true", "rows": "12"}
             source = f"file://{self.folders[model]}"
             version = str(client.create_model_version(NAME, source=source, tags=tags).version)
+            manifest = Manifest.of(self.folders[model], None)
+            (self.folders[model] / MANIFEST).write_bytes(manifest.to_bytes())
+            files.sign(client, NAME, version, manifest, registry.Trust(settings()))
             client.set_registered_model_alias(NAME, registry.CHALLENGER, version)
         return version
 
@@ -79,7 +84,7 @@ def local(tmp_path: Path, new_registry: Callable[[Path], str], folders: dict[str
 @contextmanager
 def through_mlflow() -> Iterator[None]:
     with patch.object(models, "versions_in_file", lambda *_, **__: None), patch.object(
-        models, "files_in_folder", lambda *_: None
+        files, "files_in_folder", lambda *_: None
     ):  # fmt: skip
         yield
 
@@ -105,49 +110,31 @@ def test_a_model_gives_the_same_numbers_with_and_without_mlflow(
     local: Local, model: str, asked: list[Configuration]
 ) -> None:
     info = registry.model_info(local.uri, NAME, local.register(model))
-    direct = registry.answerer(local.uri, info)
-    assert isinstance(direct, DirectModel)
-    pulled = registry.pull(local.uri, NAME, info.version)
-    assert repr(registry.predict(direct, asked)) == repr(registry.predict(pulled, asked))  # every digit
-    assert metadata_of(direct) == metadata_of(pulled)
-    table = registry.predict_table(direct, tiled_table((256,))) if model == "first" else None
-    assert table is None or table.equals(registry.predict_table(pulled, tiled_table((256,))))
+    direct = registry.load(local.uri, info)
+    with through_mlflow():
+        fetched = registry.load(local.uri, info)
+    assert repr(registry.predict(direct, asked)) == repr(registry.predict(fetched, asked))  # every digit
+    assert direct.families == fetched.families
 
 
-@pytest.mark.parametrize("asked", [[BLAS], [ASKED[0], BLAS], [Configuration.parse("tiled(tile=8) 9x9x9 f64")]])
-def test_a_refusal_has_the_same_words_with_and_without_mlflow(local: Local, asked: list[Configuration]) -> None:
-    words = []
-    for model in (
-        registry.answerer(local.uri, registry.model_info(local.uri, NAME, "1")),
-        registry.pull(local.uri, NAME, "1"),
-    ):
-        with pytest.raises(NotPredictable) as refusal:
-            registry.predict(model, asked)
-        words.append(str(refusal.value))
-    assert words[0] == words[1]
+def test_a_third_party_gets_the_same_numbers_through_mlflow(local: Local) -> None:
+    """With the code that is stored with the model, where the farm uses its own."""
+    model = registry.pull(local.uri, NAME, "1")
+    with registry.mlflow_warnings_ignored():
+        loaded = registry.load_pyfunc().load_model(str(local.folders["first"]))
+    assert loaded.metadata.metadata["families"] == model.families
+    table = configurations(tiled_table((256,)))[["m", "n", "k", "ab", "family", "tile"]]
+    assert loaded.predict(table).equals(model.predict(table))
 
 
-@pytest.mark.parametrize("where", ["artifacts/code/predictor.py", "artifacts/forest/model.json"])
-def test_a_model_whose_code_or_format_is_not_known_is_loaded_by_mlflow(
-    local: Local, tmp_path: Path, where: str
-) -> None:
-    direct = DirectModel.load(local.folders["first"], lambda: "pulled")
-    assert direct is not None
-    assert direct.pulled == "pulled"
+def test_a_model_of_another_format_is_refused_with_what_to_do(local: Local, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    for path in local.folders["first"].rglob("*"):
-        if path.is_file() and path.suffix != ".pyc":
-            copy = other / path.relative_to(local.folders["first"])
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(path.read_bytes())
-    changed = (
-        (other / where)
-        .read_text()
-        .replace("INTERFACE = 1", "INTERFACE = 2")
-        .replace(f'"format": {FORMAT}', '"format": 2')
-    )
-    (other / where).write_text(changed)
-    assert DirectModel.load(other, lambda: "pulled") is None
+    shutil.copytree(local.folders["first"], other)
+    described = other / "artifacts" / "forest" / "model.json"
+    described.write_text(described.read_text().replace(f'"format": {FORMAT}', '"format": 2'))
+    version = Local(local.uri, {"other": other}).register("other")
+    with pytest.raises(ModelUnreadable, match=r"format 2, and this .* reads format 5.*Train it again .* mlflow.pyfunc"):
+        registry.pull(local.uri, NAME, version)
 
 
 # --- changes are seen at once ------------------------------------------------------------------------

@@ -21,8 +21,10 @@ from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement
+from farm.registry import Trust
 from farm.report import gathering
 from farm.report.page import PRINTED_ROWS
+from farm.settings import settings
 from tests import learning_curves as curves
 from tests.cheap_training import cheap_trainings
 from trainer.forest import ForestSettings
@@ -427,6 +429,7 @@ def test_the_champion_stands_beside_what_was_measured_and_what_it_learned_from_i
             tracking_uri=uri,
             code_version="1.0",
             settings=ForestSettings(trees=5),
+            trust=Trust(settings(), engine),
         )
     land(taken, shapes=["640x640x512", shapes[0]], name="second")
     found = made(command, "second")

@@ -22,6 +22,7 @@ from farm.db.states import Role
 from farm.devices import DeviceIdentity
 from farm.registry import load_pyfunc
 from tests.cheap_training import cheap_trainings
+from tests.model_records import record_models
 from tests.training_tables import tiled_table
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
@@ -224,12 +225,13 @@ def test_cards_are_compared_through_the_api(
 
 
 def test_a_model_is_asked_through_the_api(
-    remote: Command, direct: Command, tmp_path: Path, new_registry: Callable[[Path], str]
+    remote: Command, direct: Command, tmp_path: Path, new_registry: Callable[[Path], str], engine: Engine
 ) -> None:
     with cheap_trainings():
         rows = tiled_table((256, 512, 1024), tiles=(8, 16, 32)).assign(device_type="nvidia-h200")
         uri = new_registry(tmp_path)
         train_and_register(rows, "nvidia-h200", tracking_uri=uri, code_version="1.0", settings=ForestSettings(trees=5))
+    record_models(uri, engine)
     pd.DataFrame([{"m": 512, "n": 512, "k": 512, "ab": "f32", "cd": "f32", "acc": "f32", "layout": "nn",
                    "alpha": 1.0, "beta": 0.0, "family": "tiled", "tile": 16}]).to_csv(tmp_path / "away" / "a.csv")  # fmt: skip
     (tmp_path / "a.csv").write_text((tmp_path / "away" / "a.csv").read_text())

@@ -64,7 +64,7 @@ def test_a_file_that_is_no_key_is_refused(tmp_path: Path) -> None:
 
 
 def here(tmp_path: Path, **changes: str | Path) -> Settings:
-    return Settings.model_validate({"home": tmp_path / "home", **changes})
+    return Settings.model_validate({"home": tmp_path / "home", "model_signing_key": None, **changes})
 
 
 @pytest.mark.parametrize("purpose", Purpose)

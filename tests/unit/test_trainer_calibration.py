@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from farm.forest.columns import OUTPUTS, Floats
+from farm.forest.predictor import UNMEASURED, Interval, half_widths
 from tests.training_tables import tiled_table
 from trainer.calibration import CLAIMS, FEWEST, bounds, calibrate, out_of_fold_bounds
 from trainer.evaluate import evaluate, metrics
 from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS
 from trainer.forest import ForestSettings, fit
-from trainer.model.columns import OUTPUTS, Floats
-from trainer.model.predictor import UNMEASURED, Interval, half_widths
 from trainer.table import configurations
 
 Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]

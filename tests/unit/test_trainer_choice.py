@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from farm.forest.choice import CONSTANTS, Choices, sizes_of, time_ms
+from farm.forest.columns import Floats
+from farm.forest.features import Seen, see
+from farm.forest.physics import Work
+from farm.forest.predictor import Predictor
 from farm.gpus import find_gpu
 from trainer.cards import card_of_gpu
 from trainer.choice import CHOSEN, chosen, fit_choices
 from trainer.forest import ForestSettings, fit
-from trainer.model.choice import CONSTANTS, Choices, sizes_of, time_ms
-from trainer.model.columns import Floats
-from trainer.model.features import Seen, see
-from trainer.model.physics import Work
-from trainer.model.predictor import Predictor
 from trainer.table import configurations, table_hash, vocabulary_of
 
 GPU = find_gpu("nvidia-h200")

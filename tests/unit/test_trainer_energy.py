@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from test_trainer_timing import H200, seen, table
 
+from farm.forest.columns import Floats
+from farm.forest.energy import Energies
+from farm.forest.predictor import Predictor
+from farm.forest.timing import Timing
 from trainer.energy import MIN_ROWS, fit_energies
 from trainer.forest import ForestSettings, fit
-from trainer.model.columns import Floats
-from trainer.model.energy import Energies
-from trainer.model.predictor import Predictor
-from trainer.model.timing import Timing
 
 SHAPES = list(itertools.product((1, 20, 180, 1400, 4096), (33, 512, 3000), (16, 700, 4096)))
 TRUE = Energies(card_w=90.0, busy_w=60.0, memory_pj=110.0, l2_pj={"tiled": 50.0}, operation_pj={"tiled, 4": 9.0})

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farm.forest.predictor import CLAIM
 from tests.training_tables import blas_table, published_tiled_table, tiled_table
 from trainer.calibration import bounds
 from trainer.evaluate import Metrics, evaluate, measured_outputs, metrics, out_of_fold
 from trainer.folds import HEADLINE, Splits, by_device, by_kernel, by_m, by_nk, by_row, by_shape, by_size
 from trainer.forest import ForestSettings
-from trainer.model.predictor import CLAIM
 from trainer.plots import HeldOutRows, importance_plot, plots
 from trainer.progress import Progress
 from trainer.table import configurations

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from scipy.stats import trim_mean
 from sklearn.ensemble import ExtraTreesRegressor
 
-import trainer.model
+import farm.forest
+from farm.forest.columns import OUTPUTS, Vocabulary
+from farm.forest.physics import compulsory_bytes, flops_of
+from farm.forest.predictor import BOUNDS, DISTANCE, OUTSIDE, ROWS_AT_ONCE, RUNTIME, Interval, Predictor
+from farm.forest.reach import FAR, MAX_PROBLEMS, Measured, positions
+from farm.forest.trees import Grove
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from tests.training_tables import blas_table, tiled_table
+from trainer import packaging
 from trainer.forest import ForestSettings, as_arrays, fit
-from trainer.model.columns import OUTPUTS, Vocabulary
-from trainer.model.physics import compulsory_bytes, flops_of
-from trainer.model.predictor import BOUNDS, DISTANCE, OUTSIDE, ROWS_AT_ONCE, RUNTIME, Interval, Predictor
-from trainer.model.reach import FAR, MAX_PROBLEMS, Measured, positions
-from trainer.model.trees import Grove
 from trainer.table import configurations, representatives
 
 DOMAIN = Path(__file__).parents[2] / "examples" / "datasets" / "nvidia-h200-domain.parquet"
@@ -447,9 +448,9 @@ def test_a_vocabulary_survives_json() -> None:
 
 def test_the_code_that_ships_with_a_model_needs_only_numpy_pandas_and_mlflow() -> None:
     allowed = {"__future__", "collections", "dataclasses", "functools", "hashlib", "importlib", "itertools", "json"}
-    allowed |= {"pathlib", "sys", "types"}
-    for path in Path(trainer.model.__path__[0]).glob("*.py"):
-        more = {"mlflow"} if path.name == "gemm_forest.py" else set()
+    allowed |= {"io", "math", "pathlib", "sys", "types", "zipfile", "zlib"}
+    for path in [*Path(farm.forest.__path__[0]).glob("*.py"), packaging.ENTRY_POINT]:
+        more = {"mlflow"} if path == packaging.ENTRY_POINT else set()
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farm.forest.columns import Configurations
+from farm.forest.features import Seen, see
+from farm.forest.physics import LIBRARY_TILES, Library, Tiling, Work, reference_ms
 from farm.gpus import find_gpu
 from tests.training_tables import blas_table, tiled_table
 from trainer.cards import card_of, card_of_gpu
-from trainer.model.columns import Configurations
-from trainer.model.features import Seen, see
-from trainer.model.physics import LIBRARY_TILES, Library, Tiling, Work, reference_ms
 from trainer.table import configurations, vocabulary_of
 
 GPU = find_gpu("nvidia-h200")

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from farm.forest.columns import Floats
+from farm.forest.features import Seen, see
+from farm.forest.physics import Tiling, Work
+from farm.forest.timing import CONSTANTS, Loops, Timing, start, time_ms
 from farm.gpus import find_gpu
 from trainer.cards import card_of_gpu
-from trainer.model.columns import Floats
-from trainer.model.features import Seen, see
-from trainer.model.physics import Tiling, Work
-from trainer.model.timing import CONSTANTS, Loops, Timing, start, time_ms
 from trainer.normal_equations import NormalEquations
 from trainer.table import configurations, vocabulary_of
 from trainer.timing import MIN_PROBLEMS, fit_timing
@@ -81,7 +81,7 @@ def test_constants_are_stored_as_they_are(tmp_path: Path) -> None:
     measured = table(SHAPES)
     timing = fit_timing(loops_of(measured), truth(measured), H200)
     timing.save(tmp_path / "timing.npz")
-    again = Timing.load(tmp_path / "timing.npz")
+    again = Timing.read((tmp_path / "timing.npz").read_bytes(), "timing.npz")
     assert np.array_equal(again.keys, timing.keys)
     assert np.array_equal(again.logs, timing.logs)
 

@@ -28,6 +28,7 @@ from farm.settings import Settings
 from farm.web.app import make_app
 from farm.web.security import Policy
 from tests.cheap_training import cheap_trainings
+from tests.model_records import record_models
 from tests.training_tables import tiled_table
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
@@ -58,6 +59,7 @@ def registry_with_a_model(tmp_path_factory: pytest.TempPathFactory, new_registry
 def access(engine: Engine, database_url: str, registry_with_a_model: Path) -> Access:
     uri = f"sqlite:///{registry_with_a_model / 'mlflow.db'}"
     settings = Settings.model_construct(**{**Settings().model_dump(), "mlflow_tracking_uri": uri})
+    record_models(uri, engine)
     return Access(settings, who="test", opened=Session(settings, ServiceUrls(database_url, None, uri), engine))
 
 
@@ -89,6 +91,7 @@ def browsed_farm(registry_with_a_model: Path) -> Iterator[BrowsedFarm]:
         "FARM_BATCH_SECONDS": "0.5",
         "FARM_DEVICES": f"recorded:{folder / 'a.parquet'},recorded:{folder / 'b.parquet'}",
         "MLFLOW_TRACKING_URI": f"sqlite:///{registry_with_a_model / 'mlflow.db'}",
+        "FARM_MODEL_SIGNING_KEY": os.environ["FARM_MODEL_SIGNING_KEY"],
     }
     farm = (sys.executable, "-m", "farm")
     try:

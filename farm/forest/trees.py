@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import Expected, read_arrays, require
+
 _LANES = 1 << 14
 """Tree walks taken at once (rows x trees): what they look at stays in a core's caches."""
 
@@ -21,6 +23,17 @@ _FEWEST_ASIDE = 256
 
 _MIDDLE = 0.5
 """Share of the trees, those in the middle, whose mean is a forest's answer: a tree that fell into a wrong leaf is far off."""
+
+_MAX_DEPTH = 4096
+"""Steps that a walk may take: trees of random thresholds on a million rows have fewer than a hundred."""
+
+_ARRAYS = {
+    "roots": Expected("<i4", (None,)),
+    "feature": Expected("<i2", (None,)),
+    "threshold": Expected("<f4", (None,)),
+    "left": Expected("<i4", (None,)),
+    "depth": Expected("<i8"),
+}
 
 _NODE = np.dtype([("threshold", "f4"), ("feature", "i4"), ("left", "i8")])
 _WHOLE_NODE = np.dtype("c16")
@@ -56,10 +69,31 @@ class Trees:
         )
 
     @classmethod
-    def load(cls, path: Path) -> Trees:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        return cls(**{**arrays, "depth": int(arrays["depth"])})
+    def read(cls, content: bytes, name: str, *, features: int, outputs: int) -> Trees:
+        """What `save` wrote. Raises `BadFiles` unless every walk ends in a leaf, whatever the numbers of a row."""
+        arrays = read_arrays(content, name, {**_ARRAYS, "value": Expected("<f4", (None, outputs))})
+        depth = int(arrays.pop("depth"))
+        made = cls(**arrays, depth=depth)
+        made._check(name, features)
+        return made
+
+    def _check(self, name: str, features: int) -> None:
+        nodes = len(self.left)
+        require(len(self.roots) >= 1, f"{name} has no trees")
+        require(
+            {len(self.feature), len(self.threshold), len(self.value)} == {nodes}, f"{name}: nodes are not of one number"
+        )
+        require((self.roots >= 0) & (self.roots < nodes), f"{name}: a root is no node")
+        require((self.feature >= 0) & (self.feature < features), f"{name}: a node asks for a feature that there is not")
+        own = np.arange(nodes)
+        leaf = self.left == own
+        # Children come after their parent, so that no walk goes in circles; and a walk stays in its leaf.
+        require(
+            leaf | ((self.left > own) & (self.left < nodes - 1)), f"{name}: a node's children are no nodes below it"
+        )
+        require(np.where(leaf, self.threshold == np.inf, np.isfinite(self.threshold)), f"{name}: bad thresholds")
+        require(np.isfinite(self.value), f"{name}: a leaf's value is no number")
+        require(0 <= self.depth <= min(nodes, _MAX_DEPTH), f"{name}: trees are not so deep")
 
 
 @dataclass(frozen=True)

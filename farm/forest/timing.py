@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .arrays import Expected, read_arrays, require
 from .card import Card
 from .columns import Array, Configurations, Floats, Vocabulary
 from .physics import LOAD_BYTES, Tiling, Work
@@ -200,9 +201,16 @@ class Timing:
         np.savez_compressed(path, keys=self.keys, logs=self.logs)
 
     @classmethod
-    def load(cls, path: Path) -> Timing:
-        with np.load(path, allow_pickle=False) as stored:
-            return cls(stored["keys"], stored["logs"])
+    def read(cls, content: bytes, name: str) -> Timing:
+        """What `save` wrote. Raises `BadFiles`."""
+        found = read_arrays(
+            content, name, {"keys": Expected("<u8", (None,)), "logs": Expected("<f8", (None, len(CONSTANTS)))}
+        )
+        keys, logs = found["keys"], found["logs"]
+        require(len(keys) == len(logs), f"{name}: keys and constants are not of one number")
+        require(keys[1:] > keys[:-1], f"{name}: keys are not sorted")
+        require(np.isfinite(logs), f"{name}: a constant is no number")
+        return cls(keys, logs)
 
 
 def start(rows: int) -> Floats:

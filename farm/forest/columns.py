@@ -219,6 +219,19 @@ class Vocabulary:
         usual = {ab: (cd, acc) for ab, (cd, acc) in data["usual_output"].items()}
         return cls(families, tuple(data["parameters"]), data["element_bytes"], usual, problems)
 
+    def measured(self) -> dict[str, Any]:
+        """What of each family was measured, for programs that look for kernels: layouts by types, parameters, the values of
+        these in each kernel, and by types the positions of the kernels that were measured in them."""
+        return {
+            name: {
+                "layouts": {types: list(layouts) for types, layouts in known.layouts.items()},
+                "parameters": list(known.parameters),
+                "kernels": [[int(value) for value in kernel] for kernel in known.kernels],
+                "kernels_by_types": {types: list(which) for types, which in known.kernels_by_types.items()},
+            }
+            for name, known in self.families.items()
+        }
+
     def known(self, rows: Configurations) -> Bools:
         """Which rows have only values of family, types and layout that were measured together."""
         return rows.kinds.is_in(self._measured)

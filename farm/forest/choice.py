@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .arrays import Expected, read_arrays, require
 from .card import Card
 from .columns import Array, Configurations, Floats
 from .physics import LOAD_BYTES, Work, load_bytes
@@ -155,6 +156,20 @@ class Choices:
         np.savez_compressed(path, family=self.family, kinds=self.kinds, kernels=self.kernels)
 
     @classmethod
-    def load(cls, path: Path) -> Choices:
-        with np.load(path, allow_pickle=False) as stored:
-            return cls(str(stored["family"]), stored["kinds"], stored["kernels"])
+    def read(cls, content: bytes, name: str) -> Choices:
+        """What `save` wrote. Raises `BadFiles`."""
+        found = read_arrays(
+            content,
+            name,
+            {
+                "family": Expected("U"),
+                "kinds": Expected("<i8", (None,)),
+                "kernels": Expected("<f8", (None, len(TILES) + len(CONSTANTS), KERNELS)),
+            },
+        )
+        kinds, kernels = found["kinds"], found["kernels"]
+        require(len(kinds) == len(kernels), f"{name}: kinds and kernels are not of one number")
+        require(kinds[1:] > kinds[:-1], f"{name}: kinds are not sorted")
+        require(~np.isinf(kernels), f"{name}: a constant is no number")
+        require(np.isnan(kernels[:, : len(TILES)]) | (kernels[:, : len(TILES)] > 0), f"{name}: a tile is empty")
+        return cls(str(found["family"]), kinds, kernels)

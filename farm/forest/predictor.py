@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .arrays import BadFiles, Expected, read_arrays, require
 from .card import Card
 from .choice import Choices
-from .columns import OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table
+from .columns import EXTENTS, OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table
+from .described import FORMAT, description_of
 from .energy import Energies
 from .features import Seen, see
 from .reach import Measured, Reach
@@ -22,12 +24,6 @@ from .trees import Grove, Trees
 
 if TYPE_CHECKING:
     import pandas as pd
-
-INTERFACE = 1
-"""Of `Predictor.load`, `Predictor.predicted` and `Vocabulary.raw_columns`, for programs that ask a model without MLflow."""
-
-FORMAT = 5
-"""Of `model.json` and the arrays beside it."""
 
 RUNTIME = "runtime"
 """Target: ln(runtime_ms / reference time)."""
@@ -39,7 +35,7 @@ better on new sizes, and the roofline, whose errors are others, between sizes th
 _SAY = 1 / 3
 
 POWER = "power"
-"""Target: ln(power_w / the power by fitted energies), or ln(power_w) where none were fitted (`trainer.model.energy`)."""
+"""Target: ln(power_w / the power by fitted energies), or ln(power_w) where none were fitted (`farm.forest.energy`)."""
 
 SLOWDOWN = "slowdown"
 """Target: ln(energy_mj / (power_w x runtime_ms)): how much longer a GEMM takes while its power is read, since a card that
@@ -288,7 +284,7 @@ class Predictor:
             "energies": None if self.energies is None else self.energies.to_json(),
         }
         # Not sorted: kernels have the order of their family's parameters.
-        (folder / "model.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
+        (folder / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
         self.timing.save(folder / _TIMING)
         self.choices.save(folder / _CHOICES)
         problems = self.vocabulary.problems
@@ -303,25 +299,76 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: Path) -> Predictor:
-        description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        if description["format"] != FORMAT:
-            raise ValueError(f"{folder} holds a model of format {description['format']}; this code reads {FORMAT}")
-        with np.load(folder / _PROBLEMS) as stored:
-            parts = np.split(stored["problems"], np.cumsum(stored["counts"])[:-1])
-            problems = dict(zip(stored["kinds"].tolist(), parts, strict=True))
-        return cls(
-            Card.from_json(description["card"]),
-            Vocabulary.from_json(description["vocabulary"], problems),
-            tuple(description["features"]),
-            {tuple(targets): Trees.load(folder / _file_of(targets)) for targets in description["forests"]},
-            {output: Interval(**interval) for output, interval in description["intervals"].items()},
-            description["importance"],
-            Timing.load(folder / _TIMING),
-            Choices.load(folder / _CHOICES),
-            None if description["energies"] is None else Energies.from_json(description["energies"]),
+        """The model in that folder. Raises `BadFiles`."""
+        return cls.read({path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".json", ".npz")})
+
+    @classmethod
+    def read(cls, files: Mapping[str, bytes]) -> Predictor:
+        """The model of these files, which `save` wrote; others are left alone. Raises `BadFiles`.
+
+        Nothing of them is run. What they say is checked so that a prediction ends, and reads nothing but what is theirs.
+        """
+
+        def content(name: str) -> bytes:
+            require(name in files, f"{name} is missing")
+            return files[name]
+
+        described = description_of(content(DESCRIPTION))
+        features, learned = tuple(described["features"]), [tuple(targets) for targets in described["forests"]]
+        targets = [target for each in learned for target in each]
+        require(all(learned) and RUNTIME in targets, f"{DESCRIPTION}: no forest learned the {RUNTIME}")
+        require(len(set(targets)) == len(targets) and set(targets) <= set(TARGETS), f"{DESCRIPTION}: unknown targets")
+        intervals = {output: Interval(**interval) for output, interval in described["intervals"].items()}
+        require(
+            [f"{CLAIM:g}" in each.quantiles for each in intervals.values()], f"{DESCRIPTION}: no interval of {CLAIM}"
         )
+        forests = {
+            each: Trees.read(content(_file_of(each)), _file_of(each), features=len(features), outputs=len(each))
+            for each in learned
+        }
+        made = cls(
+            Card.from_json(described["card"]),
+            Vocabulary.from_json(described["vocabulary"], _problems(content(_PROBLEMS))),
+            features,
+            forests,
+            intervals,
+            described["importance"],
+            Timing.read(content(_TIMING), _TIMING),
+            Choices.read(content(_CHOICES), _CHOICES),
+            None if described["energies"] is None else Energies.from_json(described["energies"]),
+        )
+        made._check()
+        return made
+
+    def _check(self) -> None:
+        """Predicts a row that the model must know. Raises `BadFiles` where its files contradict themselves."""
+        family, known = next(iter(self.vocabulary.families.items()))
+        require(known.layouts and all(known.layouts.values()), f"{DESCRIPTION}: {family} was measured in nothing")
+        types, layouts = next(iter(known.layouts.items()))
+        row = dict(zip(("ab", "cd", "acc"), types.split(":"), strict=True), layout=layouts[0], family=family)
+        try:
+            self.predicted({**{name: [1024] for name in EXTENTS}, **{name: [value] for name, value in row.items()}})
+        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+            raise BadFiles(f"{DESCRIPTION}: the model cannot predict what it knows: {error}") from error
 
 
+def _problems(content: bytes) -> dict[str, Array]:
+    """The measured problems, by family and types. Raises `BadFiles`."""
+    expected = {
+        "kinds": Expected("U", (None,)),
+        "counts": Expected("<i8", (None,)),
+        "problems": Expected("<i8", (None, 6)),
+    }
+    found = read_arrays(content, _PROBLEMS, expected)
+    kinds, counts, problems = found["kinds"].tolist(), found["counts"], found["problems"]
+    require(len(set(kinds)) == len(kinds) == len(counts), f"{_PROBLEMS}: kinds and counts are not of one number")
+    require((counts >= 0) & (counts <= len(problems)), f"{_PROBLEMS}: counts of problems that are not there")
+    require(sum(counts.tolist()) == len(problems), f"{_PROBLEMS}: counts of problems that are not there")
+    require(problems >= 1, f"{_PROBLEMS}: a problem without extents")
+    return dict(zip(kinds, np.split(problems, np.cumsum(counts)[:-1]), strict=True)) if kinds else {}
+
+
+DESCRIPTION = "model.json"
 _TIMING, _CHOICES, _PROBLEMS = "timing.npz", "choices.npz", "problems.npz"
 
 

@@ -1,0 +1,120 @@
+"""What a `model.json` must hold, checked before anything is made of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from .arrays import BadFiles, require
+
+FORMAT = 5
+"""Of `model.json` and the arrays beside it."""
+
+MAX_BYTES = 1 << 26
+"""Of `model.json`: that of a million configurations has a hundredth of it."""
+
+_ANY = "*"
+"""In the place of the keys of a mapping: whatever they are."""
+
+
+@dataclass(frozen=True)
+class _Optional:
+    kind: Any
+
+
+_CARD = {
+    "device_type": str, "source": str, "flops_per_ms": {_ANY: float}, "bytes_per_ms": float, "floor_ms": float,
+    "multiprocessors": int, "l2_bytes": float, "power_w": float, "threads": int, "blocks": int, "shared_bytes": int,
+    "registers": int,
+}  # fmt: skip
+_FAMILY = {
+    "parameters": {_ANY: float}, "layouts": {_ANY: [str]}, "kernels": [[float]], "kernels_by_types": {_ANY: [int]},
+    "powered": [str],
+}  # fmt: skip
+_VOCABULARY = {
+    "families": {_ANY: _FAMILY}, "parameters": [str], "element_bytes": {_ANY: float}, "usual_output": {_ANY: (str, str)},
+}  # fmt: skip
+_ENERGIES = {
+    "card_w": float, "busy_w": float, "memory_pj": float, "l2_pj": {_ANY: float}, "operation_pj": {_ANY: float},
+}  # fmt: skip
+_MODEL = {
+    "format": int,
+    "card": _CARD,
+    "vocabulary": _VOCABULARY,
+    "features": [str],
+    "forests": [[str]],
+    "intervals": {_ANY: {"floor": float, "quantiles": {_ANY: float}}},
+    "importance": {_ANY: float},
+    "energies": _Optional(_ENERGIES),
+}
+
+
+def format_of(content: bytes) -> int:
+    """The format that a `model.json` says it has. Raises `BadFiles`."""
+    found = _parsed(content).get("format")
+    if not isinstance(found, int):
+        raise BadFiles("model.json does not say its format")
+    return found
+
+
+def description_of(content: bytes) -> dict[str, Any]:
+    """What a `model.json` of this `FORMAT` holds. Raises `BadFiles`."""
+    found = _parsed(content)
+    require(found.get("format") == FORMAT, f"model.json is of format {found.get('format')!r}; this code reads {FORMAT}")
+    _check(found, _MODEL, "model.json")
+    _check_indices(found["vocabulary"], found["card"])
+    return found
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    require(len(content) <= MAX_BYTES, f"model.json has {len(content):,} bytes; a model's has at most {MAX_BYTES:,}")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadFiles(f"model.json is not JSON: {error}") from None
+    require(isinstance(found, dict), "model.json is no object")
+    return dict(found)
+
+
+def _check(value: Any, kind: Any, where: str) -> None:
+    """Raises `BadFiles` unless the value is of that kind: a type, a list or mapping of kinds, or a list of so many."""
+    if isinstance(kind, _Optional):
+        if value is not None:
+            _check(value, kind.kind, where)
+    elif isinstance(kind, dict):
+        require(isinstance(value, dict), f"{where} is no object")
+        named = dict.fromkeys(value, kind[_ANY]) if _ANY in kind else kind
+        require(set(value) == set(named), f"{where} must have {', '.join(sorted(named))}")
+        for name, each in named.items():
+            _check(value[name], each, f"{where}: {name[:40]}")
+    elif isinstance(kind, list | tuple):
+        require(isinstance(value, list), f"{where} is no list")
+        require(isinstance(kind, list) or len(value) == len(kind), f"{where} is of another length")
+        for each, expected in zip(value, kind * len(value) if isinstance(kind, list) else kind, strict=True):
+            _check(each, expected, where)
+    else:
+        wanted = (int, float) if kind is float else kind
+        require(isinstance(value, wanted) and not isinstance(value, bool), f"{where} is no {kind.__name__}")
+
+
+def _check_indices(vocabulary: dict[str, Any], card: dict[str, Any]) -> None:
+    """What one part says of another must be there."""
+    require(vocabulary["families"], "model.json knows no kernel family")
+    types = vocabulary["usual_output"]
+    require(types.keys() <= card["flops_per_ms"].keys(), "model.json: a type has no peak")
+    sizes = (card["bytes_per_ms"], card["multiprocessors"], card["l2_bytes"], *card["flops_per_ms"].values())
+    require([0 < each < float("inf") for each in sizes], "model.json: the card has figures that no card has")
+    for name, known in vocabulary["families"].items():
+        where = f"model.json: {name[:40]}"
+        require(known["parameters"].keys() <= set(vocabulary["parameters"]), f"{where} has parameters of its own")
+        require([len(each) == len(known["parameters"]) for each in known["kernels"]], f"{where} has half a kernel")
+        require([abs(v) < 2**53 for each in known["kernels"] for v in each], f"{where} has a kernel without a number")
+        require(
+            [0 <= at < len(known["kernels"]) for each in known["kernels_by_types"].values() for at in each],
+            f"{where} has kernels that are not there",
+        )
+        require({*known["powered"], *known["kernels_by_types"]} <= known["layouts"].keys(), f"{where}: unknown types")
+        require(
+            [each.split(":")[0] in types and each.count(":") == 2 for each in known["layouts"]], f"{where}: bad types"
+        )

@@ -1,0 +1,165 @@
+"""The files of a version as they were signed: each is fetched by its name in the manifest, and checked.
+
+Nothing is fetched of a version that is not signed. Files that its manifest does not name are never looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from farm.errors import ModelNotTrusted
+from farm.registry.client import load_mlflow, mlflow_warnings_ignored, registry_client
+from farm.registry.direct import predictor_of
+from farm.registry.local import files_in_folder, local_folder
+from farm.registry.manifest import MANIFEST, MAX_BYTES, MAX_MANIFEST_BYTES, BadManifest, File, Manifest, read_file
+from farm.registry.trust import TAG, Signature, Trust
+
+if TYPE_CHECKING:
+    from farm.registry.models import ModelInfo
+
+FOREST = "artifacts/forest/"
+"""Where a model's arrays lie among its files."""
+
+
+class SignedFiles:
+    """The files of a version. Raises `ModelNotTrusted` where it is not signed, here and wherever a file is another one."""
+
+    def __init__(self, uri: str, model: ModelInfo, trust: Trust) -> None:
+        self._uri = uri
+        self._model = model
+        digest = trust.check(model.name, model.version, model.signature)
+        content = self._of_model(MANIFEST, MAX_MANIFEST_BYTES)
+        if File.of(content).sha256 != digest:
+            raise self._refused(f"its {MANIFEST} is not the one that was signed")
+        try:
+            self._manifest = Manifest.from_bytes(content)
+        except BadManifest as error:
+            raise self._refused(str(error)) from None
+
+    def forest(self) -> dict[str, bytes]:
+        """What the predictor reads, by name."""
+        paths = [path for path in self._manifest.model if path.startswith(FOREST)]
+        return {path.removeprefix(FOREST): self._checked(path, self._manifest.model[path]) for path in paths}
+
+    def save(self, to: Path) -> None:
+        """Writes all files of the model into a new folder, its manifest too."""
+        for path, file in self._manifest.model.items():
+            _write(to / path, self._checked(path, file))
+        _write(to / MANIFEST, self._manifest.to_bytes())
+
+    def of_run(self, folder: str) -> list[str]:
+        """The files of the version's run in that folder."""
+        return [path for path in self._manifest.run if path.startswith(f"{folder}/")]
+
+    def save_of_run(self, paths: list[str], to: Path) -> None:
+        """Writes these files of the version's run, by their paths there, into a folder."""
+        with registry_client(self._uri) as client:
+            location = client.get_run(self._model.run_id).info.artifact_uri
+        for path in paths:
+            file = self._manifest.run[path]
+            _write(to / path, self._same(path, file, self._fetched(location, path, file.size)))
+
+    def _checked(self, path: str, file: File) -> bytes:
+        return self._same(path, file, self._of_model(path, file.size))
+
+    def _of_model(self, path: str, max_bytes: int) -> bytes:
+        return self._fetched(self._location, path, max_bytes)
+
+    @cached_property
+    def _location(self) -> str:
+        """Where the model's files lie. A registry that is a file of this machine is read without MLflow."""
+        folder = files_in_folder(self._uri, self._model.name, self._model.version)
+        if folder is not None:
+            return str(folder)
+        with registry_client(self._uri) as client:
+            return str(client.get_model_version_download_uri(self._model.name, self._model.version))
+
+    def _fetched(self, location: str, path: str, max_bytes: int) -> bytes:
+        folder = local_folder(location)
+        try:
+            if folder is not None:
+                return read_file(folder / path, max_bytes=max_bytes)
+            with TemporaryDirectory(prefix="farm-model-") as to:
+                with registry_client(self._uri):
+                    file = Path(repository(self._uri, location).download_artifacts(path, to))
+                return read_file(file, max_bytes=max_bytes)
+        except FileNotFoundError:
+            raise self._refused(f"its file {path} is missing") from None
+        except BadManifest as error:
+            raise self._refused(str(error)) from None
+
+    def _same(self, path: str, file: File, content: bytes) -> bytes:
+        if File.of(content) != file:
+            raise self._refused(f"its file {path} is not the one that was signed")
+        return content
+
+    def _refused(self, why: str) -> ModelNotTrusted:
+        return ModelNotTrusted(name=self._model.name, version=self._model.version, why=why)
+
+
+def sign(client: Any, name: str, version: str, manifest: Manifest, trust: Trust) -> Signature:
+    """Signs a version whose files, `MANIFEST` too, are in the registry, and records that."""
+    signature = trust.sign(name, version, File.of(manifest.to_bytes()).sha256)
+    trust.record(name, version, signature)
+    client.set_model_version_tag(name, version, TAG, signature.to_tag())
+    return signature
+
+
+def vouch(uri: str, model: ModelInfo, trust: Trust) -> Manifest:
+    """Signs the files that a version has in the registry, whoever put them there.
+
+    The signer answers for them: no hash says where they come from. Raises `ModelUnreadable`, and `ModelNotTrusted` for what is
+    no file of a model.
+    """
+    with registry_client(uri) as client, ExitStack() as stack:
+        location = client.get_model_version_download_uri(model.name, model.version)
+        files, run = stack.enter_context(_folder(uri, location)), None
+        if model.run_id is not None:
+            run = stack.enter_context(_folder(uri, client.get_run(model.run_id).info.artifact_uri))
+        try:
+            manifest = Manifest.of(files, run)
+            arrays = [path for path in manifest.model if path.startswith(FOREST)]
+            predictor_of(
+                model, {path.removeprefix(FOREST): read_file(files / path, max_bytes=MAX_BYTES) for path in arrays}
+            )
+        except BadManifest as error:
+            raise ModelNotTrusted(name=model.name, version=model.version, why=str(error)) from None
+        add_manifest(manifest, Path(stack.enter_context(TemporaryDirectory(prefix="farm-model-"))), uri, location)
+        sign(client, model.name, model.version, manifest, trust)
+    return manifest
+
+
+def add_manifest(manifest: Manifest, staging: Path, uri: str, location: str) -> None:
+    """Puts a manifest beside the files of a model that is in the registry."""
+    (staging / MANIFEST).write_bytes(manifest.to_bytes())
+    repository(uri, location).log_artifact(str(staging / MANIFEST))
+
+
+@contextmanager
+def _folder(uri: str, location: str) -> Iterator[Path]:
+    """The folder of a location, or a copy of all that lies there."""
+    folder = local_folder(location)
+    if folder is not None:
+        yield folder
+        return
+    with TemporaryDirectory(prefix="farm-model-") as to:
+        yield Path(repository(uri, location).download_artifacts("", to))
+
+
+def repository(uri: str, location: str) -> Any:
+    """MLflow's way to the files at a location."""
+    load_mlflow()
+    with mlflow_warnings_ignored():
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        return get_artifact_repository(location, tracking_uri=uri)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
