@@ -2,7 +2,7 @@
 
 Workers before this revision load a kernel without looking at its signature.
 
-Revises: 0018
+Revises: 0020
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0021"
-down_revision = "0018"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 
