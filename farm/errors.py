@@ -273,10 +273,26 @@ class SignInNeeded(FarmError):
     exit_code = 3
 
 
-class RoleTooSmall(FarmError):
-    """The token of {name} may {role}; this needs one that may {needed}."""
+class Forbidden(FarmError):
+    """{detail}"""
 
     exit_code = 3
+
+
+class RoleTooSmall(Forbidden):
+    """The token of {name} may {role}; this needs one that may {needed}."""
+
+
+class NotYourCampaign(Forbidden):
+    """Campaign {name} ({digest}) is owned by {owner}, and you are {who}. Its owner can {what} it, or somebody with the role operate. If you mean another campaign of that name, give its digest."""
+
+
+class OwnerNotYours(Forbidden):
+    """{where}: owner is {owner!r}, and you are {who!r}. Leave out owner: campaigns are owned by who submits them. The role operate can submit for others."""
+
+
+class QuotaExceeded(Forbidden):
+    """The quota of {owner} is exceeded: {what}. {remedy} `farm quotas` shows quotas; somebody with the role operate can change yours: farm quotas set {owner} {option}"""
 
 
 class WebMissing(ServiceUnavailable):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 
 
 def login_name() -> str | None:
-    """The name; None in a container without one: no variable, no entry in /etc/passwd."""
+    """The account that runs this process; None where its number has no name, as in some containers.
+
+    It is not read from the environment, where anybody can write another name.
+    """
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
         return None

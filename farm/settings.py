@@ -125,6 +125,15 @@ class Settings(BaseSettings):
     owner_weights: Annotated[str, AfterValidator(_weights_are_numbers)] = Field(
         default="", description="shares of owners, as ann=2,bob=0.5; 1 for others"
     )
+    quota_open_jobs: int = Field(
+        default=1_000_000, ge=0, description="open jobs that an owner with the role submit may have; 0: no limit"
+    )
+    quota_device_seconds: float = Field(
+        default=5_000_000.0, ge=0, description="estimated device time that such an owner may have underway; 0: no limit"
+    )
+    quota_max_priority: int = Field(
+        default=0, ge=-100, le=100, description="highest priority that such an owner may give a campaign"
+    )
     heartbeat_seconds: Seconds = Field(default=4.0, description="how often a worker says that it lives")
     silent_after_seconds: Seconds = Field(default=20.0, description="a device not heard of for this long is silent")
     resend_after_seconds: Seconds = Field(default=15.0, description="an unclaimed batch is sent again after this")

@@ -23,6 +23,7 @@ def run() -> None:
             if reached is not None:
                 scripts = context.script.iterate_revisions(reached, "base")
                 migrate.note_workers_from(connection, (script.module for script in scripts))
+                migrate.record_upgrade(connection, context.config.attributes["found"], reached)
 
 
 run()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from farm.api.pulled import PulledModels
 from farm.api.report_cache import ReportCache
@@ -15,6 +15,7 @@ from farm.settings import Settings
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from farm.db.audit import Actor, Change
     from farm.services.session import Session
 
 
@@ -25,14 +26,20 @@ class Access:
         self,
         settings: Settings,
         *,
-        who: str,
+        who: str | Actor | None = None,
         opened: Session | None = None,
         models: PulledModels | None = None,
         reports: ReportCache | None = None,
     ) -> None:
-        """`who` signs what is done. An `opened` session stays the caller's to close; pulled `models` and drawn `reports` are shared."""
+        """Args:
+        settings: Where the farm is.
+        who: Who asks. A name is a program of this account; none is the account itself.
+        opened: A session that is open already, and stays the caller's to close.
+        models: Pulled models, which are shared.
+        reports: Drawn reports, which are shared.
+        """
         self.settings = settings
-        self.who = who
+        self._who = who
         # Where no session is open, none is opened for a question to a model: signatures need no database.
         trust = Trust(settings, None if opened is None else opened.engine)
         self.models = models or PulledModels(settings.tracking_uri, trust)
@@ -48,7 +55,19 @@ class Access:
 
         return self._stack.enter_context(session())
 
-    def on_behalf_of(self, who: str) -> Access:
+    @cached_property
+    def actor(self) -> Actor:
+        """Who asks, with which role, and from where."""
+        from farm.db.audit import local_actor
+
+        return local_actor(self._who) if self._who is None or isinstance(self._who, str) else self._who
+
+    @property
+    def who(self) -> str:
+        """The name of who asks, which signs what is done."""
+        return self.actor.name
+
+    def on_behalf_of(self, who: Actor) -> Access:
         """The same farm for another caller, who closes nothing."""
         return Access(self.settings, who=who, opened=self.session, models=self.models, reports=self.reports)
 
@@ -59,10 +78,13 @@ class Access:
             yield connection
 
     @contextmanager
-    def begin(self) -> Iterator[Connection]:
-        """A connection in a transaction that is kept at its end."""
-        with self.session.engine.begin() as connection:
-            yield connection
+    def change(self, operation: Callable[..., Any]) -> Iterator[Change]:
+        """A transaction in which that operation changes the farm, and records what it changed: see `farm.db.audit`."""
+        from farm.api.operation import OPERATIONS
+        from farm.db import audit
+
+        with audit.change(self.session.engine, self.actor, OPERATIONS[operation].name) as change:
+            yield change
 
     @property
     def silent_after(self) -> float:

@@ -14,8 +14,8 @@ from farm.api.access import Access
 from farm.api.leader import Leader, leader_of
 from farm.api.operation import LARGEST_ID, Document, operation
 from farm.api.sentinels import SentinelNow, sentinel_now
+from farm.api.submitting import store
 from farm.broker import TRAIN_QUEUE
-from farm.builds import versions_of
 from farm.campaign.figures import PlanSummary
 from farm.coordinator.outlook import Outlook, Stuck, look, outlooks
 from farm.db import campaigns, devices, duty, fair_shares, jobs, kernels, leadership, learning, sentinels
@@ -24,7 +24,7 @@ from farm.db.engine import take_time
 from farm.db.kernels import Awaited
 from farm.db.states import CampaignState, JobState, Role
 from farm.db.verdict import Verdict, state_text, verdict
-from farm.errors import CampaignCancelled
+from farm.errors import CampaignCancelled, NotYourCampaign, OwnerNotYours
 
 # What only submitting and steering need is imported there: farm status takes half the time without.
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ class Submission(Document):
     text: str = Field(description="the YAML", max_length=LONGEST_FILE, examples=[EXAMPLE])
     name: str = Field(default="campaign.yaml", max_length=4096, description="what errors call the file")
     owner: str | None = Field(
-        default=None, max_length=200, description="whose it is, where the file does not say; the token's name if none"
+        default=None,
+        max_length=200,
+        description="whose it is, where the file does not say; who submits it if none. Another than that needs the role operate",
     )
     allow_missing: bool = Field(default=False, strict=True, description="accept targets that no device has yet")
     again: bool = Field(default=False, strict=True, description="measure it once more, as after a driver changed")
@@ -124,6 +126,7 @@ class CampaignHead(Ahead):
     name: str
     digest: str
     owner: str
+    submitted_by: str | None = Field(default=None, description="whose token or account submitted it; none: not known")
     priority: int
     submitted_at: datetime
     finished_at: datetime | None
@@ -166,6 +169,7 @@ class Progress(Ahead):
 
     name: str
     digest: str
+    owner: str
     stuck: list[Stuck]
     kernels_awaited: Awaited
     devices_live: int
@@ -293,10 +297,11 @@ class InHand(Judged):
 def submit(access: Access, submission: Submission) -> Submitted:
     """Submit a campaign. The same file twice is the same campaign: nothing is measured again."""
     campaign = _read(access, submission)
+    _check_owner(access, campaign)
     made = planned(access, campaign, allow_missing=submission.allow_missing)
-    with access.begin() as connection:
-        take_time(connection)
-        stored = campaigns.store(connection, campaign, made.jobs(), versions=versions_of(access.settings))
+    with access.change(submit) as change:
+        take_time(change.connection)
+        stored = store(change, made, access.settings)
     with access.connect() as connection:
         awaited = kernels.awaited(connection, stored.campaign_id)
         return Submitted(
@@ -314,6 +319,12 @@ def submit(access: Access, submission: Submission) -> Submitted:
             builders=len(kernels.builders(connection, silent_after=access.silent_after)),
             trainer=_trainer(access) if learning.learns(connection, stored.campaign_id) else None,
         )
+
+
+def _check_owner(access: Access, campaign: Campaign) -> None:
+    """Raises `OwnerNotYours` for a campaign in another's name, unless it is submitted with the role operate."""
+    if campaign.owner != access.who and not access.actor.role.may(Role.OPERATE):
+        raise OwnerNotYours(where=campaign.where, owner=campaign.owner, who=access.who)
 
 
 def _trainer(access: Access) -> bool | None:
@@ -399,7 +410,17 @@ def show(access: Access, campaign: Name) -> CampaignNow:
         counts = campaigns.counts(connection, campaign_id)
         farm = look(connection, access.settings, also=campaign_id)
         ahead = outlooks(connection, farm, [campaign_id])[campaign_id]
-        kept = ("name", "digest", "owner", "priority", "state", "submitted_at", "finished_at", "document")
+        kept = (
+            "name",
+            "digest",
+            "owner",
+            "submitted_by",
+            "priority",
+            "state",
+            "submitted_at",
+            "finished_at",
+            "document",
+        )
         return CampaignNow(
             **{key: found[key] for key in kept},
             counts=counts,
@@ -445,7 +466,7 @@ def progress(access: Access, campaign: Name) -> Progress:
         farm = look(connection, access.settings)
         ahead = outlooks(connection, farm, [campaign_id])[campaign_id]
         return Progress(
-            **{key: found[key] for key in ("name", "digest", "state")},
+            **{key: found[key] for key in ("name", "digest", "owner", "state")},
             counts=counts,
             **_ahead(counts, ahead),
             stuck=list(ahead.stuck),
@@ -475,39 +496,62 @@ def in_hand(access: Access, campaign: Name) -> InHand:
 def cancel(access: Access, campaign: Name) -> Steered:
     """Cancel a campaign: no further job of it is started. What devices have in hand is measured, and its rows are stored.
 
-    Its results stay; submitting it again goes on with it.
+    Its results stay; submitting it again goes on with it. Only its owner can, or the role operate.
     """
     from farm.db import batches
 
-    return _steer(access, campaign, batches.cancel)
+    return _steer(access, campaign, cancel, batches.cancel)
 
 
 @operation("POST", "/campaigns/{campaign}/pause", role=Role.SUBMIT)
 def pause(access: Access, campaign: Name) -> Steered:
-    """Pause a campaign: no further job of it starts until it is resumed. What devices have in hand still lands."""
+    """Pause a campaign: no further job of it starts until it is resumed. What devices have in hand still lands.
+
+    Only its owner can, or the role operate.
+    """
     from farm.db import batches
 
-    return _steer(access, campaign, batches.pause)
+    return _steer(access, campaign, pause, batches.pause)
 
 
 @operation("POST", "/campaigns/{campaign}/resume", role=Role.SUBMIT)
 def resume(access: Access, campaign: Name) -> Steered:
-    """Go on with a campaign that was paused."""
+    """Go on with a campaign that was paused. Only its owner can, or the role operate."""
     from farm.db import batches
 
-    steered = _steer(access, campaign, batches.resume)
+    steered = _steer(access, campaign, resume, batches.resume)
     if steered.state is CampaignState.CANCELLED:
         raise CampaignCancelled(name=steered.campaign)
     return steered
 
 
-def _steer(access: Access, campaign: str, transition: Callable[[Connection, int], bool]) -> Steered:
+def _steer(
+    access: Access,
+    campaign: str,
+    operation: Callable[[Access, str], Steered],
+    transition: Callable[[Connection, int], bool],
+) -> Steered:
     from farm.db import batches
 
-    with access.begin() as connection:
-        before = campaigns.find(connection, campaign)
+    with access.change(operation) as change:
+        connection = change.connection
+        before = steerable(access, connection, campaign, what=transition.__name__)
         changed = transition(connection, before["id"])
         after = campaigns.find(connection, before["digest"])
+        change.record(
+            "campaign", before["name"], key=before["digest"],
+            before={"state": before["state"]}, after={"state": after["state"]},
+        )  # fmt: skip
         counts = campaigns.counts(connection, after["id"])
         held = batches.in_hand(connection, after["id"])
     return Steered(campaign=after["name"], state=after["state"], changed=changed, counts=counts, in_hand=held)
+
+
+def steerable(access: Access, connection: Connection, campaign: str, *, what: str) -> dict[str, Any]:
+    """The campaign, where who asks is its owner or may operate. Raises `NoSuchCampaign`, `NotYourCampaign`."""
+    found = campaigns.find(connection, campaign)
+    if found["owner"] != access.who and not access.actor.role.may(Role.OPERATE):
+        raise NotYourCampaign(
+            name=found["name"], digest=found["digest"][:12], owner=found["owner"], who=access.who, what=what
+        )
+    return found

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from farm import registry
 from farm.api.access import Access
 from farm.api.operation import Document, Download, operation
-from farm.builds import versions_of
+from farm.api.submitting import store
 from farm.db.states import Role
 from farm.errors import BadInput, NothingShared
 
@@ -257,8 +257,11 @@ def fill(access: Access, asked: Filling) -> ComparedAndFilled:
     gathered = gather(engine, _question(access, asked), filling=True)
     told = []
     for one in filling.fills(engine, gathered, owner=access.who):
-        stored = filling.submit(engine, one, versions_of(access.settings))
-        new, new_jobs = (False, 0) if stored is None else (stored.new, stored.jobs)
+        new, new_jobs = False, 0
+        if one.plan is not None:
+            with access.change(fill) as change:
+                stored = store(change, one.plan, access.settings)
+            new, new_jobs = stored.new, stored.jobs
         told.append(Filled(**one.to_json(), new=new, new_jobs=new_jobs))
     try:
         found = Compared.model_validate(compared(engine, gathered).to_json())

@@ -11,8 +11,8 @@ from pydantic import Field
 from farm.api.access import Access
 from farm.api.campaigns import planned
 from farm.api.operation import Document, operation
-from farm.builds import versions_of
-from farm.db import campaigns, confirmed, devices, kernels
+from farm.api.submitting import store
+from farm.db import confirmed, devices, kernels
 from farm.db.states import Role
 from farm.errors import BadInput
 from farm.kernels import Configuration
@@ -67,8 +67,9 @@ def confirm(access: Access, candidates: Candidates) -> Confirmation:
         )
     campaign = _campaign(candidates.device_type, left, owner=access.who)
     made = planned(access, campaign, allow_missing=False)
-    with access.begin() as connection:
-        stored = campaigns.store(connection, campaign, made.jobs(), versions=versions_of(access.settings))
+    with access.change(confirm) as change:
+        connection = change.connection
+        stored = store(change, made, access.settings)
         awaited = kernels.awaited(connection, stored.campaign_id)
         if awaited.kernels and not kernels.builders(connection, silent_after=access.silent_after):
             # Raised inside the transaction: nothing is stored.

@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from farm.api.access import Access
-from farm.logins import login_name
 from farm.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def farm_of(settings: Settings) -> Iterator[Farm]:
         with remote_of(settings, settings.api_url) as remote:
             yield remote
         return
-    with closing(Access(settings, who=login_name() or "the command line")) as access:
+    with closing(Access(settings)) as access:
         yield Direct(access)
 
 

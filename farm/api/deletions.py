@@ -139,18 +139,30 @@ def delete(access: Access, deletion: DeletionRequest) -> Deletion:
         uri = access.settings.tracking_uri
         if deletion.dry_run:
             return _of_model(models.going(uri, deletion.name), dry_run=True)
-        return _of_model(models.delete(uri, deletion.name, by=access.who), dry_run=False)
+        with access.change(delete) as change:
+            gone = models.delete(uri, deletion.name, by=access.who)
+            for model in gone.versions:
+                change.record("model", f"{model.name}/{model.version}", before={"aliases": list(model.aliases)})
+        return _of_model(gone, dry_run=False)
     of_campaign = deletion.kind is Kind.CAMPAIGN
-    with access.begin() as connection:
+    look = stored.dependents_of_campaign if of_campaign else stored.dependents_of_import
+    if deletion.dry_run:
+        with access.connect() as connection:
+            take_time(connection)
+            return _of_rows(access, look(connection, deletion.name), dry_run=True)
+    with access.change(delete) as change:
+        connection = change.connection
         take_time(connection)
-        look = stored.dependents_of_campaign if of_campaign else stored.dependents_of_import
         found = look(connection, deletion.name)
-        if not deletion.dry_run:
-            if of_campaign:
-                stored.delete_campaign(connection, found.key, by=access.who, cancel=deletion.cancel)
-            else:
-                stored.delete_import(connection, found.key, by=access.who)
-    return _of_rows(access, found, dry_run=deletion.dry_run)
+        if of_campaign:
+            stored.delete_campaign(connection, found.key, by=access.who, cancel=deletion.cancel)
+        else:
+            stored.delete_import(connection, found.key, by=access.who)
+        change.record(
+            found.kind, found.name, key=found.key,
+            before={"owner": found.owner, "state": found.state, "jobs": found.jobs, "rows": found.rows},
+        )  # fmt: skip
+    return _of_rows(access, found, dry_run=False)
 
 
 def _of_rows(access: Access, found: Dependents, *, dry_run: bool) -> Deletion:
@@ -281,16 +293,20 @@ def _line_of_model(one: DeletedVersion) -> DeletedLine:
 def restore(access: Access, restoring: RestoreRequest) -> Restored:
     """Put back what was deleted, as it was."""
     if restoring.kind is Kind.MODEL:
-        versions = models.restore(access.settings.tracking_uri, restoring.name)
+        with access.change(restore) as change:
+            versions = models.restore(access.settings.tracking_uri, restoring.name)
+            for model in versions:
+                change.record("model", f"{model.name}/{model.version}", after={"aliases": list(model.aliases)})
         return Restored(
             kind=Kind.MODEL,
             name=versions[0].name,
             versions=[model.version for model in versions],
             champion=_champion(versions),
         )
-    with access.begin() as connection:
-        take_time(connection)
-        found = archive.restore(connection, DeletionKind(restoring.kind), restoring.name)
+    with access.change(restore) as change:
+        take_time(change.connection)
+        found = archive.restore(change.connection, DeletionKind(restoring.kind), restoring.name)
+        change.record(found.kind, found.name, key=found.key, after={"jobs": found.jobs, "rows": found.rows})
     return Restored(kind=restoring.kind, name=found.name, jobs=found.jobs, rows=found.rows)
 
 
@@ -298,13 +314,34 @@ def restore(access: Access, restoring: RestoreRequest) -> Restored:
 def vacuum(access: Access, limits: VacuumRequest) -> Vacuumed:
     """Remove for good what was deleted long enough ago."""
     older_than = timedelta(seconds=limits.older_than_s)
-    with access.begin() as connection:
-        take_time(connection)
-        done = stored.vacuum(connection, older_than=older_than, dry_run=limits.dry_run)
-    if done.kernels and not limits.dry_run:
-        store = store_of(access.settings, access.session.engine)
-        for hash_ in done.kernels:
-            store.remove(hash_)
-    versions = models.vacuum(access.settings.tracking_uri, older_than=older_than, dry_run=limits.dry_run)
+    uri = access.settings.tracking_uri
+    if limits.dry_run:
+        with access.connect() as connection:
+            take_time(connection)
+            done = stored.vacuum(connection, older_than=older_than, dry_run=True)
+        return _vacuumed(done, models.vacuum(uri, older_than=older_than, dry_run=True), dry_run=True)
+    with access.change(vacuum) as change:
+        take_time(change.connection)
+        done = stored.vacuum(change.connection, older_than=older_than)
+        for one in done.deletions:
+            change.record(one.kind, one.name, key=one.key, before={"jobs": one.jobs, "rows": one.rows})
+        change.record(
+            "deletions",
+            f"older than {older_than}",
+            after={"removed": len(done.deletions), "kernels": len(done.kernels)},
+        )
+    store = store_of(access.settings, access.session.engine)
+    for hash_ in done.kernels:
+        store.remove(hash_)
+    with access.change(vacuum) as change:
+        versions = models.vacuum(uri, older_than=older_than)
+        for version in versions:
+            change.record("model", f"{version.name}/{version.version}", before={"run": version.run_id})
+        if not versions:
+            change.nothing()
+    return _vacuumed(done, versions, dry_run=False)
+
+
+def _vacuumed(done: stored.Vacuumed, versions: Sequence[DeletedVersion], *, dry_run: bool) -> Vacuumed:
     removed = [*map(_line, done.deletions), *map(_line_of_model, versions)]
-    return Vacuumed(dry_run=limits.dry_run, removed=removed, kernels=len(done.kernels))
+    return Vacuumed(dry_run=dry_run, removed=removed, kernels=len(done.kernels))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -204,26 +204,35 @@ def names(access: Access) -> Names:
 @operation("POST", "/devices/drain", role=Role.OPERATE)
 def drain(access: Access, chosen: Which) -> list[DeviceSet]:
     """Give devices no more work. What they hold they finish. It lasts until they are resumed."""
-    return _set(access, chosen, DeviceState.DRAINED)
+    return _set(access, drain, chosen, DeviceState.DRAINED)
 
 
 @operation("POST", "/devices/quarantine", role=Role.OPERATE)
 def quarantine(access: Access, chosen: Which) -> list[DeviceSet]:
     """Stop using devices: the job in hand is finished, the rest goes elsewhere. It lasts until they are resumed."""
-    return _set(access, chosen, DeviceState.QUARANTINED)
+    return _set(access, quarantine, chosen, DeviceState.QUARANTINED)
 
 
 @operation("POST", "/devices/resume", role=Role.OPERATE)
 def resume(access: Access, chosen: Which) -> list[DeviceSet]:
     """Let devices take work again."""
-    return _set(access, chosen, DeviceState.ACTIVE)
+    return _set(access, resume, chosen, DeviceState.ACTIVE)
 
 
-def _set(access: Access, asked: Which, state: DeviceState) -> list[DeviceSet]:
+def _set(
+    access: Access, operation: Callable[[Access, Which], list[DeviceSet]], asked: Which, state: DeviceState
+) -> list[DeviceSet]:
     """All the devices or, where one is unknown or ambiguous, none."""
-    with access.begin() as connection:
-        chosen = select(progress.devices(connection, silent_after=access.silent_after), asked.which)
-        return [_set_one(connection, device, state, asked.reason, who=access.who) for device in chosen]
+    with access.change(operation) as change:
+        chosen = select(progress.devices(change.connection, silent_after=access.silent_after), asked.which)
+        done = [_set_one(change.connection, device, state, asked.reason, who=access.who) for device in chosen]
+        for device, after in zip(chosen, done, strict=True):
+            change.record(
+                "device", f"{device.uuid} on {device.host}", key=device.uuid,
+                before={"state": device.state, "reason": device.reason},
+                after={"state": after.state, "reason": after.reason},
+            )  # fmt: skip
+    return done
 
 
 def _set_one(connection: Any, device: DeviceNow, state: DeviceState, reason: str | None, *, who: str) -> DeviceSet:

@@ -12,8 +12,9 @@ from pydantic import Field, Strict
 from sqlalchemy import Connection
 
 from farm.api.access import Access
-from farm.api.campaigns import Counts, Name, OfConfiguration
+from farm.api.campaigns import Counts, Name, OfConfiguration, steerable
 from farm.api.operation import LARGEST_ID, Document, operation
+from farm.api.submitting import check_quota
 from farm.db import batches, campaigns, jobs, progress
 from farm.db.engine import take_time
 from farm.db.progress import DeviceNow, LaneNow, Presence
@@ -128,11 +129,15 @@ def device_for(lane: LaneNow, known: Sequence[DeviceNow]) -> str | None:
 
 @operation("POST", "/campaigns/{campaign}/retry", role=Role.SUBMIT)
 def retry(access: Access, campaign: Name, choice: Choice) -> Retried:
-    """Open jobs again that ended without a result, with all their attempts before them."""
+    """Open jobs again that ended without a result, with all their attempts before them.
+
+    Only the campaign's owner can, or the role operate.
+    """
     states = _states(choice)
-    with access.begin() as connection:
+    with access.change(retry) as change:
+        connection = change.connection
         take_time(connection)
-        found = campaigns.find(connection, campaign)
+        found = steerable(access, connection, campaign, what="retry")
         named = jobs.listed(connection, found["id"], job_ids=choice.job_ids) if choice.job_ids else []
         _check_known(connection, found, choice.job_ids, named)
         reopened = batches.retry(
@@ -142,6 +147,11 @@ def retry(access: Access, campaign: Name, choice: Choice) -> Retried:
         if state == CampaignState.CANCELLED:
             raise CampaignCancelled(name=found["name"])
         counts = campaigns.counts(connection, found["id"])
+        change.record(
+            "campaign", found["name"], key=found["digest"],
+            before={"state": found["state"]}, after={"state": state, "reopened": reopened},
+        )  # fmt: skip
+        check_quota(change, found["owner"], access.settings)
     return Retried(
         campaign=found["name"],
         state=state,

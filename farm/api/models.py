@@ -241,20 +241,30 @@ def files(access: Access, name: Name, *, version: VersionAsked = None) -> Downlo
 @operation("POST", "/models/{name}/promote", role=Role.OPERATE)
 def promote(access: Access, name: Name, promotion: Promotion) -> Promoted:
     """Make a version the champion by hand."""
-    model, changed = registry.promote(
-        access.settings.tracking_uri,
-        name,
-        promotion.version,
-        reason=promotion.reason or "promoted by hand",
-        force=promotion.force,
-    )
+    with access.change(promote) as change:
+        model, changed = registry.promote(
+            access.settings.tracking_uri,
+            name,
+            promotion.version,
+            reason=promotion.reason or "promoted by hand",
+            force=promotion.force,
+        )
+        change.record(
+            "model", f"{model.name}/{model.version}",
+            after={"champion": model.version, "changed": changed, "reason": promotion.reason, "force": promotion.force},
+        )  # fmt: skip
     return Promoted(champion=_line(model), changed=changed)
 
 
 @operation("POST", "/models/{name}/rollback", role=Role.OPERATE)
 def rollback(access: Access, name: Name, wish: Rollback) -> Promoted:
     """Make the champion before the present one the champion again."""
-    model, taken_back = registry.rollback(access.settings.tracking_uri, name, reason=wish.reason)
+    with access.change(rollback) as change:
+        model, taken_back = registry.rollback(access.settings.tracking_uri, name, reason=wish.reason)
+        change.record(
+            "model", f"{model.name}/{model.version}",
+            before={"champion": taken_back.version}, after={"champion": model.version, "reason": wish.reason},
+        )  # fmt: skip
     return Promoted(champion=_line(model), changed=True, instead_of=taken_back.version)
 
 

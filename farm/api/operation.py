@@ -91,6 +91,11 @@ class Operation:
         """`campaigns_show`: the same in the API's description, and unique."""
         return f"{self.tag}_{self.function.__name__.rstrip('_')}"
 
+    @property
+    def changes(self) -> bool:
+        """Whether it changes the farm, and so records that: see `Access.change`."""
+        return self.role is not Role.READ and self.method != "GET"
+
     @cached_property
     def hints(self) -> dict[str, Any]:
         """The types of its parameters, and of `return`, with their annotations."""

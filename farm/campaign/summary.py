@@ -87,6 +87,27 @@ def summarise(plan: Plan) -> PlanSummary:
     )
 
 
+class Meter:
+    """Counts the jobs of a plan and estimates their device time while they pass, so that the plan is run through once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._rounds = _Rounds(plan, plan.campaign.search or Search(strategy=Strategy.GRID))
+        self.jobs = 0
+
+    def passing(self) -> Iterator[PlannedJob]:
+        """The jobs of the plan."""
+        for job in self._plan.jobs():
+            self.jobs += 1
+            self._rounds.add(job)
+            yield job
+
+    def seconds(self) -> float:
+        """Once all jobs have passed: an upper estimate of the device time, of all rounds of a search."""
+        self._rounds.counts()
+        return sum(self._rounds.seconds.values())
+
+
 @dataclass(slots=True)
 class _Offered:
     """The configurations that the jobs of a plan come from: how many, by family, and of how many problems."""

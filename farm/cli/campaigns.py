@@ -11,10 +11,9 @@ import typer
 from rich.markup import escape
 from sqlalchemy import Connection
 
-from farm.api import Direct, Farm, campaigns, farm_of
+from farm.api import Direct, Farm, campaigns, farm_of, submitting
 from farm.api.access import Access
 from farm.api.campaigns import InHand, Planned, Running, Steered, Submission, planned
-from farm.builds import versions_of
 from farm.campaign import Campaign, texts_named
 from farm.campaign.figures import Drawn, Quantiles
 from farm.campaign.reading import text_of
@@ -26,7 +25,6 @@ from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState
 from farm.db.verdict import without_result
 from farm.errors import FarmError
-from farm.logins import login_name
 from farm.services.session import Session
 from farm.settings import settings
 from farm.texts import counts_text, seconds_text, types_of_text
@@ -68,7 +66,7 @@ class CampaignIncomplete(FarmError):
 
 def direct(opened: Session) -> Direct:
     """Operations on a session that is open already, and stays its opener's to close."""
-    return Direct(Access(opened.settings, who=login_name() or "the command line", opened=opened))
+    return Direct(Access(opened.settings, opened=opened))
 
 
 def repeated(opened: Session, campaign: Campaign) -> Campaign:
@@ -85,10 +83,11 @@ def store(
     check: Callable[[Connection, int], None] = lambda _connection, _campaign_id: None,
 ) -> stored_campaigns.Stored:
     """Plans and stores a campaign in one transaction. Where `check` raises, nothing is stored."""
-    made = planned(direct(opened).access, campaign, allow_missing=allow_missing)
-    with opened.engine.begin() as connection:
-        stored = stored_campaigns.store(connection, campaign, made.jobs(), versions=versions_of(opened.settings))
-        check(connection, stored.campaign_id)
+    access = direct(opened).access
+    made = planned(access, campaign, allow_missing=allow_missing)
+    with access.change(campaigns.submit) as change:
+        stored = submitting.store(change, made, opened.settings)
+        check(change.connection, stored.campaign_id)
         return stored
 
 
@@ -113,7 +112,6 @@ def submit(
     submission = Submission(
         text=text,
         name=str(file),
-        owner=login_name(),
         allow_missing=allow_missing,
         again=again,
         files=texts_named(text, file),

@@ -72,6 +72,8 @@ COMMANDS = (
     Entry("devices", "devices:app", OPERATE, "Devices and hosts: what each does now, errors of the last hour, when it was last heard of."),
     Entry("kernels", "kernels:app", OPERATE, "Kernels that are built ahead of time."),
     Entry("tokens", "tokens:app", OPERATE, "Tokens of the web page and the API: who may read, submit or operate."),
+    Entry("quotas", "quotas:app", OPERATE, "What owners may have underway: open jobs, device time, priorities."),
+    Entry("audit", "audit:app", OPERATE, "Who changed what, when and from where."),
     Entry("keys", "keys:app", OPERATE, "Keys that models and kernels are signed with, and whose signatures are trusted."),
     Entry("sessions", "sessions:app", OPERATE, "Sessions of the web page: the browsers that are signed in, and ending them."),
     Entry("delete", "deleting:delete", OPERATE, "Delete a campaign, an import or a model, with what depends on it. farm restore undoes it until farm vacuum."),

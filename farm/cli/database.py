@@ -13,7 +13,7 @@ from rich.markup import escape
 from sqlalchemy import Engine
 
 from farm.cli.output import JsonOption, console, emit_json, remarks
-from farm.db import migrate, roles
+from farm.db import audit, migrate, roles
 from farm.db.engine import make_engine
 from farm.errors import BadRole
 from farm.services import services
@@ -127,10 +127,11 @@ def _set_up(
         )
     with _database() as engine:
         migrate.require_head(engine)
-        with engine.begin() as connection:
-            new = not roles.exists(connection, name)
+        with audit.change(engine, audit.local_actor(), f"db_{whom}_role") as change:
+            new = not roles.exists(change.connection, name)
             made = secrets.token_urlsafe(24) if new and given is None else None
-            set_up(connection, name, password=given.get_secret_value() if given is not None else made)
+            set_up(change.connection, name, password=given.get_secret_value() if given is not None else made)
+            change.record("database role", name, after={"new": new, "password_set": bool(given or made)})
     if as_json:
         emit_json({"role": name, "new": new, "password": made})
         return

@@ -155,15 +155,17 @@ def add(
                     continue
                 built = built.signed(keys.signer(settings(), Purpose.KERNEL))
             store.put(name, built.code)
-            with opened.engine.begin() as connection:
-                added += kernels.add(
-                    connection,
+            with opened.change("kernels_add") as change:
+                new = kernels.add(
+                    change.connection,
                     binary,
                     built.record.versions,
                     record=built.record.model_dump(),
                     signature=built.signature,
                     builder=host_name(),
                 )
+                change.record("kernel", str(binary), key=name, after={"new": bool(new), "sha256": built.record.sha256})
+            added += new
     known = len(names) - added - len(refused)
     if as_json:
         emit_json({"added": added, "known": known, "refused": refused})

@@ -13,7 +13,6 @@ from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.db import tokens
 from farm.db.states import Role
-from farm.logins import login_name
 from farm.moments import duration
 from farm.services.session import session
 
@@ -57,7 +56,7 @@ def create(
         typer.Option(
             "--role",
             "-r",
-            help="read: look, and ask models. submit: submit and steer campaigns too. operate: devices as well.",
+            help="read: look, and ask models. submit: submit campaigns too, and steer its own. operate: all campaigns and devices.",
         ),
     ] = Role.READ,
     expires: Annotated[
@@ -72,8 +71,9 @@ def create(
         farm tokens create ada --role submit --expires 30d
     """
     lifetime = None if expires is None else duration(expires)
-    with session() as opened, opened.engine.begin() as connection:
-        made = tokens.create(connection, name, role, by=login_name() or "unknown", lifetime=lifetime)
+    with session() as opened, opened.change("tokens_create") as change:
+        made = tokens.create(change.connection, name, role, by=change.actor.name, lifetime=lifetime)
+        change.record("token", name, after={"role": role, "lifetime": lifetime})
     if as_json:
         emit_json({"name": name, "role": role, "token": made})
         return
@@ -90,8 +90,9 @@ def revoke(
     Examples:
         farm tokens revoke ada
     """
-    with session() as opened, opened.engine.begin() as connection:
-        tokens.revoke(connection, name)
+    with session() as opened, opened.change("tokens_revoke") as change:
+        tokens.revoke(change.connection, name)
+        change.record("token", name, after={"revoked": True})
     if as_json:
         emit_json({"name": name, "revoked": True})
     else:

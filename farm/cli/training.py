@@ -29,8 +29,11 @@ def train_types(
     `check` is called while waiting and may raise too.
     """
     assert opened.urls.broker_url is not None
-    with opened.engine.begin() as connection:
-        asked = {kind: trainings.request(connection, device_type=kind, any_source=any_source) for kind in device_types}
+    asked = dict[str, int]()
+    with opened.change("train") as change:
+        for kind in device_types:
+            asked[kind] = trainings.request(change.connection, device_type=kind, any_source=any_source)
+            change.record("training", kind, key=str(asked[kind]), after={"any_source": any_source})
     outcomes: dict[str, dict[str, Any]] = {}
     with make_app(opened.urls.broker_url) as app, remarks.status("training") as status:
         looked_after = trainings_of(opened.engine, app, opened.settings)

@@ -23,10 +23,8 @@ from farm.compare.gathering import Gathered
 from farm.compare.sides import Side
 from farm.compare.statistics import Bools
 from farm.db import campaigns, underway
-from farm.db.campaigns import Stored
 from farm.errors import FillTooLarge
 from farm.kernels import Configuration
-from farm.kernels.binary import Versions
 from farm.measurement import Distribution, MeasuringRules, OperandRules, Source
 
 MOST_CONFIGURATIONS = 200_000
@@ -89,14 +87,6 @@ def fills(engine: Engine, gathered: Gathered, *, owner: str) -> list[Fill]:
         if missing.any():
             found.append(_fill(engine, gathered, name, missing, known, owner))
     return found
-
-
-def submit(engine: Engine, fill: Fill, versions: Versions) -> Stored | None:
-    """Stores the campaign of a fill; None where it has none. The same again adds nothing."""
-    if fill.campaign is None or fill.plan is None:
-        return None
-    with engine.begin() as connection:
-        return campaigns.store(connection, fill.campaign, fill.plan.jobs(), versions=versions)
 
 
 def _fill(

@@ -52,8 +52,8 @@ class Stored:
 
 
 _CAMPAIGN = text("""
-INSERT INTO campaigns (name, digest, owner, priority, document, rules)
-VALUES (:name, :digest, :owner, :priority, CAST(:document AS jsonb), CAST(:rules AS jsonb))
+INSERT INTO campaigns (name, digest, owner, submitted_by, priority, document, rules)
+VALUES (:name, :digest, :owner, :submitted_by, :priority, CAST(:document AS jsonb), CAST(:rules AS jsonb))
 ON CONFLICT (digest) DO UPDATE SET priority = excluded.priority
 RETURNING id, (xmax = 0) AS new
 """)
@@ -71,7 +71,12 @@ WHERE id = :id AND state IN ('done', 'cancelled') AND EXISTS (
 
 
 def store(
-    connection: Connection, campaign: Campaign, planned: Iterable[PlannedJob], *, versions: Versions = BUILT_WITH
+    connection: Connection,
+    campaign: Campaign,
+    planned: Iterable[PlannedJob],
+    *,
+    versions: Versions = BUILT_WITH,
+    submitted_by: str | None = None,
 ) -> Stored:
     """Stores a campaign, its configurations and jobs, with COPY and in the caller's one transaction.
 
@@ -98,6 +103,7 @@ def store(
             "name": campaign.name,
             "digest": campaign.digest,
             "owner": campaign.owner,
+            "submitted_by": submitted_by,
             "priority": campaign.priority,
             "document": json.dumps(campaign.document),
             "rules": campaign.rules.model_dump_json(),
@@ -126,8 +132,16 @@ def store(
     return Stored(row.id, row.new, configurations, jobs, restored)
 
 
+_ESTIMATE = text("UPDATE campaigns SET estimated_s = :seconds WHERE id = :id")
+
+
+def set_estimate(connection: Connection, campaign_id: int, seconds: float) -> None:
+    """Stores an upper estimate of the device time of all jobs of a campaign."""
+    connection.execute(_ESTIMATE, {"id": campaign_id, "seconds": seconds})
+
+
 _FIND = text("""
-SELECT id, name, digest, owner, priority, state, document, rules, submitted_at, finished_at FROM campaigns
+SELECT id, name, digest, owner, submitted_by, priority, state, document, rules, submitted_at, finished_at FROM campaigns
 WHERE name = :name OR (CAST(:digest AS text) IS NOT NULL AND starts_with(digest, :digest))
 ORDER BY id DESC LIMIT 1
 """)
@@ -218,7 +232,7 @@ FROM (
 ) s
 """
 _LIST = text(f"""
-SELECT c.id, c.name, c.digest, c.owner, c.priority, c.state, c.submitted_at, c.finished_at, j.*
+SELECT c.id, c.name, c.digest, c.owner, c.submitted_by, c.priority, c.state, c.submitted_at, c.finished_at, j.*
 FROM campaigns c CROSS JOIN LATERAL ({_COUNTS}) j
 WHERE (CAST(:states AS text[]) IS NULL OR c.state = ANY(:states))
   AND (CAST(:owner AS text) IS NULL OR c.owner = :owner)
@@ -269,6 +283,47 @@ _COUNT = text(f"SELECT j.* FROM campaigns c CROSS JOIN LATERAL ({_COUNTS}) j WHE
 def counts(connection: Connection, campaign_id: int) -> dict[str, int]:
     """Jobs of a campaign by state, every state named."""
     return dict(connection.execute(_COUNT, {"id": campaign_id}).mappings().one())
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """What an owner has underway: jobs that are open, and an upper estimate of the device time that they take."""
+
+    open_jobs: int
+    device_seconds: float
+
+
+_UNDERWAY = text(f"""
+SELECT coalesce(sum(o.open), 0)::bigint AS open_jobs,
+    coalesce(sum(c.estimated_s * o.open / greatest(o.open + j.done + j.invalid + j.dead, 1)), 0)::float8 AS device_seconds
+FROM campaigns c CROSS JOIN LATERAL ({_COUNTS}) j
+CROSS JOIN LATERAL (SELECT j.pending + j.queued + j.running + j.later AS open) o
+WHERE c.owner = :owner AND c.state IN ('active', 'paused')
+""")
+
+
+def underway(connection: Connection, owner: str) -> Underway:
+    """What the active and paused campaigns of an owner come to."""
+    return Underway(**connection.execute(_UNDERWAY, {"owner": owner}).mappings().one())
+
+
+_OWNERS = text("SELECT DISTINCT owner FROM campaigns WHERE state IN ('active', 'paused') ORDER BY owner")
+
+
+def owners(connection: Connection) -> list[str]:
+    """Owners of active and paused campaigns."""
+    return list(connection.execute(_OWNERS).scalars())
+
+
+_SIZE = text(
+    "SELECT coalesce(sum(l.jobs), 0)::bigint FROM lanes l JOIN campaigns c ON c.id = l.campaign_id WHERE c.digest = :digest"
+)
+
+
+def size_of(connection: Connection, digest: str) -> int:
+    """How many jobs the campaign of that digest has; 0 where there is none."""
+    found: int = connection.execute(_SIZE, {"digest": digest}).scalar_one()
+    return found
 
 
 def open_jobs(counts: Mapping[str, int]) -> int:

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
 
 import farm
+from farm.db import audit
 from farm.errors import DatabaseIsNewer, DatabaseIsOlder
 
 if TYPE_CHECKING:
@@ -120,6 +121,17 @@ def require_for_worker(engine: Engine) -> None:
         if oldest is None or head() < oldest:
             hint = f" It serves workers from revision {oldest} on." if oldest is not None else ""
             raise DatabaseIsNewer(found=current(engine), needed=head(), hint=hint) from None
+
+
+_HAS_AUDIT = text("SELECT to_regclass('audit') IS NOT NULL, current_database()")
+
+
+def record_upgrade(connection: Connection, found: str | None, reached: str) -> None:
+    """Records that this account brought the database from one revision to another, where that is kept yet."""
+    has_audit, database = connection.execute(_HAS_AUDIT).one()
+    if has_audit and found != reached:
+        change = audit.Change(connection, audit.local_actor(), "db_upgrade")
+        change.record("database", database, before={"revision": found}, after={"revision": reached})
 
 
 WORKERS = "workers"

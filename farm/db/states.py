@@ -98,10 +98,18 @@ class Role(StrEnum):
     """What a token may do; each role may do all that those before it may."""
 
     READ = "read"  # look at everything, ask models
-    SUBMIT = "submit"  # and submit campaigns, pause, resume, cancel and retry them
-    OPERATE = "operate"  # and take devices out of work and back, delete and restore
+    SUBMIT = "submit"  # and submit campaigns within a quota; pause, resume, cancel and retry its own
+    OPERATE = "operate"  # and steer campaigns of others, take devices out of work and back, delete and restore
 
     def may(self, needed: Role) -> bool:
         """Whether this role covers what another is needed for."""
         ranks = list(Role)
         return ranks.index(self) >= ranks.index(needed)
+
+
+class Way(StrEnum):
+    """By which way somebody reached the farm."""
+
+    CLI = "cli"  # a command on the database itself
+    API = "api"
+    PAGE = "page"

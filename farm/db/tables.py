@@ -35,6 +35,7 @@ from farm.db.states import (
     LanePurpose,
     Role,
     TrainingState,
+    Way,
 )
 
 
@@ -192,6 +193,10 @@ class Campaign(Base):
     # Hash of what it asks for: the same file submitted twice is the same campaign.
     digest: Mapped[str] = mapped_column(unique=True)
     owner: Mapped[str]
+    # Whose token or account submitted it; None for one from before this was kept.
+    submitted_by: Mapped[str | None]
+    # Upper estimate of the device time of all its jobs, in seconds; None where nobody estimated it.
+    estimated_s: Mapped[float | None]
     priority: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     state: Mapped[str] = mapped_column(server_default=CampaignState.ACTIVE)
     # The file as it was read, and the measuring rules as workers use them.
@@ -679,3 +684,40 @@ class Leadership(Base):
     expires_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     # Steps of the leader's turns that fail: step, error, since.
     failing: Mapped[list[Any]] = mapped_column(JSONB, server_default="[]")
+
+
+class AuditRecord(Base):
+    """A change that somebody made. Triggers refuse to change or delete one: see `farm.db.audit`."""
+
+    __tablename__ = "audit"
+    __table_args__ = (_one_of("role", Role), _one_of("way", Way))
+
+    id: Mapped[int] = mapped_column(_id, primary_key=True)
+    at: Mapped[datetime] = mapped_column(server_default=_NOW, index=True)
+    # The token's name, or the account of the machine.
+    who: Mapped[str]
+    role: Mapped[str]
+    way: Mapped[str]
+    # The address of the client, or account@host.
+    origin: Mapped[str]
+    # Of the API, as campaigns_cancel; or of the command line, as tokens_create.
+    operation: Mapped[str]
+    # What was changed: campaign, device, model, token, ...
+    kind: Mapped[str]
+    name: Mapped[str]
+    # What tells it from others of the name: a digest, a UUID.
+    key: Mapped[str | None]
+    before: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
+    after: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
+
+
+class Quota(Base):
+    """What one owner may have underway, instead of the defaults of the settings. None: no limit."""
+
+    __tablename__ = "quotas"
+
+    owner: Mapped[str] = mapped_column(primary_key=True)
+    open_jobs: Mapped[int | None]
+    device_seconds: Mapped[float | None]
+    min_priority: Mapped[int] = mapped_column(SmallInteger)
+    max_priority: Mapped[int] = mapped_column(SmallInteger)

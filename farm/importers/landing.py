@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Engine
 
 from farm.db import imports
+from farm.db.audit import change, local_actor
 from farm.db.imports import ImportedDevice, ImportedRow
 from farm.errors import BadRecording, FarmError, RowNotImported, first_line
 from farm.measurement import Measurement, Source
@@ -175,8 +176,11 @@ def import_table(engine: Engine, table: Table, *, dry_run: bool, progress: Progr
 
     Raises `BadRecording`, `RowNotImported`, `ImportNotAllowed`.
     """
-    with engine.begin() as connection:
+    with change(engine, local_actor(), "imports_import") as changing:
+        connection = changing.connection
         known = imports.claim(connection, table.content)
+        if known or dry_run:
+            changing.nothing()
         if known:
             return Import(table=table, outcome=Outcome.KNOWN, uuids=tuple(known))
         reader = table.reader()
@@ -190,6 +194,10 @@ def import_table(engine: Engine, table: Table, *, dry_run: bool, progress: Progr
         configurations, new = imports.staged_configurations(connection)
         if not dry_run:
             imports.land(connection, devices, reason=f"imported from {table.path.name}; nothing runs on it")
+            changing.record(
+                "import", table.path.name, key=table.content,
+                after={"rows": sum(device.rows for device in devices), "devices": len(devices)},
+            )  # fmt: skip
     return Import(
         table=table,
         outcome=Outcome.IMPORTABLE if dry_run else Outcome.IMPORTED,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from farm.db import migrate
+from farm.db import audit, migrate
+from farm.db.audit import Change
 from farm.db.engine import DURABLE, make_engine
 from farm.devices import IMPORTED_PREFIX
 from farm.errors import NotThroughTheApi
@@ -23,6 +24,12 @@ class Session:
     settings: Settings
     urls: ServiceUrls
     engine: Engine
+
+    @contextmanager
+    def change(self, operation: str) -> Iterator[Change]:
+        """A transaction in which a command changes the farm itself, and records what it changed: see `farm.db.audit`."""
+        with audit.change(self.engine, audit.local_actor(), operation) as change:
+            yield change
 
 
 @contextmanager

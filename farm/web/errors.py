@@ -18,8 +18,8 @@ from farm.db.engine import ASKING_SECONDS, fault_of
 from farm.errors import (
     BadInput,
     FarmError,
+    Forbidden,
     NotFound,
-    RoleTooSmall,
     ServiceUnavailable,
     SignInNeeded,
     WrongRevision,
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _STATUSES: tuple[tuple[type[FarmError], int], ...] = (
     (SignInNeeded, 401),
-    (RoleTooSmall, 403),
+    (Forbidden, 403),
     (NotFound, 404),
     (BadInput, 400),
     (ServiceUnavailable, 503),

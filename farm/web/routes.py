@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, get_args, get_origin
-from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Depends, FastAPI, Path, Query, Request, Response, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from starlette.background import BackgroundTask
 
 from farm.api import OPERATIONS, PREFIX, Download, Operation
 from farm.api.access import Access
 from farm.api.operation import build_documents
-from farm.db.states import Role
+from farm.db.audit import Actor
+from farm.db.states import Role, Way
 from farm.web.errors import Told
 from farm.web.security import Caller, Policy, caller
 
@@ -59,7 +61,35 @@ def who(request: Request) -> Caller:
 def access_of(request: Request, asking: Annotated[Caller, Depends(who)]) -> Access:
     """The farm on behalf of the caller."""
     shared: Access = request.app.state.access
-    return shared.on_behalf_of(asking.name)
+    return shared.on_behalf_of(actor_of(request, asking))
+
+
+def actor_of(request: Request, asking: Caller) -> Actor:
+    """The caller of a request, as changes are recorded: by which way, and from which address."""
+    way = Way.API if request.url.path.startswith(f"{PREFIX}/") else Way.PAGE
+    address = "unknown" if request.client is None else request.client.host
+    return Actor(name=asking.name, role=asking.role, way=way, origin=address)
+
+
+def perform(known: Operation, access: Access, *args: Any, **kwargs: Any) -> Any:
+    """Runs an operation on behalf of the caller of a request. One that changes something is logged, with its target."""
+    if known.changes:
+        asked = inspect.signature(known.function).bind(access, *args, **kwargs).arguments
+        actor = access.actor
+        target = ", ".join(f"{name}={_shown(value)}" for name, value in list(asked.items())[1:])
+        log.info("%s (%s, %s): %s %s", _shown(actor.name), actor.way, actor.origin, known.name, target)
+    return known.function(access, *args, **kwargs)
+
+
+MAX_SHOWN = 300
+"""Characters of one argument in the log."""
+
+
+def _shown(value: object) -> str:
+    """An argument in one line of ASCII, which no control character can break."""
+    plain = value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, BaseModel) else value
+    written = json.dumps(plain, default=str)
+    return written if len(written) <= MAX_SHOWN else f"{written[:MAX_SHOWN]}..."
 
 
 class _Guarded(APIRoute):
@@ -108,11 +138,7 @@ def _schemes(policy: Policy) -> list[Any]:
 
 def _endpoint(known: Operation) -> Callable[..., Any]:
     def endpoint(request: Request, **given: Any) -> Any:
-        asking: Caller = request.state.caller
-        shared: Access = request.app.state.access
-        if known.role is not Role.READ:
-            log.info("%s: %s %s", asking.name, known.name, " ".join(map(quote, request.path_params.values())))
-        answer = known.function(shared.on_behalf_of(asking.name), **given)
+        answer = perform(known, access_of(request, request.state.caller), **given)
         return _file(answer) if isinstance(answer, Download) else answer
 
     keyword = inspect.Parameter.KEYWORD_ONLY

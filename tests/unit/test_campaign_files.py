@@ -107,7 +107,7 @@ measure:
 
 
 def test_what_is_left_out_takes_its_default(read, monkeypatch):
-    monkeypatch.setattr("getpass.getuser", lambda: "berta")
+    monkeypatch.setattr("farm.campaign.loading.login_name", lambda: "berta")
     campaign = read(GOOD.replace("owner: anna\n", ""))
     assert campaign.owner == "berta"
     assert [t.kind for t in campaign.targets] == [TargetKind.ANY]

@@ -49,6 +49,8 @@ EXAMPLES: dict[str, Any] = {
     "restoring": {"kind": "campaign", "name": "gone"},
     "limits": {"dry_run": True},
     "candidates": {"device_type": "nvidia-test", "configurations": ["tiled(tile=16) 512x512x512 f32"]},
+    "quota": {"open_jobs": 10, "device_seconds": None},
+    "owner": "ann",
     "campaign": "small",
     "name": "nvidia-h200",
     "shape": "512x512x512",

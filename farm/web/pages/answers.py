@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from farm.web.pages import (
     assets,
+    audit,
     campaigns,
     comparing,
     costs,
@@ -36,6 +37,7 @@ PAGES = (
     comparing,
     costs,
     models,
+    audit,
     description,
     signing,
     assets,

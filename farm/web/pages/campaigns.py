@@ -57,6 +57,7 @@ def show(visit: Visiting, campaign: str) -> Response:
     return visit.show(
         "campaign.html",
         campaign=found,
+        steerable=visit.owns(found.owner),
         here=path_of(found.digest),
         total=sum(found.counts.values()),
         commands=_commands(visit, found),
@@ -116,6 +117,7 @@ def list_jobs(
     return visit.show(
         "jobs.html",
         campaign=head,
+        steerable=visit.owns(head.owner),
         here=path_of(head.digest),
         jobs=found[:limit],
         asked={"state": state, "kind": kind},

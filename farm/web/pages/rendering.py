@@ -22,7 +22,7 @@ from farm.devices import IMPORTED_PREFIX
 from farm.texts import configuration_text, kernel_text, rate_text, seconds_text, share_text, types_of_text, types_text
 from farm.web.pages import said
 from farm.web.pages.assets import address_of
-from farm.web.routes import access_of, who
+from farm.web.routes import access_of, perform, who
 from farm.web.security import Caller
 
 P = ParamSpec("P")
@@ -153,8 +153,14 @@ class Visit:
 
     def ask(self, operation: Callable[Concatenate[Access, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """What an operation answers. Raises what it raises, and `RoleTooSmall`."""
-        self.caller.need(OPERATIONS[operation].role)
-        return operation(self.access, *args, **kwargs)
+        known = OPERATIONS[operation]
+        self.caller.need(known.role)
+        answer: R = perform(known, self.access, *args, **kwargs)
+        return answer
+
+    def owns(self, owner: str) -> bool:
+        """Whether the caller may steer what is that owner's."""
+        return self.caller.role.may(Role.OPERATE) or (self.caller.role.may(Role.SUBMIT) and self.caller.name == owner)
 
     def show(self, template: str, *, status: int = 200, over: bool = False, **context: Any) -> HTMLResponse:
         """The page; its block `live` alone where that asks for itself, for the last time where it is `over`."""

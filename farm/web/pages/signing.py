@@ -49,7 +49,7 @@ def sign_in(
     next: Annotated[str, Form()] = "/",  # noqa: A002
 ) -> Response:
     access: Access = request.app.state.access
-    with access.begin() as connection:
+    with access.session.engine.begin() as connection:
         found = tokens.bearer(connection, token.strip())
     if found is None:
         return _form(request, _inside(next), refused=_WRONG_TOKEN)

@@ -1,0 +1,94 @@
+"""The audit: who changed what, when and from where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from farm.api.access import Access
+from farm.api.operation import LARGEST_ID, Document, Download, operation
+from farm.db import audit
+from farm.db.states import Role, Way
+from farm.moments import moment
+
+Id = Annotated[int, Field(ge=0, le=LARGEST_ID)]
+Who = Annotated[str | None, Field(description="only changes by this token or account")]
+What = Annotated[str | None, Field(description="only operations with this in their name, as `cancel`")]
+On = Annotated[str | None, Field(description="only changes of what has this in its name, or a key that begins so")]
+Since = Annotated[str | None, Field(description="only from this time on: 7d, or 2026-11-22 (UTC)")]
+
+PAGE = 1000
+"""Rows that an export reads at a time."""
+
+
+class AuditLine(Document):
+    """A change: who made it, by which way and from where, and what of what it changed."""
+
+    id: int
+    at: datetime
+    who: str = Field(description="the token's name, or the account of the machine")
+    role: Role
+    way: Way = Field(description="cli is a command on the database itself")
+    origin: str = Field(description="the address of the client, or account@host")
+    operation: str
+    kind: str = Field(description="what was changed: campaign, device, model, token, ...")
+    name: str
+    key: str | None = Field(description="a digest or UUID, which tells it from others of the name")
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+@operation("GET", "/audit", role=Role.OPERATE)
+def list_(
+    access: Access,
+    *,
+    who: Who = None,
+    what: What = None,
+    on: On = None,
+    since: Since = None,
+    before: Annotated[Id | None, Field(description="only with a lower id: the next page")] = None,
+    after: Annotated[Id | None, Field(description="only with a higher id, the oldest first")] = None,
+    limit: Annotated[int, Field(ge=1, le=PAGE)] = 50,
+) -> list[AuditLine]:
+    """Changes that people made, the newest first."""
+    from_ = None if since is None else moment(since)
+    with access.connect() as connection:
+        found = audit.records(
+            connection, who=who, what=what, on=on, since=from_, before=before, after=after, limit=limit
+        )
+    return [_line(one) for one in found]
+
+
+def _line(one: audit.Record) -> AuditLine:
+    return AuditLine(**{name: getattr(one, name) for name in AuditLine.model_fields})
+
+
+@operation("GET", "/audit/export", role=Role.OPERATE, sends="application/x-ndjson")
+def export(access: Access, *, who: Who = None, what: What = None, on: On = None, since: Since = None) -> Download:
+    """Changes as JSON lines, the oldest first."""
+    from_ = None if since is None else moment(since)
+    rows = 0
+    with NamedTemporaryFile("w", prefix="farm-audit-", suffix=".jsonl", delete=False, encoding="utf-8") as file:
+        path = Path(file.name)
+        try:
+            for one in _all(access, who=who, what=what, on=on, since=from_):
+                file.write(json.dumps(_line(one).model_dump(mode="json")) + "\n")
+                rows += 1
+        except BaseException:
+            path.unlink()
+            raise
+    return Download(path=path, media_type="application/x-ndjson", name="audit.jsonl", rows=rows)
+
+
+def _all(access: Access, **asked: Any) -> Iterator[audit.Record]:
+    last = 0
+    with access.connect() as connection:
+        while found := audit.records(connection, **asked, after=last, limit=PAGE):
+            yield from found
+            last = found[-1].id

@@ -1,0 +1,183 @@
+"""`farm audit`: who changed what, when and from where."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from farm.api import audit as operations
+from farm.api import farm_of
+from farm.api.audit import AuditLine
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.tables import Column, Table
+from farm.db import audit
+from farm.errors import BadInput
+from farm.moments import moment
+from farm.services.session import session
+from farm.settings import settings
+
+app = typer.Typer(help="Who changed what, when and from where.", invoke_without_command=True)
+
+FOLLOW_SECONDS = 2.0
+
+WhoOption = Annotated[
+    str | None, typer.Option("--who", help="Only changes by this token or account.", show_default=False)
+]
+WhatOption = Annotated[
+    str | None,
+    typer.Option("--what", help="Only operations with this in their name: cancel, devices.", show_default=False),
+]
+OnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        help="Only changes of what has this in its name, or a digest or UUID that begins so.",
+        show_default=False,
+    ),
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--since", metavar="TIME", help="Only from this time on: 7d, or 2026-11-22 (UTC).", show_default=False
+    ),
+]
+
+
+@app.callback()
+def _audit(
+    context: typer.Context,
+    who: WhoOption = None,
+    what: WhatOption = None,
+    on: OnOption = None,
+    since: SinceOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=operations.PAGE, help="At most this many.")] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new changes, until Ctrl-C.", show_default=False)
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List changes that people made, the newest first: by which way, from where, and on what."""
+    if context.invoked_subcommand is not None:
+        return
+    if follow and as_json:
+        raise BadInput(detail="--follow prints lines and --json one document. Leave one of them out.")
+    with farm_of(settings()) as farm:
+        found = farm.ask(operations.list_, who=who, what=what, on=on, since=since, limit=limit)
+        if as_json:
+            emit_json(found)
+            return
+        if not follow:
+            _print(found)
+            return
+        for one in reversed(found):
+            _print_line(one)
+        last = found[0].id if found else 0
+        try:
+            while True:
+                for one in farm.ask(operations.list_, who=who, what=what, on=on, since=since, after=last):
+                    _print_line(one)
+                    last = one.id
+                time.sleep(FOLLOW_SECONDS)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+_AUDIT = Table(
+    "audit",
+    Column("at", "(UTC)"),
+    Column("who", folds=True),
+    Column("role", priority=4),
+    Column("way", priority=3),
+    Column("from", folds=True, priority=5),
+    Column("operation", folds=True),
+    Column("on", folds=True),
+    Column("key", priority=6),
+    Column("before", folds=True, priority=2),
+    Column("after", folds=True, priority=1),
+)
+
+
+def _print(found: Sequence[AuditLine]) -> None:
+    if not found:
+        console.print("Nothing was changed.")
+        return
+    _AUDIT.print(
+        (
+            f"{one.at:%Y-%m-%d %H:%M:%S}", one.who, one.role, one.way, one.origin, one.operation,
+            f"{one.kind} {one.name}", None if one.key is None else one.key[:12], _values(one.before), _values(one.after),
+        )
+        for one in found
+    )  # fmt: skip
+
+
+def _values(values: dict[str, object] | None) -> str | None:
+    """`state active, new_jobs 12`."""
+    if values is None:
+        return None
+    return ", ".join(
+        f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()
+    )
+
+
+def _print_line(one: AuditLine) -> None:
+    after = f": {_values(one.after)}" if one.after else ""
+    console.print(
+        f"{one.at:%Y-%m-%d %H:%M:%S} {one.who} ({one.way}, {one.origin}) {one.operation} {one.kind} {one.name}{after}",
+        markup=False,
+    )
+    sys.stdout.flush()
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="The file to write, as JSON lines.", show_default=False)],
+    who: WhoOption = None,
+    what: WhatOption = None,
+    on: OnOption = None,
+    since: SinceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write changes to a file, one JSON object on a line, the oldest first.
+
+    Examples:
+        farm audit export audit.jsonl --since 30d
+    """
+    with farm_of(settings()) as farm:
+        made = farm.ask(operations.export, who=who, what=what, on=on, since=since)
+    made.move_to(file)
+    if as_json:
+        emit_json({"file": str(file), "rows": made.rows})
+    else:
+        remarks.print(f"{made.rows or 0:,} changes were written to {file}.", markup=False)
+
+
+@app.command()
+def trim(
+    before: Annotated[
+        str,
+        typer.Option(
+            "--before", metavar="TIME", help="Remove what is older: 365d, or 2026-01-01 (UTC).", show_default=False
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Remove old rows for good. Nothing else removes any. Only the database's owner can, and a row says that it was done.
+
+    Export them first if you have to keep them.
+
+    Examples:
+        farm audit trim --before 365d
+    """
+    until = moment(before)
+    with session() as opened, opened.change("audit_trim") as change:
+        removed = audit.trim(change, until)
+    if as_json:
+        emit_json({"before": until, "removed": removed})
+    else:
+        console.print(f"{removed:,} rows from before {until:%Y-%m-%d %H:%M} UTC were removed.")
