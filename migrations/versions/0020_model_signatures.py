@@ -24,7 +24,9 @@ def upgrade() -> None:
         sa.Column("manifest", sa.Text(), nullable=False),
         sa.Column("public_key", sa.Text(), nullable=False),
         sa.Column("signature", sa.Text(), nullable=False),
-        sa.Column("signed_at", sa.TIMESTAMP(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False),
+        sa.Column(
+            "signed_at", sa.TIMESTAMP(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
+        ),
         sa.PrimaryKeyConstraint("model", "version", name=op.f("pk_model_signatures")),
     )
 

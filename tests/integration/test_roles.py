@@ -223,6 +223,10 @@ UPDATE devices SET measured = 0
 DELETE FROM devices
 UPDATE hosts SET name = 'mine'
 DELETE FROM hosts
+SELECT * FROM audit
+INSERT INTO audit (who, role, way, origin, operation, kind, name) VALUES ('a', 'read', 'cli', 'b', 'c', 'd', 'e')
+SELECT * FROM quotas
+INSERT INTO quotas (owner, min_priority, max_priority) VALUES ('ann', 0, 100)
 INSERT INTO trainings (device_type) VALUES ('cpu-test')
 UPDATE trainings SET state = 'done'
 SELECT * FROM trainings

@@ -92,7 +92,7 @@ def _signed_in(request: Request, holder: Holder, after: str) -> Response:
     origin = Origin.of(request)
     address = "" if request.client is None else request.client.host
     browser = request.headers.get("user-agent", "")
-    with access.begin() as connection:
+    with access.session.engine.begin() as connection:
         if (before := session_of(request, origin)) is not None:
             web_sessions.end(connection, before)
         made = web_sessions.create(
@@ -108,7 +108,7 @@ def sign_out(request: Request) -> Response:
     origin = Origin.of(request)
     if (session := session_of(request, origin)) is not None:
         access: Access = request.app.state.access
-        with access.begin() as connection:
+        with access.session.engine.begin() as connection:
             web_sessions.end(connection, session)
     return _signed_out(origin)
 
@@ -137,7 +137,7 @@ def end_sessions(visit: Visiting, session: Annotated[int | None, Form()] = None)
     holder = visit.caller.holder
     if holder is None:
         return RedirectResponse("/", 303)
-    with visit.access.begin() as connection:
+    with visit.access.session.engine.begin() as connection:
         ended = web_sessions.end_own(connection, holder, session)
     if session in (None, visit.caller.session_id):
         return _signed_out(Origin.of(visit.request))
