@@ -115,6 +115,12 @@ class Settings(BaseSettings):
     worker_password: SecretStr | None = Field(default=None, description="password of the workers' database role")
     # Only `farm db reader-role` does.
     reader_password: SecretStr | None = Field(default=None, description="password of the readers' database role")
+    # Only `farm db roles` reads these.
+    application_password: SecretStr | None = Field(
+        default=None, description="password of the database role of coordinator and builders"
+    )
+    web_password: SecretStr | None = Field(default=None, description="password of the database role of farm serve")
+    trainer_password: SecretStr | None = Field(default=None, description="password of the trainers' database role")
     # Dispatch. Times are seconds.
     lease_seconds: Seconds = Field(default=30.0, description="a lease not renewed for this long has passed")
     batch_seconds: Seconds = Field(default=4.0, description="device time that one batch aims at")

@@ -1,4 +1,4 @@
-"""`farm db`: the revision of the database, and the roles of its workers and readers."""
+"""`farm db`: the revision of the database, and the roles of services, workers and readers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from rich.markup import escape
 from sqlalchemy import Engine
 
 from farm.cli.output import JsonOption, console, emit_json, remarks
-from farm.db import audit, migrate, roles
+from farm.db import audit, migrate, roles, service_roles
 from farm.db.engine import make_engine
+from farm.db.service_roles import Service
 from farm.errors import BadRole
 from farm.services import services
 from farm.services.session import require_own
 from farm.settings import settings
 
-app = typer.Typer(help="The database's revision, and the roles of its workers and readers.", no_args_is_help=True)
+app = typer.Typer(help="The database's revision, and the roles of services, workers and readers.", no_args_is_help=True)
 
 
 @app.command()
@@ -59,6 +60,58 @@ def current(as_json: JsonOption = False) -> None:
     console.print(f"The database is at {found or 'no revision'}; this version needs {migrate.head()}.")
     if oldest is not None:
         console.print(f"It serves workers of the farm from revision {oldest} on.")
+
+
+@app.command(name="roles")
+def service_roles_(
+    prefix: Annotated[
+        str, typer.Option(help="How their names begin, where several farms share one server.")
+    ] = service_roles.DEFAULT_PREFIX,
+    as_json: JsonOption = False,
+) -> None:
+    """Create or update the database roles of the services: farm_application, farm_web and farm_trainer.
+
+    None of them owns a table. All are made in one transaction. Run this again after every farm db upgrade.
+
+    Their passwords are FARM_APPLICATION_PASSWORD, FARM_WEB_PASSWORD and FARM_TRAINER_PASSWORD. Unset: a new role gets one, printed
+    this once; an old one keeps its own.
+
+    FARM_DATABASE_URL must name the role that owns the tables. From then on only roles with rights in this database connect to it.
+
+    Examples:
+        farm db roles
+        farm db roles --prefix lab2
+    """
+    current_settings = settings()
+    names = {service: service_roles.name_of(service, prefix) for service in Service}
+    _require_shared("services", "services", names[Service.APPLICATION])
+    given: dict[Service, SecretStr | None] = {
+        Service.APPLICATION: current_settings.application_password,
+        Service.WEB: current_settings.web_password,
+        Service.TRAINER: current_settings.trainer_password,
+    }
+    with _database() as engine:
+        migrate.require_head(engine)
+        with engine.begin() as connection:
+            new = {service: not roles.exists(connection, name) for service, name in names.items()}
+            made = {
+                service: secrets.token_urlsafe(24) for service in Service if new[service] and given[service] is None
+            }
+            passwords = {service: _value(given[service]) or made.get(service) for service in Service}
+            service_roles.set_up_service_roles(connection, passwords, prefix=prefix)
+    if as_json:
+        emit_json([{"role": names[one], "new": new[one], "password": made.get(one)} for one in Service])
+        return
+    for service, name in names.items():
+        remarks.print(f"The role {escape(name)} {'was made' if new[service] else 'is as it should be'}.")
+    if made:
+        remarks.print("The passwords of new roles, which are not shown again:")
+        for service, password in made.items():
+            typer.echo(f"{names[service]} {password}")
+
+
+def _value(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
 
 
 @app.command()
@@ -117,20 +170,13 @@ def _set_up(
     name: str, given: SecretStr | None, set_up: Callable[..., None], *, whom: str, can: str, as_json: bool
 ) -> None:
     """Makes or updates a role with the given password, or one that is made and printed."""
-    current_settings = settings()
-    if current_settings.embedded_database:
-        why = f"the database embedded in {current_settings.home} has one role, and only this machine reaches it"
-        raise BadRole(
-            name=name,
-            whom=whom,
-            why=f"{why}. Set FARM_DATABASE_URL to a Postgres that {'worker hosts' if whom == 'workers' else whom} reach",
-        )
+    _require_shared(whom, "worker hosts" if whom == "workers" else whom, name)
     with _database() as engine:
         migrate.require_head(engine)
         with audit.change(engine, audit.local_actor(), f"db_{whom}_role") as change:
             new = not roles.exists(change.connection, name)
             made = secrets.token_urlsafe(24) if new and given is None else None
-            set_up(change.connection, name, password=given.get_secret_value() if given is not None else made)
+            set_up(change.connection, name, password=_value(given) or made)
             change.record("database role", name, after={"new": new, "password_set": bool(given or made)})
     if as_json:
         emit_json({"role": name, "new": new, "password": made})
@@ -139,6 +185,14 @@ def _set_up(
     if made is not None:
         remarks.print("Its password, which is not shown again:")
         typer.echo(made)
+
+
+def _require_shared(whom: str, who: str, name: str) -> None:
+    """Raises `BadRole` where the database is the embedded one."""
+    current_settings = settings()
+    if current_settings.embedded_database:
+        why = f"the database embedded in {current_settings.home} has one role, and only this machine reaches it"
+        raise BadRole(name=name, whom=whom, why=f"{why}. Set FARM_DATABASE_URL to a Postgres that {who} reach")
 
 
 @app.command()

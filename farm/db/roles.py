@@ -92,18 +92,24 @@ READER_RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {view: {"SELECT": ()}
 
 
 @dataclass(frozen=True, slots=True)
-class _Purpose:
+class Purpose:
     """Whom a role is for, and what it may do."""
 
     whom: str
     rights: Mapping[str, Mapping[str, Sequence[str]]]
     # What PUBLIC must not have on any table or view, but for those of `rights`.
     no_others: Sequence[str]
+    # Sequences from which it may take numbers.
+    sequences: Sequence[str] = ()
+    # Whether it may make temporary tables.
+    temporary: bool = False
+    # Postgres' own roles that it is a member of.
+    memberships: Sequence[str] = ()
 
 
-_CHANGING = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "TRIGGER")
-_WORKERS = _Purpose("workers", RIGHTS, _CHANGING)
-_READERS = _Purpose("readers", READER_RIGHTS, (*_CHANGING, "SELECT"))
+CHANGING = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "TRIGGER")
+_WORKERS = Purpose("workers", RIGHTS, CHANGING)
+_READERS = Purpose("readers", READER_RIGHTS, (*CHANGING, "SELECT"))
 
 _FOUND = text("""
 SELECT r.rolsuper, r.rolcreaterole, r.rolcreatedb, r.rolreplication, r.rolbypassrls,
@@ -112,8 +118,10 @@ SELECT r.rolsuper, r.rolcreaterole, r.rolcreatedb, r.rolreplication, r.rolbypass
         SELECT 1 FROM pg_shdepend
         WHERE refclassid = 'pg_authid'::regclass AND refobjid = r.oid AND deptype = 'o'
     ) AS owner,
-    (SELECT min(g.rolname) FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid WHERE m.member = r.oid) AS member_of,
+    (SELECT min(g.rolname) FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
+     WHERE m.member = r.oid AND g.rolname <> ALL(CAST(:memberships AS text[]))) AS member_of,
     CASE
+        WHEN has_any_column_privilege(r.oid, 'lanes', 'INSERT') THEN 'services'
         WHEN has_any_column_privilege(r.oid, 'measurements', 'INSERT') THEN 'workers'
         WHEN has_table_privilege(r.oid, 'v_best_kernels', 'SELECT') THEN 'readers'
     END AS serves
@@ -129,7 +137,7 @@ SELECT format('%s on %s', p.privilege, c.relname)
 FROM pg_class c CROSS JOIN unnest(CAST(:privileges AS text[])) AS p(privilege)
 WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')
   AND has_table_privilege(:name, c.oid, p.privilege)
-  AND NOT (p.privilege = 'SELECT' AND c.relname = ANY(:readable))
+  AND p.privilege || ' ' || c.relname <> ALL(CAST(:granted AS text[]))
 LIMIT 1
 """)
 _LACKS = text("""
@@ -138,6 +146,7 @@ SELECT NOT has_database_privilege(:name, current_database(), 'CONNECT') AS datab
 """)
 
 
+_MEMBER = text("SELECT pg_has_role(:name, :group, 'MEMBER')")
 _EXISTS = text("SELECT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = :name)")
 
 
@@ -155,31 +164,33 @@ def set_up_worker_role(connection: Connection, name: str, *, password: str | Non
 
     Raises `BadRole` for a role that is more than a worker's, or a reader's, and `RoleRefused` where Postgres refuses.
     """
-    _set_up(connection, name, _WORKERS, password)
+    set_up(connection, name, _WORKERS, password)
 
 
 def set_up_reader_role(connection: Connection, name: str, *, password: str | None) -> None:
     """As `set_up_worker_role`, a role that may read the `VIEWS` and nothing else."""
-    _set_up(connection, name, _READERS, password)
+    set_up(connection, name, _READERS, password)
 
 
-def _set_up(connection: Connection, name: str, purpose: _Purpose, password: str | None) -> None:
+def set_up(connection: Connection, name: str, purpose: Purpose, password: str | None) -> None:
+    """As `set_up_worker_role`, a role for that purpose."""
     _check(connection, name, purpose)
     try:
         with cursor_of(connection) as cursor:
-            for statement in _statements(connection, name, password, purpose.rights):
+            for statement in _statements(connection, name, password, purpose):
                 cursor.execute(statement)
     except (errors.InsufficientPrivilege, errors.ReservedName) as error:
         raise RoleRefused(name=name, why=first_line(error)) from None
-    asked = {"name": name, "privileges": list(purpose.no_others), "readable": list(purpose.rights)}
+    granted = [
+        f"{privilege} {table}" for table, named in purpose.rights.items() for privilege in named if not named[privilege]
+    ]
+    asked = {"name": name, "privileges": list(purpose.no_others), "granted": granted}
     if (too_much := connection.execute(_TOO_MUCH, asked).scalar_one_or_none()) is not None:
         why = f"it would have {too_much}, which PUBLIC has; revoke that from PUBLIC first"
         raise BadRole(name=name, whom=purpose.whom, why=why)
 
 
-def _statements(
-    connection: Connection, name: str, password: str | None, rights: Mapping[str, Mapping[str, Sequence[str]]]
-) -> Iterator[sql.Composed]:
+def _statements(connection: Connection, name: str, password: str | None, purpose: Purpose) -> Iterator[sql.Composed]:
     role = sql.Identifier(name)
     if not exists(connection, name):
         yield sql.SQL("CREATE ROLE {} LOGIN").format(role)
@@ -193,18 +204,27 @@ def _statements(
         yield sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(sql.Identifier(lacks.database_name), role)
     if lacks.schema:
         yield sql.SQL("GRANT USAGE ON SCHEMA public TO {}").format(role)
-    for table, privileges in rights.items():
+    database = sql.Identifier(lacks.database_name)
+    if purpose.temporary:
+        yield sql.SQL("GRANT TEMPORARY ON DATABASE {} TO {}").format(database, role)
+    for group in purpose.memberships:
+        if not connection.execute(_MEMBER, {"name": name, "group": group}).scalar_one():
+            yield sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), role)
+    for sequence in purpose.sequences:
+        yield sql.SQL("GRANT USAGE ON SEQUENCE {} TO {}").format(sql.Identifier(sequence), role)
+    for table, privileges in purpose.rights.items():
         for privilege, columns in privileges.items():
             named = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, columns))) if columns else sql.SQL("")
             on = sql.Identifier(table)
             yield sql.SQL("GRANT {} {} ON {} TO {}").format(sql.SQL(privilege), named, on, role)
 
 
-def _check(connection: Connection, name: str, purpose: _Purpose) -> None:
+def _check(connection: Connection, name: str, purpose: Purpose) -> None:
     """Refuses what is not, and must not become, such a role: above all the farm's own."""
     if not 0 < len(name.encode()) <= LONGEST_NAME_BYTES or "\0" in name:
         raise BadRole(name=repr(name), whom=purpose.whom, why=f"a name has from 1 to {LONGEST_NAME_BYTES} bytes")
-    found = connection.execute(_FOUND, {"name": name}).one_or_none()
+    asked = {"name": name, "memberships": list(purpose.memberships)}
+    found = connection.execute(_FOUND, asked).one_or_none()
     if found is None:
         return
     why = None

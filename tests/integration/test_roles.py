@@ -379,7 +379,9 @@ def test_a_name_that_postgres_keeps_for_itself_is_refused(engine: Engine) -> Non
 def test_the_server_is_not_told_the_password(engine: Engine, url: str, name: str) -> None:
     with engine.connect() as connection:
         driver = connection.connection.driver_connection
-        told = [statement.as_string(driver) for statement in roles._statements(connection, name, PASSWORD, RIGHTS)]
+        told = [
+            statement.as_string(driver) for statement in roles._statements(connection, name, PASSWORD, roles._WORKERS)
+        ]
     assert any("PASSWORD 'SCRAM-SHA-256$" in statement for statement in told)
     assert not any("pass%word" in statement for statement in told)
 
