@@ -1,6 +1,8 @@
 # Images of the farm. Targets: core (coordinator, migrations, CPU worker), gpu (CUDA worker), build (builder of CUTLASS
-# kernels), trainer (also MLflow), web (pages and API).
-FROM python:3.12-slim AS base
+# kernels), trainer, web (pages and API), mlflow (the registry, without the farm's code).
+# Pin the base by digest: --build-arg PYTHON_IMAGE=python:3.12-slim@sha256:...
+ARG PYTHON_IMAGE=python:3.12-slim
+FROM ${PYTHON_IMAGE} AS base
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 UV_SYSTEM_CERTS=1
 RUN useradd --create-home --uid 10001 farm && mkdir /data && chown farm /data
 WORKDIR /opt/gemm-farm
@@ -49,3 +51,8 @@ RUN uv pip install --system --no-deps --no-build-isolation --editable .
 USER farm
 ENV FARM_HOME=/data
 EXPOSE 8000
+
+FROM base AS mlflow
+RUN uv pip install --system --require-hashes --compile-bytecode -r requirements/trainer.txt
+USER farm
+EXPOSE 5000
