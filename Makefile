@@ -3,6 +3,7 @@
 # make long   set up, then the whole runs that take minutes: the README from top to bottom, a replay of every dataset, chaos
 # make chaos  set up, then break a farm for three minutes and audit it; SEED=7 repeats a run, SECONDS=300 is longer
 # make soak   the same for an hour on hosts of its own (network namespaces, which need root), with 10 owners
+# make attack set up, then attack farms as a neighbour, token holder, worker host, local user and service would, and count what held
 # make lint   set up, then hold the code to its standards
 #
 # Nothing but Python 3.11 or 3.12 is needed. PYTHON=/path/to/python chooses one; EXTRA=cuda13 (or cuda12) adds the GPU, and
@@ -13,7 +14,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := run
-.PHONY: run setup test long chaos soak lint format lock clean
+.PHONY: run setup test long chaos soak attack lint format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -66,6 +67,9 @@ chaos: $(STAMP)
 
 soak: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python -m chaos --on-hosts --owners 10 --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
+
+attack: $(STAMP)
+	@$(BIN)/python benchmarks/attack.py
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
