@@ -4,9 +4,9 @@
 # Postgres runs this when it makes its data. Run it by hand to change a password, and once for a farm of an older version: it
 # takes the tables over from the superuser that owned them. See docs/operating.md, "From one superuser to roles".
 #
-# Reads POSTGRES_USER (a superuser), FARM_OWNER_PASSWORD and MLFLOW_DATABASE_PASSWORD.
+# Reads POSTGRES_USER (a superuser), OWNER_PASSWORD and MLFLOW_DATABASE_PASSWORD.
 set -eu
-: "${POSTGRES_USER:?}" "${FARM_OWNER_PASSWORD:?}" "${MLFLOW_DATABASE_PASSWORD:?}"
+: "${POSTGRES_USER:?}" "${OWNER_PASSWORD:?}" "${MLFLOW_DATABASE_PASSWORD:?}"
 
 run() {
   psql --no-psqlrc --no-password --quiet --set ON_ERROR_STOP=1 --username "$POSTGRES_USER" "$@"
@@ -17,12 +17,12 @@ run() {
 run --dbname postgres >/dev/null <<'SQL'
 SET log_statement = 'none';
 SET log_min_error_statement = 'panic';
-\getenv farm_owner_password FARM_OWNER_PASSWORD
+\getenv owner_password OWNER_PASSWORD
 \getenv mlflow_password MLFLOW_DATABASE_PASSWORD
 SELECT format('CREATE ROLE %I', name) FROM unnest(ARRAY['farm_owner', 'mlflow']) AS name
 WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name)
 \gexec
-ALTER ROLE farm_owner LOGIN CREATEROLE NOSUPERUSER NOCREATEDB NOREPLICATION NOBYPASSRLS PASSWORD :'farm_owner_password';
+ALTER ROLE farm_owner LOGIN CREATEROLE NOSUPERUSER NOCREATEDB NOREPLICATION NOBYPASSRLS PASSWORD :'owner_password';
 ALTER ROLE mlflow LOGIN NOCREATEROLE NOSUPERUSER NOCREATEDB NOREPLICATION NOBYPASSRLS PASSWORD :'mlflow_password';
 -- So that `farm db roles` may let the application see who holds locks.
 GRANT pg_read_all_stats TO farm_owner WITH ADMIN OPTION;

@@ -53,7 +53,7 @@ class SharedServer:
             "PGPORT": str(at.query.get("port", at.port)),
             "PGPASSWORD": PASSWORDS[SUPERUSER],
             "POSTGRES_USER": SUPERUSER,
-            "FARM_OWNER_PASSWORD": PASSWORDS["farm_owner"],
+            "OWNER_PASSWORD": PASSWORDS["farm_owner"],
             "MLFLOW_DATABASE_PASSWORD": PASSWORDS["mlflow"],
         }
         subprocess.run(["sh", SCRIPT], env=variables, check=True)
