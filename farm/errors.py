@@ -273,6 +273,26 @@ class SignInNeeded(FarmError):
     exit_code = 3
 
 
+class TooManyRequests(ServiceUnavailable):
+    """The farm has {count:,} requests in hand, which is all that it takes of these. Try again."""
+
+
+class ProcessesBusy(ServiceUnavailable):
+    """The farm runs {count} expensive operations at a time, and none was free within {seconds:g} s. Try again."""
+
+
+class TookTooLong(ServiceUnavailable):
+    """A server gives this operation {seconds:g} s, and it took more. Ask for less, or run the command on the farm's own machine, where no such limit holds."""
+
+
+class TookTooMuchMemory(ServiceUnavailable):
+    """A server gives this operation {mib:,} MiB of memory, and it took more. Ask for less, or run the command on the farm's own machine, where no such limit holds."""
+
+
+class ProcessEnded(ServiceUnavailable):
+    """The process that worked on this ended before it answered: {why}. Try again, or ask for less."""
+
+
 class Forbidden(FarmError):
     """{detail}"""
 

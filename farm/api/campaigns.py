@@ -293,7 +293,7 @@ class InHand(Judged):
     coordinated: bool = Field(description="whether a coordinator leads, which takes back what silent workers hold")
 
 
-@operation("POST", "/campaigns", role=Role.SUBMIT)
+@operation("POST", "/campaigns", role=Role.SUBMIT, seconds=280)
 def submit(access: Access, submission: Submission) -> Submitted:
     """Submit a campaign. The same file twice is the same campaign: nothing is measured again."""
     campaign = _read(access, submission)
@@ -333,7 +333,7 @@ def _trainer(access: Access) -> bool | None:
     return is_consumed(access.settings, TRAIN_QUEUE)
 
 
-@operation("POST", "/campaigns/check")
+@operation("POST", "/campaigns/check", seconds=30)
 def check(access: Access, submission: Submission) -> Planned:
     """Count, check and estimate a campaign; submit nothing."""
     campaign = _read(access, submission)

@@ -214,7 +214,7 @@ class ComparedAndFilled(Document):
     nothing_shared: str | None
 
 
-@operation("GET", "/compare")
+@operation("GET", "/compare", seconds=120)
 def compare(access: Access, asked: Comparing) -> Compared:
     """Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost."""
     # It loads numpy, which no other operation needs to wait for.
@@ -230,7 +230,7 @@ def compare(access: Access, asked: Comparing) -> Compared:
     return Compared.model_validate(told)
 
 
-@operation("GET", "/compare/pairs", sends="text/csv")
+@operation("GET", "/compare/pairs", sends="text/csv", seconds=120)
 def pairs(access: Access, asked: Comparing) -> Download:
     """Every pair of a comparison, as CSV."""
     from farm.compare.comparing import compare as answer
@@ -246,7 +246,7 @@ def pairs(access: Access, asked: Comparing) -> Download:
     return Download(path=path, media_type="text/csv", name="pairs.csv", rows=rows)
 
 
-@operation("POST", "/compare/fill", role=Role.SUBMIT)
+@operation("POST", "/compare/fill", role=Role.SUBMIT, seconds=280)
 def fill(access: Access, asked: Filling) -> ComparedAndFilled:
     """Submit what a group lacks and another has, as a campaign for each group; the same again adds nothing."""
     from farm.compare import filling

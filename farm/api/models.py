@@ -268,7 +268,7 @@ def rollback(access: Access, name: Name, wish: Rollback) -> Promoted:
     return Promoted(champion=_line(model), changed=True, instead_of=taken_back.version)
 
 
-@operation("POST", "/predict")
+@operation("POST", "/predict", seconds=60)
 def predict(access: Access, question: Asked) -> Predicted:
     """Predict time, power, energy and TFLOP/s with the registered model of a device type."""
     configurations = [Configuration.parse(text) for text in question.configurations]
@@ -302,7 +302,7 @@ Layouts = Annotated[str, Field(description="nn, nt, tn or tt")]
 Families = Annotated[list[str] | None, Field(description="kernel families; every one that was measured if none")]
 
 
-@operation("GET", "/recommend")
+@operation("GET", "/recommend", seconds=60)
 def recommend(
     access: Access,
     *,
@@ -333,7 +333,7 @@ def recommend(
     )
 
 
-@operation("GET", "/costs")
+@operation("GET", "/costs", seconds=60)
 def costs(
     access: Access,
     *,

@@ -85,6 +85,8 @@ class Operation:
     tag: str
     # The media type of the file that it sends; None where it answers with a document.
     sends: str | None = None
+    # How long a server lets it run, in a process that it can kill; None where no request makes it expensive.
+    seconds: float | None = None
 
     @property
     def name(self) -> str:
@@ -121,13 +123,14 @@ OPERATIONS: dict[Callable[..., Any], Operation] = {}
 
 
 def operation(
-    method: Method, path: str, *, role: Role = Role.READ, sends: str | None = None
+    method: Method, path: str, *, role: Role = Role.READ, sends: str | None = None, seconds: float | None = None
 ) -> Callable[[Callable[Concatenate[Access, P], R]], Callable[Concatenate[Access, P], R]]:
-    """Makes an operation of a function, which stays as it is. One that answers a `Download` says what it `sends`."""
+    """Makes an operation of a function, which stays as it is. One that answers a `Download` says what it `sends`, and one
+    that a request can make expensive, how many `seconds` a server gives it."""
 
     def add(function: Callable[Concatenate[Access, P], R]) -> Callable[Concatenate[Access, P], R]:
         tag = function.__module__.rpartition(".")[2]
-        OPERATIONS[function] = Operation(function, method, path, role, tag, sends)
+        OPERATIONS[function] = Operation(function, method, path, role, tag, sends, seconds)
         return function
 
     return add

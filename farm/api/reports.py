@@ -27,7 +27,7 @@ def _quiet(_: str) -> None:
     pass
 
 
-@operation("GET", "/campaigns/{campaign}/report", sends="text/html")
+@operation("GET", "/campaigns/{campaign}/report", sends="text/html", seconds=280)
 def page(
     access: Access,
     campaign: Name,

@@ -18,9 +18,11 @@ from starlette.types import ASGIApp
 import farm
 from farm.api import PREFIX
 from farm.api.access import Access
-from farm.errors import FarmError
+from farm.errors import FarmError, TookTooMuchMemory
 from farm.web import errors
+from farm.web.limits import PROCESS_MEMORY_BYTES
 from farm.web.pages import add_pages, readable
+from farm.web.processes import Processes
 from farm.web.routes import add_operations
 from farm.web.security import Guard, Policy
 
@@ -44,17 +46,26 @@ class App(FastAPI):
         self._policy = policy
 
     def build_middleware_stack(self) -> ASGIApp:
-        return Guard(super().build_middleware_stack(), policy=self._policy)
+        return Guard(self.unguarded(), policy=self._policy)
+
+    def unguarded(self) -> ASGIApp:
+        """The application for requests that passed the guard of another process."""
+        return super().build_middleware_stack()
 
 
 @asynccontextmanager
-async def _with_threads(_: FastAPI) -> AsyncIterator[None]:
+async def _with_threads(app: FastAPI) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = AT_A_TIME
     yield
+    if app.state.processes is not None:
+        app.state.processes.close()
 
 
-def make_app(access: Access, *, policy: Policy) -> FastAPI:
-    """The web application of a farm. The access is shared by all requests, and stays the caller's to close."""
+def make_app(access: Access, *, policy: Policy, processes: Processes | None = None) -> App:
+    """The web application of a farm. The access is shared by all requests, and stays the caller's to close.
+
+    Without `processes` expensive operations run in this process, and nothing bounds their time and memory.
+    """
     app = App(
         policy=policy,
         title="GEMM Farm",
@@ -68,6 +79,7 @@ def make_app(access: Access, *, policy: Policy) -> FastAPI:
     )
     app.state.access = access
     app.state.policy = policy
+    app.state.processes = processes
     _add_errors(app)
     add_operations(app, policy)
     add_pages(app)
@@ -94,6 +106,11 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(NoConnectionLeft)
     async def _busy(request: Request, __: NoConnectionLeft) -> Response:
         return readable(request, errors.of_absence())
+
+    @app.exception_handler(MemoryError)
+    async def _memory(request: Request, _: MemoryError) -> Response:
+        request.app.state.out_of_memory = True
+        return readable(request, errors.of_farm(TookTooMuchMemory(mib=PROCESS_MEMORY_BYTES // 2**20)))
 
     @app.exception_handler(Exception)
     async def _defect(request: Request, error: Exception) -> Response:

@@ -20,8 +20,10 @@ from farm.errors import (
     FarmError,
     Forbidden,
     NotFound,
+    ProcessesBusy,
     ServiceUnavailable,
     SignInNeeded,
+    TooManyRequests,
     WrongRevision,
     first_line,
 )
@@ -71,7 +73,11 @@ def told(kind: str, message: str, exit_code: int, **more: Any) -> dict[str, Any]
 
 
 def of_farm(error: FarmError) -> JSONResponse:
-    headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, SignInNeeded) else None
+    headers = None
+    if isinstance(error, SignInNeeded):
+        headers = {"WWW-Authenticate": "Bearer"}
+    elif isinstance(error, TooManyRequests | ProcessesBusy):
+        headers = {"Retry-After": "5"}
     return JSONResponse(told(type(error).__name__, str(error), error.exit_code), status_of(error), headers=headers)
 
 

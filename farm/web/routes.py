@@ -6,7 +6,7 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from fastapi import APIRouter, Body, Depends, FastAPI, Path, Query, Request, Response, Security
 from fastapi.concurrency import run_in_threadpool
@@ -23,7 +23,12 @@ from farm.api.operation import build_documents
 from farm.db.audit import Actor
 from farm.db.states import Role, Way
 from farm.web.errors import Told
+from farm.web.limits import LARGEST_BODY_BYTES
+from farm.web.places import place_of
+from farm.web.processes import Processes
 from farm.web.security import Caller, Policy, caller
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +57,13 @@ OF_REPORTS = (
 
 
 def who(request: Request) -> Caller:
-    """The caller of a request. Raises `SignInNeeded`."""
+    """The caller of a request, which is counted as theirs from now on. Raises `SignInNeeded`, `TooManyRequests`."""
     policy: Policy = request.app.state.policy
     access: Access = request.app.state.access
-    return caller(request, policy, access.session.engine)
+    found = caller(request, policy, access.session.engine)
+    if (place := place_of(request.scope)) is not None and found.holder is not None:
+        place.identified(found.holder)
+    return found
 
 
 def access_of(request: Request, asking: Annotated[Caller, Depends(who)]) -> Access:
@@ -92,20 +100,61 @@ def _shown(value: object) -> str:
     return written if len(written) <= MAX_SHOWN else f"{written[:MAX_SHOWN]}..."
 
 
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
 class _Guarded(APIRoute):
     """A route that asks who is there, and whether that will do, before it reads the body or says what is wrong with it."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        needed: Role = vars(self.endpoint)["role"]
+    def get_route_handler(self) -> Handler:
+        known: Operation = vars(self.endpoint)["operation"]
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
             asking = await run_in_threadpool(who, request)
-            asking.need(needed)
+            asking.need(known.role)
             request.state.caller = asking
-            return await handle(request)
+            return await _run(known, request, asking, handle)
 
         return guarded
+
+
+async def _run(known: Operation, request: Request, asking: Caller, handle: Handler) -> Response:
+    """Handles a request for an operation: in a process of its own where it may be expensive."""
+    if known.seconds is None:
+        return await handle(request)
+    if (place := place_of(request.scope)) is not None:
+        place.largest_body_bytes = LARGEST_BODY_BYTES
+    processes: Processes | None = request.app.state.processes
+    if processes is None:
+        return await handle(request)
+    return await processes.answer(request, asking.holder, seconds=known.seconds)
+
+
+class ExpensivePage(APIRoute):
+    """A page's route. What `runs` marks is handled as the operation that it runs."""
+
+    def get_route_handler(self) -> Handler:
+        known: Operation | None = getattr(self.endpoint, "operation", None)
+        handle = super().get_route_handler()
+        if known is None:
+            return handle
+
+        async def expensive(request: Request) -> Response:
+            asking = await run_in_threadpool(who, request)
+            return await _run(known, request, asking, handle)
+
+        return expensive
+
+
+def runs(function: Callable[..., Any]) -> Callable[[F], F]:
+    """Marks a page of an `ExpensivePage` router that runs that operation."""
+
+    def mark(page: F) -> F:
+        page.operation = OPERATIONS[function]  # type: ignore[attr-defined]
+        return page
+
+    return mark
 
 
 def add_operations(app: FastAPI, policy: Policy) -> None:
@@ -142,7 +191,7 @@ def _endpoint(known: Operation) -> Callable[..., Any]:
         return _file(answer) if isinstance(answer, Download) else answer
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    endpoint.role = known.role  # type: ignore[attr-defined]
+    endpoint.operation = known  # type: ignore[attr-defined]
     endpoint.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request),

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-import anyio
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from sqlalchemy import Engine
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.addresses import is_loopback
@@ -18,17 +16,12 @@ from farm.db import tokens, web_sessions
 from farm.db.states import Role
 from farm.db.tokens import Bearer
 from farm.db.web_sessions import Holder
-from farm.errors import RoleTooSmall, SignInNeeded
+from farm.errors import RoleTooSmall, SignInNeeded, TooManyRequests
 from farm.web.cookies import Origin
-from farm.web.errors import told
+from farm.web.errors import of_farm, told
+from farm.web.limits import LARGEST_BODY_BYTES
 from farm.web.local_access import LocalAccess, SignInCodes
-
-LARGEST_BODY_BYTES = 20 * 2**20
-BODY_SECONDS = 30.0
-"""How long a body may stand still on its way here."""
-
-MOST_AT_A_TIME = 200
-"""Requests in hand: the next one is told to come again, instead of waiting behind all of them."""
+from farm.web.places import Place, Places
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OF_PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
@@ -105,7 +98,7 @@ class Guard:
     def __init__(self, app: ASGIApp, *, policy: Policy) -> None:
         self._app = app
         self._policy = policy
-        self._in_hand = 0
+        self._places = Places(reserve=policy.tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,11 +108,15 @@ class Guard:
         if (refused := self._refusal(scope, Headers(scope=scope))) is not None:
             await refused(scope, receive, sender)
             return
-        self._in_hand += 1
         try:
-            await self._app(scope, _limited(receive), sender)
+            place = self._places.take(scope, receive)
+        except TooManyRequests as error:
+            await of_farm(error)(scope, receive, sender)
+            return
+        try:
+            await self._app(scope, place.receive, _noting(place, sender))
         finally:
-            self._in_hand -= 1
+            self._places.give_back(place)
 
     def _refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
         if (wrong := self._policy.refusal(scope.get("scheme", "http"), headers)) is not None:
@@ -129,10 +126,6 @@ class Guard:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()) or int(length) > LARGEST_BODY_BYTES:
             return _refused(413, "TooLarge", TOO_LARGE)
-        if self._in_hand >= MOST_AT_A_TIME:
-            busy = _refused(503, "Busy", f"The farm has {MOST_AT_A_TIME} requests in hand. Try again.")
-            busy.headers["Retry-After"] = "5"
-            return busy
         return None
 
 
@@ -171,26 +164,12 @@ def _same_place(origin: str, host: str) -> bool:
     return usual is not None and there.hostname is not None and there.hostname == here.hostname and same_port
 
 
-def _limited(receive: Receive) -> Receive:
-    """Ends a request whose body gets too long, whatever length it named, or stands still on its way."""
-    read, more = 0, True
+def _noting(place: Place, send: Send) -> Send:
+    async def sender(message: Message) -> None:
+        place.answered = True
+        await send(message)
 
-    async def limited() -> Message:
-        nonlocal read, more
-        if not more:
-            return await receive()
-        try:
-            with anyio.fail_after(BODY_SECONDS):
-                message = await receive()
-        except TimeoutError:
-            raise HTTPException(408, "The body of this request did not come in time") from None
-        read += len(message.get("body", b""))
-        more = message["type"] == "http.request" and message.get("more_body", False)
-        if read > LARGEST_BODY_BYTES:
-            raise HTTPException(413, TOO_LARGE.removesuffix("."))
-        return message
-
-    return limited
+    return sender
 
 
 def _with_headers(send: Send) -> Send:

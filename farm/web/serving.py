@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import resource
 import socket
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -13,10 +19,15 @@ from farm.addresses import is_loopback
 from farm.api.access import Access
 from farm.errors import AddressUnusable, ServingRefused, first_line
 from farm.web.app import make_app
+from farm.web.connections import BoundedConnection
+from farm.web.limits import GRACE_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS
+from farm.web.processes import Processes
 from farm.web.security import Policy
 
-MOST_CONNECTIONS = 1000
-"""Connections at a time; the next one is answered 503. A page keeps up to six open."""
+log = logging.getLogger(__name__)
+
+_ENDING_SECONDS = 2.0
+"""How long the server may take to end after the requests in progress were given up."""
 
 
 def require_safe(host: str, *, tokens: bool, encrypted: bool) -> None:
@@ -65,19 +76,21 @@ def serve(
     key: Path | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serves until SIGINT or SIGTERM: what is in hand is answered, for five seconds. `ready` is called once before that.
+    """Serves until SIGINT or SIGTERM: requests in progress have `GRACE_SECONDS` then. `ready` is called once before that.
 
     Raises `ServingRefused` where certificate and key are of no use.
     """
+    _allow_files()
+    processes = Processes(access.settings, access.session.urls, policy)
     config = uvicorn.Config(
-        make_app(access, policy=policy),
+        make_app(access, policy=policy, processes=processes),
         log_config=None,
-        http="h11",  # which bounds the size of headers
+        http=BoundedConnection,
+        loop="farm.web.serving:event_loop",
         access_log=False,
-        limit_concurrency=MOST_CONNECTIONS,
         server_header=False,
         proxy_headers=policy.behind_proxy,  # from the addresses that FORWARDED_ALLOW_IPS names
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
@@ -86,5 +99,58 @@ def serve(
     except OSError as error:  # ssl.SSLError is one
         raise ServingRefused(detail=f"{certificate} and {key} cannot be used for HTTPS: {first_line(error)}.") from None
     ready()
-    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again that ended it
-        uvicorn.Server(config).run([listener])
+    with closing(processes), suppress(KeyboardInterrupt):  # uvicorn raises the signal again that ended it
+        server = _Server(config)
+        try:
+            server.run([listener])
+        finally:
+            server.ended()
+
+
+class _Server(uvicorn.Server):
+    """Ends in time, whatever its threads wait for."""
+
+    _timer: threading.Timer | None = None
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Threads of requests that were given up cannot be ended, only left. Services that this process started end with it.
+        self._timer = threading.Timer(GRACE_SECONDS + _ENDING_SECONDS, _leave)
+        self._timer.daemon = True
+        self._timer.start()
+        await super().shutdown(sockets)
+
+    def ended(self) -> None:
+        """Nothing runs any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _leave() -> None:
+    log.warning("requests in progress did not end in time; the server ends without them")
+    logging.shutdown()
+    os._exit(0)
+
+
+class _EventLoop(asyncio.SelectorEventLoop):
+    """asyncio's, with a short deadline for TLS handshakes: uvicorn leaves a minute for each."""
+
+    async def create_server(self, *args: Any, **settings: Any) -> asyncio.Server:
+        if settings.get("ssl") is not None:
+            settings.setdefault("ssl_handshake_timeout", HEADER_SECONDS)
+            settings.setdefault("ssl_shutdown_timeout", HEADER_SECONDS)
+        return await super().create_server(*args, **settings)
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of a server."""
+    return _EventLoop()
+
+
+def _allow_files() -> None:
+    """Each connection is an open file; the usual limit of 1,024 is for programs that use select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * MAX_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )

@@ -18,8 +18,9 @@ from farm.api.access import Access
 from farm.db import campaigns, devices
 from farm.db.engine import make_engine, take_time
 from farm.db.states import Role
-from farm.web import security
-from farm.web.security import HEADERS, LARGEST_BODY_BYTES, MOST_AT_A_TIME, Guard, Policy
+from farm.web import places
+from farm.web.limits import LARGEST_BODY_BYTES, MAX_REQUESTS
+from farm.web.security import HEADERS, Guard, Policy
 
 PAUSE = f"{PREFIX}/campaigns/small/pause"
 CHECK = f"{PREFIX}/campaigns/check"
@@ -198,7 +199,7 @@ async def _asked(guard: Guard) -> list[dict[str, object]]:
 
 
 def test_a_body_that_stands_still_is_given_up(api_access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(security, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(places, "BODY_SECONDS", 0.05)
     arrived = anyio.Event
 
     async def stops() -> AsyncIterator[bytes]:
@@ -225,7 +226,7 @@ def test_more_requests_than_can_be_worked_on_are_told_to_come_again() -> None:
             statuses.append((await _asked(guard))[0]["status"])  # type: ignore[arg-type]
 
         async with anyio.create_task_group() as group:
-            for _ in range(MOST_AT_A_TIME + 2):
+            for _ in range(MAX_REQUESTS + 2):
                 group.start_soon(one)
             while len(statuses) < 2:
                 await anyio.sleep(0)

@@ -15,8 +15,9 @@ from farm.kernels.families import FAMILIES
 from farm.web.errors import status_of
 from farm.web.pages import charts
 from farm.web.pages.rendering import Visit, Visiting, linked
+from farm.web.routes import ExpensivePage, runs
 
-router = APIRouter()
+router = APIRouter(route_class=ExpensivePage)
 
 KEYS = ("type", "host", "device", "day", "driver")
 """Of those that a comparison can be made by, the ones that a form offers."""
@@ -28,6 +29,7 @@ FIELDS = 3
 
 
 @router.get("/compare", name="compare")
+@runs(comparing.compare)
 def compare(
     visit: Visiting,
     side: Annotated[list[str] | None, Query()] = None,
@@ -107,6 +109,7 @@ def compare(
 
 
 @router.post("/compare")
+@runs(comparing.fill)
 def fill(
     visit: Visiting,
     side: Annotated[list[str] | None, Form()] = None,

@@ -17,13 +17,15 @@ from farm.registry import Objective
 from farm.web.errors import status_of
 from farm.web.pages import charts
 from farm.web.pages.rendering import Visiting, linked
+from farm.web.routes import ExpensivePage, runs
 
-router = APIRouter()
+router = APIRouter(route_class=ExpensivePage)
 
 TOP = 5
 
 
 @router.get("/cost", name="cost")
+@runs(models.costs)
 def cost(
     visit: Visiting,
     m: Annotated[str, Query()] = "",

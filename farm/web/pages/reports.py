@@ -10,12 +10,13 @@ from fastapi.responses import HTMLResponse, Response
 from farm.api import campaigns, reports
 from farm.web.pages.campaigns import path_of
 from farm.web.pages.rendering import Visiting, linked
-from farm.web.routes import OF_REPORTS
+from farm.web.routes import OF_REPORTS, ExpensivePage, runs
 
-router = APIRouter()
+router = APIRouter(route_class=ExpensivePage)
 
 
 @router.get("/campaigns/{campaign}/report", name="report")
+@runs(reports.page)
 def show(
     visit: Visiting,
     campaign: str,

@@ -14,8 +14,9 @@ from farm.api.campaigns import Submission
 from farm.errors import BadInput
 from farm.web.pages.campaigns import path_of
 from farm.web.pages.rendering import Visiting
+from farm.web.routes import ExpensivePage, runs
 
-router = APIRouter()
+router = APIRouter(route_class=ExpensivePage)
 
 FIRST = """\
 name: my-first-campaign
@@ -54,6 +55,7 @@ def form(visit: Visiting) -> Response:
 
 
 @router.post("/submit")
+@runs(campaigns.submit)
 def submit(
     visit: Visiting,
     text: Annotated[str, Form()] = "",
