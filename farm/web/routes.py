@@ -21,7 +21,7 @@ from farm.api import OPERATIONS, PREFIX, Download, Operation
 from farm.api.access import Access
 from farm.api.operation import build_documents
 from farm.db.audit import Actor
-from farm.db.states import Role, Way
+from farm.db.states import Way
 from farm.web.errors import Told
 from farm.web.limits import LARGEST_BODY_BYTES
 from farm.web.places import place_of
