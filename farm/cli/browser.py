@@ -20,7 +20,7 @@ def show(address: str, *, only_print: bool = False) -> None:
 
 
 def show_link(page: str, link: str, *, folder: Path | None, only_print: bool) -> None:
-    """Opens a link that signs the browser in to a page, or prints it where no browser opens.
+    """Opens a link to a page that is for this account alone, or prints it where no browser opens.
 
     Other accounts see the command lines of this one, so the browser gets the link from a file that only this account reads, in
     `folder` or among temporary files.

@@ -78,10 +78,10 @@ def _show_page(current: Settings, base: str, path: str, *, only_print: bool) -> 
     known = served_at(current, base)
     page = (base if known is None else known.page).rstrip("/")
     code = _code(current, base)
-    if code is None:
-        browser.show(page + path, only_print=only_print)
+    link = page + path if code is None else f"{page}/sign-in?{urlencode({'code': code, 'next': path})}"
+    if code is None and (known is None or known.page == known.url):
+        browser.show(link, only_print=only_print)
         return
-    link = f"{page}/sign-in?{urlencode({'code': code, 'next': path})}"
     folder = None if known is None else Home.of(current).run
     browser.show_link(page + path, link, folder=folder, only_print=only_print)
 

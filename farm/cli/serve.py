@@ -135,7 +135,8 @@ def _say(address: str, page: str, opened: Session, policy: Policy) -> None:
             if not any(token.valid for token in known_tokens.known(connection)):
                 remarks.print("No token is valid yet, so nobody is let in: farm tokens create NAME --role operate")
         if page != address:
-            remarks.print(f"In a browser: {page}", markup=False)
+            # The name is for browsers of this account; a log may be read by others.
+            remarks.print(f"In a browser: {page if sys.stderr.isatty() else 'farm open'}", markup=False)
     elif sys.stderr.isatty():
         code = policy.codes.make(policy.local.holder)
         remarks.print(
@@ -143,7 +144,6 @@ def _say(address: str, page: str, opened: Session, policy: Policy) -> None:
         )
         remarks.print(f"{page}/sign-in?code={code}", markup=False)
     else:
-        # A log may be read by others, and is kept.
         remarks.print(
             "Only you have access: farm open signs your browser in, and farm open --print prints a link that does."
         )

@@ -565,6 +565,10 @@ def test_the_code_is_not_among_the_arguments_of_the_browser(
     assert opened[-1] == file.as_uri()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "/sign-in?code=" in file.read_text()
+    with serving(tmp_path, database_url, "--tokens") as served:
+        called(["open"], tmp_path, display)
+        assert served.stop() == 0
+    assert ".localhost" not in opened[-1] + served.said  # the name that keeps the cookie from other ports
 
 
 # --- a service on another port ---------------------------------------------------------------------------------
@@ -613,6 +617,8 @@ def test_a_service_on_another_port_gets_nothing_of_a_browser_that_is_signed_in(
         page.wait_for_url("http://farm-*.localhost:*/")
         assert page.locator("h1").inner_text() == "Campaigns"
         (cookie,) = (one for one in page.context.cookies() if "session" in one["name"])
+        page.locator(".who a").click()
+        assert "this browser" in page.locator("tbody tr").inner_text()
         assert cookie["httpOnly"]
         assert page.evaluate("document.cookie") == ""
         port = urlsplit(other).port
