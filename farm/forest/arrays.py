@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ def _array(content: bytes, name: str, expected: Expected) -> np.ndarray[Any, Any
         if version != (1, 0):
             raise BadFiles(f"{name} has a header of version {version}")
         shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=_MAX_HEADER)
-    except (ValueError, TypeError, SyntaxError, RecursionError) as error:
+    except (ValueError, TypeError, SyntaxError, RecursionError, tokenize.TokenError) as error:
         raise BadFiles(f"{name} has no header of an array: {error}") from None
     fits = dtype.kind == "U" and dtype.byteorder in "=<" if expected.dtype == "U" else dtype == np.dtype(expected.dtype)
     if dtype.hasobject or not fits:

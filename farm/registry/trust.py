@@ -40,7 +40,7 @@ class Signature:
         try:
             found = json.loads(tags.get(TAG, ""))
             made = cls(**{name: found[name] for name in cls.__slots__})
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             return None
         return made if all(isinstance(value, str) for value in asdict(made).values()) else None
 

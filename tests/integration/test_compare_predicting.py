@@ -20,6 +20,7 @@ from farm.compare.comparing import Beside, Comparison, compare
 from farm.compare.gathering import Question
 from farm.kernels import Configuration
 from farm.measurement import Measurement
+from farm.registry import trust
 from tests.cheap_training import cheap_trainings
 from tests.model_records import record_models
 from tests.training_tables import tiled_table, without_champion
@@ -294,3 +295,20 @@ def test_a_fill_and_predictions_at_once(command: Command, put: Put) -> None:
     found = json.loads(command("compare", H, L, "--predict", "--fill", "--json").stdout)
     assert [fill["jobs"] for fill in found["fills"]] == [20]
     assert found["sides"][0]["predicted"]["overall"]["configurations"] == 20
+
+
+def test_a_champion_that_nobody_signed_predicts_nothing_and_the_comparison_says_why(
+    engine: Engine, uri: str, put: Put
+) -> None:
+    put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
+    put(card(2, kind=L), truth(3.0), configurations=CONFIGURATIONS[:7])
+    name = registry.model_name(L)
+    with registry.registry_client(uri) as client:
+        signature = client.get_model_version(name, "1").tags[trust.TAG]
+        client.set_model_version_tag(name, "1", trust.TAG, "{}")
+        try:
+            found = compare(engine, Question(sides=(H, L), predict_from=uri))
+        finally:
+            client.set_model_version_tag(name, "1", trust.TAG, signature)
+    assert only(found).predicted is None
+    assert any(f"{name} version 1 is not loaded: nobody signed it" in note for note in found.notes)
