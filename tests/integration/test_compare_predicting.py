@@ -310,5 +310,5 @@ def test_a_champion_that_nobody_signed_predicts_nothing_and_the_comparison_says_
             found = compare(engine, Question(sides=(H, L), predict_from=uri))
         finally:
             client.set_model_version_tag(name, "1", trust.TAG, signature)
-    assert only(found).predicted is None
+    assert only(found).predicted.overall is None
     assert any(f"{name} version 1 is not loaded: nobody signed it" in note for note in found.notes)
