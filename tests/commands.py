@@ -76,7 +76,7 @@ def _environment(folder: Path, database_url: str, more: dict[str, str]) -> dict[
         "FARM_DATABASE_URL": database_url,
         "FARM_BROKER_URL": f"redis+socket://{folder}/no.sock",
         "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
-        "FARM_MODEL_SIGNING_KEY": os.environ["FARM_MODEL_SIGNING_KEY"],
+        "FARM_MODEL_SIGNING_KEY": os.environ["FARM_TEST_MODEL_KEY"],
     }
     return {**kept, **here, **more}
 

@@ -20,7 +20,7 @@ def upgrade() -> None:
     op.create_table(
         "model_signatures",
         sa.Column("model", sa.Text(), nullable=False),
-        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
         sa.Column("manifest", sa.Text(), nullable=False),
         sa.Column("public_key", sa.Text(), nullable=False),
         sa.Column("signature", sa.Text(), nullable=False),

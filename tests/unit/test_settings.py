@@ -37,6 +37,7 @@ WRONG = {
 @pytest.fixture(autouse=True)
 def usual_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FARM_DEVICE_LOCKS", raising=False)
+    monkeypatch.delenv("FARM_MODEL_SIGNING_KEY")
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def browsed_farm(registry_with_a_model: Path) -> Iterator[BrowsedFarm]:
         "FARM_BATCH_SECONDS": "0.5",
         "FARM_DEVICES": f"recorded:{folder / 'a.parquet'},recorded:{folder / 'b.parquet'}",
         "MLFLOW_TRACKING_URI": f"sqlite:///{registry_with_a_model / 'mlflow.db'}",
-        "FARM_MODEL_SIGNING_KEY": os.environ["FARM_MODEL_SIGNING_KEY"],
+        "FARM_MODEL_SIGNING_KEY": os.environ["FARM_TEST_MODEL_KEY"],
     }
     farm = (sys.executable, "-m", "farm")
     try:
