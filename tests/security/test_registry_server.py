@@ -82,7 +82,7 @@ def registry(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> 
             except httpx.TransportError:
                 return False
 
-        eventually(answers, seconds=240)
+        eventually(answers, seconds=480)  # MLflow makes its tables
         yield url, psutil.Process(process.pid)
     finally:
         for one in [*psutil.Process(process.pid).children(recursive=True), process]:
