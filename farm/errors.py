@@ -218,6 +218,10 @@ class RoleRefused(ServiceUnavailable):
     """The role {name} could not be made or changed: {why}. FARM_DATABASE_URL must name a role that owns the farm's tables and may create roles (CREATEROLE, or a superuser)."""
 
 
+class RightMissing(ServiceUnavailable):
+    """The role that FARM_DATABASE_URL names may not do this: {why}. Roles, tokens and upgrades are for the owner of the tables. Where a service lacks a right of its own, the owner runs farm db roles."""
+
+
 class WrongRevision(FarmError):
     """The database is at revision {found}, and this version of the farm needs {needed}. Run `farm db upgrade`."""
 

@@ -18,7 +18,7 @@ import farm
 from farm.cli import streams
 from farm.cli.commands import LazyGroup
 from farm.cli.completing import silent
-from farm.errors import FarmError, first_line
+from farm.errors import FarmError, RightMissing, first_line
 
 app = typer.Typer(
     name="farm",
@@ -87,8 +87,13 @@ def carry_out(arguments: Sequence[str]) -> NoReturn:
         sys.exit(130)
     except Exception as error:
         # Imported here, because most commands that end well do not need it.
-        from sqlalchemy.exc import OperationalError
+        from psycopg.errors import InsufficientPrivilege
+        from sqlalchemy.exc import OperationalError, ProgrammingError
 
+        if isinstance(error, ProgrammingError) and isinstance(error.orig, InsufficientPrivilege):
+            refused = RightMissing(why=first_line(error.orig))
+            _say(str(refused))
+            sys.exit(refused.exit_code)
         if isinstance(error, OperationalError):
             _say(f"The database stopped answering: {first_line(error.orig)}")
             sys.exit(3)

@@ -24,7 +24,7 @@ from farm.db.campaigns import Stored
 from farm.db.engine import make_engine
 from farm.db.roles import set_up_worker_role
 from farm.db.service_roles import Service, set_up_service_roles
-from farm.errors import BadRole, RoleRefused
+from farm.errors import BadRole, RightMissing, RoleRefused
 from farm.services import ServiceUrls
 
 TRAINER = (sys.executable, "-m", "trainer.main")
@@ -253,6 +253,17 @@ def test_an_application_cannot_make_roles_and_an_embedded_farm_needs_none(
     embedded = command(FARM_DATABASE_URL="")
     assert embedded.returncode == 2
     assert "has one role, and only this machine reaches it" in " ".join(embedded.stderr.split())
+
+
+def test_who_makes_a_token_without_being_the_owner_is_told_who_may(urls: Mapping[Service, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "farm", "tokens", "create", "mine", "--role", "operate"],
+        env=environment(tmp_path / ".farm", FARM_DATABASE_URL=urls[Service.APPLICATION]),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (RightMissing.exit_code, "")
+    assert "permission denied for table tokens" in " ".join(done.stderr.split())
+    assert "sha256" not in done.stderr
 
 
 def test_the_role_of_a_service_is_not_taken_for_that_of_workers(engine: Engine, urls: Mapping[Service, str]) -> None:
