@@ -381,10 +381,10 @@ def test_a_defect_is_told_without_its_words(api_with_tokens: Served, caplog: pyt
 
 def test_who_changed_something_is_in_the_log(api_with_tokens: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "farm")
-    api_with_tokens.asking("submit").post(PAUSE)
+    api_with_tokens.asking("operate").post(PAUSE)
     api_with_tokens.asking("read").get(DEVICES)
     assert [record.getMessage() for record in caplog.records if record.name.startswith("farm.web")] == [
-        "submit: campaigns_pause small"
+        '"operate" (api, 127.0.0.1): campaigns_pause campaign="small"'
     ]
 
 
