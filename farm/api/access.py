@@ -31,12 +31,14 @@ class Access:
         models: PulledModels | None = None,
         reports: ReportCache | None = None,
     ) -> None:
-        """Args:
-        settings: Where the farm is.
-        who: Who asks. A name is a program of this account; none is the account itself.
-        opened: A session that is open already, and stays the caller's to close.
-        models: Pulled models, which are shared.
-        reports: Drawn reports, which are shared.
+        """The farm for one caller.
+
+        Args:
+            settings: Where the farm is.
+            who: Who asks. A name is a program of this account; none is the account itself.
+            opened: A session that is open already, and stays the caller's to close.
+            models: Pulled models, which are shared.
+            reports: Drawn reports, which are shared.
         """
         self.settings = settings
         self._who = who
