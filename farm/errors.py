@@ -607,6 +607,10 @@ class NotPredictable(BadInput):
     """The model cannot predict this: {why}"""
 
 
+class TooManyColumns(BadInput):
+    """{path}: the rows have more than {limit} different keys or parameters. Leave out what is no column of a configuration."""
+
+
 class MissingColumns(BadInput):
     """{path} lacks the columns {missing}. It has: {found}."""
 

@@ -271,6 +271,8 @@ def rollback(access: Access, name: Name, wish: Rollback) -> Promoted:
 @operation("POST", "/predict", seconds=60)
 def predict(access: Access, question: Asked) -> Predicted:
     """Predict time, power, energy and TFLOP/s with the registered model of a device type."""
+    rows_from = question.rows_from or "the rows"
+    registry.require_few_columns(question.rows, rows_from)
     configurations = [Configuration.parse(text) for text in question.configurations]
     info, model = access.models.pull(question.device_type, question.version)
     rows = []
@@ -278,7 +280,7 @@ def predict(access: Access, question: Asked) -> Predicted:
         import pandas as pd
 
         table = pd.DataFrame.from_records(question.rows)
-        rows = registry.records(registry.predict_table(model, table, path=question.rows_from or "the rows"))
+        rows = registry.records(registry.predict_table(model, table, path=rows_from))
     return Predicted(
         model=info.name,
         version=info.version,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         predict_table,
         read_configurations,
         records,
+        require_few_columns,
     )
     from farm.registry.promotions import Reign, champions, crown, promote, rollback
     from farm.registry.recommending import Objective, Recommendation, recommend
@@ -91,6 +92,7 @@ __all__ = [
     "records",
     "registry_client",
     "remedy",
+    "require_few_columns",
     "rollback",
     "same_protocols",
     "signed_files",
@@ -147,6 +149,7 @@ __getattr__ = names_of(
             "Prediction",
             "predict",
             "predict_table",
+            "require_few_columns",
             "read_configurations",
             "records",
         ),

@@ -10,7 +10,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.errors import BadInput, BadKernelParameter, MissingColumns
+from farm.errors import BadInput, BadKernelParameter, MissingColumns, TooManyColumns
 from farm.kernels import FAMILIES, Configuration
 from farm.registry.client import first_line
 from farm.registry.direct import Model
@@ -115,6 +115,19 @@ def raw_columns(configuration: Configuration) -> dict[str, Any]:
     return {**columns, **parameters}
 
 
+MAX_COLUMNS = 200
+"""Columns of a table that a model is asked about. The widest model reads some 60."""
+
+
+def require_few_columns(rows: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Raises `TooManyColumns`. A table has a cell for each row and each key of any row: keys that differ make it huge."""
+    names = set[str]()
+    for row in rows:
+        names.update(row)
+        if len(names) > MAX_COLUMNS:
+            raise TooManyColumns(path=path, limit=MAX_COLUMNS)
+
+
 def _spread_parameters(table: pd.DataFrame, path: str) -> pd.DataFrame:
     if "parameters" not in table:
         return table
@@ -124,6 +137,7 @@ def _spread_parameters(table: pd.DataFrame, path: str) -> pd.DataFrame:
         given = [json.loads(value) if isinstance(value, str) else dict(value) for value in table["parameters"]]
     except (ValueError, TypeError) as error:
         raise BadInput(detail=f"{path}: the column parameters holds something that is not JSON: {error}") from None
+    require_few_columns(given, path)
     columns = pd.DataFrame.from_records(given, index=table.index)
     return table.drop(columns=["parameters", *(name for name in columns if name in table)]).join(columns)
 
