@@ -7,7 +7,7 @@ import resource
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,9 +126,7 @@ def test_heavy_checks_stop_neither_others_nor_the_end_of_the_server(farm: Farm) 
         small = farm.check(SMALL, "bob")
         assert small.status_code == 200, small.text + farm.served.said
         assert small.json()["plan"]["configurations"] == 2
-        first = next(one for one in iter(lambda: [o for o in heavy if o.done()] or time.sleep(0.2), None) if one)[
-            0
-        ].result()
+        first = wait(heavy, 2 * PATIENCE, FIRST_COMPLETED).done.pop().result()
         assert first.status_code == 503
         assert first.json()["error"]["kind"] in ("TookTooLong", "ProcessesBusy")
         assert "30 s" in first.json()["error"]["message"]
