@@ -68,6 +68,7 @@ _READ = _may("S")
 
 TABLES: Mapping[str, Rights] = {
     "alembic_version": Rights(application=_READ, web=_READ, trainer=_READ),
+    "audit": Rights(application=_may("SI"), web=_may("SI")),
     "batches": Rights(application=_may("SIUD"), web=_may("SIUD"), trainer=_READ),
     "builders": Rights(application=_may("SIUD"), web=_READ),
     "campaigns": Rights(application=_may("SIUD"), web=_may("SIUD"), trainer=_may("S", update=("state", "finished_at"))),
@@ -100,7 +101,9 @@ TABLES: Mapping[str, Rights] = {
     "lanes": _JOBS,
     "leadership": Rights(application=_may("SIU"), web=_READ, trainer=_READ),
     "measurements": Rights(application=_may("SIUD"), web=_may("SID", update=("campaign_id",)), trainer=_READ),
+    "model_signatures": Rights(application=_may("SIU"), web=_READ, trainer=_may("SIU")),
     "pools": Rights(application=_may("SI"), web=_may("SI"), trainer=_may("SI")),
+    "quotas": Rights(application=_may("SIUD"), web=_may("SIUD")),
     "returned_jobs": _JOBS,
     # A token lets somebody into the web. Only the owner makes and revokes them.
     "tokens": Rights(web=_may("S", update=("last_used_at",))),
@@ -112,6 +115,7 @@ TABLES: Mapping[str, Rights] = {
         ),
     ),
     "waiting_jobs": _JOBS,
+    "web_sessions": Rights(web=_may("SIUD")),
     "worker_versions": Rights(application=_may("SI"), web=_READ, trainer=_READ),
     **dict.fromkeys(roles.VIEWS, Rights(application=_READ, web=_READ, trainer=_READ)),
 }

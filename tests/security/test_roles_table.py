@@ -26,6 +26,7 @@ EXPECTED = {
     line.split()[0]: dict(zip(ROLES, line.split()[1:], strict=True))
     for line in """
         alembic_version       S     S     S     -
+        audit                 SI    SI    -     -
         batches               SIUD  SIUD  S     -
         builders              SIUD  S     -     -
         campaigns             SIUD  SIUD  Su    -
@@ -45,11 +46,14 @@ EXPECTED = {
         lanes                 SIUD  SIUD  SIU   -
         leadership            SIU   S     S     -
         measurements          SIUD  SIuD  S     -
+        model_signatures      SIU   S     SIU   -
         pools                 SI    SI    SI    -
+        quotas                SIUD  SIUD  -     -
         returned_jobs         SIUD  SIUD  SIU   -
         tokens                -     Su    -     -
         trainings             SIU   SI    Su    -
         waiting_jobs          SIUD  SIUD  SIU   -
+        web_sessions          -     SIUD  -     -
         worker_versions       SI    S     S     -
         v_all_measurements    S     S     S     S
         v_best_kernels        S     S     S     S
