@@ -97,6 +97,7 @@ def serve(
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one
+        processes.close()
         raise ServingRefused(detail=f"{certificate} and {key} cannot be used for HTTPS: {first_line(error)}.") from None
     ready()
     with closing(processes), suppress(KeyboardInterrupt):  # uvicorn raises the signal again that ended it
