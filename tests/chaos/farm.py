@@ -176,6 +176,8 @@ class Farm:
         self.settings = embedded_settings(folder / ".farm")
         self.home = Home.of(self.settings)
         self.hosts: dict[int, Program] = {}
+        self.down: set[int] = set()
+        """Hosts whose `farm-worker` a fault has ended, and starts again."""
         self.coordinators: list[Program] = []
         self.others: list[Program] = []
         """What a fault has started for a time."""
@@ -186,6 +188,7 @@ class Farm:
         self.supervised = True
         """Whether a coordinator that ends is to be started again."""
         self._started, self._started_at = 0, 0.0
+        self._hosts_started_at: dict[int, float] = {}
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -313,15 +316,27 @@ class Farm:
         return next((program for program, found in running if term.leads and found.pid == term.pid), None)
 
     def tend(self) -> None:
-        """Starts as many coordinators as there should be, as the supervisor of `farm up` does."""
+        """Starts coordinators and `farm-worker`s that ended, as `farm up` or a service manager does.
+
+        A `farm-worker` ends by itself where another one serves its devices.
+        """
         for program in [p for p in self.coordinators if not p.running]:
             program.wait()
             self.coordinators.remove(program)
         missing = len(self.coordinators) < len(self.hosts_of_coordinators)
         if self.supervised and missing and time.monotonic() - self._started_at > PAUSE_S:
             self.start_coordinator()
+        for host, program in list(self.hosts.items()):
+            if (
+                host not in self.down
+                and not program.running
+                and time.monotonic() - self._hosts_started_at[host] > PAUSE_S
+            ):
+                program.wait()
+                self.start_host(host)
 
     def start_host(self, host: int, **more: str) -> None:
+        self._hosts_started_at[host] = time.monotonic()
         self.hosts[host] = self.start_worker(f"host-{host}", host, **more)
 
     def start_worker(self, name: str, host: int, **more: str) -> Program:

@@ -7,7 +7,7 @@ import signal
 
 import psutil
 
-from chaos.farm import Farm, Program
+from chaos.farm import Program
 from chaos.faults.base import CLOCK_STEP_S, FaultsOfOneFarm, Mend, NotNow, does
 from chaos.mischief import OLDER
 from chaos.plan import Kind
@@ -16,13 +16,9 @@ from chaos.plan import Kind
 class FaultsOfHosts(FaultsOfOneFarm):
     """What happens to one host of devices."""
 
-    def __init__(self, farm: Farm) -> None:
-        super().__init__(farm)
-        self._ending: set[int] = set()  # hosts that were told to end, or killed, and are to be started again
-
     def _host(self, host: int) -> Program:
         found = self.farm.hosts[host]
-        if host in self._ending or found.process is None:
+        if host in self.farm.down or found.process is None:
             raise NotNow(f"host {host} does not run")
         return found
 
@@ -31,7 +27,7 @@ class FaultsOfHosts(FaultsOfOneFarm):
         ended = self.farm.hosts[host]
         if ended.running:
             raise NotNow(f"host {host} has not ended")
-        self._ending.discard(host)
+        self.farm.down.discard(host)
         code = ended.wait()
         self.farm.start_host(host, **more)
         return code
@@ -39,7 +35,7 @@ class FaultsOfHosts(FaultsOfOneFarm):
     @does(Kind.KILL_HOST)
     def _kill_host(self, host: int) -> Mend:
         self._host(host).signal(signal.SIGKILL)
-        self._ending.add(host)
+        self.farm.down.add(host)
 
         def start() -> None:
             self._start_again(host)
@@ -52,7 +48,7 @@ class FaultsOfHosts(FaultsOfOneFarm):
         if "serving" not in program.said():
             raise NotNow(f"host {host} starts, and does not hear signals yet")
         program.ask_to_stop()
-        self._ending.add(host)
+        self.farm.down.add(host)
         return lambda: self.stop_codes.append(self._start_again(host))
 
     @does(Kind.FREEZE_HOST)
@@ -77,7 +73,7 @@ class FaultsOfHosts(FaultsOfOneFarm):
         """Stops `farm-worker` in good order, and starts it with that environment."""
         program = self._host(host)
         program.ask_to_stop()
-        self._ending.add(host)
+        self.farm.down.add(host)
         program.wait()
         self._start_again(host, **more)
 
