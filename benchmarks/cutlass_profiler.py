@@ -44,6 +44,7 @@ from common import markdown, write
 from farm import keys
 from farm.builds.cache import KernelCache
 from farm.devices import traits_of_capability
+from farm.installing import INSTALL
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, OperandRules
 from farm.settings import settings
@@ -111,7 +112,7 @@ def _of_wheel(package: str) -> Path:
     """The folder of a package that is installed."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        sys.exit(f"{package} is not installed: pip install 'gemm-farm[build]' nvidia-curand")
+        sys.exit(f"{package} is not installed: {INSTALL['build']} nvidia-curand")
     return Path(spec.submodule_search_locations[0])
 
 

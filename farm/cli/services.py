@@ -15,6 +15,7 @@ from farm.api import about, farm_of
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.errors import FarmError, first_line
+from farm.installing import INSTALL
 from farm.services import background
 from farm.services.background import RunningStack
 from farm.services.doctor import Check, State, examine
@@ -44,7 +45,7 @@ def up(
     require_own(settings())
     absent = [name for name in ("mlflow", "sklearn") if importlib.util.find_spec(name) is None]
     if trainer and absent:
-        remarks.print("No trainer: it needs MLflow and scikit-learn (pip install 'gemm-farm\\[trainer]').")
+        remarks.print(f"No trainer: it needs MLflow and scikit-learn ({INSTALL['trainer']}).", markup=False)
         trainer = False
     with remarks.status("starting the farm"):
         stack, started = background.start_in_background(settings(), workers=workers, trainer=trainer, builder=builder)

@@ -11,6 +11,7 @@ import numpy as np
 
 from farm.atomic_write import write_bytes
 from farm.errors import ServiceUnavailable
+from farm.installing import INSTALL
 from farm.report.charts import (
     BAND_OPACITY,
     Axis,
@@ -55,7 +56,7 @@ def need_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise ServiceUnavailable(
-            detail="Reports need matplotlib, which is not installed here: pip install 'gemm-farm[web]'"
+            detail=f"Reports need matplotlib, which is not installed here: {INSTALL['web']}"
         ) from None
 
 

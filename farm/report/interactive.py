@@ -20,6 +20,7 @@ import numpy as np
 
 from farm.compare.statistics import Floats
 from farm.errors import ServiceUnavailable
+from farm.installing import INSTALL
 from farm.report.charts import (
     BAND_OPACITY,
     Axis,
@@ -57,9 +58,7 @@ def plotly_script() -> str:
     found = find_spec("plotly")
     path = None if found is None or found.origin is None else Path(found.origin).parent / "package_data/plotly.min.js"
     if path is None or not path.is_file():
-        raise ServiceUnavailable(
-            detail="Reports need Plotly's script, which is not installed here: pip install 'gemm-farm[web]'"
-        )
+        raise ServiceUnavailable(detail=f"Reports need Plotly's script, which is not installed here: {INSTALL['web']}")
     return path.read_text(encoding="utf-8")
 
 

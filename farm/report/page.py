@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import ServiceUnavailable
+from farm.installing import INSTALL
 from farm.report import drawn, interactive
 from farm.report.charts import Picture
 from farm.report.document import Report
@@ -39,9 +40,7 @@ def need_web() -> None:
     try:
         import jinja2  # noqa: F401
     except ImportError:
-        raise ServiceUnavailable(
-            detail="Reports need Jinja, which is not installed here: pip install 'gemm-farm[web]'"
-        ) from None
+        raise ServiceUnavailable(detail=f"Reports need Jinja, which is not installed here: {INSTALL['web']}") from None
 
 
 @dataclass(frozen=True, slots=True)

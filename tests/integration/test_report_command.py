@@ -19,6 +19,7 @@ from farm.campaign import Campaign
 from farm.db import measurements
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
+from farm.installing import INSTALL
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.registry import Trust
@@ -482,4 +483,4 @@ def test_what_cannot_be_is_said(
     (tmp_path / "file").write_text("")
     refused(command("report", "tiles", "--png", "file"), 2, "file cannot be written")
     monkeypatch.setattr("farm.report.interactive.find_spec", lambda _: None)
-    refused(command("report", "tiles"), 3, "pip install 'gemm-farm[web]'")
+    refused(command("report", "tiles"), 3, INSTALL["web"])

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, device_type_of
 from farm.errors import CudaUnavailable, DevicePoisoned
+from farm.installing import INSTALL
 from workers.measure.nvml import Card, Nvml
 
 log = logging.getLogger(__name__)
@@ -80,9 +81,7 @@ def extra_for(driver: str) -> str:
 def require_cupy(driver: str) -> None:
     """Raises `CudaUnavailable` where CuPy is not installed. Does not import it."""
     if importlib.util.find_spec("cupy") is None:
-        raise CudaUnavailable(
-            why=f"CuPy is not installed. For driver {driver}: pip install 'gemm-farm[{extra_for(driver)}]'"
-        )
+        raise CudaUnavailable(why=f"CuPy is not installed. For driver {driver}: {INSTALL[extra_for(driver)]}")
 
 
 def find_cards(environment: Mapping[str, str] | None = None) -> list[DeviceIdentity]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.gemm import ElementType, Problem
+from farm.installing import INSTALL
 from farm.kernels import Configuration
 from workers.kernels.base import BoundKernel, CardContext, Placement
 from workers.measure.elements import STORAGE
@@ -129,7 +130,7 @@ class _Library:
         except (ImportError, RuntimeError) as error:
             raise MeasurementFailed(
                 why=f"cublaslt needs nvmath-python and cuBLAS, which cannot be loaded here ({error}). "
-                "pip install 'gemm-farm[cuda13]', or cuda12 for drivers before 580"
+                f"{INSTALL['cuda13']}, or cuda12 for drivers before 580"
             ) from None
         self.cp = card.cp
         self.handle = self.lt.create()

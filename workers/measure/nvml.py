@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from farm.errors import CudaUnavailable, DevicePoisoned, FarmError, MeasurementFailed
+from farm.installing import INSTALL
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class Nvml:
             import pynvml
         except ImportError:
             raise CudaUnavailable(
-                why="nvidia-ml-py is not installed. pip install 'gemm-farm[cuda13]', or cuda12 for drivers before 580."
+                why=f"nvidia-ml-py is not installed. {INSTALL['cuda13']}, or cuda12 for drivers before 580."
             ) from None
         self.library: Any = pynvml
         try:

