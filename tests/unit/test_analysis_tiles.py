@@ -324,5 +324,5 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_without_matplotlib_pictures_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ServiceUnavailable, match=r"gemm-farm\[trainer\]"):
+    with pytest.raises(ServiceUnavailable, match=r"pip install .*\[trainer\]"):
         plots.need_matplotlib()

@@ -342,7 +342,7 @@ class TestReadingWhatItSays:
 class TestFindingACompiler:
     def test_without_headers_it_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("workers.kernels.cutlass.compiler._cutlass_headers", lambda: None)
-        with pytest.raises(CompilerMissing, match=r"nvidia-cutlass.*gemm-farm\[build\]"):
+        with pytest.raises(CompilerMissing, match=r"nvidia-cutlass.*pip install .*\[build\]"):
             Compiler.find()
 
     def test_one_on_the_path_is_used_where_no_wheel_brings_one(

@@ -228,7 +228,8 @@ def test_progress_says_the_rate_the_time_left_and_what_is_stuck() -> None:
 def now(**known: Any) -> Progress:
     nothing = {
         "counts": {}, "percent": 0.0, "jobs_per_minute": None, "seconds_left": None, "stuck_jobs": 0, "name": "small",
-        "digest": "0" * 64, "state": CampaignState.ACTIVE, "stuck": [], "kernels_awaited": NOTHING, "devices_live": 1,
+        "digest": "0" * 64, "owner": "ann", "state": CampaignState.ACTIVE, "stuck": [], "kernels_awaited": NOTHING,
+        "devices_live": 1,
     }  # fmt: skip
     return Progress(**{**nothing, **known})
 

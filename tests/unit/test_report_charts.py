@@ -223,7 +223,7 @@ def test_texts_break_after_commas_but_not_inside_numbers(text: str, written: str
 
 def test_without_plotly_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interactive, "find_spec", lambda _: None)
-    with pytest.raises(ServiceUnavailable, match=r"gemm-farm\[web\]"):
+    with pytest.raises(ServiceUnavailable, match=r"pip install .*\[web\]"):
         interactive.plotly_script()
 
 
