@@ -92,13 +92,17 @@ def service_roles_(
     }
     with _database() as engine:
         migrate.require_head(engine)
-        with engine.begin() as connection:
-            new = {service: not roles.exists(connection, name) for service, name in names.items()}
+        with audit.change(engine, audit.local_actor(), "db_roles") as change:
+            new = {service: not roles.exists(change.connection, name) for service, name in names.items()}
             made = {
                 service: secrets.token_urlsafe(24) for service in Service if new[service] and given[service] is None
             }
             passwords = {service: _value(given[service]) or made.get(service) for service in Service}
-            service_roles.set_up_service_roles(connection, passwords, prefix=prefix)
+            service_roles.set_up_service_roles(change.connection, passwords, prefix=prefix)
+            for service, name in names.items():
+                change.record(
+                    "database role", name, after={"new": new[service], "password_set": bool(passwords[service])}
+                )
     if as_json:
         emit_json([{"role": names[one], "new": new[one], "password": made.get(one)} for one in Service])
         return

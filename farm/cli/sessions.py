@@ -84,11 +84,13 @@ def revoke(
     """
     if bool(ids) is (of is not None):
         raise BadInput(detail="Name sessions by their ids, or whose they are with --of NAME.")
-    with session() as opened, opened.engine.begin() as connection:
+    with session() as opened, opened.change("sessions_revoke") as change:
         if of is not None:
-            ended = web_sessions.revoke_named(connection, of)
+            ended = web_sessions.revoke_named(change.connection, of)
+            change.record("session", f"all of {of}", after={"ended": ended})
         else:
-            ended = web_sessions.revoke(connection, ids or [])
+            ended = web_sessions.revoke(change.connection, ids or [])
+            change.record("session", ", ".join(map(str, ids or [])), after={"ended": ended})
     if as_json:
         emit_json({"ended": ended})
     else:

@@ -273,13 +273,13 @@ def test_the_history_stays_within_what_the_registry_stores(as_before: SimpleName
 
 
 @pytest.fixture
-def farm(as_before: SimpleNamespace) -> Command:
-    return farm_here(as_before.folder, NOWHERE)
+def farm(as_before: SimpleNamespace, database_url: str) -> Command:
+    return farm_here(as_before.folder, database_url)
 
 
-def test_without_a_champion_the_challenger_answers_and_is_labelled(uri: str) -> None:
+def test_without_a_champion_the_challenger_answers_and_is_labelled(uri: str, database_url: str) -> None:
     assert train(uri, shuffled()).alias == "challenger"
-    farm = farm_here(Path(uri.removeprefix("sqlite:///")).parent, NOWHERE)
+    farm = farm_here(Path(uri.removeprefix("sqlite:///")).parent, database_url)
     answers = [("predict", "tiled(tile=8) 512x512x512 f32"), ("recommend", "512x512x512")]
     for words in answers:
         told = farm(*words).stdout

@@ -24,6 +24,9 @@ from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.states import FailureKind, Role
 from farm.measurement import Source
+from farm.services import ServiceUrls
+from farm.services.session import Session
+from farm.settings import Settings
 from farm.web.app import make_app
 from farm.web.security import Policy
 
@@ -196,3 +199,8 @@ def told(answer: httpx.Response) -> dict[str, Any]:
 
 def no_constant(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
+
+
+def access_to(engine: Engine, database_url: str, tracking_uri: str) -> Access:
+    settings = Settings.model_construct(**{**Settings().model_dump(), "mlflow_tracking_uri": tracking_uri})
+    return Access(settings, who="test", opened=Session(settings, ServiceUrls(database_url, None, tracking_uri), engine))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from api_farm import Asking, Served, fill
+from api_farm import Asking, Served, access_to, fill
 from cheap_training import cheap_trainings
 from sqlalchemy import Engine
 from training_tables import tiled_table
@@ -14,9 +14,6 @@ from training_tables import tiled_table
 from farm.api.access import Access
 from farm.db.engine import ASKING, make_engine
 from farm.db.states import Role
-from farm.services import ServiceUrls
-from farm.services.session import Session
-from farm.settings import Settings
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 
@@ -52,11 +49,6 @@ def api_access(engine: Engine, database_url: str, tmp_path: Path, new_registry: 
 def api_access_with_model(engine: Engine, database_url: str, api_registry: str) -> Access:
     fill(engine)
     return access_to(engine, database_url, api_registry)
-
-
-def access_to(engine: Engine, database_url: str, tracking_uri: str) -> Access:
-    settings = Settings.model_construct(**{**Settings().model_dump(), "mlflow_tracking_uri": tracking_uri})
-    return Access(settings, who="test", opened=Session(settings, ServiceUrls(database_url, None, tracking_uri), engine))
 
 
 @pytest.fixture

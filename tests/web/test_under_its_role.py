@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from api_farm import Served, fill, operation_called
-from conftest import access_to
+from api_farm import Served, access_to, fill, operation_called
 from shared_server import server_of_the_owner, urls_of_roles
 from sqlalchemy import Engine, text
 
