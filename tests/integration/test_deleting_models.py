@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from commands import Command, farm_here, refused
+from sqlalchemy import Engine
 
 from farm import registry
 from farm.errors import NoSuchDeletion, NoSuchModel
@@ -128,7 +129,7 @@ def test_a_vacuum_removes_the_version_its_runs_and_its_files(uri: str, tmp_path:
         deletions.restore(uri, f"{NAME}/2")
 
 
-def test_the_commands_delete_and_restore_a_model(uri: str, tmp_path: Path, database_url: str) -> None:
+def test_the_commands_delete_and_restore_a_model(uri: str, engine: Engine, tmp_path: Path, database_url: str) -> None:
     farm: Command = farm_here(tmp_path, database_url)
     refused(farm("delete", "model", "nowhere", "--yes"), 4, "no model gemm-forest-nowhere")
     asked = farm("delete", "model", "cpu-test/2")

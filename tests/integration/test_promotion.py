@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import NOWHERE, Command, farm_here, refused
+from sqlalchemy import Engine
 
 from farm import registry
 from farm.errors import NoChampionBefore, NoSuchModel, NotPromotable
@@ -273,11 +274,11 @@ def test_the_history_stays_within_what_the_registry_stores(as_before: SimpleName
 
 
 @pytest.fixture
-def farm(as_before: SimpleNamespace, database_url: str) -> Command:
+def farm(as_before: SimpleNamespace, engine: Engine, database_url: str) -> Command:
     return farm_here(as_before.folder, database_url)
 
 
-def test_without_a_champion_the_challenger_answers_and_is_labelled(uri: str, database_url: str) -> None:
+def test_without_a_champion_the_challenger_answers_and_is_labelled(uri: str, engine: Engine, database_url: str) -> None:
     assert train(uri, shuffled()).alias == "challenger"
     farm = farm_here(Path(uri.removeprefix("sqlite:///")).parent, database_url)
     answers = [("predict", "tiled(tile=8) 512x512x512 f32"), ("recommend", "512x512x512")]

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from api_farm import Served, access_to, fill, operation_called
+from model_records import record_models
 from shared_server import server_of_the_owner, urls_of_roles
 from sqlalchemy import Engine, text
 
-from farm.api import OPERATIONS
+from farm.api import OPERATIONS, Operation
 from farm.db.engine import ASKING, make_engine
 from farm.db.service_roles import Service
 from farm.db.states import Role
@@ -27,6 +28,7 @@ def farm_services() -> Iterator[ServiceUrls]:
 def served(engine: Engine, database_url: str, api_registry: str) -> Iterator[Served]:
     """A filled farm whose server has the role of the web. Tokens are made by the owner."""
     fill(engine)
+    record_models(api_registry, engine)
     under = make_engine(urls_of_roles(database_url)[Service.WEB], application="test", session=ASKING)
     with Served(access_to(under, under.url.render_as_string(hide_password=False), api_registry), tokens=True) as made:
         made.engine = engine
@@ -36,10 +38,15 @@ def served(engine: Engine, database_url: str, api_registry: str) -> Iterator[Ser
     under.dispose()
 
 
+def _who(asked: Operation) -> str:
+    """The campaigns are somebody else's, so that the role operate is needed to steer them."""
+    return Role.READ.value if asked.role is Role.READ else Role.OPERATE.value
+
+
 def test_every_operation_works(served: Served) -> None:
     failed = {}
     for known in OPERATIONS.values():
-        answer = served.asking(known.role.value).ask(known)
+        answer = served.asking(_who(known)).ask(known)
         if answer.status_code >= 500 or answer.status_code in (401, 403):
             failed[known.name] = answer.text[:300]
     assert failed == {}
@@ -65,7 +72,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
 def test_what_it_changes_is_changed(served: Served) -> None:
     for name, given in CHANGES:
         known = operation_called(name)
-        answer = served.asking(known.role.value).ask(known, given)
+        answer = served.asking(_who(known)).ask(known, given)
         assert answer.status_code < 300, f"{name}: {answer.text}"
     with served.engine.connect() as connection:
         assert connection.execute(text("SELECT state FROM campaigns WHERE name = 'asked'")).scalar_one() == "cancelled"
