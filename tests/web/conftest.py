@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from api_farm import Asking, Served, access_to, fill
 from cheap_training import cheap_trainings
+from model_records import record_models
 from sqlalchemy import Engine
 from training_tables import tiled_table
 
@@ -48,6 +49,7 @@ def api_access(engine: Engine, database_url: str, tmp_path: Path, new_registry: 
 @pytest.fixture
 def api_access_with_model(engine: Engine, database_url: str, api_registry: str) -> Access:
     fill(engine)
+    record_models(api_registry, engine)
     return access_to(engine, database_url, api_registry)
 
 

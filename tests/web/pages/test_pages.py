@@ -479,7 +479,7 @@ def test_a_role_sees_and_does_no_more_than_it_may(
             assert client.post("/submit", data={"text": RIGHT, "to": "check"}).status_code == 200
     assert seen == {
         Role.READ: (False, False, False, False, False, False),
-        Role.SUBMIT: (True, False, True, False, False, False),
+        Role.SUBMIT: (False, False, True, False, False, False),  # the campaign is somebody else's
         Role.OPERATE: (True, True, True, True, True, True),
     }
 
