@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from homes import environment
@@ -31,7 +31,8 @@ class Serving:
 
     def _listen(self) -> None:
         assert self._process.stderr is not None
-        self._said.extend(iter(self._process.stderr.readline, ""))
+        with suppress(ValueError):  # closed at the end of the block, where a process of the server still has it open
+            self._said.extend(iter(self._process.stderr.readline, ""))
 
     @property
     def said(self) -> str:

@@ -138,7 +138,7 @@ def test_heavy_checks_stop_neither_others_nor_the_end_of_the_server(farm: Farm) 
         assert not [one for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
         for one in heavy:
             with suppress(httpx.HTTPError):
-                assert one.result().status_code == 503
+                assert one.result().status_code in (500, 503)  # 500: what was being answered when the server ended
 
 
 def test_no_body_takes_much_memory(farm: Farm) -> None:

@@ -103,6 +103,13 @@ def browsed_farm(registry_with_a_model: Path) -> Iterator[BrowsedFarm]:
         subprocess.run(
             [*farm, "import", "dataset", str(IMPORTED[0])], cwd=folder, env=environment, check=True, capture_output=True
         )
+        subprocess.run(
+            [*farm, "models", "sign", f"gemm-forest-{MODELLED}", "1"],
+            cwd=folder,
+            env=environment,
+            check=True,
+            capture_output=True,
+        )
         with subprocess.Popen(
             [*farm, "serve", "--port", "0", "--no-tokens"],
             cwd=folder,
