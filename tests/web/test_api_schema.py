@@ -10,10 +10,13 @@ import pytest
 from serving_process import serving
 from sqlalchemy import Engine
 
+from farm import keys
 from farm.api import PREFIX
 from farm.api.access import Access
 from farm.db import tokens
 from farm.db.states import Role
+from farm.settings import settings
+from farm.signing import Purpose
 
 EXAMPLES = 3
 """Requests of each operation that are drawn, beside those that go through its description line by line."""
@@ -55,7 +58,10 @@ def test_every_operation_answers_as_it_is_described(
 ) -> None:
     with engine.begin() as connection:
         made = tokens.create(connection, "ann", Role.OPERATE, by="test")
-    variables = {"MLFLOW_TRACKING_URI": api_access_with_model.settings.tracking_uri}
+    variables = {
+        "MLFLOW_TRACKING_URI": api_access_with_model.settings.tracking_uri,
+        "FARM_MODEL_KEYS": keys.signer(settings(), Purpose.MODEL).public,
+    }
     with serving(tmp_path, database_url, "--tokens", **variables) as served:
         try:
             check(served.address, tmp_path, made)
