@@ -33,7 +33,10 @@ OUTAGE_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """A fault that was done, and when it was made good; None where nobody makes it good. Seconds since the epoch."""
+    """A fault that was done, and when it was made good, in seconds since the epoch.
+
+    Infinity where it was not yet, None where it needs nobody to make it good.
+    """
 
     kind: Kind
     target: int

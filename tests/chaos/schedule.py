@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -80,7 +81,7 @@ class Schedule:
         at = time.time()
         mend = self._faults.strike(fault)
         at_s, place = self._now_s(), len(self.struck)
-        self.struck.append(Struck(fault.kind, fault.target, at, None))
+        self.struck.append(Struck(fault.kind, fault.target, at, None if mend is None else math.inf))
         log.info("%6.1f s  %s (%d)%s", at_s, fault.kind, fault.target, f" for {fault.lasts_s:g} s" if mend else "")
         if mend is not None:
 
