@@ -22,8 +22,8 @@ def scored(**means: float) -> dict[str, Score]:
     }
 
 
-def curve(*means: float) -> list[dict[str, Any]]:
-    return [{"test": {"all": {"mean_error_pct": mean}}} for mean in means]
+def curve(*points: tuple[int, float]) -> list[dict[str, Any]]:
+    return [{"rows": rows, "test": {"all": {"mean_error_pct": mean}}} for rows, mean in points]
 
 
 TARGETS = {"cutlass": 3, "cublaslt": 6}
@@ -32,30 +32,29 @@ MISSED = " before the target was reached: cutlass 5.1% (target 3%), cublaslt 4.0
 
 def test_a_campaign_goes_on_until_every_family_of_the_target_is_good_enough() -> None:
     aimed = search(target=TARGETS)
-    assert why_stop(aimed, scored(all=4.5, cutlass=5.1, cublaslt=4.0), 99, []) is None
-    assert why_stop(aimed, scored(all=4.5, cutlass=3.0), 99, []) is None
-    assert why_stop(aimed, scored(all=4.5, cutlass=3.0, cublaslt=4.0), 99, []) == "the target is reached"
+    assert why_stop(aimed, scored(all=4.5, cutlass=5.1, cublaslt=4.0), 99, 1_000, []) is None
+    assert why_stop(aimed, scored(all=4.5, cutlass=3.0), 99, 1_000, []) is None
+    assert why_stop(aimed, scored(all=4.5, cutlass=3.0, cublaslt=4.0), 99, 1_000, []) == "the target is reached"
 
 
 @pytest.mark.parametrize(("target", "reached"), [(None, ""), (TARGETS, MISSED)])
 def test_a_used_budget_says_what_was_reached_of_the_target(target: dict[str, float] | None, reached: str) -> None:
-    found = why_stop(search(target=target), scored(all=4.5, cutlass=5.1, cublaslt=4.0), 100, [])
+    found = why_stop(search(target=target), scored(all=4.5, cutlass=5.1, cublaslt=4.0), 100, 1_000, [])
     assert found == f"the budget of 100 device seconds is used{reached}"
 
 
 @pytest.mark.parametrize(("target", "reached"), [(None, ""), (TARGETS, MISSED)])
-def test_rounds_without_a_gain_say_what_was_reached_of_the_target(
-    target: dict[str, float] | None, reached: str
-) -> None:
+def test_rows_without_a_gain_say_what_was_reached_of_the_target(target: dict[str, float] | None, reached: str) -> None:
     aimed, scores = search(target=target), scored(all=4.5, cutlass=5.1, cublaslt=4.0)
-    assert (
-        why_stop(aimed, scores, 50, curve(9.0, 4.55, 4.53, 4.51))
-        == f"the error fell by less than 2% in 3 rounds{reached}"
-    )
-    assert why_stop(aimed, scores, 50, curve(9.0, 5.0, 4.8, 4.7)) is None
+    still = curve((1_000, 9.0), (2_000, 4.55), (2_500, 4.53), (2_900, 4.51))
+    assert why_stop(aimed, scores, 50, 3_000, still) == f"the error fell by less than 2% since 2,000 rows{reached}"
+    assert why_stop(aimed, scores, 50, 2_999, still) is None  # against 9.0% with 1,000 rows
+    assert why_stop(aimed, scores, 50, 3_000, curve((2_000, 4.55), (2_500, 4.4))) is None
+    assert why_stop(aimed, scores, 50, 3_000, curve((1_999, 4.6), (2_900, 4.51))) is None
+    assert why_stop(aimed, scores, 50, 1_000, curve((0, 9.0), (900, 4.5))) is None
 
 
 def test_a_family_that_no_test_row_tells_of_is_named() -> None:
-    found = why_stop(search(target={"tiled": 5}), {}, 100, [])
+    found = why_stop(search(target={"tiled": 5}), {}, 100, 1_000, [])
     assert found is not None
     assert found.endswith(" before the target was reached: tiled without a test row that the model knows")
