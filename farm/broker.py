@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import redis
     from celery import Celery
+
+    from farm.messages import Reason
 
 MEASURE_BATCH = "workers.measure_batch"
 """Task: measure the batch of that id. Argument: batch_id (int)."""
@@ -54,6 +56,15 @@ def is_queue_of_device(queue: str) -> bool:
     return queue.startswith(queue_of_device(""))
 
 
+def tasks_of_queue(queue: str) -> frozenset[str]:
+    """The tasks that come through a queue of the farm; none through another one."""
+    if queue.startswith(queue_of_type("")):
+        return frozenset({MEASURE_BATCH})
+    if is_queue_of_device(queue):
+        return frozenset({MEASURE_BATCH, TRY_DEVICE})
+    return {TRAIN_QUEUE: frozenset({TRAIN}), BUILD_QUEUE: frozenset({BUILD})}.get(queue, frozenset())
+
+
 def retries_of_type(device_type: str) -> str:
     """What failed jobs of a device type share. No queue has that name: each goes to the queue of one device."""
     return f"retry.{device_type}"
@@ -73,18 +84,36 @@ def queues_of_client(name: str) -> list[str]:
     return name.removeprefix(_CLIENT).split(",") if name.startswith(_CLIENT) else []
 
 
-def require_writable(client: redis.Redis) -> None:
-    """Raises `redis.exceptions.ResponseError` where Redis refuses to write, or to take more memory. Writes nothing."""
-    from redis.exceptions import NoPermissionError
+PROBE = _CLIENT + "probe"
+"""A key that never is there: whether Redis takes commands that write, one on it tells."""
 
-    with suppress(NoPermissionError):  # an ACL without this key says nothing about the queues
-        client.setrange(_CLIENT + "probe", 0, "")  # an empty value: no key is made
+
+def require_writable(client: redis.Redis) -> None:
+    """Raises `redis.exceptions.ResponseError` where Redis refuses to write, or to take more memory. Writes nothing.
+
+    A user of Redis who may only take messages, and delete, learns of the first alone: taking needs no memory.
+    """
+    from redis.exceptions import NoPermissionError, ResponseError
+
+    try:
+        client.setrange(PROBE, 0, "")  # an empty value: no key is made
+    except NoPermissionError:
+        with suppress(NoPermissionError):  # an ACL without this key says nothing about the queues
+            client.unlink(PROBE)
+    except ResponseError as error:
+        if not is_of_wrong_kind(error):  # somebody's key, and Redis would have written to it
+            raise
+
+
+def is_of_wrong_kind(reply: object) -> bool:
+    """Whether Redis answered that a key holds another kind of value than the command is for."""
+    return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
 
 
 def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
     """A Celery application on that broker; `include` names the modules whose tasks it can run.
 
-    Acknowledged early and never prefetched: Postgres decides who measures a batch, so Redis need not redeliver. A Redis
+    Never prefetched, and never put back: Postgres decides who measures a batch, so Redis need not redeliver. A Redis
     that is away, or refuses to write, is waited for by Celery workers, and raises kombu's `OperationalError` in who sends.
     """
     from celery import Celery
@@ -113,7 +142,7 @@ def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_transport_options={
-            "visibility_timeout": 3600,
+            "priority_steps": [0],  # one list for each queue
             "socket_keepalive": True,
             "health_check_interval": 10,
             # Who sends tries again itself, at its next turn. A Celery worker reconnects without end all the same.
@@ -137,15 +166,19 @@ def consume(
     stop: threading.Event | None = None,
     slots: int = 1,
     idle_s: float | None = None,
+    refused: Callable[[Reason], object] | None = None,
 ) -> int:
     """Runs a Celery worker on those queues, so many tasks at a time, until it is told to stop. Returns its exit status.
 
     Celery takes the signals over when it begins. `stop` says that the program was told before that, and would not be again.
-    With `idle_s`, the worker also ends after that many seconds without a task.
+    With `idle_s`, the worker also ends after that many seconds without a task. `refused` is called for each message that is
+    none of the farm's (`farm.messages`).
     """
     from celery import concurrency, signals
     from celery.utils.nodenames import host_format
     from celery.worker import state
+
+    from farm.redis_broker import Refusals
 
     def end_if_told(**_: Any) -> None:
         if stop is not None and stop.is_set():
@@ -154,7 +187,8 @@ def consume(
             threading.Thread(target=_end_when_idle, args=(idle_s,), name="idle", daemon=True).start()
 
     signals.worker_ready.connect(end_if_told, weak=False)
-    app.conf.broker_transport_options = {**app.conf.broker_transport_options, "client_name": client_name(queues)}
+    own = {"client_name": client_name(queues), "refusals": Refusals(refused)}
+    app.conf.broker_transport_options = {**app.conf.broker_transport_options, **own}
     # As `celery worker` makes it. The command itself would bring a shell with completion, 10 MB in each process.
     worker = app.Worker(
         hostname=host_format(name),

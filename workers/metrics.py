@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from farm.devices import DeviceIdentity
+from farm.messages import Reason
 from farm.metrics import Count, Duration, Metrics, PrometheusMetrics, serving
 from farm.services.home import Home
 from farm.settings import Settings
@@ -53,6 +54,12 @@ CHILD_DEATHS = Count(
     "cause",
     ("hung", "poisoned", "sentinel", "SIGKILL", "SIGSEGV", "exit"),
 )
+REFUSED = Count(
+    "worker_messages_refused",
+    "Messages that are none of the farm's and were dropped, by reason; key: a queue that was no list, and was deleted.",
+    "reason",
+    tuple(Reason),
+)
 WINDOW = Count(
     "worker_window_seconds", "Seconds in which the device was inside a measurement window; their rate is its duty."
 )
@@ -63,7 +70,7 @@ MARK = Duration("worker_mark", "Time to renew the lease and name the next job, b
 LAND = Duration("worker_land", "Time to land the rows of a batch.", _SHORT)
 
 _COUNTS = {
-    PARENT: (JOBS, DATABASE_ERRORS, CHILD_DEATHS),
+    PARENT: (JOBS, DATABASE_ERRORS, CHILD_DEATHS, REFUSED),
     CHILD: (JOBS, WINDOW, LEASES_LOST, CANARY_FAILURES, DATABASE_ERRORS),
 }
 _DURATIONS = {PARENT: (), CHILD: (MEASURING, BATCH, CLAIM, MARK, LAND)}

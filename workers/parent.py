@@ -62,4 +62,4 @@ def serve() -> int:
         return EXIT_SESSION_LOST
     queues = [queue_of_device(identity.uuid), queue_of_type(identity.type)]
     spawn_without_tracker()
-    return consume(app(), pool="prefork", queues=queues, name=f"{identity.uuid}@%h")
+    return consume(app(), pool="prefork", queues=queues, name=f"{identity.uuid}@%h", refused=tasks.count_refused)

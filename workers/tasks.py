@@ -33,6 +33,7 @@ from farm.db import batches, device_sessions, devices, probation, worker_version
 from farm.db.engine import MEASURING, Fault, FaultLog, fault_of, make_engine
 from farm.db.states import DeviceState
 from farm.errors import CanaryFailed, DevicePoisoned, FarmError, LeaseHeld, SessionLost, first_line
+from farm.messages import Reason
 from farm.metrics import Metrics
 from farm.settings import settings
 from farm.signing import Purpose
@@ -42,7 +43,7 @@ from workers.child import STOP_SIGNAL, stopping
 from workers.device_lock import EXIT_SESSION_LOST
 from workers.devices import open_device
 from workers.kernels.sources import FarmKernels
-from workers.metrics import CANARY_FAILURES, CHILD, CHILD_DEATHS, DATABASE_ERRORS, JOBS, PARENT, metrics_of
+from workers.metrics import CANARY_FAILURES, CHILD, CHILD_DEATHS, DATABASE_ERRORS, JOBS, PARENT, REFUSED, metrics_of
 from workers.runner import EXIT_HUNG, EXIT_SENTINEL, EXIT_TRIAL, TRIAL_SECONDS, Deadline, Runner
 from workers.watchdog import Watchdog
 
@@ -448,6 +449,11 @@ def _end_child(task: _Task, *, holds: bool) -> None:
     os.kill(child.pid, signal.SIGKILL)
     if holds:
         _hand_backs.add(task.batch_id, "its process was ended because it stood still")
+
+
+def count_refused(reason: Reason) -> None:
+    """Counts a message that is none of the farm's."""
+    _metrics(PARENT).count(REFUSED, value=reason)
 
 
 @signals.worker_ready.connect
