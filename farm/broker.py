@@ -118,9 +118,9 @@ def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
     """
     from celery import Celery
 
-    from farm.redis_broker import BrokerAMQP
+    from farm.redis_broker import BrokerAMQP, InstalledModules
 
-    app = Celery("gemm-farm", broker=broker_url, include=list(include), amqp=BrokerAMQP)
+    app = Celery("gemm-farm", broker=broker_url, include=list(include), amqp=BrokerAMQP, loader=InstalledModules)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",

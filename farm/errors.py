@@ -205,6 +205,10 @@ class HomeUnusable(BadInput):
     """{home} cannot be used as the farm's home: {why}. Set FARM_HOME to a folder that you can write to."""
 
 
+class HomeUntrusted(BadInput):
+    """{home} is not used as the farm's home, because others could put programs there that run as you: {why}. Or set FARM_HOME to a folder that only you can write to."""
+
+
 class BadMetricsAddress(BadInput):
     """{variable} is {value!r}: {why}. Write host:port, as in 127.0.0.1:9464, or a port alone for this machine only."""
 

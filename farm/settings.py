@@ -17,8 +17,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, Secret
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from farm.errors import BadSettings
+from farm.errors import BadSettings, HomeUntrusted
 from farm.names import default_home
+from farm.ownership import why_untrusted
+from farm.python import SAFE_PATH
 from farm.variables import IDLE_EXIT_SECONDS, INTERNAL_VARIABLES
 
 PREFIX = "FARM_"
@@ -247,11 +249,15 @@ def settings() -> Settings:
 
     Raises:
         BadSettings: with every variable whose value cannot be used.
+        HomeUntrusted: the home that was found, or would be made, in the current folder or above, could be somebody else's.
     """
     try:
-        return Settings()
+        found = Settings()
     except ValidationError as error:
         raise BadSettings(problems="\n".join(_problems(error))) from None
+    if "home" not in found.model_fields_set and (why := why_untrusted(found.home)) is not None:
+        raise HomeUntrusted(home=found.home, why=why)
+    return found
 
 
 def unknown_variables() -> list[str]:
@@ -299,8 +305,8 @@ def idle_exit_s() -> float | None:
 
 
 def environment_for_children(**urls: str) -> dict[str, str]:
-    """This process's environment with the given variables set, for processes that the farm starts."""
-    return {**os.environ, **urls}
+    """This process's environment with the given variables set, for programs that the farm starts."""
+    return {**os.environ, **SAFE_PATH, **urls}
 
 
 # --- messages ----------------------------------------------------------------------------------------

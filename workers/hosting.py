@@ -6,7 +6,6 @@ import logging
 import os
 import platform
 import queue
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ import psutil
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from farm import python
 from farm.db import device_sessions, devices, worker_versions
 from farm.db.device_sessions import Server, Session
 from farm.devices import Backend, DeviceIdentity, host_name
@@ -72,7 +72,7 @@ class _Worker:
             )
         if self._process is None or self._back_off.is_due(now):
             self._back_off.started(now)
-            command = [sys.executable, "-m", "workers.process"]
+            command = python.program("workers.process")
             self._process = ProcessGroup(command, environment=self._environment, grace_s=GRACE_SECONDS)
 
     def ask_to_stop(self) -> None:

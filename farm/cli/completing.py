@@ -20,6 +20,7 @@ from typing import Any
 from typer import core
 
 from farm.names import default_home, recall
+from farm.ownership import why_untrusted
 
 SECONDS = 1.0
 """How long the API may take."""
@@ -74,6 +75,8 @@ def names_of(kind: str) -> Sequence[str]:
             with _in_time(SECONDS):
                 return _of_api(url, kind)
         home = Path(os.environ.get("FARM_HOME") or default_home())
+        if why_untrusted(home) is not None:
+            return []
         return recall(home, os.environ.get("FARM_DATABASE_URL") or None).get(kind, [])
     except Exception:
         return []

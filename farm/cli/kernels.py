@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from farm import keys
+from farm import keys, python
 from farm.builds import slots_of
 from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
@@ -264,7 +263,7 @@ def _built(name: str, wanted: list[Binary], folder: Path, slots: int) -> Iterato
     ):
         descriptions.writelines(json.dumps(binary.to_json()) + "\n" for binary in wanted)
         descriptions.flush()
-        command = [sys.executable, "-m", "workers.compiling", descriptions.name, str(folder), str(slots)]
+        command = python.program("workers.compiling", descriptions.name, str(folder), str(slots))
         environment = environment_for_children()
         with start_guarded(command, environment=environment, grace_s=GRACE_SECONDS, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None

@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -22,6 +21,7 @@ from pydantic_core import ErrorDetails
 from rich.markup import escape
 from rich.text import Text
 
+from farm import python
 from farm.campaign.axes import shown
 from farm.campaign.words import did_you_mean
 from farm.cli import explained, measured
@@ -127,7 +127,7 @@ def measure(
         "rules": under.model_dump(mode="json"),
         "explain": explain,
     }
-    command = [sys.executable, "-m", "workers.single", json.dumps(request)]
+    command = python.program("workers.single", json.dumps(request))
     with remarks.status("measuring"):
         answer = answer_of(command, job_seconds=under.job_seconds, opened=say_which)
     if "refused" in answer:

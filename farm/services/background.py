@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from farm import python
 from farm.db import migrate
 from farm.db.engine import make_engine
 from farm.errors import EmbeddedServiceFailed
@@ -26,6 +26,9 @@ UP_LOCK = "stack.up.lock"
 UP_TIMEOUT_S = 90.0
 DOWN_TIMEOUT_S = 4 * (GRACE_S + 10.0) + 60.0
 """Each program with its grace time, and then the services."""
+
+
+SUPERVISOR = tuple(python.program("farm.services.supervisor"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def start_in_background(
     workers: bool = True,
     trainer: bool = True,
     builder: bool = True,
-    supervisor: Sequence[str] = (sys.executable, "-m", "farm.services.supervisor"),
+    supervisor: Sequence[str] = SUPERVISOR,
 ) -> tuple[RunningStack, bool]:
     """Starts the supervisor and waits until its programs run. The second value is False where it was up already.
 

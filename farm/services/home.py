@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import secrets
 import stat
@@ -14,9 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.errors import HomeUnusable
+from farm.errors import HomeUntrusted, HomeUnusable
+from farm.ownership import is_private_group, why_untrusted
 from farm.services.processes import User
 from farm.settings import Settings
+
+log = logging.getLogger(__name__)
+
+PRIVATE, PASSABLE = 0o700, 0o711
+"""Modes of folders. Embedded Postgres runs as another account for root, which passes through root's home to its data."""
+
+READABLE = ("logs", "reports", "kernels", "mlartifacts", "mlflow.db", "stack.json", "postgres.json")
+"""What is made in the home with the rights of the umask. A home that others pass through must not show it to them."""
 
 SOCKET_PATH_LIMIT = 107
 """Bytes in the path of a Unix socket on Linux: `sun_path` has 108, one of them for the closing zero."""
@@ -38,11 +49,22 @@ class Home:
 
     @classmethod
     def open(cls, settings: Settings) -> Home:
-        """The home, made where it is missing. Raises `HomeUnusable` where it cannot be written."""
-        home = cls.of(settings)
+        """The home, made where it is missing, and closed to other accounts.
+
+        Raises `HomeUnusable` where it cannot be written, and `HomeUntrusted` where somebody else could have written it.
+        """
+        return cls.at(settings.home)
+
+    @classmethod
+    def at(cls, path: Path) -> Home:
+        """As `open`, for the home in that folder."""
+        home = cls(path.resolve())
+        if (why := why_untrusted(path)) is not None:
+            raise HomeUntrusted(home=path, why=why)
         try:
-            home.path.mkdir(parents=True, exist_ok=True)
-            home.logs.mkdir(exist_ok=True)
+            home.path.mkdir(mode=PASSABLE if os.getuid() == 0 else PRIVATE, parents=True, exist_ok=True)
+            home._close()
+            home.logs.mkdir(mode=0o700, exist_ok=True)
             home.run.mkdir(mode=0o700, exist_ok=True)
             if not (ignore := home.path / ".gitignore").exists():
                 ignore.write_text("*\n")
@@ -51,6 +73,23 @@ class Home:
             why = f"{error.filename or home.path}: {error.strerror}"
             raise HomeUnusable(home=home.path, why=why) from None
         return home
+
+    def _close(self) -> None:
+        """Takes from other accounts what rights they have in a home that an older version, or somebody else, made."""
+        before = self.path.stat()
+        if before.st_mode & stat.S_IWGRP and not is_private_group(before.st_gid):
+            log.warning(
+                "%s could be written by its group. Now only you can write to it. Check what it holds.", self.path
+            )
+        allowed = PASSABLE if os.getuid() == 0 else PRIVATE
+        for place in (self.path, *(self.path / name for name in READABLE)):
+            with contextlib.suppress(FileNotFoundError):
+                found = place.lstat()
+                if stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid():
+                    continue
+                kept = stat.S_IMODE(found.st_mode) & (allowed if place == self.path else PRIVATE)
+                if kept != stat.S_IMODE(found.st_mode):
+                    place.chmod(kept)
 
     @property
     def logs(self) -> Path:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from farm import python
 from farm.broker import BUILD_QUEUE, TRAIN_QUEUE
 from farm.errors import ProgramEnded
 from farm.services import child
@@ -35,10 +35,10 @@ class Program:
     queue: str | None = None
 
 
-COORDINATOR = Program("coordinator", (sys.executable, "-m", "farm.coordinator"))
-WORKERS = Program("workers", (sys.executable, "-m", "workers.main"))
-TRAINER = Program("trainer", (sys.executable, "-m", "trainer.main"), queue=TRAIN_QUEUE)
-BUILDER = Program("builder", (sys.executable, "-m", "workers.main", "--build"), queue=BUILD_QUEUE)
+COORDINATOR = Program("coordinator", tuple(python.program("farm.coordinator")))
+WORKERS = Program("workers", tuple(python.program("workers.main")))
+TRAINER = Program("trainer", tuple(python.program("trainer.main")), queue=TRAIN_QUEUE)
+BUILDER = Program("builder", tuple(python.program("workers.main", "--build")), queue=BUILD_QUEUE)
 
 
 KNOWN = {program.name: program for program in (COORDINATOR, TRAINER, BUILDER, WORKERS)}
@@ -158,8 +158,7 @@ class Stack:
 
     def start(self) -> None:
         """Starts every program that runs neither here nor in another process of this home."""
-        self._home.logs.mkdir(parents=True, exist_ok=True)
-        self._home.run.mkdir(mode=0o700, exist_ok=True)
+        Home.at(self._home.path)
         self.take_over()
 
     def take_over(self) -> list[str]:

@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Hashable
@@ -32,6 +31,7 @@ from fastapi import Request
 from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 
+from farm import python
 from farm.errors import ProcessEnded, ProcessesBusy, TookTooLong
 from farm.services import ServiceUrls
 from farm.settings import Settings
@@ -144,7 +144,7 @@ class _Process:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "farm.web.process", str(theirs.fileno())],
+                python.program("farm.web.process", str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -357,7 +357,7 @@ class Farm:
         for program in self.hosts.values():
             for process in program.family():
                 with contextlib.suppress(psutil.Error):
-                    ours = process.cmdline()[1:] == ["-m", "chaos.process"]
+                    ours = process.cmdline()[1:] == ["-P", "-m", "chaos.process"]
                     if ours and process.environ().get(WORKER_DEVICE_ID) == number:
                         return DeviceProcesses(process)
         return None

@@ -84,7 +84,7 @@ class FarmWorker:
         found = {}
         for process in psutil.Process(self.pid).children(recursive=True):
             try:
-                if process.cmdline()[1:] == ["-m", "workers.process"]:
+                if process.cmdline()[1:] == ["-P", "-m", "workers.process"]:
                     found[int(process.environ()[WORKER_DEVICE_ID])] = process.pid
             except psutil.Error:
                 continue

@@ -333,7 +333,7 @@ def measuring(folder: Path) -> Iterator[tuple[subprocess.Popen[str], psutil.Proc
             assert process.stderr is not None
             assert "the first is used" in process.stderr.readline()  # said when the device is open
             family = psutil.Process(process.pid).children(recursive=True)
-            (child,) = [member for member in family if member.cmdline()[1:3] == ["-m", "workers.single"]]
+            (child,) = [member for member in family if member.cmdline()[1:4] == ["-P", "-m", "workers.single"]]
             yield process, child
         finally:
             process.kill()

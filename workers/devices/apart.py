@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm import errors
+from farm import errors, python
 from farm.devices import DeviceIdentity
 from farm.errors import FarmError
 
@@ -57,7 +57,7 @@ def _version(path: Path) -> tuple[int, ...] | str:
 
 
 def _ask(words: Sequence[str]) -> list[Found]:
-    done = subprocess.run([sys.executable, "-m", __name__, *words], stdout=subprocess.PIPE, check=False)
+    done = subprocess.run(python.program(__name__, *words), stdout=subprocess.PIPE, check=False)
     if done.returncode:
         return [FarmError(detail=f"looking for it ended with status {done.returncode}") for _ in words]
     answers: list[_Answer] = pickle.loads(done.stdout)
