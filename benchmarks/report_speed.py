@@ -84,7 +84,7 @@ def main() -> None:
     with farm_home() as (_, engine), tempfile.TemporaryDirectory(prefix="report-") as folder:
         rows = land(engine, CAMPAIGN, RECORDING)
         page, pictures = Path(folder) / "report.html", Path(folder) / "pictures"
-        command = [sys.executable, "-m", "farm", "report", "paper-cutlass", "--output", str(page), "--json"]
+        command = [sys.executable, "-m", "farm", "report", "paper-cutlass", "--output", str(page), "--force", "--json"]
         alone, with_pictures = list[float](), list[float]()
         for seconds, more in ((alone, []), (with_pictures, ["--png", str(pictures)])):
             for _ in range(asked.repetitions):

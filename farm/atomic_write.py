@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from farm.errors import BadInput
+from farm.errors import BadInput, FileThere, UnsafeName
 
 _NOT_FILES = ("/dev/", "/proc/")
 _NOT_BESIDE = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -30,8 +31,34 @@ def writable(path: Path) -> Iterator[None]:
         raise BadInput(detail=f"{path} cannot be written: {error.strerror or error}") from None
 
 
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+
+
+def own_name(name: str, *, suffix: str = "", option: str) -> str:
+    """A name that an answer gave, for a file or folder in the current one: no path, not hidden, and with that suffix.
+
+    Raises:
+        UnsafeName: it is anything else. `option` names the file instead.
+    """
+    if not (_NAME.fullmatch(name) and name.endswith(suffix)):
+        raise UnsafeName(name=name[:80], option=option)
+    return name
+
+
+def require_new(path: Path, *, force: bool) -> None:
+    """Raises `FileThere` where writing would replace a file, unless with `force`. What is no file, as a pipe, is written to."""
+    if force or not os.path.lexists(path):
+        return
+    try:
+        found = path.stat()
+    except OSError:  # a link to nowhere, which writing would follow
+        raise FileThere(path=path) from None
+    if _can_be_replaced(path, found):
+        raise FileThere(path=path)
+
+
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, force: bool = True) -> Iterator[Path]:
     """The path of a draft to write; at the end of the block the draft takes the place of `path`.
 
     The draft lies in the same folder and has the same suffix. A file that is replaced keeps its permissions and, where the
@@ -40,14 +67,16 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Raises:
         BadInput: it cannot be written. What was there before is unchanged.
+        FileThere: without `force`, a file is there, before or after the block.
     """
+    require_new(path, force=force)
     with writable(path):
         target, before = _target(path)
         draft, beside = _draft(target, before)
         try:
             yield draft
             if beside:
-                _put_in_place(draft, target, before)
+                _put_in_place(draft, target, before, force=force)
             else:
                 _copy(draft, target)
         finally:
@@ -55,14 +84,14 @@ def replacing(path: Path) -> Iterator[Path]:
                 draft.unlink()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file as UTF-8, whole or not at all. Raises `BadInput`."""
-    write_bytes(path, text.encode("utf-8", "surrogateescape"))
+def write_text(path: Path, text: str, *, force: bool = True) -> None:
+    """Writes a file as UTF-8, whole or not at all. Raises as `replacing`."""
+    write_bytes(path, text.encode("utf-8", "surrogateescape"), force=force)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all. Raises `BadInput`."""
-    with replacing(path) as draft:
+def write_bytes(path: Path, content: bytes, *, force: bool = True) -> None:
+    """Writes a file whole or not at all. Raises as `replacing`."""
+    with replacing(path, force=force) as draft:
         draft.write_bytes(content)
 
 
@@ -109,7 +138,7 @@ def _made_in(folder: Path, suffix: str) -> Path:
     return Path(name)
 
 
-def _put_in_place(draft: Path, target: Path, before: os.stat_result | None) -> None:
+def _put_in_place(draft: Path, target: Path, before: os.stat_result | None, *, force: bool) -> None:
     with draft.open("rb") as file:
         os.fsync(file.fileno())
     if before is None:
@@ -121,7 +150,8 @@ def _put_in_place(draft: Path, target: Path, before: os.stat_result | None) -> N
             os.chown(draft, before.st_uid, before.st_gid)
         draft.chmod(stat.S_IMODE(before.st_mode))
     try:
-        draft.replace(target)
+        if force or before is not None or not _linked(draft, target):
+            draft.replace(target)
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
@@ -133,6 +163,21 @@ def _put_in_place(draft: Path, target: Path, before: os.stat_result | None) -> N
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _linked(draft: Path, target: Path) -> bool:
+    """Gives the draft its name as well, where nothing has that name. False where the file system has no links.
+
+    Raises `FileThere` where something has it: another program made it meanwhile.
+    """
+    try:
+        os.link(draft, target)
+    except FileExistsError:
+        raise FileThere(path=target) from None
+    except OSError:
+        require_new(target, force=False)
+        return False
+    return True
 
 
 def _copy(draft: Path, target: Path) -> None:

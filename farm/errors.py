@@ -205,6 +205,18 @@ class HomeUnusable(BadInput):
     """{home} cannot be used as the farm's home: {why}. Set FARM_HOME to a folder that you can write to."""
 
 
+class FileThere(BadInput):
+    """{path} is there already and is not overwritten. Name another place, or add --force to replace it."""
+
+
+class BadArchive(BadInput):
+    """The model that was downloaded is not unpacked: {why}. Ask whoever runs the server that FARM_API_URL names."""
+
+
+class UnsafeName(BadInput):
+    """{name!r}, which the answer names, is not taken as the name of a file. Name the file with {option}."""
+
+
 class HomeUntrusted(BadInput):
     """{home} is not used as the farm's home, because others could put programs there that run as you: {why}. Or set FARM_HOME to a folder that only you can write to."""
 

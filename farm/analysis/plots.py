@@ -57,18 +57,20 @@ def need_matplotlib() -> None:
         ) from None
 
 
-def plot(studies: Sequence[DeviceTiles], folder: Path) -> Iterator[Path]:
+def plot(studies: Sequence[DeviceTiles], folder: Path, *, force: bool = True) -> Iterator[Path]:
     """Writes PNGs into the folder, which is made, and gives each one's path: problems, then the map, of each type.
 
-    Raises `BadInput` where the folder cannot be written to, `ServiceUnavailable` without matplotlib.
+    Raises `BadInput` where the folder cannot be written to, `FileThere` without `force`, `ServiceUnavailable` without matplotlib.
     """
     need_matplotlib()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for study in studies:
             for problem in study.problems:
-                yield _problem_plot(folder / f"{_slug(f'{study.device_type} {problem.label}')}.png", study, problem)
-            yield _map_plot(folder / f"{_slug(f'{study.device_type} tiles')}.png", study)
+                yield _problem_plot(
+                    folder / f"{_slug(f'{study.device_type} {problem.label}')}.png", study, problem, force=force
+                )
+            yield _map_plot(folder / f"{_slug(f'{study.device_type} tiles')}.png", study, force=force)
     except OSError as error:
         raise BadInput(detail=f"{folder}: pictures cannot be written there: {error.strerror}") from None
 
@@ -93,7 +95,7 @@ def _of_rows(rows: int, devices: int) -> str:
 # --- one problem by tile -----------------------------------------------------------------------------
 
 
-def _problem_plot(path: Path, study: DeviceTiles, problem: ProblemTiles) -> Path:
+def _problem_plot(path: Path, study: DeviceTiles, problem: ProblemTiles, *, force: bool) -> Path:
     shown = [panel for panel in _PANELS if any(panel.value(point) is not None for point in problem.points)]
     top = len(shown) if len(shown) < 4 else -(-len(shown) // 2)
     lines = [line for line in (shown[:top], shown[top:]) if line]
@@ -107,7 +109,7 @@ def _problem_plot(path: Path, study: DeviceTiles, problem: ProblemTiles) -> Path
         f"{study.device_type}: tiled, {problem.label}\n{_of_rows(problem.rows, problem.devices)}", fontsize=11
     )
     _legend(figure, problem)
-    with replacing(path) as draft:
+    with replacing(path, force=force) as draft:
         figure.savefig(draft)
     return path
 
@@ -179,7 +181,7 @@ def _legend(figure: Any, problem: ProblemTiles) -> None:
 # --- all problems of a device type -------------------------------------------------------------------
 
 
-def _map_plot(path: Path, study: DeviceTiles) -> Path:
+def _map_plot(path: Path, study: DeviceTiles, *, force: bool) -> Path:
     """Problems × tiles, time over the time of the problem's best tile."""
     from matplotlib.colors import LogNorm
 
@@ -214,7 +216,7 @@ def _map_plot(path: Path, study: DeviceTiles) -> Path:
     marks = marks if count >= 8 else [marks[0], marks[-1]]
     bar.set_ticks(marks, labels=[f"{mark:g}×" for mark in marks])
     bar.minorticks_off()
-    with replacing(path) as draft:
+    with replacing(path, force=force) as draft:
         figure.savefig(draft)
     return path
 

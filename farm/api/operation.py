@@ -65,10 +65,10 @@ class Download:
     name: str
     rows: int | None = None
 
-    def move_to(self, target: Path) -> None:
-        """Puts it there instead of what is there. Raises `BadInput`, and removes it all the same."""
+    def move_to(self, target: Path, *, force: bool) -> None:
+        """Puts it there. Raises `BadInput`, and without `force` `FileThere`, and removes it all the same."""
         try:
-            with replacing(target) as draft:
+            with replacing(target, force=force) as draft:
                 shutil.copyfile(self.path, draft)
         finally:
             self.path.unlink()

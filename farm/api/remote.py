@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import io
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import IO, Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -36,6 +37,14 @@ R = TypeVar("R")
 Query = list[tuple[str, str | int | float | bool | None]]
 
 CONNECT_SECONDS = 10.0
+MAX_DOCUMENT_BYTES = 1 << 28
+"""Of an answer that is held in memory. A page of the most rows has a tenth of it."""
+
+MAX_DOWNLOAD_BYTES = 1 << 32
+"""Of a file. Every pair of a comparison of a million rows has a tenth of it."""
+
+MAX_ERROR_BYTES = 1 << 20
+
 ANSWER_SECONDS = 300.0
 """A comparison of millions of rows, or a model that is loaded for the first time, takes a while."""
 
@@ -104,9 +113,9 @@ class Remote:
                     body = value.model_dump_json()
             else:
                 query += _query({parameter.name: value})
-        response = self._request(known.method, PREFIX + path, query, body)
         if known.sends is not None:
-            return cast(R, _downloaded(response))
+            return cast(R, self._download(known.method, PREFIX + path, query, body))
+        response = self._request(known.method, PREFIX + path, query, body)
         try:
             answer: R = TypeAdapter(known.hints["return"]).validate_json(response.content)
         except ValidationError as error:
@@ -123,18 +132,57 @@ class Remote:
         return None if code is None else str(code)
 
     def _request(self, method: str, path: str, query: Query, body: str | None) -> httpx.Response:
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        content = io.BytesIO()
+        headers = self._receive(method, path, query, body, content, MAX_DOCUMENT_BYTES)
+        return httpx.Response(200, headers=headers, content=content.getvalue())
+
+    def _download(self, method: str, path: str, query: Query, body: str | None) -> Download:
+        with NamedTemporaryFile(prefix="farm-download-", delete=False) as file:
+            try:
+                headers = self._receive(method, path, query, body, file, MAX_DOWNLOAD_BYTES)
+            except BaseException:
+                Path(file.name).unlink()
+                raise
+        rows = headers.get("X-Farm-Rows", "")
+        media_type = headers.get("Content-Type", "").partition(";")[0]
+        name = re.search(r'filename="([^"/\\]+)"', headers.get("Content-Disposition", ""))
+        return Download(
+            Path(file.name), media_type, name[1] if name else "download", int(rows) if rows.isdecimal() else None
+        )
+
+    def _receive(
+        self, method: str, path: str, query: Query, body: str | None, to: IO[bytes], max_bytes: int
+    ) -> httpx.Headers:
+        """Writes the content of an answer, of at most so many bytes when it is unpacked. Raises what the server answers else."""
+        sent = {} if body is None else {"Content-Type": "application/json"}
         try:
-            response = self._client.request(
-                method, self.url + path, params=query, content=body, headers=headers, follow_redirects=False
-            )
+            with self._client.stream(
+                method, self.url + path, params=query, content=body, headers=sent, follow_redirects=False
+            ) as response:
+                received, limit = 0, max_bytes if response.is_success else MAX_ERROR_BYTES
+                file = to if response.is_success else io.BytesIO()
+                for part in response.iter_bytes():
+                    received += len(part)
+                    if received > limit:
+                        why = f"its answer has more than {limit:,} bytes"
+                        raise OtherApi(url=self.url, version=farm.__version__, why=why)
+                    file.write(part)
         except httpx.HTTPError as error:
             raise ApiUnreachable(url=self.url, why=first_line(error)) from None
+        # What is kept is unpacked.
+        headers = httpx.Headers(
+            [
+                one
+                for one in response.headers.multi_items()
+                if one[0].lower() not in ("content-encoding", "content-length")
+            ]
+        )
         if response.is_success:
-            return response
+            return headers
         if response.has_redirect_location:
             raise ApiMoved(url=self.url, location=_origin_of(response.headers["location"]))
-        raise self._error(response)
+        assert isinstance(file, io.BytesIO)
+        raise self._error(httpx.Response(response.status_code, headers=headers, content=file.getvalue()))
 
     def _error(self, response: httpx.Response) -> FarmError:
         try:
@@ -166,14 +214,3 @@ def _query(given: Mapping[str, Any]) -> Query:
         if value is not None
         for one in (value if isinstance(value, list) else [value])
     ]
-
-
-def _downloaded(response: httpx.Response) -> Download:
-    with NamedTemporaryFile(prefix="farm-download-", delete=False) as file:
-        file.write(response.content)
-    rows = response.headers.get("X-Farm-Rows", "")
-    media_type = response.headers.get("Content-Type", "").partition(";")[0]
-    name = re.search(r'filename="([^"/\\]+)"', response.headers.get("Content-Disposition", ""))
-    return Download(
-        Path(file.name), media_type, name[1] if name else "download", int(rows) if rows.isdecimal() else None
-    )

@@ -22,6 +22,7 @@ from farm.analysis.tiles import (
     TileSummary,
     analyze,
 )
+from farm.cli.files import ForceOption
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.db import campaigns, measurements
@@ -51,6 +52,7 @@ def tiles(
         int, typer.Option("--baseline", "-b", min=1, max=32, help="The tile that others are held against.")
     ] = USUAL_BASELINE,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw PNGs into this folder.")] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """How tile size changes time, power, energy, occupancy and shared memory of the family tiled.
@@ -61,7 +63,7 @@ def tiles(
     """
     if (campaign is None) == (recording is None):
         raise BadInput(detail="Name either a campaign, or a file of measurements with --recording FILE.")
-    draw = None if plot is None else _artist(plot)
+    draw = None if plot is None else _artist(plot, force=force)
     where = f"Campaign {campaign}" if recording is None else str(recording)
     rows = _of_campaign(campaign) if recording is None else _of_recording(recording)
     studies = analyze(_chosen(rows, where, device_type, device), baseline=baseline)
@@ -77,12 +79,12 @@ def tiles(
         console.print(str(path), markup=False, soft_wrap=True)
 
 
-def _artist(folder: Path) -> Callable[[list[DeviceTiles]], Iterator[Path]]:
+def _artist(folder: Path, *, force: bool) -> Callable[[list[DeviceTiles]], Iterator[Path]]:
     """Draws into that folder. Raises `ServiceUnavailable` where it cannot, before anything is read."""
     from farm.analysis import plots
 
     plots.need_matplotlib()
-    return lambda studies: plots.plot(studies, folder)
+    return lambda studies: plots.plot(studies, folder, force=force)
 
 
 # --- which rows --------------------------------------------------------------------------------------

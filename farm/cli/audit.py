@@ -14,6 +14,8 @@ import typer
 from farm.api import audit as operations
 from farm.api import farm_of
 from farm.api.audit import AuditLine
+from farm.atomic_write import require_new
+from farm.cli.files import ForceOption
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.db import audit
@@ -141,6 +143,7 @@ def export(
     what: WhatOption = None,
     on: OnOption = None,
     since: SinceOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write changes to a file, one JSON object on a line, the oldest first.
@@ -148,9 +151,10 @@ def export(
     Examples:
         farm audit export audit.jsonl --since 30d
     """
+    require_new(file, force=force)
     with farm_of(settings()) as farm:
         made = farm.ask(operations.export, who=who, what=what, on=on, since=since)
-    made.move_to(file)
+    made.move_to(file, force=force)
     if as_json:
         emit_json({"file": str(file), "rows": made.rows})
     else:

@@ -9,6 +9,8 @@ import typer
 
 from farm.api import Download, comparing, farm_of
 from farm.api.comparing import SMALLER_IS_A_TIE_PCT, ComparedAndFilled, Comparing, Filling
+from farm.atomic_write import require_new
+from farm.cli.files import ForceOption
 from farm.cli.output import JsonOption, emit_json, remarks
 from farm.errors import FarmError
 from farm.settings import settings
@@ -117,6 +119,7 @@ def compare(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write every pair to this CSV file.", show_default=False)
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost.
@@ -128,6 +131,8 @@ def compare(
     """
     from farm.cli import compared  # it loads numpy, which no other command needs to wait for
 
+    if output is not None:
+        require_new(output, force=force)
     asked = Comparing(
         side=sides or [],
         by=by,
@@ -153,7 +158,7 @@ def compare(
         found = farm.ask(comparing.compare, asked) if filled is None else filled.compared
         if output is not None and found is not None:
             written = farm.ask(comparing.pairs, asked)
-            written.move_to(output)
+            written.move_to(output, force=force)
     if as_json:
         told: dict[str, Any] = {"baseline": None, "sides": []} if found is None else found.model_dump()
         emit_json(told if filled is None else {**told, "fills": [one.model_dump() for one in filled.fills]})

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from farm.atomic_write import write_text
 
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that are there.", show_default=False)]
 
-def write(text: str, output: Path | None) -> None:
-    """To the file, whole or not at all, or to stdout where there is none. Raises `BadInput`."""
+
+def write(text: str, output: Path | None, *, force: bool) -> None:
+    """To the file, whole or not at all, or to stdout where there is none. Raises `BadInput`; without `force`, `FileThere`."""
     if output is None:
         sys.stdout.write(text)
     else:
-        write_text(output, text)
+        write_text(output, text, force=force)

@@ -11,6 +11,7 @@ from farm import registry
 from farm.api import Direct, farm_of
 from farm.api import models as operations
 from farm.api.models import Asked, Promotion, Rollback
+from farm.atomic_write import own_name
 from farm.cli.asking import TypeOption, VersionOption
 from farm.cli.output import JsonOption, console, emit_json
 from farm.cli.tables import Column, Table
@@ -92,7 +93,7 @@ def pull(
     """
     with farm_of(settings()) as farm:
         model = farm.ask(operations.show, name, version=version)
-        folder = to if to.name else Path(model.name)
+        folder = to if to.name else Path(own_name(model.name, option="--to"))
         if isinstance(farm, Direct):
             registry.download(
                 settings().tracking_uri, model.name, model.version, to=folder, trust=farm.access.models.trust

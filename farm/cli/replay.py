@@ -13,11 +13,12 @@ import typer
 
 from farm import datasets
 from farm.api import reports
-from farm.atomic_write import write_text
+from farm.atomic_write import require_new, write_text
 from farm.campaign import Campaign, Target, TargetKind, load
 from farm.campaign.campaign import in_order
 from farm.campaign.search import Strategy
 from farm.cli.campaigns import CampaignIncomplete, direct, store
+from farm.cli.files import ForceOption
 from farm.cli.hints import print_next
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.progress import follow
@@ -62,6 +63,7 @@ def replay(
             "--output", "-o", help="Write the report to this file; NAME.html here, unless given.", show_default=False
         ),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Replay what other devices measured: no GPU is needed. Without a name: the datasets that there are.
@@ -79,11 +81,13 @@ def replay(
     dataset = datasets.find(name)
     if output is not None and not output.absolute().parent.is_dir():
         raise BadInput(detail=f"{output} cannot be written: there is no folder {output.parent}")
+    page = output or Path(f"{dataset.name}.html")
+    require_new(page, force=force)
     recordings = [(part.path, device) for part in dataset.parts for device in datasets.devices(part.path)]
     campaign = _campaign(dataset)
     variables = dict.fromkeys(ELSEWHERE) | {"FARM_HOME": str(_home(home)), "FARM_DEVICES": _selection(recordings)}
     with environment(**variables):
-        report = _replayed(campaign, recordings, output or Path(f"{dataset.name}.html"))
+        report = _replayed(campaign, recordings, page, force=force)
         if as_json:
             emit_json({**report, "dataset": dataset.name, "home": str(settings().home)})
         else:
@@ -131,7 +135,7 @@ def _campaign(dataset: Dataset) -> Campaign:
     )
 
 
-def _replayed(campaign: Campaign, recordings: Recordings, page: Path) -> dict[str, Any]:
+def _replayed(campaign: Campaign, recordings: Recordings, page: Path, *, force: bool) -> dict[str, Any]:
     began = time.monotonic()
     with (
         session(broker=True) as opened,
@@ -147,7 +151,7 @@ def _replayed(campaign: Campaign, recordings: Recordings, page: Path) -> dict[st
             report = summarise(connection, stored.campaign_id)
         with remarks.status("writing the report"):
             _, text = reports.made(direct(opened).access, targeted.digest, device_type=None)
-        write_text(page, text)
+        write_text(page, text, force=force)
     if counts["dead"]:
         raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=campaign.name)
     return report | {

@@ -13,9 +13,10 @@ from rich.console import Console
 
 from farm.api import Direct, farm_of, reports
 from farm.api.access import Access
-from farm.atomic_write import writable, write_text
+from farm.atomic_write import own_name, require_new, writable, write_text
 from farm.cli import browser
 from farm.cli.campaigns import CampaignArgument
+from farm.cli.files import ForceOption
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.errors import BadInput
 from farm.settings import settings
@@ -36,6 +37,7 @@ def report(
     open_: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser afterwards.", show_default=False)
     ] = False,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """The report of a campaign: one HTML file that works without a network, to be read, printed and sent.
@@ -54,16 +56,17 @@ def report(
         )
     if output is not None and not output.absolute().parent.is_dir():
         raise BadInput(detail=f"{output} cannot be written: there is no folder {output.parent}")
+    require_new(output or Path(f"{campaign}.html"), force=force)  # before it is drawn
     with _steps() as step, farm_of(settings()) as farm:
         if isinstance(farm, Direct):
-            file = _made_here(farm.access, campaign, device_type, output, png, as_json, step)
+            file = _made_here(farm.access, campaign, device_type, output, png, as_json, step, force=force)
         elif png is not None or as_json:
             raise BadInput(detail="Through the API a report is its page alone: leave out --png and --json.")
         else:
             step("waiting for the page")
             sent = farm.ask(reports.page, campaign, type=device_type)
-            file = output or Path(sent.name)
-            sent.move_to(file)
+            file = output or Path(own_name(sent.name, suffix=".html", option="--output"))
+            sent.move_to(file, force=force)
             console.print(str(file), markup=False, soft_wrap=True)
     if open_:
         browser.open_address(file.resolve().as_uri())
@@ -77,6 +80,8 @@ def _made_here(
     png: Path | None,
     as_json: bool,
     step: Callable[[str], None],
+    *,
+    force: bool,
 ) -> Path:
     """Writes the page, and pictures where a folder for them is given, and says what was written. Returns the page's path."""
     from farm.report import drawn  # it loads numpy, which no other command needs to wait for
@@ -84,12 +89,12 @@ def _made_here(
     began = time.monotonic()
     found, text = reports.made(access, campaign, device_type=device_type, progress=step)
     file = output or Path(f"{found.campaign}.html")
-    write_text(file, text)
+    write_text(file, text, force=force)
     pictures = list[Path]()
     if png is not None:
         step(f"drawing {len(found.pictures)} PNGs")
         with writable(png):
-            pictures = drawn.write_pngs(found.pictures, png)
+            pictures = drawn.write_pngs(found.pictures, png, force=force)
     if as_json:
         emit_json({**found.to_json(), "file": str(file), "pngs": [str(path) for path in pictures]})
         return file

@@ -15,10 +15,10 @@ from farm import __version__
 from farm.api import Farm, farm_of
 from farm.api import results as operations
 from farm.api.results import Identity, OfRow, Results
-from farm.atomic_write import replacing
+from farm.atomic_write import replacing, require_new
 from farm.cli import t4
 from farm.cli.campaigns import direct
-from farm.cli.files import write
+from farm.cli.files import ForceOption, write
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
 from farm.cli.tables import Column, Table
 from farm.db import filters, measurements
@@ -89,6 +89,7 @@ def results(
             show_default=False,
         ),
     ] = False,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measurements. On a terminal the first 30, or as many as --limit says; exports hold every column and row.
@@ -102,6 +103,8 @@ def results(
         farm results --where "m >= 4096 and ab == f16"
     """
     chosen = _format(format_, output, as_json)
+    if output is not None:
+        require_new(output, force=force)
     asked = operations.conditions(where=where, source=source, since=since, until=until)
     if chosen is Format.T4:
         if campaign is None or limit is not None or sort != "measurement_id":
@@ -112,7 +115,7 @@ def results(
             with opened.engine.connect() as connection:
                 uuids = operations.uuids_of(direct(opened).access, connection, host, device)
             only = filters.chosen(**asked, device_uuids=uuids)
-            t4.export(opened, campaign, device_type=device_type, family=family, only=only, output=output)
+            t4.export(opened, campaign, device_type=device_type, family=family, only=only, output=output, force=force)
         return
     shown = limit if chosen is not Format.TABLE else limit or 30
     with farm_of(settings()) as farm:
@@ -138,9 +141,10 @@ def results(
     elif chosen is Format.JSON and output is None:
         emit_json(rows)
     elif chosen is Format.COMMANDS:
-        write("".join(f"{line}\n" for line in found.commands or ()), output)
+        write("".join(f"{line}\n" for line in found.commands or ()), output, force=force)
     else:
-        _export(rows, chosen, output, None if found.identity is None else _provenance(rows, found.identity))
+        provenance = None if found.identity is None else _provenance(rows, found.identity)
+        _export(rows, chosen, output, provenance, force=force)
     if output is not None:
         remarks.print(f"{len(rows):,} rows in {output}")
 
@@ -233,12 +237,14 @@ def _provenance(rows: list[dict[str, Any]], identity: Identity) -> Provenance:
     )
 
 
-def _export(rows: list[dict[str, Any]], chosen: Format, output: Path | None, provenance: Provenance | None) -> None:
+def _export(
+    rows: list[dict[str, Any]], chosen: Format, output: Path | None, provenance: Provenance | None, *, force: bool
+) -> None:
     """CSV has JSON in the columns that hold objects; Parquet too, so that every reader opens it."""
     flat = [{key: json.dumps(v) if isinstance(v, dict) else v for key, v in row.items()} for row in rows]
     if chosen is Format.PARQUET:
         assert output is not None
-        with replacing(output) as draft:
+        with replacing(output, force=force) as draft:
             _write_parquet(flat, draft, provenance)
         return
     text = io.StringIO()
@@ -248,7 +254,7 @@ def _export(rows: list[dict[str, Any]], chosen: Format, output: Path | None, pro
         writer = csv.DictWriter(text, fieldnames=list(measurements.RESULT_COLUMNS), lineterminator="\n")
         writer.writeheader()
         writer.writerows(flat)
-    write(text.getvalue(), output)
+    write(text.getvalue(), output, force=force)
 
 
 def _write_parquet(rows: list[dict[str, Any]], draft: Path, provenance: Provenance | None) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from farm.atomic_write import writable
+from farm.atomic_write import require_new, writable
 from farm.cli.files import write
 from farm.cli.output import remarks
 from farm.db import campaigns, devices, outcomes
@@ -29,6 +29,7 @@ def export(
     family: str | None,
     only: Filter = EVERYTHING,
     output: Path | None,
+    force: bool,
 ) -> None:
     """Writes the results of the campaign's jobs that have ended, failed ones too.
 
@@ -38,6 +39,7 @@ def export(
         NothingEnded: there would be nothing in it.
         SeveralSpaces: one file or stdout was asked for, and there are more.
         BadInput: a file cannot be written.
+        FileThere: without `force`, one is there.
     """
     with opened.engine.connect() as connection:
         found = campaigns.find(connection, campaign)
@@ -57,13 +59,16 @@ def export(
     waiting = sum(counts[state] for state in JobState if state not in ENDED)
     if waiting:
         remarks.print(f"{waiting:,} jobs of {found['name']} have not ended and are not in it.")
-    _write(made, found["name"], output)
+    _write(made, found["name"], output, force=force)
 
 
-def _write(made: dict[Space, dict[str, Any]], campaign: str, output: Path | None) -> None:
+def _write(made: dict[Space, dict[str, Any]], campaign: str, output: Path | None, *, force: bool) -> None:
     one_file = output is None or (output.suffix == ".json" and not output.is_dir())
     if one_file and len(made) > 1:
         raise SeveralSpaces(name=campaign, count=len(made), spaces=some_of([str(space) for space in made]))
+    if output is not None and not one_file:
+        for space in made:
+            require_new(output / space.file_name, force=force)
     for space, document in made.items():
         text = json.dumps(document, allow_nan=False) + "\n"
         if output is None or one_file:
@@ -72,6 +77,6 @@ def _write(made: dict[Space, dict[str, Any]], campaign: str, output: Path | None
             with writable(output):
                 output.mkdir(parents=True, exist_ok=True)
             path = output / space.file_name
-        write(text, path)
+        write(text, path, force=force)
         if path is not None:
             remarks.print(f"{len(document['results']):,} results of {space} in {path}", markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -10,15 +11,16 @@ from pathlib import Path
 from shutil import make_archive
 from tempfile import TemporaryDirectory
 from typing import Any
-from zipfile import ZipFile
+from zipfile import BadZipFile, ZipFile, ZipInfo
 
-from farm.errors import BadInput, NoSuchModel, NoSuchVersion
+from farm.errors import BadArchive, BadInput, NoSuchModel, NoSuchVersion
 from farm.registry import conditions, verdict
 from farm.registry.client import first_line, has_been_used, registry_client
 from farm.registry.conditions import Conditions
 from farm.registry.direct import Model, predictor_of
 from farm.registry.files import SignedFiles
 from farm.registry.local import versions_in_file
+from farm.registry.manifest import MAX_FILES, is_safe
 from farm.registry.naming import PREFIX, model_name
 from farm.registry.trust import Signature, Trust
 from farm.registry.verdict import Verdict
@@ -44,6 +46,12 @@ CHAMPION = "champion"
 
 DELETED_TAG = "farm.deleted"
 """The tag of versions that were deleted: see `farm.registry.deletions`."""
+
+MAX_UNPACKED = 1 << 30
+"""Bytes of the files of a model in a ZIP file: twice as many as its arrays may have in memory."""
+
+MAX_RATIO, FEW_BYTES = 50, 1 << 24
+"""A ZIP file may unpack to so many times its size, or to that many bytes. Arrays of a model are compressed already."""
 
 CHALLENGER = "challenger"
 """The alias of the newest version, where it did not become the champion."""
@@ -196,17 +204,38 @@ def download(
 def packed(uri: str, model: ModelInfo, to: Path, *, trust: Trust | None = None) -> Path:
     """The files of a version as a ZIP file in that folder."""
     with TemporaryDirectory(prefix="model-", dir=to) as folder:
-        files = download(uri, model.name, model.version, to=Path(folder) / model.name, trust=trust)
-        return Path(make_archive(str(to / model.name), "zip", files))
+        files = download(uri, model.name, model.version, to=Path(folder) / "model", trust=trust)
+        return Path(make_archive(str(to / "model"), "zip", files))
 
 
 def unpack(archive: Path, to: Path) -> Path:
-    """Puts what `packed` made into the folder `to`, and returns it. Raises `BadInput` as `download`."""
+    """Puts what `packed` made into the folder `to`, and returns it. Raises `BadArchive`, and `BadInput` as `download`."""
     with _new_folder(to) as staging:
-        with ZipFile(archive) as packed_files:
-            packed_files.extractall(staging / "files")
+        try:
+            with ZipFile(archive) as packed_files:
+                _require_bounded(packed_files.infolist(), archive.stat().st_size)
+                packed_files.extractall(staging / "files")
+        except (BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+            raise BadArchive(why=f"it is no ZIP file that can be read: {first_line(error)}") from None
         (staging / "files").replace(to)
     return to
+
+
+def _require_bounded(entries: Sequence[ZipInfo], packed_bytes: int) -> None:
+    """Raises `BadArchive` for names that are paths to elsewhere, and for more files or bytes than a model has.
+
+    `ZipFile` reads no more bytes of an entry than its size says, so the sizes bound what is written.
+    """
+    unpacked = sum(entry.file_size for entry in entries)
+    for entry in entries:
+        if not is_safe(entry.filename.removesuffix("/")):
+            raise BadArchive(why=f"it names {entry.filename[:80]!r}, which is no file of a model")
+    if len(entries) > MAX_FILES or unpacked > MAX_UNPACKED:
+        raise BadArchive(
+            why=f"it holds {len(entries):,} files with {unpacked:,} bytes; {MAX_FILES:,} and {MAX_UNPACKED:,} are the limits"
+        )
+    if unpacked > max(packed_bytes * MAX_RATIO, FEW_BYTES):
+        raise BadArchive(why=f"its {packed_bytes:,} bytes unpack to {unpacked:,}, more than {MAX_RATIO} times as many")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.atomic_write import write_bytes
+from farm.atomic_write import require_new, write_bytes
 from farm.errors import ServiceUnavailable
 from farm.installing import INSTALL
 from farm.report.charts import (
@@ -103,12 +103,17 @@ def _small(figure: Any) -> tuple[bytes, tuple[int, int]]:
     return file.getvalue(), whole.size
 
 
-def write_pngs(pictures: list[Picture], folder: Path) -> list[Path]:
-    """Writes each picture into the folder, which is made, as `NAME.png`. Raises `OSError`, `BadInput`."""
+def write_pngs(pictures: list[Picture], folder: Path, *, force: bool = True) -> list[Path]:
+    """Writes each picture into the folder, which is made, as `NAME.png`.
+
+    Raises `OSError`, `BadInput`; without `force`, `FileThere` before it writes any.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{picture.name}.png" for picture in pictures]
+    for path in paths:
+        require_new(path, force=force)
     for path, picture in zip(paths, pictures, strict=True):
-        write_bytes(path, png(picture))
+        write_bytes(path, png(picture), force=force)
     return paths
 
 
