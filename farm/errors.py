@@ -26,6 +26,7 @@ import inspect
 from typing import Any, ClassVar
 
 from farm.installing import INSTALL
+from farm.masking import masked
 
 
 class FarmError(Exception):
@@ -35,7 +36,8 @@ class FarmError(Exception):
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
-        super().__init__(inspect.cleandoc(type(self).__doc__ or "").format(**{"install": INSTALL, **fields}))
+        message = inspect.cleandoc(type(self).__doc__ or "").format(**{"install": INSTALL, **fields})
+        super().__init__(masked(message))
 
 
 def first_line(error: BaseException | None) -> str:

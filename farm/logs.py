@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import traceback
 from datetime import UTC, datetime
+from types import TracebackType
 
+from farm.masking import MaskingFormatter, masked
 from farm.settings import Settings, unknown_variables
 
 log = logging.getLogger(__name__)
@@ -19,10 +22,10 @@ def _ids(record: logging.LogRecord) -> dict[str, object]:
     return {key: value for key, value in vars(record).items() if key not in _PLAIN and not key.startswith("_")}
 
 
-class _Human(logging.Formatter):
+class _Human(MaskingFormatter):
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
-        ids = " ".join(f"{key}={value}" for key, value in _ids(record).items() if key != "data")
+        ids = masked(" ".join(f"{key}={value}" for key, value in _ids(record).items() if key != "data"))
         return f"{line} {ids}" if ids else line
 
 
@@ -37,7 +40,20 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
+        return json.dumps(_masked(entry))
+
+
+def _masked(value: object) -> object:
+    """Text without passwords, and everything else as JSON has it."""
+    if isinstance(value, dict):
+        return {str(key): _masked(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(one) for one in value]
+    return value if value is None or isinstance(value, bool | int | float) else masked(str(value))
+
+
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.stderr.write(masked("".join(traceback.format_exception(kind, error, trace))))
 
 
 def set_up_logging(settings: Settings, program: str) -> None:
@@ -46,6 +62,7 @@ def set_up_logging(settings: Settings, program: str) -> None:
     human = _Human(f"%(asctime)s %(levelname)-7s {program}: %(message)s", datefmt="%H:%M:%S")
     handler.setFormatter(_Json() if settings.log_json else human)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    sys.excepthook = _report
     for name in ("farm", "workers", "trainer"):
         logging.getLogger(name).setLevel(settings.log_level)
 

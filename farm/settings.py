@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from farm.errors import BadSettings, HomeUntrusted
+from farm.masking import masked
 from farm.names import default_home
 from farm.ownership import why_untrusted
 from farm.python import SAFE_PATH
@@ -105,7 +106,7 @@ class Settings(BaseSettings):
         default=None, description="http://host:8000 of a farm serve, to ask instead of a database"
     )
     api_token: SecretStr | None = Field(default=None, description="the token that the API asks for")
-    mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
+    mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI", repr=False)
     # Which devices farm-worker serves: auto, or a list of cpu, cuda, GPU UUIDs, recorded:<file>.
     devices: str = Field(default="auto", description="devices a worker serves: auto, cpu, cuda, recorded:FILE, a UUID")
     log_level: LogLevel = Field(default="INFO", description="what is logged: this level and above")
@@ -337,7 +338,7 @@ def _shown(name: str, value: object) -> str:
     if SecretStr in (kinds := _kinds(Settings.model_fields[name])) or isinstance(value, SecretStr):
         return "***"
     text = str(value).lower() if bool in kinds and isinstance(value, bool) else str(value)
-    text = re.sub(r"(//)[^/?#]*@", r"\1***@", text)
+    text = masked(text)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 

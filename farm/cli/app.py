@@ -19,6 +19,7 @@ from farm.cli import streams
 from farm.cli.commands import LazyGroup
 from farm.cli.completing import silent
 from farm.errors import FarmError, RightMissing, first_line
+from farm.masking import MaskingFormatter, masked
 
 app = typer.Typer(
     name="farm",
@@ -70,7 +71,9 @@ def main() -> None:
     atexit.register(gc.freeze)
     # While Python takes itself down, Ctrl-C would end the process with another exit code.
     atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(MaskingFormatter("%(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     carry_out(sys.argv[1:])
 
 
@@ -98,7 +101,7 @@ def carry_out(arguments: Sequence[str]) -> NoReturn:
             _say(f"The database stopped answering: {first_line(error.orig)}")
             sys.exit(3)
         if _debugging():
-            traceback.print_exc()
+            sys.stderr.write(masked(traceback.format_exc()))
         _say(f"This is a defect of the farm: {type(error).__name__}: {error}. FARM_LOG_LEVEL=DEBUG shows where.")
         sys.exit(1)
     sys.exit(0)
@@ -128,4 +131,4 @@ def _print(label: str, message: str) -> None:
 
     from farm.cli.output import remarks
 
-    remarks.print(f"{label} {escape(message)}")
+    remarks.print(f"{label} {escape(masked(message))}")

@@ -89,12 +89,12 @@ def _made_here(
     began = time.monotonic()
     found, text = reports.made(access, campaign, device_type=device_type, progress=step)
     file = output or Path(f"{found.campaign}.html")
-    write_text(file, text, force=force)
     pictures = list[Path]()
     if png is not None:
         step(f"drawing {len(found.pictures)} PNGs")
         with writable(png):
             pictures = drawn.write_pngs(found.pictures, png, force=force)
+    write_text(file, text, force=force)
     if as_json:
         emit_json({**found.to_json(), "file": str(file), "pngs": [str(path) for path in pictures]})
         return file

@@ -103,7 +103,7 @@ def results(
         farm results --where "m >= 4096 and ab == f16"
     """
     chosen = _format(format_, output, as_json)
-    if output is not None:
+    if output is not None and (chosen is not Format.T4 or output.suffix == ".json"):
         require_new(output, force=force)
     asked = operations.conditions(where=where, source=source, since=since, until=until)
     if chosen is Format.T4:

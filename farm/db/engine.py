@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from enum import Enum
 
@@ -230,6 +231,7 @@ def check_reachable(engine: Engine) -> None:
 def sqlalchemy_url(url: str) -> str:
     """Names the driver in a Postgres URL as people write it. Raises `BadServiceUrl` for anything else."""
     scheme, _, rest = url.partition("://")
+    scheme = scheme if re.fullmatch(r"[a-z0-9+]{1,30}", scheme) else ""  # else it may be anything, a password too
     if scheme not in ("postgres", "postgresql", "postgresql+psycopg") or not rest:
         raise BadServiceUrl(
             variable="FARM_DATABASE_URL", url=f"{scheme}://…", why="write postgresql://user:password@host:5432/database"

@@ -78,7 +78,7 @@ def registry_client(uri: str) -> Iterator[Any]:
             client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
         yield client
     except (mlflow.MlflowException, SQLAlchemyError, OSError) as error:
-        raise RegistryUnreachable(url=_without_password(uri), why=first_line(error)) from error
+        raise RegistryUnreachable(url=uri, why=first_line(error)) from error
 
 
 def has_been_used(uri: str) -> bool:
@@ -96,14 +96,7 @@ def _check_answers(uri: str) -> None:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname or "", port), timeout=CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
-        raise RegistryUnreachable(url=_without_password(uri), why=first_line(error)) from None
-
-
-def _without_password(uri: str) -> str:
-    parts = urlsplit(uri)
-    if "@" not in parts.netloc:
-        return uri
-    return parts._replace(netloc="***@" + parts.netloc.rsplit("@", 1)[1]).geturl()
+        raise RegistryUnreachable(url=uri, why=first_line(error)) from None
 
 
 def first_line(error: BaseException) -> str:

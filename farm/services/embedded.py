@@ -29,7 +29,7 @@ class ServiceUrls:
     # redis://, rediss:// or redis+socket://, as kombu takes it. None where the broker was not asked for.
     broker_url: str | None = field(repr=False)
     # MLflow's tracking and registry URI.
-    tracking_uri: str
+    tracking_uri: str = field(repr=False)
 
 
 @contextmanager

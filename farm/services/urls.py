@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError
 
 from farm.db.engine import sqlalchemy_url
 from farm.errors import BadServiceUrl
+from farm.masking import masked
 
 BROKER_SCHEMES = ("redis", "rediss", "redis+socket")
 
@@ -24,8 +25,8 @@ def safe_url(url: str) -> str:
     'redis+socket://:***@/run/redis.sock?virtual_host=0'
     """
     # Greedy up to the last @, since a password that should have been escaped may hold one itself.
-    masked = re.sub(r"(//[^:/?#@]*):.*@", r"\1:***@", url)
-    return re.sub(r"([?&](?:ssl)?password=)[^&#]*", r"\1***", masked, flags=re.IGNORECASE)
+    whole = re.sub(r"(//[^:/?#@]*):.*@", r"\1:***@", url)
+    return masked(whole)
 
 
 def database_url(url: str) -> str:

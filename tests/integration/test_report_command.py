@@ -409,7 +409,7 @@ def test_devices_that_measured_the_same_are_compared_and_one_type_can_be_asked_f
         "roofline-nvidia-a100-sxm4-80gb-f32",
         "comparison-" + one["baseline"],
     }
-    alone = made(command, "tiles", "--type", H200)
+    alone = made(command, "tiles", "--type", H200, "--force")
     assert {origin["device_type"] for origin in alone["provenance"]["devices"]} == {H200}
     assert {one["device_type"] for one in alone["best"]["found"]} == {H200}
     assert alone["nothing"]["devices"] == "One device alone measured this campaign."

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from farm.masking import masked
+
 
 class State(StrEnum):
     OK = "ok"
@@ -20,3 +22,7 @@ class Check:
     state: State
     what: str
     fix: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "what", masked(self.what))
+        object.__setattr__(self, "fix", masked(self.fix))
