@@ -31,8 +31,10 @@ def why_untrusted(folder: Path) -> str | None:
     if found is not None and found.st_mode & stat.S_IWOTH:
         return f"every account can write to it. Check what it holds, then run: chmod go-w {path}"
     real = os.path.realpath(path)
+    # In a user namespace the owner of / may be no account at all. Whoever owns / has the machine.
+    trusted = {0, uid, Path("/").stat().st_uid}
     for place, its in _places(path):
-        if its.st_uid not in (0, uid):
+        if its.st_uid not in trusted:
             return f"{place} belongs to {_account(its.st_uid)}, who could replace it, and you are {_account(uid)}"
         if os.fspath(place) != real and stat.S_ISDIR(its.st_mode) and not its.st_mode & stat.S_ISVTX:
             if its.st_mode & stat.S_IWOTH:
