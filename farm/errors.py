@@ -235,6 +235,14 @@ class BadRole(BadInput):
     """{name} cannot be the role of {whom}: {why}."""
 
 
+class BadHostName(BadInput):
+    """{name!r} cannot be the name of a worker host: write letters, digits, ".", "_" and "-", at most {longest} of them, and a letter or digit first."""
+
+
+class NoSuchHost(NotFound):
+    """No worker host {name!r} has a login. farm hosts lists those that do."""
+
+
 class RoleRefused(ServiceUnavailable):
     """The role {name} could not be made or changed: {why}. FARM_DATABASE_URL must name a role that owns the farm's tables and may create roles (CREATEROLE, or a superuser)."""
 

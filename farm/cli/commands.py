@@ -71,6 +71,7 @@ COMMANDS = (
     Entry("doctor", "services:doctor", OPERATE, "Check everything that the farm depends on, and name the fix of what is wrong. Changes nothing."),
     Entry("devices", "devices:app", OPERATE, "Devices and hosts: what each does now, errors of the last hour, when it was last heard of."),
     Entry("kernels", "kernels:app", OPERATE, "Kernels that are built ahead of time."),
+    Entry("hosts", "hosts:app", OPERATE, "Worker hosts: one database login for each."),
     Entry("tokens", "tokens:app", OPERATE, "Tokens of the web page and the API: who may read, submit or operate."),
     Entry("quotas", "quotas:app", OPERATE, "What owners may have underway: open jobs, device time, priorities."),
     Entry("audit", "audit:app", OPERATE, "Who changed what, when and from where."),

@@ -23,7 +23,7 @@ from farm.coordinator.pace import Pace
 from farm.coordinator.rounds import Rounds
 from farm.coordinator.schedule import Schedule
 from farm.coordinator.steps import Steps
-from farm.db import batches, campaigns
+from farm.db import batches, campaigns, worker_logins
 from farm.errors import NotLeading, first_line
 from farm.settings import Settings
 
@@ -181,6 +181,10 @@ class Coordinator:
             self.costs.forget_old()
             quarantine_refuted(self.engine, self.settings)
             send_trials(self.engine, self.app, self.settings)
+            with self.engine.begin() as connection:
+                logins = worker_logins.end_long_transactions(connection)
+            for login in logins:
+                log.warning("a session of the login %s was ended: its transaction went on for minutes", login)
             with self.engine.begin() as connection:
                 ended = batches.end_exhausted(connection)
             if ended:

@@ -46,18 +46,11 @@ class Session:
     epoch: int
 
 
-_NOW = text("""
-SELECT id, session_host, session_pid, session_lock,
-    extract(epoch FROM clock_timestamp() - nullif(last_seen_at, '-infinity'))::float8 AS silent_s
-FROM devices WHERE uuid = :uuid FOR NO KEY UPDATE
-""")
-_CONTENDED = text("""
-UPDATE devices SET contended_at = clock_timestamp(), contended_by = :by WHERE id = :device_id
-""")
 _BEGIN = text("""
-UPDATE devices SET session_epoch = session_epoch + 1, session_host = :host, session_pid = :pid, session_lock = :lock,
-    session_began_at = clock_timestamp(), contended_at = NULL, contended_by = NULL
-WHERE id = :device_id RETURNING session_epoch
+SELECT * FROM worker_begin_session(
+    :host, CAST(:host_facts AS jsonb), :uuid, :type, :name, :backend, CAST(:traits AS jsonb), CAST(:facts AS jsonb),
+    :pid, :lock, :silent_after
+)
 """)
 
 
@@ -68,24 +61,17 @@ def begin(
 
     Raises `DeviceContended` where another one is heard of. That is noted, so the caller must commit.
     """
-    now = connection.execute(_NOW, {"uuid": device.uuid}).one_or_none()
-    if (
-        now is not None
-        and now.session_lock not in (None, server.lock)
-        and now.silent_s is not None
-        and now.silent_s < silent_after
-    ):
-        by = f"process {server.pid} on {server.host}"
-        connection.execute(_CONTENDED, {"device_id": now.id, "by": by})
+    parameters = devices.registration(server.host, host_facts, device)
+    parameters |= {"pid": server.pid, "lock": server.lock, "silent_after": silent_after}
+    begun = connection.execute(_BEGIN, parameters).one()
+    if begun.epoch is None:
         raise DeviceContended(
             device=device.uuid,
-            holder=f"process {now.session_pid} on {now.session_host}",
-            ago=seconds_text(now.silent_s),
+            holder=f"process {begun.holder_pid} on {begun.holder_host}",
+            ago=seconds_text(begun.silent_s),
             silent_after=f"{silent_after:g}",
         )
-    device_id = devices.register(connection, host=server.host, host_facts=host_facts, device=device)
-    parameters = {"device_id": device_id, "host": server.host, "pid": server.pid, "lock": server.lock}
-    return Session(device_id, connection.execute(_BEGIN, parameters).scalar_one())
+    return Session(begun.device_id, begun.epoch)
 
 
 _EPOCH = text("SELECT session_epoch, session_host, session_pid FROM devices WHERE id = :device_id")
@@ -98,21 +84,14 @@ def check(connection: Connection, device_id: int, epoch: int) -> None:
         raise SessionLost(epoch=epoch, device=device_id, holder=f"process {now.session_pid} on {now.session_host}")
 
 
-_OVERLAP = text("""
-INSERT INTO device_overlaps (device_id, since, until, rows_until, epoch)
-SELECT id, w.since, w.until, w.until, :epoch
-FROM devices d CROSS JOIN LATERAL (
-    SELECT greatest(d.session_began_at, clock_timestamp() - make_interval(secs => :began)) AS since,
-        clock_timestamp() - make_interval(secs => :ended) AS until
-) w
-WHERE d.id = :device_id AND d.session_epoch > :epoch AND w.until > w.since
-""")
+_OVERLAP = text("SELECT worker_note_overlap(:device_id, :epoch, :began, :ended)")
 
 
 def note_overlap(connection: Connection, device_id: int, epoch: int, *, began_s_ago: float, ended_s_ago: float) -> bool:
     """A session that was lost says when it may have measured. Returns whether that was beside its successor."""
     parameters = {"device_id": device_id, "epoch": epoch, "began": began_s_ago, "ended": ended_s_ago}
-    return bool(connection.execute(_OVERLAP, parameters).rowcount)
+    noted: bool = connection.execute(_OVERLAP, parameters).scalar_one()
+    return noted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

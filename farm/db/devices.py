@@ -12,22 +12,10 @@ from farm.db.states import DeviceState
 from farm.devices import Backend, DeviceIdentity, DeviceTraits
 from farm.errors import SessionLost
 
-_HOST = text("""
-INSERT INTO hosts (name, facts) VALUES (:name, CAST(:facts AS jsonb))
-ON CONFLICT (name) DO UPDATE SET facts = excluded.facts, last_seen_at = clock_timestamp()
-RETURNING id
-""")
-_DEVICE = text("""
-INSERT INTO devices (uuid, host_id, type, name, backend, traits, facts)
-VALUES (:uuid, :host_id, :type, :name, :backend, CAST(:traits AS jsonb), CAST(:facts AS jsonb))
-ON CONFLICT (uuid) DO UPDATE SET host_id = excluded.host_id, type = excluded.type, name = excluded.name,
-    backend = excluded.backend, traits = excluded.traits, facts = excluded.facts, last_seen_at = clock_timestamp(),
-    state = CASE WHEN devices.unopened THEN 'active' ELSE devices.state END,
-    state_reason = CASE WHEN devices.unopened THEN NULL ELSE devices.state_reason END,
-    state_changed_at = CASE WHEN devices.unopened THEN clock_timestamp() ELSE devices.state_changed_at END,
-    next_trial_at = CASE WHEN devices.state = 'probation' THEN clock_timestamp() END,
-    unopened = false, vanished_at = NULL
-RETURNING id
+_REGISTER = text("""
+SELECT worker_register(
+    :host, CAST(:host_facts AS jsonb), :uuid, :type, :name, :backend, CAST(:traits AS jsonb), CAST(:facts AS jsonb)
+)
 """)
 
 
@@ -37,44 +25,29 @@ def register(connection: Connection, *, host: str, host_facts: dict[str, Any], d
     Its state stays, but a device that could not be opened gets another try when its host announces it again, and one on
     probation its next trial.
     """
-    host_id = connection.execute(_HOST, {"name": host, "facts": json.dumps(host_facts)}).scalar_one()
-    parameters = {
+    parameters = registration(host, host_facts, device)
+    found: int = connection.execute(_REGISTER, parameters).scalar_one()
+    return found
+
+
+def registration(host: str, host_facts: dict[str, Any], device: DeviceIdentity) -> dict[str, Any]:
+    """A device and its host as parameters of a statement."""
+    return {
+        "host": host,
+        "host_facts": json.dumps(host_facts),
         "uuid": device.uuid,
-        "host_id": host_id,
         "type": device.type,
         "name": device.name,
         "backend": device.backend.value,
         "traits": json.dumps(device.traits.to_json()),
         "facts": json.dumps(device.facts),
     }
-    found: int = connection.execute(_DEVICE, parameters).scalar_one()
-    return found
 
 
 UNFIT_SECONDS = 300.0
 """After this long a device that could not be opened, or failed its canary, is tried again."""
 
-# A heartbeat waits for no lock. It leaves out rows that another session has locked; the next heartbeat comes within seconds.
-_HEARTBEAT = text("""
-WITH now AS MATERIALIZED (
-    SELECT id, unopened AND state_changed_at < clock_timestamp() - make_interval(secs => :unfit) AS again
-    FROM devices WHERE id = :device_id AND (CAST(:session AS bigint) IS NULL OR session_epoch = :session)
-    FOR NO KEY UPDATE SKIP LOCKED
-), d AS (
-    UPDATE devices SET last_seen_at = clock_timestamp(),
-        state = CASE WHEN again THEN 'active' ELSE state END,
-        state_reason = CASE WHEN again THEN NULL ELSE state_reason END,
-        state_changed_at = CASE WHEN again THEN clock_timestamp() ELSE state_changed_at END,
-        unopened = unopened AND NOT again
-    FROM now WHERE devices.id = now.id RETURNING devices.host_id, devices.state
-), h AS MATERIALIZED (
-    SELECT id FROM hosts WHERE id IN (SELECT host_id FROM d) FOR NO KEY UPDATE SKIP LOCKED
-), heard AS (
-    UPDATE hosts SET last_seen_at = clock_timestamp() FROM h WHERE hosts.id = h.id
-)
-SELECT coalesce((SELECT state FROM d), state) AS state, session_epoch, session_host, session_pid
-FROM devices WHERE id = :device_id
-""")
+_HEARTBEAT = text("SELECT * FROM worker_heartbeat(:device_id, :session, :unfit)")
 
 
 def heartbeat(connection: Connection, device_id: int, *, session: int | None = None) -> DeviceState:
@@ -90,10 +63,7 @@ def heartbeat(connection: Connection, device_id: int, *, session: int | None = N
     return DeviceState(row.state)
 
 
-_LEAVE = text("""
-UPDATE devices SET last_seen_at = '-infinity', left_at = clock_timestamp()
-WHERE id = :device_id AND (CAST(:session AS bigint) IS NULL OR session_epoch = :session)
-""")
+_LEAVE = text("SELECT worker_leave(:device_id, :session)")
 
 
 def leave(connection: Connection, device_id: int, *, session: int | None = None) -> None:
@@ -104,10 +74,7 @@ def leave(connection: Connection, device_id: int, *, session: int | None = None)
     connection.execute(_LEAVE, {"device_id": device_id, "session": session})
 
 
-_UNFIT = text("""
-UPDATE devices SET state = 'quarantined', state_reason = :reason, state_changed_at = clock_timestamp(), unopened = true
-WHERE id = :device_id AND state = 'active'
-""")
+_UNFIT = text("SELECT worker_unfit(:device_id, :reason)")
 
 
 def unfit(connection: Connection, device_id: int, reason: str) -> None:
@@ -115,9 +82,7 @@ def unfit(connection: Connection, device_id: int, reason: str) -> None:
     connection.execute(_UNFIT, {"device_id": device_id, "reason": reason})
 
 
-_CLAIM_ERROR = text("""
-UPDATE devices SET claim_error = :error, claim_error_at = clock_timestamp() WHERE id = :device_id
-""")
+_CLAIM_ERROR = text("SELECT worker_note_claim_error(:device_id, :error)")
 
 
 def note_claim_error(connection: Connection, device_id: int, error: str) -> None:
@@ -141,16 +106,7 @@ def set_state(connection: Connection, device_id: int, state: DeviceState, reason
     return bool(connection.execute(_SET_STATE, parameters).rowcount)
 
 
-_VANISH = text("""
-WITH these AS MATERIALIZED (
-    SELECT d.id FROM devices d JOIN hosts h ON h.id = d.host_id
-    WHERE h.name = :host AND d.uuid = ANY(:uuids) AND d.vanished_at IS NULL
-    ORDER BY d.id FOR NO KEY UPDATE OF d
-)
-UPDATE devices d SET vanished_at = clock_timestamp(), last_seen_at = '-infinity'
-FROM these WHERE d.id = these.id
-RETURNING d.uuid
-""")
+_VANISH = text("SELECT worker_vanish(:host, CAST(:uuids AS text[]))")
 
 
 def vanish(connection: Connection, *, host: str, uuids: Sequence[str]) -> list[str]:
@@ -159,7 +115,7 @@ def vanish(connection: Connection, *, host: str, uuids: Sequence[str]) -> list[s
 
 
 _OF_HOST = text("""
-SELECT d.uuid, d.backend FROM devices d JOIN hosts h ON h.id = d.host_id WHERE h.name = :host ORDER BY d.id
+SELECT d.uuid, d.backend FROM devices d JOIN hosts h ON h.id = d.host_id WHERE h.name = worker_host(:host) ORDER BY d.id
 """)
 
 

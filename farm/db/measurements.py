@@ -6,9 +6,9 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
@@ -19,23 +19,17 @@ from farm.measurement import MEASUREMENT_COLUMNS, Measurement
 _KEYS = ("job_id", "campaign_id", "configuration_id", "device_id", "environment_id")
 _COLUMNS = (*_KEYS, *MEASUREMENT_COLUMNS)
 
-ENVIRONMENTS = """
-INSERT INTO environments (id, content)
-SELECT e.id, e.content FROM unnest(CAST(:environments AS uuid[]), CAST(:contents AS jsonb[])) AS e(id, content)
-WHERE {condition} ORDER BY e.id ON CONFLICT DO NOTHING
-"""
-"""SQL: stores the environments of `parameters_of` rows that are not known yet, where the condition holds."""
-
-ROWS = f"""
+# Foreign keys are checked at the end of a statement: rows and what they refer to may go in one.
+_INSERT = text(f"""
+WITH e AS (
+    INSERT INTO environments (id, content)
+    SELECT e.id, e.content FROM unnest(CAST(:environments AS uuid[]), CAST(:contents AS jsonb[])) AS e(id, content)
+    ORDER BY e.id ON CONFLICT DO NOTHING
+)
 INSERT INTO measurements ({", ".join(_COLUMNS)})
 SELECT {", ".join(f"r.{name}" for name in _COLUMNS)}
-FROM jsonb_populate_recordset(CAST(NULL AS measurements), CAST(:rows AS jsonb)) WITH ORDINALITY r
-WHERE {{condition}} ORDER BY r.ordinality
-"""
-"""SQL: stores those rows (r) of `parameters_of` for which the condition holds, in their order."""
-
-# Foreign keys are checked at the end of a statement: rows and what they refer to may go in one.
-_INSERT = text(f"WITH e AS ({ENVIRONMENTS.format(condition='true')}) {ROWS.format(condition='true')}")
+FROM jsonb_populate_recordset(CAST(NULL AS measurements), CAST(:rows AS jsonb)) WITH ORDINALITY r ORDER BY r.ordinality
+""")
 
 
 def cursor_of(connection: Connection) -> Any:
@@ -100,13 +94,16 @@ def _as_json(name: str, value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value  # a number of NumPy
 
 
-def refusals(connection: Connection, rows: Iterable[Row]) -> list[str | None]:
-    """Of each row, why it is unstorable; None where it is not. They are tried one by one, and none stays."""
+Result = TypeVar("Result")
+
+
+def refusals(connection: Connection, store: Callable[[Result], None], results: Iterable[Result]) -> list[str | None]:
+    """Of each result, why `store` cannot store it; None where it can. They are tried one by one, and none stays."""
     found = list[str | None]()
-    for row in rows:
+    for result in results:
         attempt = connection.begin_nested()
         try:
-            insert(connection, [row])
+            store(result)
             found.append(None)
         except UNSTORABLE as error:
             why = str(error.orig if isinstance(error, DBAPIError) else error)

@@ -16,10 +16,7 @@ from farm.errors import FarmError
 from farm.kernels import Configuration
 
 TRIAL_SECONDS = 5.0
-"""Pause before the first trial of a device on probation; it doubles with each trial that it fails."""
-
-MAX_DOUBLINGS = 6
-"""So the pause is at most 320 s."""
+"""Pause before the first trial of a device on probation; it doubles with each trial that it fails, six times at most."""
 
 RELAPSE_SECONDS = 3600.0
 """A device that is on probation again within this time goes on with the pause that it had."""
@@ -27,26 +24,9 @@ RELAPSE_SECONDS = 3600.0
 DEATHS_IN_A_ROW = 3
 """A device whose process dies in this many jobs, with no measurement between them, is on probation."""
 
-_LATELY = (
-    "CASE WHEN state_changed_at > clock_timestamp() - make_interval(secs => :relapse) THEN failed_trials ELSE 0 END"
-)
-_PAUSE = "make_interval(secs => :pause * 2 ^ least({trials}, :max_doublings))"
-_BEGIN = text(f"""
-UPDATE devices SET state = 'probation', state_reason = :reason, state_changed_at = clock_timestamp(),
-    failed_trials = least(1000, :tried + {_LATELY}),
-    next_trial_at = clock_timestamp() + :tried * {_PAUSE.format(trials=_LATELY)}
-WHERE id = :device_id AND state = 'active'
-""")
-_FAIL = text(f"""
-UPDATE devices SET state_reason = :reason, failed_trials = least(failed_trials + 1, 1000),
-    next_trial_at = clock_timestamp() + {_PAUSE.format(trials="failed_trials")}
-WHERE id = :device_id AND state = 'probation'
-""")
-_PASS = text("""
-UPDATE devices SET state = 'active', state_reason = NULL, state_changed_at = clock_timestamp(), next_trial_at = NULL
-WHERE id = :device_id AND state = 'probation'
-""")
-_PAUSES = {"max_doublings": MAX_DOUBLINGS}
+_BEGIN = text("SELECT worker_begin_probation(:device_id, :reason, :tried, :pause, :relapse)")
+_FAIL = text("SELECT worker_fail_trial(:device_id, :reason, :pause)")
+_PASS = text("SELECT worker_pass_trial(:device_id)")
 
 
 def begin(connection: Connection, device_id: int, reason: str, *, tried: bool) -> bool:
@@ -55,19 +35,21 @@ def begin(connection: Connection, device_id: int, reason: str, *, tried: bool) -
     `tried`: whether it failed a trial already. Else it gets one at once, as its jobs may be at fault.
     """
     parameters = {"device_id": device_id, "reason": reason, "tried": int(tried)}
-    pauses = {"pause": TRIAL_SECONDS, "relapse": RELAPSE_SECONDS, **_PAUSES}
-    return bool(connection.execute(_BEGIN, {**parameters, **pauses}).rowcount)
+    pauses = {"pause": TRIAL_SECONDS, "relapse": RELAPSE_SECONDS}
+    changed: bool = connection.execute(_BEGIN, {**parameters, **pauses}).scalar_one()
+    return changed
 
 
 def failed_trial(connection: Connection, device_id: int, reason: str) -> None:
     """The device stays on probation, and waits twice as long for the next trial."""
     parameters = {"device_id": device_id, "reason": reason, "pause": TRIAL_SECONDS}
-    connection.execute(_FAIL, {**parameters, **_PAUSES})
+    connection.execute(_FAIL, parameters)
 
 
 def passed_trial(connection: Connection, device_id: int) -> bool:
     """probation → active. Returns whether it changed."""
-    return bool(connection.execute(_PASS, {"device_id": device_id}).rowcount)
+    changed: bool = connection.execute(_PASS, {"device_id": device_id}).scalar_one()
+    return changed
 
 
 _ON_PROBATION = text("SELECT state = 'probation' FROM devices WHERE id = :device_id")

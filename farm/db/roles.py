@@ -1,6 +1,6 @@
 """The roles under which others than the farm reach the database, each with what it needs and nothing else.
 
-Workers can claim and land; readers can read the documented views.
+Workers claim and land by functions that know which host a login belongs to; readers can read the documented views.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from sqlalchemy import Connection, text
 
 from farm.db.measurements import cursor_of
 from farm.errors import BadRole, RoleRefused, first_line
-from farm.measurement import MEASUREMENT_COLUMNS
 
 WORKER_ROLE = "farm_worker"
 READER_ROLE = "farm_reader"
@@ -25,63 +24,26 @@ LONGEST_NAME_BYTES = 63
 RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "alembic_version": {"SELECT": ("version_num",)},
     "compatible_revisions": {"SELECT": ("program", "oldest")},
-    "worker_versions": {"SELECT": (), "INSERT": ("version", "revision", "vocabulary")},
-    "hosts": {"SELECT": ("id", "name", "facts"), "INSERT": ("name", "facts"), "UPDATE": ("facts", "last_seen_at")},
-    "devices": {
-        "SELECT": (),
-        "INSERT": ("uuid", "host_id", "type", "name", "backend", "traits", "facts"),
-        "UPDATE": (
-            *("host_id", "type", "name", "backend", "traits", "facts", "last_seen_at", "vanished_at"),
-            *("state", "state_reason", "state_changed_at", "unopened", "failed_trials", "next_trial_at", "left_at"),
-            *("worker_version_id", "claim_error", "claim_error_at"),
-            *("session_epoch", "session_host", "session_pid", "session_lock", "session_began_at"),
-            *("contended_at", "contended_by"),
-        ),
-    },
-    "device_overlaps": {
-        "SELECT": (),
-        "INSERT": ("device_id", "since", "until", "rows_until", "epoch"),
-        "UPDATE": ("rows_until",),
-    },
-    "campaigns": {"SELECT": ("id", "state", "rules")},
-    "lanes": {"SELECT": ("id", "campaign_id", "rules", "pool_id")},
-    "pools": {"SELECT": ("id", "device_types", "device_uuid")},
-    "configurations": {  # a worker adds its sentinel's
-        "SELECT": (),
-        "INSERT": ("id", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
-    },
-    "jobs": {"SELECT": (), "UPDATE": ("state", "attempts", "solo")},
-    "batches": {
-        "SELECT": (),
-        "UPDATE": (
-            *("state", "device_id", "claimed_at", "lease_token", "lease_expires_at", "busy_until", "current_job_id"),
-            *("finished_at", "end_reason", "done", "invalid", "dead", "abandoned"),
-        ),
-    },
-    "measurements": {  # what another device measured, for a trial: which jobs, not the results
-        "SELECT": ("id", "device_id", "job_id", "configuration_id", "measured_at", "source"),
-        "INSERT": (
-            *("job_id", "campaign_id", "configuration_id", "device_id", "environment_id"),
-            *MEASUREMENT_COLUMNS,
-        ),
-    },
-    "environments": {"INSERT": ("id", "content")},
-    "failures": {  # who refused a job before decides whether it is asked elsewhere
-        "SELECT": ("id", "job_id", "device_id", "worker_version_id", "kind", "at"),
-        "INSERT": ("job_id", "lane_id", "batch_id", "device_id", "worker_version_id", "kind", "message"),
-    },
-    "returned_jobs": {
-        "INSERT": ("job_id", "lane_id", "solo", "avoid_device_id", "refused_by", "exhausted", "not_before")
-    },
-    "kernels": {  # it may ask for one, and read what it must be; only builders say that one is built
-        "SELECT": (),
-        "INSERT": ("hash", "description", "cutlass", "cuda"),
-        "UPDATE": ("state", "starts", "sent_at", "finished_at", "wanted_at"),
-    },
+    "hosts": {"SELECT": ("id", "name", "facts")},
+    "devices": {"SELECT": ()},
+    "configurations": {"SELECT": ()},
+    "jobs": {"SELECT": ("id", "lane_id", "configuration_id", "state")},
+    "batches": {"SELECT": ("id", "device_id", "state", "abandoned")},  # and not the tokens of leases
+    # What another device measured, for a trial: which jobs, not the results.
+    "measurements": {"SELECT": ("id", "device_id", "job_id", "configuration_id", "measured_at", "source")},
+    "failures": {"SELECT": ("id", "device_id", "kind", "at")},
+    "kernels": {"SELECT": ("id", "hash", "state", "record", "signature", "error", "final")},
     "kernel_code": {"SELECT": ()},
-    "waiting_jobs": {"SELECT": (), "INSERT": ("kernel_id", "job_id", "lane_id")},
 }
-"""What a worker's statements need, by table and privilege: these columns, or all where none is named."""
+"""What a worker reads, by table: these columns, or all where none is named. It changes nothing but by `FUNCTIONS`."""
+
+FUNCTIONS = (
+    "worker_host", "worker_claim", "worker_mark", "worker_renew", "worker_abandon", "worker_release", "worker_release_all",
+    "worker_land", "worker_land_sentinel", "worker_register", "worker_begin_session", "worker_announce_version",
+    "worker_heartbeat", "worker_leave", "worker_unfit", "worker_note_claim_error", "worker_vanish", "worker_note_overlap",
+    "worker_begin_probation", "worker_fail_trial", "worker_pass_trial",
+)  # fmt: skip
+"""What a worker may call. They run with the owner's rights, and act for devices of the login's host alone (revision 0024)."""
 
 VIEWS = (
     "v_measurements", "v_all_measurements", "v_sentinels", "v_best_kernels", "v_device_health", "v_campaign_progress",
@@ -101,14 +63,26 @@ class Purpose:
     no_others: Sequence[str]
     # Sequences from which it may take numbers.
     sequences: Sequence[str] = ()
+    # Functions that it may call, beside those that everybody may.
+    functions: Sequence[str] = ()
     # Whether it may make temporary tables.
     temporary: bool = False
     # Postgres' own roles that it is a member of.
     memberships: Sequence[str] = ()
+    # How many sessions it may have at a time. Then it also has the limits of `SESSION_LIMITS`. None: any number, without limits.
+    sessions: int | None = None
 
 
 CHANGING = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "TRIGGER")
-_WORKERS = Purpose("workers", RIGHTS, CHANGING)
+
+SESSIONS_OF_HOST = 100
+"""Sessions that a worker host may have at a time: two for each of its devices, and some."""
+
+SESSION_LIMITS: Mapping[str, str] = {"statement_timeout": "60s", "idle_in_transaction_session_timeout": "10s"}
+"""With what a session of a worker's login begins. A login can change that for itself: the coordinator ends transactions that go on
+for longer than `farm.db.worker_logins.TRANSACTION_SECONDS`."""
+
+_WORKERS = Purpose("workers", RIGHTS, (*CHANGING, "SELECT"), functions=FUNCTIONS, sessions=SESSIONS_OF_HOST)
 _READERS = Purpose("readers", READER_RIGHTS, (*CHANGING, "SELECT"))
 
 _FOUND = text("""
@@ -122,7 +96,10 @@ SELECT r.rolsuper, r.rolcreaterole, r.rolcreatedb, r.rolreplication, r.rolbypass
      WHERE m.member = r.oid AND g.rolname <> ALL(CAST(:memberships AS text[]))) AS member_of,
     CASE
         WHEN has_any_column_privilege(r.oid, 'lanes', 'INSERT') THEN 'services'
-        WHEN has_any_column_privilege(r.oid, 'measurements', 'INSERT') THEN 'workers'
+        WHEN EXISTS (
+            SELECT FROM pg_proc f
+            WHERE f.pronamespace = 'public'::regnamespace AND f.proname = 'worker_land' AND has_function_privilege(r.oid, f.oid, 'EXECUTE')
+        ) THEN 'workers'
         WHEN has_table_privilege(r.oid, 'v_best_kernels', 'SELECT') THEN 'readers'
     END AS serves
 FROM pg_roles r WHERE r.rolname = :name
@@ -132,6 +109,8 @@ _TOO_MUCH = text("""
 SELECT 'CREATE on the schema public' WHERE has_schema_privilege(:name, 'public', 'CREATE')
 UNION ALL
 SELECT 'CREATE on the database' WHERE has_database_privilege(:name, current_database(), 'CREATE')
+UNION ALL
+SELECT 'TEMPORARY on the database' WHERE :limited AND has_database_privilege(:name, current_database(), 'TEMPORARY')
 UNION ALL
 SELECT format('%s on %s', p.privilege, c.relname)
 FROM pg_class c CROSS JOIN unnest(CAST(:privileges AS text[])) AS p(privilege)
@@ -164,7 +143,19 @@ def set_up_worker_role(connection: Connection, name: str, *, password: str | Non
 
     Raises `BadRole` for a role that is more than a worker's, or a reader's, and `RoleRefused` where Postgres refuses.
     """
+    set_up_worker_login(connection, name, None, password=password)
+
+
+_BELONGS = text("""
+INSERT INTO worker_logins (login, host) VALUES (:login, :host)
+ON CONFLICT (login) DO UPDATE SET host = coalesce(worker_logins.host, excluded.host)
+""")
+
+
+def set_up_worker_login(connection: Connection, name: str, host: str | None, *, password: str | None) -> None:
+    """As `set_up_worker_role`, a role that acts for the devices of that host alone; None: for those of every host."""
     set_up(connection, name, _WORKERS, password)
+    connection.execute(_BELONGS, {"login": name, "host": host})
 
 
 def set_up_reader_role(connection: Connection, name: str, *, password: str | None) -> None:
@@ -184,7 +175,12 @@ def set_up(connection: Connection, name: str, purpose: Purpose, password: str | 
     granted = [
         f"{privilege} {table}" for table, named in purpose.rights.items() for privilege in named if not named[privilege]
     ]
-    asked = {"name": name, "privileges": list(purpose.no_others), "granted": granted}
+    asked = {
+        "name": name,
+        "privileges": list(purpose.no_others),
+        "granted": granted,
+        "limited": purpose.sessions is not None,
+    }
     if (too_much := connection.execute(_TOO_MUCH, asked).scalar_one_or_none()) is not None:
         why = f"it would have {too_much}, which PUBLIC has; revoke that from PUBLIC first"
         raise BadRole(name=name, whom=purpose.whom, why=why)
@@ -207,16 +203,34 @@ def _statements(connection: Connection, name: str, password: str | None, purpose
     database = sql.Identifier(lacks.database_name)
     if purpose.temporary:
         yield sql.SQL("GRANT TEMPORARY ON DATABASE {} TO {}").format(database, role)
+    if purpose.sessions is not None:
+        yield from _limits(role, database, purpose.sessions)
+    yield from _granted(connection, name, purpose)
+
+
+def _granted(connection: Connection, name: str, purpose: Purpose) -> Iterator[sql.Composed]:
+    role = sql.Identifier(name)
     for group in purpose.memberships:
         if not connection.execute(_MEMBER, {"name": name, "group": group}).scalar_one():
             yield sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), role)
     for sequence in purpose.sequences:
         yield sql.SQL("GRANT USAGE ON SEQUENCE {} TO {}").format(sql.Identifier(sequence), role)
+    for function in purpose.functions:
+        yield sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(sql.Identifier(function), role)
     for table, privileges in purpose.rights.items():
         for privilege, columns in privileges.items():
             named = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, columns))) if columns else sql.SQL("")
             on = sql.Identifier(table)
             yield sql.SQL("GRANT {} {} ON {} TO {}").format(sql.SQL(privilege), named, on, role)
+
+
+def _limits(role: sql.Identifier, database: sql.Identifier, sessions: int) -> Iterator[sql.Composed]:
+    yield sql.SQL("REVOKE TEMPORARY ON DATABASE {} FROM PUBLIC").format(database)
+    yield sql.SQL("ALTER ROLE {} CONNECTION LIMIT {}").format(role, sql.Literal(sessions))
+    for limit, value in SESSION_LIMITS.items():
+        yield sql.SQL("ALTER ROLE {} SET {} = {}").format(role, sql.Identifier(limit), sql.Literal(value))
+    # So that its sessions can be ended.
+    yield sql.SQL("GRANT {} TO CURRENT_USER WITH INHERIT TRUE, SET FALSE").format(role)
 
 
 def _check(connection: Connection, name: str, purpose: Purpose) -> None:

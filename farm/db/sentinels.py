@@ -26,15 +26,16 @@ log = logging.getLogger(__name__)
 
 # --- landing -----------------------------------------------------------------------------------------
 
-_CONFIGURATION = text("""
-INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
-VALUES (:id, :m, :n, :k, :ab, :cd, :acc, :layout, :alpha, :beta, :family, CAST(:parameters AS jsonb))
-ON CONFLICT DO NOTHING
+_LAND = text("""
+SELECT worker_land_sentinel(
+    :batch_id, CAST(:rows AS jsonb), CAST(:contents AS text[]),
+    :id, :m, :n, :k, :ab, :cd, :acc, :layout, :alpha, :beta, :family, CAST(:parameters AS jsonb)
+)
 """)
 
 
 def land(connection: Connection, lease: Lease, configuration: Configuration, row: Measurement) -> None:
-    """Stores a sentinel's row with its batch: in the transaction of `batches.land` and after it, which fences it.
+    """Stores a sentinel's row with its batch: in the transaction of `batches.land` and after it, and only there.
 
     One that cannot be stored is logged and left out; the batch lands without it.
     """
@@ -45,8 +46,8 @@ def land(connection: Connection, lease: Lease, configuration: Configuration, row
     values = {**columns, "id": configuration.id, "parameters": json.dumps(columns["parameters"])}
     attempt = connection.begin_nested()
     try:
-        connection.execute(_CONFIGURATION, values)
-        measurements.insert(connection, [(None, lease.campaign_id, configuration.id, lease.device_id, row)])
+        rows = measurements.parameters_of([(None, lease.campaign_id, configuration.id, lease.device_id, row)])
+        connection.execute(_LAND, {**values, **rows, "batch_id": lease.batch_id})
     except (*measurements.UNSTORABLE, OperationalError) as error:
         if isinstance(error, OperationalError) and fault_of(error) is not Fault.HELD:
             raise

@@ -116,12 +116,16 @@ TABLES: Mapping[str, Rights] = {
     ),
     "waiting_jobs": _JOBS,
     "web_sessions": Rights(web=_may("SIUD")),
+    # Only the owner makes and revokes them.
+    "worker_logins": Rights(application=_READ),
     "worker_versions": Rights(application=_may("SI"), web=_READ, trainer=_READ),
     **dict.fromkeys(roles.VIEWS, Rights(application=_READ, web=_READ, trainer=_READ)),
 }
 """What services may do: a line for each table and view of the database. tests/security/test_roles_table.py fails for one that is missing."""
 
 _SEQUENCES: Mapping[Service, Sequence[str]] = {Service.APPLICATION: ("batches_id_seq",)}
+# Those that run with the rights of the owner.
+_FUNCTIONS: Mapping[Service, Sequence[str]] = {Service.APPLICATION: ("end_long_worker_transactions",)}
 # To see who holds locks that the coordinator and workers wait for: see `farm.db.locks`.
 _MEMBERSHIPS: Mapping[Service, Sequence[str]] = {
     Service.APPLICATION: ("pg_read_all_stats",),
@@ -141,6 +145,7 @@ def purpose_of(service: Service) -> Purpose:
         {table: rights.of(service) for table, rights in TABLES.items() if rights.of(service)},
         (*CHANGING, "SELECT"),
         sequences=_SEQUENCES.get(service, ()),
+        functions=_FUNCTIONS.get(service, ()),
         temporary=True,  # jobs are staged in temporary tables
         memberships=_MEMBERSHIPS.get(service, ()),
     )

@@ -156,6 +156,16 @@ class WorkerVersion(Base):
     first_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
+class WorkerLogin(Base):
+    """A database role under which workers log in, and the host for whose devices it acts. None: for those of every host."""
+
+    __tablename__ = "worker_logins"
+
+    login: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+
+
 class CompatibleRevision(Base):
     """From which revision on a program may work with this schema: written by `farm db upgrade` (`farm.db.migrate`)."""
 

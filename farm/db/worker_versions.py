@@ -58,22 +58,12 @@ def vocabulary() -> str:
     return hashlib.sha256(json.dumps(readable, sort_keys=True).encode()).hexdigest()[:16]
 
 
-_ADD = text("""
-INSERT INTO worker_versions (version, revision, vocabulary) VALUES (:version, :revision, :vocabulary)
-ON CONFLICT (version, revision, vocabulary) DO NOTHING
-""")
-_ANNOUNCE = text("""
-UPDATE devices d SET worker_version_id = v.id
-FROM worker_versions v
-WHERE d.id = :device_id AND (v.version, v.revision, v.vocabulary) = (:version, :revision, :vocabulary)
-  AND d.worker_version_id IS DISTINCT FROM v.id
-""")
+_ANNOUNCE = text("SELECT worker_announce_version(:device_id, :version, :revision, :vocabulary)")
 
 
 def announce(connection: Connection, device_id: int) -> None:
     """Notes that the worker of the device runs the version of this process."""
     known = {"version": own().version, "revision": own().revision, "vocabulary": vocabulary()}
-    connection.execute(_ADD, known)
     connection.execute(_ANNOUNCE, {**known, "device_id": device_id})
 
 

@@ -20,7 +20,6 @@ from farm.db.batches.ending import (
     refused_by_all,
 )
 from farm.db.batches.forming import BEFORE_ALL, LOCK_LANES
-from farm.kernels.binary import Binary, Versions
 
 MOST_AT_ONCE = 20_000
 """Jobs that are moved in one transaction: a lane is locked no longer than that takes."""
@@ -98,26 +97,6 @@ def let_go(connection: Connection) -> int:
     }
     moved: int = connection.execute(_MOVE, parameters).scalar_one()
     return moved
-
-
-_WAIT = text("""
-WITH these AS MATERIALIZED (
-    SELECT j.id, j.lane_id, w.kernel_id
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:kernels AS bigint[])) AS w(job_id, kernel_id) JOIN jobs j ON j.id = w.job_id
-    WHERE j.state = 'open' ORDER BY j.id FOR NO KEY UPDATE OF j
-), moved AS (
-    UPDATE jobs j SET state = 'waiting' FROM these t WHERE j.id = t.id
-)
-INSERT INTO waiting_jobs (kernel_id, job_id, lane_id) SELECT kernel_id, id, lane_id FROM these ON CONFLICT DO NOTHING
-""")
-
-
-def wait_for(connection: Connection, missing: Mapping[int, Binary], versions: Versions) -> None:
-    """running → waiting, for jobs whose kernel no store has (any more), by job id. The caller has locked their batch."""
-    known = kernels.want(connection, missing.values(), versions)
-    kernels.want_again(connection, list(known.values()), lost=True)
-    ids = {job_id: known[binary.hash(versions)] for job_id, binary in missing.items()}
-    connection.execute(_WAIT, {"ids": list(ids), "kernels": list(ids.values())})
 
 
 # A device refused them, and not only a version of its worker: the ids of devices come last. What a version cannot read waits,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,9 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from farm.db import device_sessions, measurements, worker_versions
-from farm.db.batches import ending, waiting
+from farm.db.batches import ending
 from farm.db.batches.ending import Failure
-from farm.db.states import BatchState, FailureKind
+from farm.db.states import FailureKind
 from farm.errors import BadKernelParameter, LeaseHeld, LeaseLost, UnknownFamily, first_line
 from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
@@ -42,17 +43,7 @@ class Lease:
     refused: Mapping[int, Failure] = field(default_factory=dict)
 
 
-_CLAIM = text("""
-UPDATE batches b
-SET state = 'leased', device_id = d.id, claimed_at = clock_timestamp(), lease_token = gen_random_uuid(),
-    lease_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds),
-    busy_until = clock_timestamp() + make_interval(secs => :busy_seconds)
-FROM lanes l, campaigns c, devices d
-WHERE b.id = :batch_id AND b.state = 'queued' AND l.id = b.lane_id AND c.id = l.campaign_id AND c.state = 'active'
-  AND d.id = :device_id AND d.state = 'active' AND (CAST(:session AS bigint) IS NULL OR d.session_epoch = :session)
-  AND b.queue IN ('gpu.' || d.type, 'device.' || d.uuid)
-RETURNING b.lease_token, c.id, coalesce(l.rules, c.rules), b.job_ids
-""")
+_CLAIM = text("SELECT * FROM worker_claim(:batch_id, :device_id, :session, :lease_seconds, :busy_seconds)")
 _ONE_LEASE = "uq_batches_device_id"
 _CLAIM_JOBS = text("""
 SELECT j.id AS job_id, c.* FROM jobs j JOIN configurations c ON c.id = j.configuration_id
@@ -118,7 +109,8 @@ def _rules(document: Any) -> tuple[MeasuringRules, str | None]:
 def _configuration(row: Mapping[str, Any]) -> Configuration | str:
     """The configuration of a job, or why this version cannot read it."""
     try:
-        return Configuration.from_columns(row)
+        found = Configuration.from_columns(row)
+        return found if found.id == row["id"] else f"cannot read the job: {row['id']} is not the id of {found}"
     except UnknownFamily:
         return f"does not know the kernel family {row['family']!r}"
     except BadKernelParameter as error:
@@ -127,19 +119,7 @@ def _configuration(row: Mapping[str, Any]) -> Configuration | str:
         return f"cannot read the job: {type(error).__name__}: {first_line(error)}"
 
 
-# A job that is not to start is not the suspect of what happens next. The campaign's state alone may be that of a moment ago:
-# where a cancel holds the batch, this statement waits for it, and then sees `stopped` as it is.
-_MARK = text("""
-UPDATE batches b SET current_job_id = CASE WHEN may.go_on AND NOT b.stopped THEN :job_id END,
-    lease_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds),
-    busy_until = clock_timestamp() + make_interval(secs => :busy_seconds)
-FROM (
-    SELECT (SELECT state = 'active' FROM campaigns WHERE id = :campaign_id)
-        AND (SELECT state <> 'quarantined' FROM devices WHERE id = :device_id) AS go_on
-) may
-WHERE b.id = :batch_id AND b.state = 'leased' AND b.lease_token = :token AND b.lease_expires_at > clock_timestamp()
-RETURNING may.go_on AND NOT b.stopped
-""")
+_MARK = text("SELECT worker_mark(:batch_id, :token, :job_id, :lease_seconds, :busy_seconds)")
 
 
 def mark(
@@ -155,8 +135,6 @@ def mark(
         "job_id": job.id,
         "batch_id": lease.batch_id,
         "token": lease.token,
-        "campaign_id": lease.campaign_id,
-        "device_id": lease.device_id,
         "lease_seconds": lease_seconds,
         "busy_seconds": max(busy_seconds or 0.0, lease_seconds),
     }
@@ -166,12 +144,7 @@ def mark(
     return go_on
 
 
-_RENEW = text("""
-UPDATE batches b
-SET lease_expires_at = least(clock_timestamp() + make_interval(secs => :lease_seconds), b.busy_until)
-WHERE b.id = :batch_id AND b.device_id = :device_id AND b.state = 'leased' AND b.lease_expires_at > clock_timestamp()
-RETURNING extract(epoch FROM b.busy_until - clock_timestamp())::float8 AS left_s
-""")
+_RENEW = text("SELECT worker_renew(:batch_id, :device_id, :lease_seconds)")
 
 
 def renew(connection: Connection, batch_id: int, *, device_id: int, lease_seconds: float) -> float | None:
@@ -193,10 +166,7 @@ def held_by(connection: Connection, device_id: int) -> int | None:
     return found
 
 
-_ABANDON = text("""
-UPDATE batches SET abandoned = true, lease_expires_at = clock_timestamp(), current_job_id = NULL, end_reason = :reason
-WHERE id = :batch_id AND device_id = :device_id AND state = 'leased' AND NOT abandoned
-""")
+_ABANDON = text("SELECT worker_abandon(:batch_id, :device_id, :reason)")
 
 
 def abandon(connection: Connection, batch_id: int, *, device_id: int, reason: str) -> bool:
@@ -205,32 +175,17 @@ def abandon(connection: Connection, batch_id: int, *, device_id: int, reason: st
     Locks nothing but the batch's row: who holds its lane or jobs does not hold up the device. Returns whether it held it.
     """
     parameters = {"batch_id": batch_id, "device_id": device_id, "reason": reason}
-    return bool(connection.execute(_ABANDON, parameters).rowcount)
+    held: bool = connection.execute(_ABANDON, parameters).scalar_one()
+    return held
 
 
-# A landing waits for the disk, whatever its connection does otherwise.
-_FENCED = """
-SELECT id, device_id, claimed_at, set_config('synchronous_commit', 'on', true) FROM batches
-WHERE id = :batch_id AND state = 'leased' AND lease_token = :token AND lease_expires_at > clock_timestamp()
-FOR NO KEY UPDATE
-"""
-_FENCE = text(_FENCED)
 # One statement: until its rows are with the server, no row is locked, the batch's neither.
-_LAND = text(f"""
-WITH fence AS MATERIALIZED ({_FENCED}), open_jobs AS (
-    UPDATE jobs SET state = 'done' WHERE id = ANY(:ids) AND state = 'open' AND EXISTS (SELECT FROM fence) RETURNING id
-), environment AS (
-    {measurements.ENVIRONMENTS.format(condition="EXISTS (SELECT FROM fence)")}
-), landed AS (
-    {measurements.ROWS.format(condition="r.job_id IN (SELECT id FROM open_jobs)")}
+_LAND = text("""
+SELECT worker_land(
+    :batch_id, :token, CAST(:ids AS bigint[]), CAST(:rows AS jsonb), CAST(:contents AS text[]),
+    CAST(:failed AS bigint[]), CAST(:kinds AS text[]), CAST(:messages AS text[]), :pause,
+    CAST(:missing AS bigint[]), CAST(:hashes AS text[]), CAST(:descriptions AS jsonb[]), :cutlass, :cuda
 )
-SELECT (SELECT count(*) FROM fence) AS held, (SELECT count(*) FROM open_jobs) AS done, EXISTS (
-    SELECT FROM fence f JOIN device_overlaps o ON o.device_id = f.device_id AND o.until >= f.claimed_at
-) AS overlaps
-""")
-_OVERLAP_GOES_ON = text("""
-UPDATE device_overlaps o SET rows_until = clock_timestamp() + interval '1 s'
-FROM batches b WHERE b.id = :batch_id AND o.device_id = b.device_id AND o.until >= b.claimed_at
 """)
 
 
@@ -253,31 +208,44 @@ def land(
     Jobs in `missing` (by job id) wait for those kernels, built with these versions. Those that are in none of the three
     wait again. What the lease refused is a failure of its own.
     """
-    fence = {"batch_id": lease.batch_id, "token": lease.token}
-    done = 0
-    if results:
-        rows = measurements.parameters_of(_row(lease, job, row) for job, row in results)
-        held, done, overlaps = connection.execute(_LAND, {**fence, **rows, "ids": [job.id for job, _ in results]}).one()
-        if overlaps:  # this batch was in hand when a session that was lost measured as well: its rows are no results
-            connection.execute(_OVERLAP_GOES_ON, {"batch_id": lease.batch_id})
-    else:
-        held = connection.execute(_FENCE, fence).one_or_none()
-    if not held:
+    if not connection.execute(
+        _LAND, _landing(lease, results, {**lease.refused, **failures}, missing or {}, versions)
+    ).scalar_one():
         raise LeaseLost(batch=lease.batch_id)
-    failures = {**lease.refused, **failures}
-    invalid, dead = ending.fail(connection, failures, batch_id=lease.batch_id, device_id=lease.device_id)
-    if missing:
-        waiting.wait_for(connection, missing, versions)
-    if done + invalid + dead < len(lease.jobs) + len(lease.refused):
-        ending.return_rest(connection, lease.batch_id)
-    ending.end(connection, lease.batch_id, BatchState.DONE, done=done, invalid=invalid, dead=dead)
+
+
+def _landing(
+    lease: Lease,
+    results: Sequence[tuple[ClaimedJob, Measurement]],
+    failures: Mapping[int, Failure],
+    missing: Mapping[int, Binary],
+    versions: Versions,
+) -> dict[str, Any]:
+    """The parameters of a landing. Raises one of `measurements.UNSTORABLE` for a row that cannot be sent."""
+    rows = measurements.parameters_of(_row(lease, job, row) for job, row in results)
+    return {
+        "batch_id": lease.batch_id,
+        "token": lease.token,
+        "ids": [job.id for job, _ in results],
+        "rows": rows["rows"],
+        "contents": rows["contents"],
+        "failed": list(failures),
+        "kinds": [failure.kind.value for failure in failures.values()],
+        "messages": [failure.message for failure in failures.values()],
+        "pause": ending.RETRY_SECONDS,
+        "missing": list(missing),
+        "hashes": [binary.hash(versions) for binary in missing.values()],
+        "descriptions": [json.dumps(binary.to_json()) for binary in missing.values()],
+        "cutlass": versions.cutlass,
+        "cuda": versions.cuda,
+    }
 
 
 def refusals(
     connection: Connection, lease: Lease, results: Sequence[tuple[ClaimedJob, Measurement]]
 ) -> dict[int, Failure]:
     """By job id, the failure of each job whose row cannot be stored. Nothing is written."""
-    whys = measurements.refusals(connection, (_row(lease, job, row) for job, row in results))
+    whys = measurements.refusals(connection, lambda result: _land_alone(connection, lease, result), results)
     return {
         job.id: Failure(FailureKind.FAILED, f"its row cannot be stored: {why}")
         for (job, _), why in zip(results, whys, strict=True)
@@ -285,12 +253,12 @@ def refusals(
     }
 
 
-_HELD = text(
-    "SELECT id FROM batches WHERE id = :batch_id AND state = 'leased' AND device_id = :device_id FOR NO KEY UPDATE"
-)
-_ALL_HELD = text("""
-SELECT id FROM batches WHERE NOT folded AND device_id = :device_id AND state = 'leased' ORDER BY id FOR NO KEY UPDATE
-""")
+def _land_alone(connection: Connection, lease: Lease, result: tuple[ClaimedJob, Measurement]) -> None:
+    connection.execute(_LAND, _landing(lease, [result], {}, {}, BUILT_WITH))
+
+
+_RELEASE = text("SELECT worker_release(:batch_id, :device_id, :reason, :suspect, :pause)")
+_RELEASE_ALL = text("SELECT worker_release_all(:device_id, :reason, :pause)")
 
 
 def release(connection: Connection, batch_id: int, *, device_id: int, reason: str, suspect: bool) -> bool:
@@ -299,10 +267,9 @@ def release(connection: Connection, batch_id: int, *, device_id: int, reason: st
     With `suspect`, the job that was being measured counts an attempt and is measured alone from now on.
     Returns whether the device still held the batch.
     """
-    if connection.execute(_HELD, {"batch_id": batch_id, "device_id": device_id}).one_or_none() is None:
-        return False
-    ending.release(connection, batch_id, reason=reason, suspect=suspect)
-    return True
+    parameters = {"batch_id": batch_id, "device_id": device_id, "reason": reason, "suspect": suspect}
+    held: bool = connection.execute(_RELEASE, {**parameters, "pause": ending.RETRY_SECONDS}).scalar_one()
+    return held
 
 
 _CLAIMED = text("SELECT count(*) FROM batches WHERE id = :batch_id AND device_id = :device_id")
@@ -315,7 +282,5 @@ def was_claimed(connection: Connection, batch_id: int, *, device_id: int) -> boo
 
 def release_all(connection: Connection, *, device_id: int, reason: str) -> list[int]:
     """leased → released, for what an earlier worker of this device held when it ended. Returns the batches' ids."""
-    held = list(connection.execute(_ALL_HELD, {"device_id": device_id}).scalars())
-    for batch_id in held:
-        ending.release(connection, batch_id, reason=reason, suspect=True)
-    return held
+    parameters = {"device_id": device_id, "reason": reason, "pause": ending.RETRY_SECONDS}
+    return list(connection.execute(_RELEASE_ALL, parameters).scalars())

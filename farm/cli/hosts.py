@@ -1,0 +1,126 @@
+"""`farm hosts`: one database login for each worker host."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from sqlalchemy import make_url
+
+from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.tables import Column, Table
+from farm.db import roles, worker_logins
+from farm.errors import BadRole
+from farm.services.session import Session, session
+from farm.settings import settings
+
+app = typer.Typer(help="Worker hosts: one database login for each.", invoke_without_command=True)
+
+NameArgument = Annotated[str, typer.Argument(help="The host's name, as farm devices shows it.", show_default=False)]
+
+
+@app.callback()
+def _list(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the logins of worker hosts. A login acts for the devices of its host, and for no others."""
+    if context.invoked_subcommand is not None:
+        return
+    with session() as opened, opened.engine.connect() as connection:
+        known = worker_logins.known(connection)
+    if as_json:
+        emit_json(known)
+    elif not known:
+        console.print("No host has a login of its own: farm hosts add NAME")
+    else:
+        _HOSTS.print(
+            (
+                one.host or "every host",
+                one.login,
+                one.devices if one.host else None,
+                f"{one.created_at:%Y-%m-%d %H:%M}",
+                None if one.last_seen_at is None else f"{one.last_seen_at:%Y-%m-%d %H:%M}",
+            )
+            for one in known
+        )
+
+
+_HOSTS = Table(
+    "hosts",
+    Column("host", folds=True),
+    Column("login", folds=True),
+    Column("devices", number=True),
+    Column("made", "(UTC)", priority=2),
+    Column("last heard of", "(UTC)", priority=1),
+)
+
+
+@app.command()
+def add(
+    name: NameArgument,
+    prefix: Annotated[
+        str, typer.Option(help="How logins begin, where several farms share one server.")
+    ] = worker_logins.DEFAULT_PREFIX,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the login of a worker host, and print what to set there. For a host that has one: give it the rights of this version.
+
+    The login acts for devices that are registered on this host, whatever the host calls itself. Run this again for each host after
+    farm db upgrade.
+
+    The password is FARM_WORKER_PASSWORD. Unset: a new login gets one, printed this once; an old one keeps its own.
+
+    Examples:
+        farm hosts add gpu-7
+    """
+    login, given = worker_logins.login_of(name, prefix), settings().worker_password
+    _require_shared(login)
+    with session() as opened, opened.change("hosts_add") as change:
+        new = not roles.exists(change.connection, login)
+        made = secrets.token_urlsafe(24) if new and given is None else None
+        password = made if given is None else given.get_secret_value()
+        worker_logins.add(change.connection, name, password=password, prefix=prefix)
+        change.record("host", name, after={"login": login, "new": new, "password_set": password is not None})
+        url = _url(opened, login, made)
+    if as_json:
+        emit_json({"host": name, "login": login, "new": new, "password": made})
+        return
+    remarks.print(f"The login {escape(login)} {'was made' if new else 'is as it should be'}. On {escape(name)} set:")
+    typer.echo(f"FARM_DATABASE_URL={url}")
+    if made is not None:
+        remarks.print("The password in it is not shown again.")
+
+
+def _url(opened: Session, login: str, made: str | None) -> str:
+    """The database's URL under the login, as a host sets it."""
+    at = make_url(opened.urls.database_url).set(drivername="postgresql", username=login, password=made or "PASSWORD")
+    return at.render_as_string(hide_password=False)
+
+
+@app.command()
+def revoke(name: NameArgument, as_json: JsonOption = False) -> None:
+    """End the login of a worker host and its connections. Results stay, and what the host had in hand goes back.
+
+    Examples:
+        farm hosts revoke gpu-7
+    """
+    with session() as opened:
+        with opened.change("hosts_revoke") as change:
+            logins = worker_logins.shut_out(change.connection, name)
+            change.record("host", name, after={"logins": logins, "revoked": True})
+        with opened.engine.begin() as connection:
+            worker_logins.remove(connection, logins)
+    if as_json:
+        emit_json({"host": name, "logins": logins, "revoked": True})
+    else:
+        console.print(f"The login of {name} is revoked, and its connections are ended.", markup=False)
+
+
+def _require_shared(login: str) -> None:
+    """Raises `BadRole` where the database is the embedded one."""
+    here = settings()
+    if here.embedded_database:
+        why = f"the database embedded in {here.home} has one role, and only this machine reaches it"
+        raise BadRole(
+            name=login, whom="workers", why=f"{why}. Set FARM_DATABASE_URL to a Postgres that worker hosts reach"
+        )

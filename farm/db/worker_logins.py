@@ -1,0 +1,104 @@
+"""One database login for each worker host, which acts for the devices of that host and no others.
+
+The functions of workers (`farm.db.roles.FUNCTIONS`) look up which host a login belongs to. A login without a host acts for every
+host: that of `farm db worker-role`, for hosts that trust each other.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from psycopg import sql
+from sqlalchemy import Connection, text
+
+from farm.db import roles
+from farm.db.measurements import cursor_of
+from farm.errors import BadHostName, NoSuchHost
+
+DEFAULT_PREFIX = "farm"
+"""How the names of logins begin."""
+
+TRANSACTION_SECONDS = 300.0
+"""The coordinator ends sessions of workers in which a transaction goes on for longer. Theirs take some milliseconds."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def login_of(host: str, prefix: str = DEFAULT_PREFIX) -> str:
+    """The login of a host. Raises `BadHostName` for a name that no host has, or that is too long for one of a role."""
+    login = f"{prefix}_host_{host}"
+    if not _NAME.fullmatch(host) or len(login.encode()) > roles.LONGEST_NAME_BYTES:
+        raise BadHostName(name=host, longest=roles.LONGEST_NAME_BYTES - len(login.encode()) + len(host.encode()))
+    return login
+
+
+def add(connection: Connection, host: str, *, password: str | None, prefix: str = DEFAULT_PREFIX) -> str:
+    """Makes the login of a host, or gives it the rights of this version. Returns its name.
+
+    A password of None leaves that of the login as it is. Raises `BadHostName`, `BadRole` and `RoleRefused`.
+    """
+    login = login_of(host, prefix)
+    roles.set_up_worker_login(connection, login, host, password=password)
+    return login
+
+
+_LOCK = text("DELETE FROM worker_logins WHERE host = :host RETURNING login")
+
+
+def shut_out(connection: Connection, host: str) -> list[str]:
+    """From the commit on, the logins of the host can do nothing, connected or not. Returns them, for `remove`.
+
+    Raises `NoSuchHost` where the host has no login.
+    """
+    logins = list(connection.execute(_LOCK, {"host": host}).scalars())
+    if not logins:
+        raise NoSuchHost(name=host)
+    with cursor_of(connection) as cursor:
+        for login in logins:
+            cursor.execute(sql.SQL("ALTER ROLE {} NOLOGIN").format(sql.Identifier(login)))
+    return logins
+
+
+_END = text("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = ANY(:logins)")
+
+
+def remove(connection: Connection, logins: list[str]) -> None:
+    """Ends the connections of logins that are shut out, and removes their roles."""
+    connection.execute(_END, {"logins": logins})
+    with cursor_of(connection) as cursor:
+        for login in map(sql.Identifier, logins):
+            cursor.execute(sql.SQL("DROP OWNED BY {}").format(login))
+            cursor.execute(sql.SQL("DROP ROLE {}").format(login))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginNow:
+    """A login of workers. `host` None: it acts for every host."""
+
+    login: str
+    host: str | None
+    created_at: datetime
+    devices: int
+    last_seen_at: datetime | None
+
+
+_KNOWN = text("""
+SELECT w.login, w.host, w.created_at, count(d.id) AS devices, max(h.last_seen_at) AS last_seen_at
+FROM worker_logins w LEFT JOIN hosts h ON h.name = w.host LEFT JOIN devices d ON d.host_id = h.id
+GROUP BY w.login, w.host, w.created_at ORDER BY w.host NULLS LAST, w.login
+""")
+
+
+def known(connection: Connection) -> list[LoginNow]:
+    """The logins of workers, by host."""
+    return [LoginNow(**row) for row in connection.execute(_KNOWN).mappings()]
+
+
+_END_LONG = text("SELECT end_long_worker_transactions(:seconds)")
+
+
+def end_long_transactions(connection: Connection, *, longer_than: float = TRANSACTION_SECONDS) -> list[str]:
+    """Ends the sessions of workers whose transaction goes on for more than that many seconds. Returns their logins."""
+    return list(connection.execute(_END_LONG, {"seconds": longer_than}).scalars())
