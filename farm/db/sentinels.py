@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 _LAND = text("""
 SELECT worker_land_sentinel(
-    :batch_id, CAST(:rows AS jsonb), CAST(:contents AS text[]),
+    :batch_id, :token, CAST(:rows AS jsonb), CAST(:contents AS text[]),
     :id, :m, :n, :k, :ab, :cd, :acc, :layout, :alpha, :beta, :family, CAST(:parameters AS jsonb)
 )
 """)
@@ -47,7 +47,7 @@ def land(connection: Connection, lease: Lease, configuration: Configuration, row
     attempt = connection.begin_nested()
     try:
         rows = measurements.parameters_of([(None, lease.campaign_id, configuration.id, lease.device_id, row)])
-        connection.execute(_LAND, {**values, **rows, "batch_id": lease.batch_id})
+        connection.execute(_LAND, {**values, **rows, "batch_id": lease.batch_id, "token": lease.token})
     except (*measurements.UNSTORABLE, OperationalError) as error:
         if isinstance(error, OperationalError) and fault_of(error) is not Fault.HELD:
             raise

@@ -352,10 +352,11 @@ BEGIN
             UPDATE jobs SET state = 'done' WHERE id = ANY(v_ids) AND state = 'open' RETURNING id, configuration_id
         ), landed AS (
             INSERT INTO measurements (job_id, campaign_id, configuration_id, device_id, environment_id, {_COLUMNS})
-            SELECT o.id, v_batch.campaign_id, o.configuration_id, v_batch.device_id, r.environment_id, {_OF_ROW}
+            SELECT r.job_id, v_batch.campaign_id, r.configuration_id, v_batch.device_id, r.environment_id, {_OF_ROW}
             FROM jsonb_populate_recordset(CAST(NULL AS measurements), p_rows) WITH ORDINALITY r
-            JOIN open_jobs o ON o.id = r.job_id AND o.configuration_id = r.configuration_id
-            WHERE r.environment_id = ANY(v_environments) AND r.source IN ('measured', 'recorded')
+            -- IS TRUE: hashed, whatever the planner thinks of how many they are.
+            WHERE ((r.job_id, r.configuration_id) IN (SELECT id, configuration_id FROM open_jobs)) IS TRUE
+              AND r.environment_id = ANY(v_environments) AND r.source IN ('measured', 'recorded')
             ORDER BY r.ordinality RETURNING id
         )
         SELECT (SELECT count(*) FROM open_jobs), (SELECT count(*) FROM landed) INTO v_done, v_landed;
@@ -408,18 +409,21 @@ BEGIN
 END
 $$
 """
-# Only in the transaction in which the batch landed: nothing else says that this device measured for it.
+# Under the lease, or in the transaction in which the batch landed: nothing else says that this device measured for it.
 _LAND_SENTINEL = f"""
 CREATE FUNCTION worker_land_sentinel(
-    p_batch_id bigint, p_rows jsonb, p_contents text[], p_id uuid, p_m bigint, p_n bigint, p_k bigint, p_ab text, p_cd text,
+    p_batch_id bigint, p_token uuid, p_rows jsonb, p_contents text[], p_id uuid, p_m bigint, p_n bigint, p_k bigint, p_ab text, p_cd text,
     p_acc text, p_layout text, p_alpha float8, p_beta float8, p_family text, p_parameters jsonb
 ) RETURNS void {_WORKER}
 DECLARE v_batch record; v_environments uuid[];
 BEGIN
     SELECT b.device_id, l.campaign_id INTO v_batch FROM batches b JOIN lanes l ON l.id = b.lane_id
-    WHERE b.id = p_batch_id AND b.state = 'done' AND b.xmin = pg_current_xact_id_if_assigned()::xid;
+    WHERE b.id = p_batch_id AND CASE b.state
+        WHEN 'leased' THEN b.lease_token = p_token AND b.lease_expires_at > clock_timestamp()
+        WHEN 'done' THEN b.xmin = pg_current_xact_id_if_assigned()::xid
+    END;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'permission denied: the batch % did not land in this transaction', p_batch_id
+        RAISE EXCEPTION 'permission denied: the batch % is not held, and did not land in this transaction', p_batch_id
             USING ERRCODE = 'insufficient_privilege';
     END IF;
     PERFORM require_own_device(v_batch.device_id);

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from homes import environment
 from psycopg import errors, sql
 from samples import cpu, document, row
 from shared_server import server_of_the_owner, urls_of_roles
@@ -338,7 +342,7 @@ def test_a_configuration_is_stored_under_no_other_id_than_its_own(
     columns = {**small.columns(), "parameters": json.dumps(small.columns()["parameters"])}
     sentinel = row(source=Source.SENTINEL)
     rows = measurements.parameters_of([(None, campaign, large.id, my_lease.device_id, sentinel)])
-    forged = {**columns, **rows, "id": large.id, "batch_id": my_lease.batch_id}
+    forged = {**columns, **rows, "id": large.id, "batch_id": my_lease.batch_id, "token": my_lease.token}
 
     def land(connection: Any) -> None:
         batches.land(connection, my_lease, [], {})
@@ -530,6 +534,30 @@ def test_a_lost_lease_lands_nothing(engine: Engine, hosts: Hosts, my_lease: Leas
         batches.land(connection, my_lease, [(job, row()) for job in my_lease.jobs], {})
 
 
-def test_the_url_of_a_host_has_its_login() -> None:
-    url = make_url("postgresql://farm_host_gpu-7:a@db/farm")
-    assert worker_logins.login_of("gpu-7") == url.username
+def test_the_command_makes_lists_and_ends_a_login(engine: Engine, database_url: str, tmp_path: Path) -> None:
+    host = f"gpu-{uuid.uuid4().hex[:6]}"
+
+    def farm_hosts(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        given = environment(tmp_path / ".farm", **{"FARM_DATABASE_URL": database_url, **variables})
+        line = [sys.executable, "-m", "farm", "hosts", *words]
+        return subprocess.run(line, env=given, capture_output=True, text=True, check=False)
+
+    added = farm_hosts("add", host)
+    assert added.returncode == 0, added.stderr
+    variable, _, url = added.stdout.strip().partition("=")
+    assert variable == "FARM_DATABASE_URL"
+    assert make_url(url).username == f"farm_host_{host}"
+    login = make_engine(url.replace("postgresql://", "postgresql+psycopg://"), application="test", pool_size=1)
+    announced(login, 7)
+    login.dispose()
+    (listed,) = json.loads(farm_hosts("--json").stdout)
+    assert (listed["host"], listed["devices"]) == (host, 1)
+    assert json.loads(farm_hosts("add", host, "--json").stdout) == {
+        "host": host, "login": f"farm_host_{host}", "new": False, "password": None,
+    }  # fmt: skip
+    assert farm_hosts("revoke", host).returncode == 0
+    assert farm_hosts("revoke", host).returncode == 4
+    assert farm_hosts("add", "a b").returncode == 2
+    embedded = farm_hosts("add", host, FARM_DATABASE_URL="")
+    assert embedded.returncode == 2
+    assert "Set FARM_DATABASE_URL to a Postgres that worker hosts reach" in " ".join(embedded.stderr.split())
