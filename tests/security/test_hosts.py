@@ -364,16 +364,6 @@ def test_a_configuration_is_stored_under_no_other_id_than_its_own(
     )
 
 
-def test_a_stored_configuration_that_is_not_what_its_id_says_is_not_measured(
-    engine: Engine, hosts: Hosts, my_device: int, campaign: int
-) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE configurations SET m = 1, n = 1, k = 1"))
-    lease = leased(engine, hosts[MINE], my_device)
-    assert lease.jobs == ()
-    assert all("is not the id of" in failure.message for failure in lease.refused.values())
-
-
 @pytest.mark.parametrize(
     "alpha", [1.0, 0.5, 1e-5, 1e-4, 0.1 + 0.2, 1e15, 1234567890123456.8, 1e16, 1e22, -2.0, 5e-324, 123456789.0]
 )

@@ -109,8 +109,7 @@ def _rules(document: Any) -> tuple[MeasuringRules, str | None]:
 def _configuration(row: Mapping[str, Any]) -> Configuration | str:
     """The configuration of a job, or why this version cannot read it."""
     try:
-        found = Configuration.from_columns(row)
-        return found if found.id == row["id"] else f"cannot read the job: {row['id']} is not the id of {found}"
+        return Configuration.from_columns(row)
     except UnknownFamily:
         return f"does not know the kernel family {row['family']!r}"
     except BadKernelParameter as error:
