@@ -9,7 +9,8 @@ import traceback
 from datetime import UTC, datetime
 from types import TracebackType
 
-from farm.masking import MaskingFormatter, masked
+from farm.control_characters import REPLACEMENT, LineFormatter, neutralised
+from farm.masking import masked
 from farm.settings import Settings, unknown_variables
 
 log = logging.getLogger(__name__)
@@ -22,11 +23,11 @@ def _ids(record: logging.LogRecord) -> dict[str, object]:
     return {key: value for key, value in vars(record).items() if key not in _PLAIN and not key.startswith("_")}
 
 
-class _Human(MaskingFormatter):
+class _Human(LineFormatter):
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
         ids = masked(" ".join(f"{key}={value}" for key, value in _ids(record).items() if key != "data"))
-        return f"{line} {ids}" if ids else line
+        return f"{line} {neutralised(ids).replace(chr(10), REPLACEMENT)}" if ids else line
 
 
 class _Json(logging.Formatter):

@@ -6,7 +6,6 @@ holds an unescaped `@` or `/`, more is masked than needed.
 
 from __future__ import annotations
 
-import logging
 import re
 from urllib.parse import unquote
 
@@ -43,13 +42,6 @@ def masked(text: str) -> str:
     text = _VARIABLE.sub(r"\1***", text)
     text = _MEMBER.sub(r"\1'***'", text)
     return _HEADER.sub(r"\1***", text)
-
-
-class MaskingFormatter(logging.Formatter):
-    """A formatter whose lines, tracebacks too, hold no passwords."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return masked(super().format(record))
 
 
 def _masked_parameter(found: re.Match[str]) -> str:

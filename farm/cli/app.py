@@ -18,8 +18,9 @@ import farm
 from farm.cli import streams
 from farm.cli.commands import LazyGroup
 from farm.cli.completing import silent
+from farm.control_characters import LineFormatter
 from farm.errors import FarmError, RightMissing, first_line
-from farm.masking import MaskingFormatter, masked
+from farm.masking import masked
 
 app = typer.Typer(
     name="farm",
@@ -71,8 +72,8 @@ def main() -> None:
     atexit.register(gc.freeze)
     # While Python takes itself down, Ctrl-C would end the process with another exit code.
     atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
-    handler = logging.StreamHandler()
-    handler.setFormatter(MaskingFormatter("%(levelname)s: %(message)s"))
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     carry_out(sys.argv[1:])
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from farm.atomic_write import write_text
+from farm.control_characters import neutralised
 
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that are there.", show_default=False)]
 
@@ -16,6 +17,6 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that a
 def write(text: str, output: Path | None, *, force: bool) -> None:
     """To the file, whole or not at all, or to stdout where there is none. Raises `BadInput`; without `force`, `FileThere`."""
     if output is None:
-        sys.stdout.write(text)
+        sys.stdout.write(neutralised(text) if sys.stdout.isatty() else text)
     else:
         write_text(output, text, force=force)

@@ -11,17 +11,19 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.text import Text
 
 from farm.cli.commands import COMMANDS
+from farm.control_characters import neutralised
 from farm.errors import BadSettings
 from farm.names import default_home
 from farm.settings import settings
@@ -74,6 +76,14 @@ def _mentions(message: str) -> tuple[list[int], str]:
 
 class Hinting(Console):
     """A console whose messages name commands that can be pasted."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Renders without control characters and links: everything that is printed goes through here."""
+        for text, style, control in super().render(renderable, options):
+            if control is None:
+                yield Segment(neutralised(text), style.update_link(None) if style and style.link else style)
+            else:
+                yield Segment(text, style, control)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Prints like `Console.print`, with texts passed through `pasteable`, padded ones too. Other renderables do not change."""

@@ -71,7 +71,7 @@ def list_(
         emit_json({"kernels": rows, "builders": builders})
         return
     if not rows and campaign is not None:
-        console.print(f"{campaign} waits for no kernels.")
+        console.print(f"{campaign} waits for no kernels.", markup=False)
     elif not rows:
         console.print("None. Campaigns of families that are built ahead of time, such as cutlass, want some.")
     else:

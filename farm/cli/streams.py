@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from farm.control_characters import neutralised
 from farm.errors import BadInput
 
 REPLACE = "farm.replace"
@@ -54,7 +55,8 @@ codecs.register_error(REPLACE, replaced)
 
 
 def printable(text: str) -> str:
-    """The text as standard output shows it."""
+    """The text as standard output shows it, without control characters."""
+    text = neutralised(text)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)

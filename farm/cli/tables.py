@@ -282,7 +282,8 @@ def _plain(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+    # A newline too: a name that holds one would print a row of its own.
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def unique_beginnings(names: Sequence[str], *, shortest: int = 12) -> list[str]:

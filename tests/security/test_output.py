@@ -1,0 +1,63 @@
+"""What workers, datasets and servers call things does not steer the terminal, nor forge lines of tables and logs."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+from rich.text import Text
+
+from farm.cli.hints import Hinting
+from farm.cli.tables import ESSENTIAL, TABLES, Column, Table
+from farm.logs import _Human
+
+ATTACKS = {
+    "title": "\x1b]0;owned\x07",
+    "link": "\x1b]8;;http://evil.example\x1b\\click\x1b]8;;\x1b\\",
+    "clear": "\x1b[2J\x1b[H",
+    "c1": "\x9b31m",
+    "bidi": "a\u202eb\u2066c",
+    "carriage return": "failed\rdone",
+    "separator": "a\u2028b",
+}
+OBEYED = "\x1b\x07\x9b\u202e\u2066\r\u2028"
+
+
+def printed(renderable: object, **options: object) -> str:
+    file = io.StringIO()
+    Hinting(file=file, width=200, highlight=False).print(renderable, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize("kind", [str, Text])
+def test_console_prints_no_control_characters(attack: str, kind: type) -> None:
+    assert not set(OBEYED) & set(printed(kind(f"device {attack} ends")))
+
+
+def test_console_prints_no_link_of_markup() -> None:
+    file = io.StringIO()
+    Hinting(file=file, force_terminal=True, width=200).print("[link=http://evil.example]name[/link]")
+    assert "evil.example" not in file.getvalue()
+    assert "name" in file.getvalue()
+
+
+@pytest.mark.parametrize("attack", [*ATTACKS.values(), "a\nGPU-forged  healthy"], ids=[*ATTACKS, "row"])
+def test_table_prints_one_line_for_a_row(attack: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        Table("attacked", Column("name", priority=ESSENTIAL)).print([(attack,)])
+    finally:
+        TABLES.pop("attacked", None)
+    out = capsys.readouterr().out
+    assert not set(OBEYED) & set(out)
+    assert len(out.splitlines()) == 3
+
+
+def test_log_line_forges_no_other() -> None:
+    record = logging.makeLogRecord(
+        {"msg": "device %s", "args": ("x\n12:00:00 INFO farm: ok\x1b[2J",), "device": "a\nb"}
+    )
+    lines = _Human("%(message)s").format(record).split("\n")
+    assert [line.startswith("  ") for line in lines] == [False, True]
+    assert "\x1b" not in "".join(lines)
