@@ -124,6 +124,17 @@ class Settings(BaseSettings):
     )
     web_password: SecretStr | None = Field(default=None, description="password of the database role of farm serve")
     trainer_password: SecretStr | None = Field(default=None, description="password of the trainers' database role")
+    # Only `farm redis users` reads these.
+    redis_coordinator_password: SecretStr | None = Field(
+        default=None, description="password of the coordinator's user of Redis"
+    )
+    redis_worker_password: SecretStr | None = Field(default=None, description="password of the workers' user of Redis")
+    redis_builder_password: SecretStr | None = Field(
+        default=None, description="password of the builders' user of Redis"
+    )
+    redis_trainer_password: SecretStr | None = Field(
+        default=None, description="password of the trainers' user of Redis"
+    )
     # Dispatch. Times are seconds.
     lease_seconds: Seconds = Field(default=30.0, description="a lease not renewed for this long has passed")
     batch_seconds: Seconds = Field(default=4.0, description="device time that one batch aims at")

@@ -81,6 +81,7 @@ COMMANDS = (
     Entry("restore", "deleting:restore", OPERATE, "Put back what was deleted, as it was."),
     Entry("deleted", "deleting:deleted", OPERATE, "List what is deleted and can be restored, since when, and how large it is."),
     Entry("vacuum", "deleting:vacuum", OPERATE, "Remove for good what was deleted."),
+    Entry("redis", "redis_users:app", OPERATE, "The users of Redis."),
     Entry("db", "database:app", OPERATE, "The database's revision, and the roles of services, workers and readers."),
 )  # fmt: skip
 

@@ -299,5 +299,8 @@ def _redis_facts(url: str) -> tuple[str, str]:
     import redis
 
     with redis.Redis.from_url(urls.redis_client_url(url), socket_timeout=5.0) as client:
-        server, memory = client.info("server"), client.info("memory")
+        try:
+            server, memory = client.info("server"), client.info("memory")
+        except redis.exceptions.NoPermissionError:  # only the coordinator's user may ask
+            return "", ""
     return str(server.get("redis_version", "")), str(memory.get("maxmemory_policy", ""))
