@@ -47,14 +47,22 @@ def add(connection: Connection, host: str, *, password: str | None, prefix: str 
 _LOCK = text("DELETE FROM worker_logins WHERE host = :host RETURNING login")
 
 
+_GIVE_AWAY = text("""
+UPDATE devices d SET vanished_at = clock_timestamp(), last_seen_at = '-infinity'
+FROM hosts h WHERE h.id = d.host_id AND h.name = :host AND d.vanished_at IS NULL
+""")
+
+
 def shut_out(connection: Connection, host: str) -> list[str]:
     """From the commit on, the logins of the host can do nothing, connected or not. Returns them, for `remove`.
 
+    Its devices count as gone from it, so that they can be served by another host.
     Raises `NoSuchHost` where the host has no login.
     """
     logins = list(connection.execute(_LOCK, {"host": host}).scalars())
     if not logins:
         raise NoSuchHost(name=host)
+    connection.execute(_GIVE_AWAY, {"host": host})
     with cursor_of(connection) as cursor:
         for login in logins:
             cursor.execute(sql.SQL("ALTER ROLE {} NOLOGIN").format(sql.Identifier(login)))

@@ -453,7 +453,7 @@ $$
 
 # --- what workers say of devices -------------------------------------------------------------------------
 
-# A device goes to another host once its former host no longer shows it, or has no login any more.
+# A device goes to another host once its former host no longer shows it, or was revoked.
 _REGISTER = f"""
 CREATE FUNCTION worker_register(
     p_host text, p_host_facts jsonb, p_uuid text, p_type text, p_name text, p_backend text, p_traits jsonb, p_facts jsonb
@@ -461,9 +461,7 @@ CREATE FUNCTION worker_register(
 DECLARE v_host text := worker_host(p_host); v_host_id bigint; v_device_id bigint; v_other record;
 BEGIN
     SELECT h.name, d.vanished_at INTO v_other FROM devices d JOIN hosts h ON h.id = d.host_id WHERE d.uuid = p_uuid FOR NO KEY UPDATE OF d;
-    IF FOUND AND v_other.name <> worker_host(v_other.name) AND v_other.vanished_at IS NULL
-        AND EXISTS (SELECT FROM worker_logins WHERE host = v_other.name)
-    THEN
+    IF FOUND AND v_other.name <> worker_host(v_other.name) AND v_other.vanished_at IS NULL THEN
         RAISE EXCEPTION 'permission denied: the device % is registered on the host %', p_uuid, v_other.name
             USING ERRCODE = 'insufficient_privilege', HINT = 'Stop farm-worker there while the device is not in it, or run farm hosts revoke.';
     END IF;

@@ -268,6 +268,12 @@ def test_a_device_goes_to_another_host_once_its_own_host_says_that_it_is_gone(
     denied(hosts[MINE], lambda connection: devices.heartbeat(connection, my_device))
 
 
+def test_a_device_of_a_host_that_has_no_login_is_not_taken_over(engine: Engine, hosts: Hosts) -> None:
+    """Such as that of a worker which logs in as `farm_worker`."""
+    announced(engine, 3, claims_to_be="a host without a login")
+    denied(hosts[MINE], lambda c: devices.register(c, host=MINE, host_facts={}, device=cpu(3, kind="nvidia-h200")))
+
+
 def test_a_host_changes_no_table_but_by_its_functions(
     engine: Engine, hosts: Hosts, my_device: int, campaign: int, my_lease: Lease
 ) -> None:
