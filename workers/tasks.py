@@ -183,21 +183,24 @@ def try_device(asked: int) -> None:
         with engine().begin() as connection:
             if asked != device_id() or not probation.is_on_probation(connection, asked):
                 return
-        why = _runner().try_device()
+        try:
+            why = _runner().try_device()
+        except DBAPIError:
+            raise
+        except Exception as error:
+            why, poisoned = first_line(error), _poisoned(error)
+        with engine().begin() as connection:
+            if why is not None:
+                probation.failed_trial(connection, device_id(), f"it failed a trial: {why}")
+                log.warning("the device stays on probation: it failed a trial: %s", why, extra=ids)
+            elif probation.passed_trial(connection, device_id()):
+                log.warning("the device passed a trial and takes jobs again", extra=ids)
     except DBAPIError as error:
         _metrics(CHILD).count(DATABASE_ERRORS)
         log.warning("the database does not answer (%s); the trial is tried again", first_line(error), extra=ids)
-        return
-    except Exception as error:
-        why, poisoned = f"{first_line(error)}", _poisoned(error)
-    with engine().begin() as connection:
-        if why is not None:
-            probation.failed_trial(connection, device_id(), f"it failed a trial: {why}")
-            log.warning("the device stays on probation: it failed a trial: %s", why, extra=ids)
-        elif probation.passed_trial(connection, device_id()):
-            log.warning("the device passed a trial and takes jobs again", extra=ids)
-    if poisoned:
-        os._exit(EXIT_POISONED)
+    finally:
+        if poisoned:
+            os._exit(EXIT_POISONED)
 
 
 def _note_claim_error(batch_id: int, error: Exception) -> None:

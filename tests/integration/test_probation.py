@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from commands import farm_here
 from samples import cpu, document, row
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 from test_batches import counts, form, land, leased, recording
 from test_runner import Scripted
 
@@ -361,6 +361,32 @@ def test_a_trial_decides_whether_a_device_stays_on_probation(
     tasks.try_device(served)
     assert len(mended.asked) == 1, "a late message does nothing"
     assert state_of(engine, served) == DeviceState.ACTIVE
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_trial_whose_result_cannot_be_stored_is_tried_again(
+    engine: Engine, served: int, good: int, jobs: int, fails: bool, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    land(engine, leased(engine, good, 2))
+    with engine.begin() as connection:
+        probation.begin(connection, served, "broken", tried=True)
+    name = "failed_trial" if fails else "passed_trial"
+    store = getattr(probation, name)
+
+    def store_read_only(connection: Connection, *arguments: object) -> object:
+        connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+        return store(connection, *arguments)
+
+    monkeypatch.setattr(tasks, "_runner", lambda: runner(engine, served, Device(lambda _: fails)))
+    with monkeypatch.context() as patched:
+        patched.setattr(probation, name, store_read_only)
+        tasks.try_device(served)
+    assert "in a read-only transaction" in caplog.text
+    assert "the trial is tried again" in caplog.text
+    assert state_of(engine, served) == DeviceState.PROBATION
+    tasks.try_device(served)
+    assert state_of(engine, served) == (DeviceState.PROBATION if fails else DeviceState.ACTIVE)
 
 
 def test_a_process_that_ends_in_a_trial_blames_no_job(engine: Engine, served: int, good: int, jobs: int) -> None:
