@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from farm.errors import BadRecording, MissingColumns, first_line
+from farm.memory_limit import READING_BYTES, bounded_memory
 from farm.provenance import Provenance
 
 CONFIGURATION_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters")
@@ -20,11 +21,15 @@ NEEDED_COLUMNS = (*CONFIGURATION_COLUMNS, "runtime_ms")
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turns what Arrow and the operating system raise while the file is read into `BadRecording`."""
+    """Turns what Arrow and the operating system raise while the file is read into `BadRecording`, and bounds the memory it takes."""
     import pyarrow as pa
 
     try:
-        yield
+        with bounded_memory():
+            yield
+    except MemoryError:
+        why = f"reading it takes more than {READING_BYTES // 2**20:,} MiB of memory"
+        raise BadRecording(path=path, why=why) from None
     except FileNotFoundError:
         raise BadRecording(path=path, why="there is no such file") from None
     except PermissionError:

@@ -21,6 +21,7 @@ from farm.cli.campaigns import direct
 from farm.cli.files import ForceOption, write
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
 from farm.cli.tables import Column, Table
+from farm.csv_cells import cell
 from farm.db import filters, measurements
 from farm.errors import BadInput
 from farm.provenance import METADATA_KEY, Provenance
@@ -253,7 +254,7 @@ def _export(
     else:
         writer = csv.DictWriter(text, fieldnames=list(measurements.RESULT_COLUMNS), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(flat)
+        writer.writerows({name: cell(value) for name, value in row.items()} for row in flat)
     write(text.getvalue(), output, force=force)
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from farm.compare import reading
 from farm.compare.findings import Pairs
 from farm.compare.statistics import Floats, Ints, Verdict
+from farm.csv_cells import cells
 
 WORDS = {Verdict.LESS: "faster", Verdict.TIE: "tie", Verdict.MORE: "slower", Verdict.UNSURE: "unsure"}
 _FIGURES = ("runtime_ms", "power_w", "energy_mj")
@@ -70,6 +71,7 @@ def write_csv(engine: Engine, baseline: str, sides: Iterator[tuple[str, Pairs]],
                 chunk = table(engine, pairs, np.arange(start, min(start + AT_ONCE, len(pairs.ids))))
                 for place, (column, value) in enumerate((("baseline", baseline), ("side", name))):
                     chunk = chunk.add_column(place, column, pa.repeat(value, len(chunk)))
+                chunk = cells(chunk)
                 if writer is None:
                     writer = pa_csv.CSVWriter(file, chunk.schema)
                 writer.write_table(chunk)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import BadInput, BadKernelParameter, MissingColumns, TooManyColumns
 from farm.kernels import FAMILIES, Configuration
+from farm.memory_limit import READING_BYTES, bounded_memory
 from farm.registry.client import first_line
 from farm.registry.direct import Model
 from farm.registry.models import OUTPUTS
@@ -99,10 +100,14 @@ def read_configurations(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        if path.suffix.lower() == ".csv":
-            return pd.read_csv(path)
-        if path.suffix.lower() == ".parquet":
-            return pd.read_parquet(path)
+        with bounded_memory():
+            if path.suffix.lower() == ".csv":
+                return pd.read_csv(path)
+            if path.suffix.lower() == ".parquet":
+                return pd.read_parquet(path)
+    except MemoryError:
+        detail = f"{path} cannot be read: it takes more than {READING_BYTES // 2**20:,} MiB of memory"
+        raise BadInput(detail=detail) from None
     except (OSError, ValueError) as error:
         raise BadInput(detail=f"{path} cannot be read: {first_line(error)}") from None
     raise BadInput(detail=f"{path} is neither .csv nor .parquet.")

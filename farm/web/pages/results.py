@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 
 from farm.api import campaigns, results
+from farm.csv_cells import cell
 from farm.db.measurements import RESULT_COLUMNS
 from farm.errors import FarmError
 from farm.web.errors import status_of
@@ -111,4 +112,4 @@ def _lines(visit: Visit, question: dict[str, Any], page: results.Results) -> Ite
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else value
+    return json.dumps(value) if isinstance(value, dict | list) else cell(value)

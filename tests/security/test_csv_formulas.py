@@ -1,0 +1,42 @@
+"""Text in exported CSV that a spreadsheet would run as a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from farm.cli.results import Format, _export
+from farm.csv_cells import cell, cells
+from farm.db.measurements import RESULT_COLUMNS
+from farm.web.pages.results import _cell as downloaded
+
+FORMULAS = ['=HYPERLINK("http://x","y")', "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=cmd|' /C calc'!A0"]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_text_that_begins_as_a_formula_is_quoted(text: str) -> None:
+    assert cell(text) == downloaded(text) == f"'{text}"
+    assert cells(pa.table({"x": [text, "a"]})).to_pylist() == [{"x": f"'{text}"}, {"x": "a"}]
+
+
+def test_what_is_no_formula_stays(tmp_path: Path) -> None:
+    for value in (-1.5, 3, None, True, "a=b", "", "cutlass", '{"tile": 16}'):
+        assert cell(value) == value
+    table = pa.table({
+        "number": [-1.5, None], "text": pa.array(["a", None]), "known": pa.array(["=x", None]).dictionary_encode(),
+    })  # fmt: skip
+    assert cells(table).to_pylist() == [
+        {"number": -1.5, "text": "a", "known": "'=x"},
+        {"number": None, "text": None, "known": None},
+    ]
+
+
+def test_exported_results_hold_no_formula_of_a_worker(tmp_path: Path) -> None:
+    row = {**dict.fromkeys(RESULT_COLUMNS), "host": "=1+1", "power_w": -1.5, "details": {"x": "=1"}}
+    _export([row], Format.CSV, tmp_path / "rows.csv", None, force=False)
+    (found,) = csv.DictReader(io.StringIO((tmp_path / "rows.csv").read_text()))
+    assert (found["host"], found["power_w"], found["details"]) == ("'=1+1", "-1.5", '{"x": "=1"}')
