@@ -193,6 +193,14 @@ class FarmChannel(Channel):
     def _restore(self, message: Any, leftmost: bool = False) -> None:
         """Leaves the message to who sends it again."""
 
+    def _basic_cancel(self, consumer_tag: str) -> Any:
+        """Leaves a queue. What Redis was asked for before would still take a message from it, which nobody here wants."""
+        left = super()._basic_cancel(consumer_tag)  # type: ignore[no-untyped-call]
+        if self._in_poll:
+            self.client.connection.disconnect()
+            self._in_poll = None  # type: ignore[assignment]
+        return left
+
     def _size(self, queue: str) -> int:
         """Nobody asks for it, but kombu does before each first message to a queue."""
         return 0

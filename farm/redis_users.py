@@ -42,9 +42,10 @@ _TAKE = ("brpop", "type", "unlink")
 _MEASURE = (queue_of_type("*"), queue_of_device("*"))
 
 USERS: Mapping[User, Access] = {
-    # `info` and `client|list` tell `farm doctor` and `farm train` about the server and its consumers.
+    # `info`, `client|list` and `llen` tell `farm doctor`, `farm train` and `farm up` about the server, its consumers and their work.
     User.COORDINATOR: Access(
-        (*_MEASURE, BUILD_QUEUE, TRAIN_QUEUE, PROBE), ("lpush", "type", "unlink", "setrange", "info", "client|list")
+        (*_MEASURE, BUILD_QUEUE, TRAIN_QUEUE, PROBE),
+        ("lpush", "llen", "type", "unlink", "setrange", "info", "client|list"),
     ),
     User.WORKER: Access((*_MEASURE, PROBE), _TAKE),
     User.BUILDER: Access((BUILD_QUEUE, PROBE), _TAKE),

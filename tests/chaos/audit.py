@@ -46,11 +46,6 @@ EXPECTED_TRACEBACKS = re.compile(
     r"|RuntimeError: chaos raised"
     r"|numpy.*ArrayMemoryError: Unable to allocate"
     r"|billiard\.exceptions\.WorkerLostError: Worker exited prematurely: (signal 9 \(SIGKILL\)|exitcode \d+)"
-    # Messages that mean nothing. What is no message at all costs the process that takes it; it is started again.
-    r"|TypeError: measure_batch\(\) (missing 1 required positional argument|takes 1 positional argument but 2 were)"
-    r"|KeyError: ('workers\.format_disk'|'properties'|'body')"
-    r"|kombu\.exceptions\.ContentDisallowed: Refusing to deserialize untrusted content of type pickle"
-    r"|json\.decoder\.JSONDecodeError: Expecting value: line 1 column 1"
     # Redis went away between a delivery and its acknowledgement: Celery says so, and goes on.
     r"|redis\.exceptions\.(ConnectionError|TimeoutError):|TimeoutError: timed out"
     r"|(FileNotFoundError: \[Errno 2\]|ConnectionRefusedError: \[Errno 111\]|ConnectionResetError: \[Errno 104\])"

@@ -54,7 +54,7 @@ LOOK_S = 0.2
 STOPPED_S = 3.0
 """How long a landing stops where nothing comes of it."""
 
-LANDS = "INSERT INTO measurements"
+LANDS = "worker_land("
 """What the statement of a landing contains, and no other one of a worker."""
 
 UNFIT_S = 10.0

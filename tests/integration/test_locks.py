@@ -252,7 +252,7 @@ def test_a_landing_that_is_cut_off_in_the_middle_of_its_rows_holds_no_row(
 
     @event.listens_for(far, "before_cursor_execute")
     def cut(_: object, __: object, statement: str, *___: object) -> None:
-        if "INSERT INTO measurements" in statement:
+        if "worker_land(" in statement:
             cable.cut_after(100_000)  # of 300,000
 
     outcome: list[BaseException] = []

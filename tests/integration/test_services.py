@@ -634,8 +634,8 @@ def test_root_in_the_home_of_a_user_runs_postgres_as_that_user(folder: Path) -> 
 
 TASKS = """
 import os, pathlib
-from farm.broker import make_app
-app = make_app(os.environ["FARM_BROKER_URL"])
+from celery import Celery
+app = Celery(broker=os.environ["FARM_BROKER_URL"])
 
 @app.task(name="tests.note")
 def note(path, text):

@@ -488,4 +488,4 @@ def test_messages_that_name_no_training_are_refused_and_harm_nothing(
     app.send_task(TRAIN, args=[training_id], queue=TRAIN_QUEUE)
     eventually(lambda: is_done(measured, training_id))
     assert stored(measured, training_id)["starts"] == 1
-    assert "ContentDisallowed" in one.log()
+    assert one.log().count("refused") == 1  # in a minute, one line for all

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,21 @@ from typing import Any
 import pytest
 import redis
 from homes import eventually
-from programs import free_port
+from programs import COORDINATOR, FARM_WORKER, free_port, programs
+from sqlalchemy import Engine, text
 
-from farm.broker import MEASURE_BATCH, make_app
+import farm
+from farm.broker import MEASURE_BATCH, make_app, queues_of_client
+from farm.campaign import Campaign, load, plan
 from farm.coordinator.sending import send
+from farm.db import campaigns, trainings
 from farm.redis_users import User, acl_lines, name_of
 from farm.services.binaries import redis_server
 from farm.services.redis import why_broker_takes_no_messages
+
+EXAMPLES = Path(farm.__file__).parent.parent / "examples"
+RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"
+TRAINER = (sys.executable, "-c", "from trainer.main import main; main()")
 
 PASSWORDS = {user: f"secret-of-{user}" for user in User}
 KEYS = ("gpu.x", "device.x", "build", "train", "gemm-farm:probe", "other")
@@ -41,13 +50,15 @@ QUEUES = {
 def allowed(user: User, command: str, key: str) -> bool:
     """The expected table."""
     if key == "gemm-farm:probe":
-        own = {"LPUSH", "TYPE", "UNLINK", "SETRANGE"} if user is User.COORDINATOR else {"BRPOP", "TYPE", "UNLINK"}
+        own = (
+            {"LPUSH", "LLEN", "TYPE", "UNLINK", "SETRANGE"} if user is User.COORDINATOR else {"BRPOP", "TYPE", "UNLINK"}
+        )
         return command in own
     sends = user is User.COORDINATOR
     return key in QUEUES[user] and command in {
         "TYPE",
         "UNLINK",
-        *(("LPUSH", "SETRANGE") if sends else ("BRPOP",)),
+        *(("LPUSH", "LLEN", "SETRANGE") if sends else ("BRPOP",)),
     }
 
 
@@ -119,6 +130,42 @@ def test_the_coordinator_sends_and_the_user_of_workers_cannot(port: int) -> None
 @pytest.mark.parametrize("user", User)
 def test_each_user_finds_redis_ready(port: int, user: User) -> None:
     assert why_broker_takes_no_messages(url(port, user), timeout_s=5.0) is None
+
+
+def test_programs_measure_build_and_train_under_their_users(
+    engine: Engine, port: int, tmp_path: Path, database_url: str, new_registry: Callable[[Path], str]
+) -> None:
+    def count(statement: str) -> int:
+        with engine.connect() as connection:
+            return int(connection.execute(text(statement)).scalar_one())
+
+    urls = {
+        "FARM_DATABASE_URL": database_url,
+        "MLFLOW_TRACKING_URI": new_registry(tmp_path),
+        "FARM_TRAIN_NEW_ROWS": "0",
+    }
+    with programs(tmp_path, **urls) as start:
+        started = [
+            start(FARM_WORKER, "--devices", f"recorded:{RECORDING}", FARM_BROKER_URL=url(port, User.WORKER)),
+            start(TRAINER, FARM_BROKER_URL=url(port, User.TRAINER)),
+            start(FARM_WORKER, "--build", FARM_BROKER_URL=url(port, User.BUILDER)),
+            start(COORDINATOR, FARM_BROKER_URL=url(port, User.COORDINATOR)),
+        ]
+        eventually(lambda: count("SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
+        document = load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000).document
+        campaign = Campaign.from_document({**document, "name": "small", "kernels": [{"family": "tiled", "tile": [16]}]})
+        with engine.begin() as connection:
+            known = campaigns.known_devices(connection)
+            campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
+            trainings.request(connection, device_type="nothing")
+        eventually(lambda: count("SELECT count(*) FROM campaigns WHERE state = 'done'"))
+        eventually(lambda: count("SELECT count(*) FROM trainings WHERE state = 'failed' AND device_type = 'nothing'"))
+        builders = client(port, User.COORDINATOR)
+        eventually(lambda: any("build" in queues_of_client(one["name"]) for one in builders.client_list()))
+        for program in started:
+            assert "no permissions" not in program.log()
+            assert "Traceback" not in program.log()
+            assert program.stop() == 0
 
 
 def test_the_file_has_no_password() -> None:
