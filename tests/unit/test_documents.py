@@ -17,6 +17,7 @@ import farm
 from farm.campaign import load
 from farm.cli.commands import COMMANDS
 from farm.db.roles import WORKER_ROLE
+from farm.redis_users import User, name_of
 from farm.settings import Settings
 
 ROOT = Path(farm.__file__).parent.parent
@@ -115,7 +116,7 @@ def test_documents_show_the_figures_of_the_committed_benchmarks(document: str, f
 
 def test_compose_runs_programs_that_exist() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    for name in ("migrate", "coordinator", "trainer", "web", "worker-cpu", "worker-gpu"):
+    for name in ("redis-users", "migrate", "coordinator", "trainer", "web", "worker-cpu", "worker-gpu"):
         words = COMPOSE["services"][name]["command"]
         lines = [line.split() for line in words[2].split("&&")] if words[:2] == ["sh", "-c"] else [words]
         for line in lines:
@@ -143,7 +144,7 @@ def test_compose_has_no_default_password_and_its_example_names_every_variable() 
     example = (ROOT / ".env.example").read_text()
     assert used == set(re.findall(r"^(\w+)=", example, flags=re.MULTILINE))
     secrets = {name for name in used if name.endswith(("_PASSWORD", "_SECRET_KEY"))}
-    assert len(secrets) == 10
+    assert len(secrets) == 13
     for name in secrets:
         assert f"${{{name}:-" not in text
         assert re.search(rf"^{name}=$", example, flags=re.MULTILINE)
@@ -201,6 +202,7 @@ def test_compose_runs_no_service_as_root(name: str) -> None:
 NETWORKS = {
     "postgres": {"data", "models"},
     "redis": {"data"},
+    "redis-users": {"data"},
     "mlflow": {"models"},
     "migrate": {"data"},
     "coordinator": {"data"},
@@ -237,19 +239,30 @@ ROLES = {
 }
 
 
+REDIS_USERS = {
+    "coordinator": User.COORDINATOR, "builder": User.BUILDER, "trainer": User.TRAINER,
+    "worker-cpu": User.WORKER, "worker-gpu": User.WORKER,
+}  # fmt: skip
+
+
 @each_service
 def test_compose_gives_each_service_its_role_and_no_secret_of_another(name: str) -> None:
-    variables: dict[str, str] = SERVICES[name]["environment"]
+    variables: dict[str, str] = SERVICES[name].get("environment", {})
     urls = [url for url in variables.values() if str(url).startswith("postgresql")]
     found = [re.findall(r"//(\w+):\$\{(\w+):\?", url)[0] for url in urls]
     assert found == ([ROLES[name]] if name in ROLES else [])
     given = set(re.findall(r"\$\{(\w+_PASSWORD|\w+_KEY)\b", str(variables)))
     registry = {"MLFLOW_PASSWORD"} if name in ("web", "trainer", "mlflow") else set()
-    broker = {"REDIS_PASSWORD"} if "FARM_BROKER_URL" in variables else set()
+    broker = set[str]()
+    if name in REDIS_USERS:
+        user, password = re.findall(r"^redis://(\w+):\$\{(\w+):\?", variables["FARM_BROKER_URL"])[0]
+        assert (user, password) == (name_of(REDIS_USERS[name]), f"REDIS_{REDIS_USERS[name].upper()}_PASSWORD")
+        broker = {password}
+    assert ("FARM_BROKER_URL" in variables) == (name in REDIS_USERS)
     own = {ROLES[name][1]} if name in ROLES else set()
     more = {
         "postgres": {"POSTGRES_PASSWORD", "OWNER_PASSWORD", "MLFLOW_DATABASE_PASSWORD"},
-        "redis": {"REDIS_PASSWORD"},
+        "redis-users": {f"REDIS_{user.upper()}_PASSWORD" for user in User},
         "mlflow": {"MLFLOW_SECRET_KEY"},
         "migrate": {"APPLICATION_PASSWORD", "WEB_PASSWORD", "TRAINER_PASSWORD", "WORKER_PASSWORD"},
     }
