@@ -310,11 +310,13 @@ def audit_logs(logs: Path, secrets: Path) -> list[str]:
 
 
 def tracebacks(lines: Iterable[str]) -> Iterator[str]:
-    """The last line of each traceback: the exception."""
-    inside = False
+    """The last line of each traceback: the exception. It is as far indented as the first."""
+    inside = None
     for line in lines:
-        if line.lstrip().startswith("Traceback (most recent call last)"):
-            inside = True
-        elif inside and re.match(r"[A-Za-z_][\w.]*(:|$)", line):
-            inside = False
-            yield line
+        bare = line.lstrip()
+        indent = len(line) - len(bare)
+        if bare.startswith("Traceback (most recent call last)"):
+            inside = indent
+        elif indent == inside and re.match(r"[A-Za-z_][\w.]*(:|$)", bare):
+            inside = None
+            yield bare

@@ -120,8 +120,18 @@ def test_the_audit_of_logs_finds_passwords_and_tracebacks_that_nothing_explains(
         "    raise KeyError\n"
         "KeyError\n"
         "10:00:01 INFO landed 1 of 1\n"
+        "10:00:02 ERROR the batch raised\n"  # as the farm's own log has it
+        "  Traceback (most recent call last):\n"
+        '    File "tasks.py", line 3, in measure\n'
+        "      raise TypeError\n"
+        "  TypeError\n"
+        "worker: Warm shutdown (MainProcess)\n"
     )
-    assert audit_logs(logs, secrets) == ["worker.log: a password", "worker.log: 1 tracebacks that end in: KeyError"]
+    assert audit_logs(logs, secrets) == [
+        "worker.log: a password",
+        "worker.log: 1 tracebacks that end in: KeyError",
+        "worker.log: 1 tracebacks that end in: TypeError",
+    ]
 
 
 def test_kinds_of_faults_are_chosen_by_name() -> None:
