@@ -108,8 +108,9 @@ def revoke(name: NameArgument, as_json: JsonOption = False) -> None:
         with opened.change("hosts_revoke") as change:
             logins = worker_logins.shut_out(change.connection, name)
             change.record("host", name, after={"logins": logins, "revoked": True})
-        with opened.engine.begin() as connection:
-            worker_logins.remove(connection, logins)
+        with opened.change("hosts_revoke") as change:
+            worker_logins.remove(change.connection, logins)
+            change.record("host", name, after={"logins": [], "revoked": True})
     if as_json:
         emit_json({"host": name, "logins": logins, "revoked": True})
     else:
