@@ -199,22 +199,21 @@ $$
 _RELEASE_BATCH = """
 CREATE FUNCTION release_batch(p_batch_id bigint, p_reason text, p_suspect boolean, p_pause float8)
 RETURNS void LANGUAGE plpgsql AS $$
-DECLARE v_batch record; v_ended record;
+DECLARE v_batch record; v_invalid bigint := 0; v_dead bigint := 0;
 BEGIN
     SELECT current_job_id, device_id INTO v_batch FROM batches
     WHERE id = p_batch_id AND state IN ('queued', 'leased') FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    SELECT 0 AS invalid, 0 AS dead INTO v_ended;
     IF p_suspect AND v_batch.current_job_id IS NOT NULL THEN
-        SELECT * INTO v_ended FROM fail_jobs(
+        SELECT f.invalid, f.dead INTO v_invalid, v_dead FROM fail_jobs(
             ARRAY[v_batch.current_job_id], ARRAY['killed'], ARRAY['it was being measured when ' || p_reason],
             p_batch_id, v_batch.device_id, p_pause
-        );
+        ) f;
     END IF;
     PERFORM return_rest(p_batch_id);
-    PERFORM end_batch(p_batch_id, 'released', p_reason, 0, v_ended.invalid, v_ended.dead);
+    PERFORM end_batch(p_batch_id, 'released', p_reason, 0, v_invalid, v_dead);
 END
 $$
 """

@@ -219,6 +219,21 @@ def test_only_the_device_that_holds_a_batch_can_hand_it_back(engine: Engine, ann
     assert counts(engine, small.campaign_id) == {"pending": 12}
 
 
+def test_one_session_takes_back_a_batch_that_blames_no_job_and_then_one_that_does(
+    engine: Engine, announce: Announce, small: Stored
+) -> None:
+    idle, died = announce(cpu(1)), announce(cpu(2))
+    first, second = leased(engine, idle, 6), leased(engine, died, 6)
+    with engine.begin() as connection:
+        batches.mark(connection, second, second.jobs[0], lease_seconds=60)
+        assert batches.release(connection, first.batch_id, device_id=idle, reason="stopped", suspect=False)
+        assert batches.release(connection, second.batch_id, device_id=died, reason="died", suspect=True)
+        dead = connection.execute(text("SELECT dead FROM batches")).scalars().all()
+        blamed = connection.execute(text("SELECT job_id FROM failures")).scalars().all()
+    assert dead == [0, 0]
+    assert blamed == [second.jobs[0].id]
+
+
 @pytest.mark.parametrize(("stop", "rest"), [(batches.cancel, "cancelled"), (batches.pause, "pending")])
 def test_nothing_of_a_stopped_campaign_starts_and_what_is_measured_lands(
     engine: Engine, device: int, small: Stored, stop: Callable[[Connection, int], bool], rest: str
