@@ -52,6 +52,7 @@ from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.settings import Settings
 from farm.signing import Purpose, Signer
+from workers.kernels import sources
 from workers.kernels.sources import FarmKernels
 from workers.runner import Runner
 
@@ -534,6 +535,25 @@ def test_a_store_that_does_not_answer_fails_neither_the_job_nor_the_kernel(
     with pytest.raises(KernelUnreachable, match="does not answer"):
         source(engine, tmp_path, unusable).get(built.record.binary)
     assert "built" in states(engine).values()
+
+
+def test_a_store_that_hangs_fails_neither_the_job_nor_the_kernel(
+    engine: Engine, stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hanging(DatabaseStore):
+        def get(self, hash_: str) -> bytes | None:
+            answers.wait()
+            return super().get(hash_)
+
+    monkeypatch.setattr(sources, "FETCH_SECONDS", 0.2)
+    answers = threading.Event()
+    built = build(engine, wanted(engine)[0])
+    try:
+        with pytest.raises(KernelUnreachable, match=r"did not answer within 0.2 s"):
+            source(engine, tmp_path, Hanging(engine)).get(built.record.binary)
+    finally:
+        answers.set()
+    assert source(engine, tmp_path, Hanging(engine)).get(built.record.binary).code == built.code
 
 
 def test_a_database_that_cannot_be_asked_for_a_kernel_is_no_fault_of_the_job(

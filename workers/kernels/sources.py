@@ -6,7 +6,9 @@ A kernel runs as the worker. So it is loaded only where who built it signed it w
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 from pydantic import ValidationError
@@ -38,6 +40,11 @@ from farm.signing import Purpose, Signer
 log = logging.getLogger(__name__)
 
 NOT_TRUSTED = "it is signed by no key that this host trusts. Set FARM_KERNEL_KEYS to the public key of who built it"
+
+
+FETCH_SECONDS = 10.0
+"""How long a store may take for one kernel. Less than a job may take (`job_seconds`), as the time of a fetch is part of its
+job's: a store that hangs is no fault of the job."""
 
 
 class Kernels(Protocol):
@@ -105,12 +112,28 @@ class FarmKernels:
 
     def _code(self, name: str, binary: Binary) -> bytes:
         try:
-            code = self._store.get(name)
+            code = self._fetched(name).result(FETCH_SECONDS)
         except KernelStoreUnusable as error:
             raise KernelUnreachable(binary=binary, why=str(error)) from None
+        except TimeoutError:
+            why = f"the store of kernels did not answer within {FETCH_SECONDS:g} s"
+            raise KernelUnreachable(binary=binary, why=why) from None
         if code is None:
             raise KernelMissing(binary=binary)
         return code
+
+    def _fetched(self, name: str) -> Future[bytes | None]:
+        """What the store will answer: asked in a thread that nobody has to wait for, as not every file system has time limits."""
+        answer: Future[bytes | None] = Future()
+
+        def fetch() -> None:
+            try:
+                answer.set_result(self._store.get(name))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=fetch, name="kernel fetch", daemon=True).start()
+        return answer
 
 
 class OwnKernels:
