@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 
 from farm.control_characters import REPLACEMENT, LineFormatter, neutralised
+from farm.errors import FarmError
 from farm.masking import masked
 from farm.settings import Settings, unknown_variables
 
@@ -54,7 +55,13 @@ def _masked(value: object) -> object:
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    sys.stderr.write(masked("".join(traceback.format_exception(kind, error, trace))))
+    sys.stderr.write(neutralised(masked("".join(traceback.format_exception(kind, error, trace)))))
+
+
+def print_error(error: FarmError) -> int:
+    """Prints on stderr why a service ends, without control characters and passwords; returns its exit status."""
+    sys.stderr.write(f"{neutralised(masked(str(error)))}\n")
+    return error.exit_code
 
 
 def set_up_logging(settings: Settings, program: str) -> None:

@@ -12,7 +12,7 @@ from celery import signals
 
 from farm.broker import TRAIN_QUEUE, consume, make_app
 from farm.errors import FarmError
-from farm.logs import set_up_logging, warn_of_unknown_variables
+from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.waiting import set_on_signals, when_they_answer
 from farm.settings import idle_exit_s, settings
 
@@ -52,8 +52,7 @@ def main() -> None:
             status = consume(app, pool="solo", queues=[TRAIN_QUEUE], name="trainer@%h", stop=stop, idle_s=idle_exit_s())
         sys.exit(status)
     except FarmError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(error.exit_code)
+        sys.exit(print_error(error))
 
 
 if __name__ == "__main__":

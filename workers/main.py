@@ -12,7 +12,7 @@ import typer
 from farm.db import migrate
 from farm.db.engine import ANNOUNCING
 from farm.errors import BadInput, FarmError
-from farm.logs import set_up_logging, warn_of_unknown_variables
+from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.groups import collect_orphans
 from farm.services.waiting import set_on_signals, when_they_answer
 from farm.settings import environment_for_children, settings
@@ -82,8 +82,7 @@ def _command(
         else:
             serve(selection, stop)
     except FarmError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(error.exit_code) from None
+        raise typer.Exit(print_error(error)) from None
 
 
 def main() -> None:

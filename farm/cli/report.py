@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from farm.api import Direct, farm_of, reports
 from farm.api.access import Access
@@ -113,5 +112,5 @@ def _made_here(
 @contextmanager
 def _steps() -> Iterator[Callable[[str], None]]:
     """Shows on a terminal what is done at the moment, in one line on stderr that goes away."""
-    with Console(stderr=True).status("starting", spinner="dots") as status:
+    with remarks.status("starting", spinner="dots") as status:
         yield status.update

@@ -11,7 +11,7 @@ from farm.coordinator.loop import run
 from farm.coordinator.metrics import watching
 from farm.db.engine import DISPATCHING, PROMPT
 from farm.errors import FarmError
-from farm.logs import set_up_logging, warn_of_unknown_variables
+from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.waiting import set_on_signals, when_they_answer
 from farm.settings import settings
 
@@ -33,8 +33,7 @@ def main() -> int:
             with watching(settings(), urls.database_url) as watch:
                 run(engine, make_app(urls.broker_url), settings(), stop, watch)
     except FarmError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
+        return print_error(error)
     return 0
 
 

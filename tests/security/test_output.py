@@ -10,7 +10,8 @@ from rich.text import Text
 
 from farm.cli.hints import Hinting
 from farm.cli.tables import ESSENTIAL, TABLES, Column, Table
-from farm.logs import _Human
+from farm.errors import BadInput
+from farm.logs import _Human, print_error
 
 ATTACKS = {
     "title": "\x1b]0;owned\x07",
@@ -61,3 +62,14 @@ def test_log_line_forges_no_other() -> None:
     lines = _Human("%(message)s").format(record).split("\n")
     assert [line.startswith("  ") for line in lines] == [False, True]
     assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_service_that_cannot_start_prints_no_control_characters(
+    attack: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = BadInput(detail=f"{attack} postgresql://ann:secret@host/farm")
+    assert print_error(error) == error.exit_code
+    said = capsys.readouterr().err
+    assert not set(OBEYED) & set(said)
+    assert "secret" not in said
