@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
 import time
 import uuid
@@ -12,7 +13,9 @@ from pathlib import Path
 import environment  # noqa: F401 - first: others read the environment when they are imported
 import hypothesis
 import pytest
-from homes import embedded_settings, need_embedded_services
+import redis
+from homes import embedded_settings, eventually, need_embedded_services
+from programs import free_port, redis_answers
 from psycopg.errors import InsufficientPrivilege, ObjectInUse
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError, ProgrammingError
@@ -22,6 +25,7 @@ from farm.db.batches import ending
 from farm.db.engine import make_engine
 from farm.registry import registry_client
 from farm.services import ServiceUrls, services
+from farm.services.binaries import redis_server
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
 
@@ -49,6 +53,23 @@ def farm_services() -> Iterator[ServiceUrls]:
     finally:
         remove_cluster(Home.of(farm_settings))
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def redis_port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def broker(redis_port: int, tmp_path: Path) -> Iterator[redis.Redis]:
+    """A Redis of the test's own."""
+    listening = ["--port", str(redis_port), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--save", ""]
+    process = subprocess.Popen([str(redis_server()), *listening], stdout=subprocess.DEVNULL)
+    with redis.Redis(port=redis_port) as client:
+        eventually(lambda: redis_answers(client))
+        yield client
+    process.kill()
+    process.wait()
 
 
 @pytest.fixture

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
-import redis
 from cables import Cable, cable_to
 from compared import CONFIGURATIONS, Put
-from homes import eventually
-from programs import free_port, redis_answers
 from samples import cpu, document, landed
 from sqlalchemy import Engine
 
@@ -21,7 +16,6 @@ from farm.db.engine import make_engine
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement
-from farm.services.binaries import redis_server
 
 
 @pytest.fixture
@@ -87,20 +81,3 @@ def put(engine: Engine) -> Put:
         return device_id
 
     return landed_by
-
-
-@pytest.fixture
-def redis_port() -> int:
-    return free_port()
-
-
-@pytest.fixture
-def broker(redis_port: int, tmp_path: Path) -> Iterator[redis.Redis]:
-    """A Redis of the test's own."""
-    listening = ["--port", str(redis_port), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--save", ""]
-    process = subprocess.Popen([str(redis_server()), *listening], stdout=subprocess.DEVNULL)
-    with redis.Redis(port=redis_port) as client:
-        eventually(lambda: redis_answers(client))
-        yield client
-    process.kill()
-    process.wait()

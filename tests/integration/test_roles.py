@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from homes import embedded_settings, environment, eventually, need_embedded_services
+from logins import logs_in
 from programs import COORDINATOR, FARM_WORKER, kill_in_a_batch, programs
 from psycopg import errors
 from samples import ahead, card, cpu, document
@@ -494,18 +495,6 @@ def command(tmp_path: Path, database_url: str, name: str) -> Callable[..., subpr
 
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def logs_in(database_url: str, name: str, password: str) -> bool:
-    url = make_url(database_url).set(username=name, password=password).render_as_string(hide_password=False)
-    tried = make_engine(url, application="test", pool_size=1)
-    try:
-        with tried.connect():
-            return True
-    except OperationalError:
-        return False
-    finally:
-        tried.dispose()
 
 
 def test_the_command_sets_the_password_that_it_is_given(

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from homes import environment, eventually
+from logins import logs_in
 from programs import COORDINATOR, FARM_WORKER, programs
 from samples import cpu, document
 from shared_server import PASSWORDS, SUPERUSER, SharedServer, server_of_the_owner, shared_server, urls_of_roles
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 from test_batches import land, leased
 from test_learning_campaigns import decided, learning_campaign, measure, requested, state
@@ -194,18 +195,6 @@ def command(tmp_path: Path, database_url: str) -> Callable[..., subprocess.Compl
 
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def logs_in(database_url: str, role: str, password: str) -> bool:
-    url = make_url(database_url).set(username=role, password=password).render_as_string(hide_password=False)
-    tried = make_engine(url, application="test", pool_size=1)
-    try:
-        with tried.connect():
-            return True
-    except OperationalError:
-        return False
-    finally:
-        tried.dispose()
 
 
 def test_the_command_makes_all_roles_with_passwords_that_it_is_given_or_makes(

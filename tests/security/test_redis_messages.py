@@ -7,7 +7,6 @@ import bz2
 import json
 import pickle
 import re
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import pytest
 import redis
 from celery import Celery
 from homes import eventually
-from programs import FARM_WORKER, Program, free_port, programs, redis_answers
+from programs import FARM_WORKER, Program, free_port, programs
 from sqlalchemy import Engine, text
 
 import farm
@@ -28,7 +27,6 @@ from farm.coordinator.loop import Coordinator
 from farm.coordinator.sending import send
 from farm.db import campaigns, trainings
 from farm.messages import MAX_BYTES, Message, MessageRefused, Reason, read
-from farm.services.binaries import redis_server
 from farm.settings import Settings
 
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"
@@ -56,25 +54,8 @@ sys.exit(consume(make_app(sys.argv[1], include=(sys.argv[2],)), pool=sys.argv[3]
 
 
 @pytest.fixture
-def redis_port() -> int:
-    return free_port()
-
-
-@pytest.fixture
 def url(redis_port: int) -> str:
     return f"redis://127.0.0.1:{redis_port}/0"
-
-
-@pytest.fixture
-def broker(redis_port: int, tmp_path: Path) -> Iterator[redis.Redis]:
-    """A Redis that lets everybody do everything: what consumers withstand, they withstand by themselves."""
-    listening = ["--port", str(redis_port), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--save", ""]
-    process = subprocess.Popen([str(redis_server()), *listening], stdout=subprocess.DEVNULL)
-    with redis.Redis(port=redis_port) as client:
-        eventually(lambda: redis_answers(client))
-        yield client
-    process.kill()
-    process.wait()
 
 
 @pytest.fixture
