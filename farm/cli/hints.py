@@ -33,7 +33,7 @@ WORKING = ("run", "up")
 
 _MENTION = re.compile(rf"(?<![\w./-])farm (?=(?:{'|'.join(entry.name for entry in COMMANDS)})\b)")
 
-_CARRIED = re.compile(r"FARM_HOME=(?:'[^']*'|\S)+ (?:\w+=(?:'[^']*'|\S)+ )*$")
+_CARRIED = re.compile(r"FARM_HOME=(?:'[^']*'|\S)+ (?:\w+=(?:'[^']*'|\S)+ )*(?:python -m )?$")
 """Before a mention that carries the home already."""
 
 

@@ -97,10 +97,14 @@ def test_the_cells_of_a_table_go_through_it_once(elsewhere: Path, width: int | N
     assert len(re.findall("FARM_HOME", shown)) == 3
 
 
-def test_a_command_that_carries_its_home_already_stays_as_it_is(elsewhere: Path) -> None:
+@pytest.mark.parametrize("program", ["farm", "python -m farm"])
+def test_a_command_that_carries_its_home_already_stays_as_it_is(
+    elsewhere: Path, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "_program", lambda: program)
     with environment(FARM_HOME=str(elsewhere)):
         for words in ("status small", "up"):
-            line = hints.command(words).replace(hints._program(), "farm")
+            line = hints.command(words)
             assert hints.pasteable(line) == line
             assert hints.pasteable_text(Text(line)).plain == line
 
