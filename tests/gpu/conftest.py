@@ -1,13 +1,25 @@
-"""What every test on a card needs. Without CuPy and a card they are skipped, with the reason."""
+"""What every test on a card needs. Without CuPy and a card they are skipped, with the reason.
+
+    farm kernels build tests/gpu/cutlass.yaml --arch sm_90a -o kernels
+    farm kernels build examples/campaigns/hopper-few.yaml --arch sm_90a -o kernels
+    FARM_TEST_KERNELS=kernels pytest tests/gpu --numprocesses 2
+
+Without `FARM_TEST_KERNELS` each kernel of CUTLASS is compiled by the first test that needs it. `FARM_TEST_CARD` chooses the card,
+as `CUDA_VISIBLE_DEVICES` does elsewhere.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from farm.errors import FarmError
+from farm.settings import settings
 from workers.devices import cards, open_device
 from workers.devices.cuda import CudaDevice
 
@@ -28,6 +40,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.filterwarnings("default"))
         if why_not is not None:
             item.add_marker(pytest.mark.skip(reason=why_not))
+
+
+@pytest.fixture(scope="package", autouse=True)
+def given() -> Iterator[None]:
+    """What the user chose for these tests. Other tests have the environment that `environment` made."""
+    chosen = {
+        "FARM_KERNELS": os.environ.get("FARM_TEST_KERNELS"),
+        "CUDA_VISIBLE_DEVICES": os.environ.get("FARM_TEST_CARD"),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in chosen.items():
+            if value is not None:
+                patch.setenv(name, value)
+        settings.cache_clear()
+        yield
+    settings.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def share_of_the_card(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test marked `alone` compares times, so no other process of these tests uses a card meanwhile."""
+    alone = request.node.get_closest_marker("alone") is not None
+    folder = Path(tempfile.gettempdir())
+    with (
+        (folder / "gemm-farm-gpu-tests.turn").open("a") as turn,
+        (folder / "gemm-farm-gpu-tests.lock").open("a") as lock,
+    ):
+        fcntl.flock(turn, fcntl.LOCK_EX)  # who waits for the others comes before those that come later
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,7 @@ def test_long_sums_stay_within_the_bound(device: CudaDevice, types: str) -> None
         assert row.verify_error <= error_bound(Configuration.parse(text).problem) / 1.5
 
 
+@pytest.mark.alone
 def test_ranks_are_different_kernels_and_end_where_the_library_says(device: CudaDevice) -> None:
     rows = [
         device.measure(Configuration.parse(f"cublaslt(algorithm={rank}) 2048x2048x2048 f16"), QUICK)
@@ -75,6 +76,7 @@ def test_ranks_are_different_kernels_and_end_where_the_library_says(device: Cuda
         device.measure(Configuration.parse("cublaslt(algorithm=255) 16x16x16 f32"), QUICK)
 
 
+@pytest.mark.alone
 def test_short_gemms_are_not_the_launch_that_is_timed(device: CudaDevice) -> None:
     row = device.measure(supported(device, "cublaslt() 512x512x512 f16"), QUICK)
     assert row.runtime_ms < 0.012

@@ -41,7 +41,7 @@ def runnable(device: CudaDevice, *, types: str, layout: str) -> list[Configurati
         try:
             device._kernels.get(binary)
         except MeasurementFailed as error:
-            pytest.skip(f"{error} farm kernels build {FILE.name} -o DIR and FARM_KERNELS=DIR bring them.")
+            pytest.skip(f"{error} conftest.py says how to build them.")
     return found
 
 

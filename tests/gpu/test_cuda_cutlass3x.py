@@ -1,4 +1,4 @@
-"""CUTLASS 3.x kernels on a Hopper card. They must have been built: farm kernels build examples/campaigns/hopper-few.yaml."""
+"""CUTLASS 3.x kernels on a Hopper card. One takes a minute to compile: conftest.py says how to build them before."""
 
 from __future__ import annotations
 

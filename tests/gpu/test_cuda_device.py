@@ -103,6 +103,7 @@ def test_small_problems_are_measured_too(device: CudaDevice) -> None:
         assert row.l2 == "warm"  # too small for a rotation to leave the cache, and it says so
 
 
+@pytest.mark.alone
 def test_larger_tiles_are_faster_until_they_are_not(device: CudaDevice) -> None:
     times = {
         tile: device.measure(Configuration.parse(f"tiled(tile={tile}) 1024x1024x1024 f32"), QUICK).runtime_ms
@@ -132,6 +133,7 @@ def test_a_wrong_kernel_is_caught(device: CudaDevice, size: int, monkeypatch: py
     device._families["tiled"].close()
 
 
+@pytest.mark.alone
 def test_power_of_a_cube(device: CudaDevice) -> None:
     rules = MeasuringRules(power="all", power_seconds=1.0)
     configuration = Configuration.parse("tiled(tile=16) 1024x1024x1024 f32")
@@ -232,6 +234,7 @@ def test_an_explanation_has_every_sample(device: CudaDevice) -> None:
         assert explanation.power_samples or explanation.energy_steps
 
 
+@pytest.mark.alone
 def test_without_graphs_the_time_is_the_same(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     configuration = Configuration.parse("tiled(tile=16) 256x256x256 f32")
     rules = MeasuringRules(timing=TimingRules(max_seconds=0.3))
@@ -243,6 +246,7 @@ def test_without_graphs_the_time_is_the_same(device: CudaDevice, monkeypatch: py
     assert launched.runtime_ms == pytest.approx(captured.runtime_ms, rel=0.1)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("shape", ["1x31x1024", "16x64x256", "64x64x64"])
 def test_short_graphs_in_turn_take_the_time_of_one_graph_over_all_sets(
     device: CudaDevice, shape: str, monkeypatch: pytest.MonkeyPatch
@@ -260,6 +264,7 @@ def test_short_graphs_in_turn_take_the_time_of_one_graph_over_all_sets(
     assert 0.5 < short.details["launches_per_sample"] * short.runtime_ms < 3
 
 
+@pytest.mark.alone
 def test_power_and_time_agree_where_graphs_differ_in_length(device: CudaDevice) -> None:
     rules = MeasuringRules(timing=TimingRules(max_seconds=0.3), power="all")
     row = device.measure(Configuration.parse("tiled(tile=16) 1x31x1024 f32"), rules)
@@ -269,6 +274,7 @@ def test_power_and_time_agree_where_graphs_differ_in_length(device: CudaDevice) 
     assert row.runtime_sustained_ms == pytest.approx(row.runtime_ms, rel=0.05)
 
 
+@pytest.mark.alone
 def test_a_short_warm_up_tells_the_same_time(device: CudaDevice) -> None:
     configuration = Configuration.parse("tiled(tile=16) 64x512x512 f32")
     rules = MeasuringRules(timing=TimingRules(max_seconds=0.3))
