@@ -46,6 +46,14 @@ def every_command() -> list[tuple[str, list[str]]]:
     return [(path.name, words) for path in DOCUMENTS for words in commands_of(path.read_text())]
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_row_of_a_table_follows_its_head(path: Path) -> None:
+    """A row after an empty line is printed as text, with its bars."""
+    lines = ["", *path.read_text().splitlines(), ""]
+    starts = [i for i, line in enumerate(lines) if line.startswith("|") and not lines[i - 1].startswith("|")]
+    assert [lines[i] for i in starts if not re.fullmatch(r"\|[\s:|-]+\|", lines[i + 1])] == []
+
+
 @pytest.mark.parametrize(("document", "words"), every_command(), ids=lambda v: v if isinstance(v, str) else " ".join(v))
 def test_a_command_in_a_document_exists_with_its_options(document: str, words: list[str]) -> None:
     command: Any = top_level()
