@@ -21,7 +21,7 @@ from farm.coordinator import health
 from farm.db import batches, devices, probation
 from farm.db.batches import Failure, ending
 from farm.db.campaigns import Stored
-from farm.db.states import DeviceState, FailureKind
+from farm.db.states import DeviceState, FailureKind, JobState
 from farm.devices import DeviceIdentity
 from farm.errors import DevicePoisoned, MeasurementFailed
 from farm.kernels import Configuration
@@ -327,6 +327,37 @@ def test_nobody_waits_for_the_refusal_of_a_device_that_fails_trial_after_trial(
         assert list(devices.shut_out_on(connection, "here").values()) == ["still broken"]
         assert batches.give_up(connection) == 1
     assert counts(engine, campaign_id)["invalid"] == 1
+
+
+def test_devices_are_asked_again_for_a_retried_job_that_they_refused(
+    engine: Engine, announce: Announce, submit: Submit
+) -> None:
+    good, bad = announce(recording(1)), announce(recording(2))
+    with engine.begin() as connection:
+        probation.begin(connection, bad, "broken", tried=True)
+        for _ in range(devices.HOPELESS_TRIALS - 1):
+            probation.failed_trial(connection, bad, "still broken")
+    one = document(
+        problems={"m": 16, "n": 16, "k": 16, "types": ["f32"]},
+        kernels=[{"family": "blas", "threads": 1}],
+        measure={"max_attempts": 2},
+    )
+    campaign_id = submit(Campaign.from_document(one)).campaign_id
+    kind = "recorded-cpu-test"
+    lease = leased(engine, good, kind=kind)
+    (job,) = lease.jobs
+    with engine.begin() as connection:  # it is measured alone from now on
+        batches.mark(connection, lease, job, lease_seconds=60)
+        batches.release(connection, lease.batch_id, device_id=good, reason="its process died", suspect=True)
+        connection.execute(text("UPDATE returned_jobs SET not_before = clock_timestamp()"))
+    refusal = {job.id: Failure(FailureKind.INVALID, "not in the recording")}
+    land(engine, leased(engine, good, kind=kind), refusal)
+    assert counts(engine, campaign_id) == {"invalid": 1}
+    with engine.begin() as connection:
+        assert batches.retry(connection, campaign_id, states=[JobState.INVALID]) == 1
+        assert batches.give_up(connection) == 0, "somebody wants it to be tried again"
+    land(engine, leased(engine, good, kind=kind), refusal)
+    assert counts(engine, campaign_id) == {"invalid": 1}
 
 
 # --- in the worker's processes ---------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, text
 
-from farm.db.batches.ending import refused_by, release
+from farm.db.batches.ending import release
 from farm.db.batches.forming import BEFORE_ALL
 from farm.db.engine import hold_briefly
 from farm.db.states import CampaignState, FailureKind, JobState
@@ -76,7 +76,7 @@ def resume(connection: Connection, campaign_id: int) -> bool:
 
 
 _LANES = text("SELECT id FROM lanes WHERE campaign_id = :campaign_id ORDER BY id FOR NO KEY UPDATE")
-_RETRY = text(f"""
+_RETRY = text("""
 WITH chosen AS (
     SELECT j.id, j.lane_id, j.state, j.solo, j.configuration_id > coalesce(l.cursor, :before_all) AS ahead
     FROM lanes l JOIN jobs j ON j.lane_id = l.id
@@ -89,9 +89,7 @@ WITH chosen AS (
 ), reopened AS (
     UPDATE jobs j SET state = 'open', attempts = 0 FROM chosen c WHERE j.id = c.id
 ), again AS (
-    INSERT INTO returned_jobs (job_id, lane_id, solo, refused_by)
-    SELECT c.id, c.lane_id, c.solo, CASE WHEN c.solo THEN {refused_by("c.id")} ELSE '{{}}' END
-    FROM chosen c WHERE NOT c.ahead
+    INSERT INTO returned_jobs (job_id, lane_id, solo) SELECT c.id, c.lane_id, c.solo FROM chosen c WHERE NOT c.ahead
 ), counted AS (
     UPDATE lanes l SET dead = l.dead - s.dead, invalid = l.invalid - s.invalid, fresh = l.fresh OR s.ahead
     FROM (
@@ -117,7 +115,8 @@ def retry(
     """dead, invalid → pending, with all their attempts before them. Returns how many jobs were re-opened.
 
     `states` says which of the two; `job_ids` and `kinds` (of their last failure) choose among them. A campaign that
-    was done is active again. Jobs that were suspected of killing their process are still measured alone.
+    was done is active again. Jobs that were suspected of killing their process are still measured alone. Devices that refused
+    a job are asked again.
     """
     wrong = set(states) - {JobState.DEAD, JobState.INVALID}
     if wrong:

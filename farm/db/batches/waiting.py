@@ -115,7 +115,7 @@ WITH RECURSIVE groups AS (
     ) n
 ), hopeless AS MATERIALIZED (
     SELECT g.* FROM groups g JOIN lanes l ON l.id = g.lane_id JOIN pools p ON p.id = l.pool_id
-    WHERE g.avoid > 0 AND g.refused_by[cardinality(g.refused_by)] > 0 AND g.lane_id <> ALL(:held) AND NOT EXISTS (
+    WHERE g.refused_by[cardinality(g.refused_by)] > 0 AND g.lane_id <> ALL(:held) AND NOT EXISTS (
         SELECT 1 FROM devices d WHERE (d.type = ANY(p.device_types) OR d.uuid = p.device_uuid) AND {PRESENT} AND NOT EXISTS (
             SELECT 1 FROM devices r WHERE r.id = ANY(g.refused_by) AND {alike("r", "d")}
         )
