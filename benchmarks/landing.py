@@ -11,7 +11,8 @@ Landing, in rows per second, one connection, batches of 500, 100 and 20:
   bare COPY  the same rows into a table without index, constraint or trigger: what Postgres can do at all
 Dispatch, in microseconds per job or task:
   farm       from the submitted file to the last landed row, real programs (`jobs_per_second` of farm_overhead)
-  Celery     tasks that do nothing, sent by one process and worked off by one worker, same broker and pool settings
+  Celery     tasks that do nothing, of a Celery application with its defaults: sent by one process, and worked off by one
+              worker with one child process
 """
 
 from __future__ import annotations
@@ -26,28 +27,29 @@ import time
 from pathlib import Path
 from typing import Any
 
+from celery import Celery
 from common import markdown, write
 from farm_overhead import end_to_end
 from farms import announce, campaign_text, farm_home, record, submit
 from million_jobs import RESULT
 from sqlalchemy import Engine, text
 
-from farm.broker import make_app
 from farm.db import batches, measurements
 from farm.measurement import MEASUREMENT_COLUMNS
 
 BATCHES = (500, 100, 20)
 COLUMNS = ("configuration_id", "device_id", "environment_id", *MEASUREMENT_COLUMNS)
 NOTHING = """
-import os, sys
-from farm.broker import consume, make_app
-app = make_app(os.environ["FARM_BROKER_URL"])
+import os
+from celery import Celery
+app = Celery("nothing", broker=os.environ["FARM_BROKER_URL"])
+app.conf.update(task_ignore_result=True, task_default_queue="nothing", broker_connection_retry_on_startup=True)
 @app.task(name="nothing")
 def nothing(number): pass
-@app.task(name="last", ignore_result=True)
+@app.task(name="last")
 def last(file): open(file, "w").close()
 if __name__ == "__main__":
-    consume(app, pool="prefork", queues=["nothing"], name="nothing@%h")
+    app.worker_main(["worker", "--concurrency=1", "--loglevel=ERROR", "--without-gossip", "--without-mingle"])
 """
 
 
@@ -116,10 +118,13 @@ def celery_tasks(recording: Path, tasks: int) -> float:
     with farm_home(recording) as (urls, _), tempfile.TemporaryDirectory() as folder:
         assert urls.broker_url is not None
         (Path(folder) / "nothing.py").write_text(NOTHING)
-        environment = {**os.environ, "FARM_BROKER_URL": urls.broker_url, "PYTHONPATH": folder}
-        worker = subprocess.Popen([sys.executable, "-m", "nothing"], env=environment, stderr=subprocess.DEVNULL)
+        environment = {**os.environ, "FARM_BROKER_URL": urls.broker_url}
+        file = str(Path(folder) / "nothing.py")
+        worker = subprocess.Popen(
+            [sys.executable, file], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
-            with make_app(urls.broker_url) as app:
+            with Celery(broker=urls.broker_url) as app:
                 for name in ("ready", "end"):
                     began = time.perf_counter()
                     if name == "end":
@@ -127,7 +132,8 @@ def celery_tasks(recording: Path, tasks: int) -> float:
                             app.send_task("nothing", args=(number,), queue="nothing")
                     app.send_task("last", args=(f"{folder}/{name}",), queue="nothing")
                     while not (Path(folder) / name).exists():
-                        assert worker.poll() is None
+                        if worker.poll() is not None:
+                            raise SystemExit(f"the Celery worker ended with status {worker.returncode}")
                         time.sleep(0.005)
             return tasks / (time.perf_counter() - began)
         finally:
