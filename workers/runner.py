@@ -69,6 +69,12 @@ LANDING_SECONDS = 30.0
 CLAIM_PATIENCE_SECONDS = 10.0
 """How long to try to claim while the database does not answer. The batch is sent again anyway."""
 
+HELD_PATIENCE_SECONDS = 15.0
+"""How long to try while another session holds a lock that a mark or a landing needs. Then the batch is given up.
+
+Such a session may stand still for hours, but it blocks only the batches that need its rows: the device can measure others.
+"""
+
 RETRY_SECONDS = 0.5
 """Between two tries while the database does not answer."""
 
@@ -246,14 +252,19 @@ class Runner:
         with self._metrics.time(CLAIM):
             return self._patiently(claim, CLAIM_PATIENCE_SECONDS)
 
-    def _abandon(self, batch_id: int, error: Exception) -> None:
-        """Tries once: where the database does not take it, the worker's parent process does it when it can."""
+    def _abandon(self, batch_id: int, error: Exception) -> bool:
+        """Tries once: where the database does not take it, the worker's parent process does it when it can.
+
+        Returns whether the database took it.
+        """
         reason = f"its worker could not go on: {first_line(getattr(error, 'orig', None) or error)}"
         try:
             with self._engine.begin() as connection:
                 batches.abandon(connection, batch_id, device_id=self._device_id, reason=reason)
         except DBAPIError as refused:
             self._faults.fails(refused, "the batch is handed back later", batch_id=batch_id)
+            return False
+        return True
 
     def _measure(self, lease: Lease, outcome: _Outcome) -> None:
         if lease.jobs and not self._stopping.is_set() and self._sentinel.is_due(lease.campaign_id):
@@ -378,7 +389,7 @@ class Runner:
                 return batches.mark(connection, lease, job, lease_seconds=self._lease_seconds, busy_seconds=busy)
 
         with self._metrics.time(MARK):
-            return self._patiently(mark, busy)
+            return self._patiently(mark, busy, batch_id=lease.batch_id)
 
     def _land(self, lease: Lease, outcome: _Outcome) -> None:
         def land() -> None:
@@ -394,10 +405,10 @@ class Runner:
         patience_s = lease.rules.job_seconds + LANDING_SECONDS
         with self._metrics.time(LAND):
             try:
-                self._patiently(land, patience_s)
+                self._patiently(land, patience_s, batch_id=lease.batch_id)
             except measurements.UNSTORABLE:
-                self._patiently(lambda: self._set_aside_refused(lease, outcome), patience_s)
-                self._patiently(land, patience_s)
+                self._patiently(lambda: self._set_aside_refused(lease, outcome), patience_s, batch_id=lease.batch_id)
+                self._patiently(land, patience_s, batch_id=lease.batch_id)
 
     def _set_aside_refused(self, lease: Lease, outcome: _Outcome) -> None:
         """A row that cannot be stored is a failure of its job, and harms no other."""
@@ -406,22 +417,37 @@ class Runner:
         outcome.results = [(job, row) for job, row in outcome.results if job.id not in refused]
         outcome.failures |= refused
 
-    def _patiently(self, action: Callable[[], T], seconds: float) -> T:
-        """Does it again for up to `seconds` while the database does not take it. What was measured is not lost by that.
+    def _patiently(self, action: Callable[[], T], seconds: float, *, batch_id: int | None = None) -> T:
+        """Runs the action again for up to `seconds` while the database does not take it, so that no row is lost by that.
 
-        Nor where the farm is at fault: somebody may give back a right that was taken. Only what a row is to blame for is
-        raised at once. Doing it twice is harmless: where the first time was committed after all, the second finds the lease
-        gone.
+        With `batch_id`, a batch that this device holds, it gives up earlier where another session has held a lock
+        (`Fault.HELD`) for `HELD_PATIENCE_SECONDS` without a break: it abandons the batch and raises. Where the batch's own
+        row is locked, that fails. Then it tries again, since the device may have no second lease.
+
+        It also tries again where the farm is at fault: somebody may give back a right that was taken. Only an error
+        that a row is to blame for is raised at once. Running the action twice is harmless: where the first time was
+        committed after all, the second finds the lease gone.
         """
         end = time.monotonic() + seconds
+        held_since: float | None = None
         while True:
+            began = time.monotonic()
             try:
                 done = action()
             except LeaseHeld:  # the parent process hands back what the device holds and does not measure
+                held_since = None
                 if time.monotonic() > end or self._stopping.is_set():
                     raise
             except DBAPIError as error:
-                if fault_of(error) is Fault.ROW or time.monotonic() > end:
+                fault, now = fault_of(error), time.monotonic()
+                if fault is not Fault.HELD:
+                    held_since = None
+                elif held_since is None:
+                    held_since = began
+                if fault is Fault.ROW or now > end:
+                    raise
+                held_too_long = held_since is not None and now - held_since > HELD_PATIENCE_SECONDS
+                if batch_id is not None and held_too_long and self._abandon(batch_id, error):
                     raise
                 self._metrics.count(DATABASE_ERRORS)
                 self._faults.fails(error, "trying again", device_id=self._device_id)

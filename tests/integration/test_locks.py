@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
 from cables import Cable, through
 from commands import farm_here
 from homes import eventually
+from psycopg.errors import DiskFull, LockNotAvailable
 from samples import cpu, document, row
 from sqlalchemy import Engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
 from test_batches import counts, expire, form, land, leased, rows
+from test_runner import Scripted
 
 from farm.broker import make_app, queue_of_type
 from farm.campaign import Campaign, plan
@@ -28,12 +32,16 @@ from farm.db import engine as sessions
 from farm.db import leadership as leaders
 from farm.db.batches import Lease
 from farm.db.campaigns import Stored
-from farm.db.engine import DISPATCHING, DURABLE, MEASURING, make_engine
+from farm.db.engine import DISPATCHING, DURABLE, MEASURING, Fault, fault_of, make_engine
 from farm.db.states import DeviceState
 from farm.devices import DeviceIdentity
 from farm.errors import LeaseLost
+from farm.kernels import Configuration
+from farm.measurement import Measurement
 from farm.services import ServiceUrls
 from farm.settings import Settings
+from workers import runner
+from workers.runner import Runner
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]
@@ -296,6 +304,115 @@ def test_a_landing_whose_lease_has_passed_leaves_nothing(engine: Engine, device:
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM environments")).scalar_one() == 0
     assert counts(engine, small.campaign_id)["running"] == 3
+
+
+def hasty_worker(database_url: str) -> Engine:
+    """An engine as workers have it, which waits for a lock for a moment."""
+    session = {**MEASURING, "lock_timeout": "50ms"}
+    return make_engine(database_url, application="farm worker", session=session, pre_ping=False)
+
+
+def test_a_device_gives_up_a_batch_whose_campaign_a_foreign_session_locks_and_measures_another(
+    engine: Engine, database_url: str, device: int, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "HELD_PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(runner, "RETRY_SECONDS", 0.01)
+    made = [submit(Campaign.from_document(document(name=name, measure={"job_seconds": 3600}))) for name in "ab"]
+    queued = [form(engine), form(engine)]
+    with engine.connect() as connection:
+        statement = text("SELECT l.campaign_id FROM batches b JOIN lanes l ON l.id = b.lane_id WHERE b.id = :id")
+        held, free = (connection.execute(statement, {"id": id_}).scalar_one() for id_ in queued)
+    assert {held, free} == {one.campaign_id for one in made}
+    working = hasty_worker(database_url)
+    measuring = Runner(
+        working, Scripted(lambda n, _: row(1.0 + n)), device, lease_seconds=60, stopping=threading.Event()
+    )
+    ended: list[DBAPIError] = []
+
+    def run() -> None:
+        try:
+            measuring.run_batch(queued[0] or 0)
+        except DBAPIError as error:
+            ended.append(error)
+
+    device_thread = threading.Thread(target=run)
+    with foreign(engine, f"SELECT 1 FROM campaigns WHERE id = {held} FOR UPDATE"):
+        device_thread.start()
+        eventually(lambda: ended)  # the patience for a database that is away is an hour
+        assert fault_of(ended[0]) is Fault.HELD
+        assert measuring.run_batch(queued[1] or 0) == 12
+    device_thread.join(120)
+    with engine.begin() as connection:
+        assert batches.reap(connection) == [queued[0]]
+    assert counts(engine, held) == {"pending": 12}
+    assert counts(engine, free) == {"done": 12}
+    with engine.connect() as connection:
+        blamed = text("SELECT (SELECT sum(attempts) FROM jobs) + (SELECT count(*) FROM failures)")
+        assert connection.execute(blamed).scalar_one() == 0
+    working.dispose()
+
+
+def test_rows_of_a_batch_that_a_foreign_session_locks_land_when_the_lock_is_gone(
+    engine: Engine, database_url: str, device: int, small: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device may have no second lease, so giving the batch up would win nothing."""
+    monkeypatch.setattr(runner, "HELD_PATIENCE_SECONDS", 0.0)
+    refused: list[DBAPIError] = []
+    abandon = batches.abandon
+
+    def noted(*arguments: Any, **more: Any) -> bool:
+        try:
+            return abandon(*arguments, **more)
+        except DBAPIError as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(batches, "abandon", noted)
+    batch_id = form(engine)
+    assert batch_id is not None
+    working = hasty_worker(database_url)
+    with ExitStack() as held:
+
+        def script(n: int, _: Configuration) -> Measurement:
+            if n == 11:
+                held.enter_context(foreign(engine, f"SELECT 1 FROM batches WHERE id = {batch_id} FOR UPDATE"))
+            return row(1.0 + n)
+
+        measuring = Runner(working, Scripted(script), device, lease_seconds=600, stopping=threading.Event())
+        landing = threading.Thread(target=measuring.run_batch, args=(batch_id,))
+        landing.start()
+        eventually(lambda: len(refused) > 1)
+    landing.join(120)
+    assert counts(engine, small.campaign_id) == {"done": 12}
+    working.dispose()
+
+
+HELD, FULL = LockNotAvailable, DiskFull
+
+
+@pytest.mark.parametrize(
+    ("errors", "given_up"),
+    [((HELD, HELD, HELD), True), ((FULL, FULL, FULL), False), ((HELD, HELD, FULL, HELD, HELD), False)],
+    ids=["held", "full", "held with a break"],
+)
+def test_only_a_lock_that_is_held_without_a_break_ends_the_patience_of_a_worker(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, errors: tuple[type[psycopg.Error], ...], given_up: bool
+) -> None:
+    measuring = Runner(engine, Scripted(lambda n, _: row()), 1, lease_seconds=60, stopping=threading.Event())
+    clock, left = [0.0], list(errors)
+
+    def sleep(_: float) -> None:
+        clock[0] += 0.6 * runner.HELD_PATIENCE_SECONDS
+
+    def action() -> str:
+        if left:
+            raise DBAPIError("SELECT 1", {}, left.pop(0)())
+        return "done"
+
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    with pytest.raises(DBAPIError) if given_up else nullcontext():
+        assert measuring._patiently(action, 1000.0, batch_id=1) == "done"
+    assert left == []
 
 
 # --- saying why --------------------------------------------------------------------------------------
