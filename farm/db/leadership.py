@@ -46,12 +46,16 @@ class Leader:
     failing: tuple[FailingStep, ...] = ()
 
 
+# A term that ends later than a whole term from now is of before the database's clock stepped back. Nobody may renew it for as
+# long as that step, so it is taken too: a leader that lives is fenced out, and the next one writes by the clock that runs now.
 # FOR UPDATE waits for fenced transactions of the term before, which renewing does not: those are skipped, and tried again.
 # A power cut must not undo it: the same term twice would be two leaders.
 _TAKE = text("""
 WITH free AS MATERIALIZED (
     SELECT name FROM leadership
-    WHERE name = 'coordinator' AND expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
+    WHERE name = 'coordinator'
+      AND (expires_at <= clock_timestamp() OR expires_at > clock_timestamp() + make_interval(secs => :seconds))
+    FOR UPDATE SKIP LOCKED
 )
 UPDATE leadership l
 SET term = l.term + 1, token = gen_random_uuid(), host = :host, pid = :pid, since = clock_timestamp(), failing = '[]',
@@ -62,7 +66,10 @@ RETURNING l.term, l.token, set_config('synchronous_commit', 'on', true)
 
 
 def take(connection: Connection, *, host: str, pid: int, seconds: float) -> Term | None:
-    """Begins a term of that many seconds. Returns None while another coordinator's term lasts."""
+    """Begins a term of that many seconds. Returns None while another coordinator's term lasts.
+
+    A term that would last longer than that from now does not count: the database's clock stepped back since it was renewed.
+    """
     row = connection.execute(_TAKE, {"host": host, "pid": pid, "seconds": seconds}).one_or_none()
     return None if row is None else Term(row.term, row.token)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -37,6 +38,14 @@ from farm.settings import Settings
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]
+
+LONG_TERMS = (
+    sys.executable,
+    "-c",
+    "import runpy; from farm.coordinator import leading; leading.TERM_SECONDS = 3600.0;"
+    "runpy.run_module('farm.coordinator', run_name='__main__')",
+)
+"""A coordinator whose terms last an hour."""
 
 TAKEOVER_SECONDS = 15.0
 """What docs/operating.md promises."""
@@ -117,6 +126,28 @@ def test_a_leader_whose_connections_are_ended_makes_new_ones_and_leads_on(
         before = leader(engine)
         eventually(lambda: leader(engine).expires_at > before.expires_at)
         lead.check()
+
+
+def test_a_term_of_before_the_database_clock_stepped_back_is_taken_and_fenced_out(
+    engine: Engine, small: Stored
+) -> None:
+    with engine.begin() as connection:
+        old = rows.take(connection, host="a", pid=1, seconds=10)
+        assert old is not None
+        assert rows.take(connection, host="b", pid=2, seconds=10) is None
+    with engine.begin() as connection:  # what a step by an hour leaves of a term
+        connection.execute(text("UPDATE leadership SET expires_at = expires_at + interval '1 hour'"))
+    with engine.begin() as connection:
+        new = rows.take(connection, host="b", pid=2, seconds=10)
+    assert new is not None
+    assert new.number == old.number + 1
+    with engine.connect() as connection:
+        assert not rows.renew(connection, old, seconds=10)
+        connection.execute(text("UPDATE campaigns SET priority = 7"))
+        assert not rows.may_commit(connection, old)
+        assert rows.may_commit(connection, new)
+    now = leader(engine)
+    assert (now.leads, now.host, now.term) == (True, "b", new.number)
 
 
 # --- the fence ---------------------------------------------------------------------------------------
@@ -204,6 +235,28 @@ def start(database_url: str, farm_services: ServiceUrls, tmp_path: Path) -> Iter
         yield started
 
 
+@contextmanager
+def kept(engine: Engine) -> Iterator[None]:
+    """Inside the block the term goes on, as if its leader renewed it."""
+    over = threading.Event()
+
+    def keep() -> None:
+        renewed = text("UPDATE leadership SET expires_at = clock_timestamp() + make_interval(secs => :seconds)")
+        while True:
+            with engine.begin() as connection:
+                connection.execute(renewed, {"seconds": leading.TERM_SECONDS})
+            if over.wait(0.5):
+                return
+
+    keeping = threading.Thread(target=keep)
+    keeping.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeping.join(120)
+
+
 def pid_that_leads(engine: Engine) -> int | None:
     found = leader(engine)
     return found.pid if found.leads else None
@@ -215,8 +268,8 @@ def started_to_lead(start: Start, engine: Engine, **variables: str) -> Program:
     return program
 
 
-def started_to_wait(start: Start) -> Program:
-    program = start(COORDINATOR, name="second")
+def started_to_wait(start: Start, command: Sequence[str] = COORDINATOR) -> Program:
+    program = start(command, name="second")
     eventually(lambda: "waiting to take over" in program.log())
     return program
 
@@ -245,12 +298,11 @@ def test_a_frozen_leader_is_replaced_and_when_it_wakes_up_it_writes_nothing_and_
         second.signal(signal.SIGSTOP)  # so that whatever is formed now would be the first one's
         announce(cpu())
         submit(Campaign.from_document(document()))
-        with engine.begin() as connection:  # the second one's term goes on, whoever asks
-            connection.execute(text("UPDATE leadership SET expires_at = clock_timestamp() + interval '1 hour'"))
-        first.signal(signal.SIGCONT)
-        eventually(lambda: "waiting to take over" in first.log())
-        assert "is over" in first.log()
-        assert (formed(engine), leader(engine).term) == (0, term)
+        with kept(engine):
+            first.signal(signal.SIGCONT)
+            eventually(lambda: "waiting to take over" in first.log())
+            assert "is over" in first.log()
+            assert (formed(engine), leader(engine).term) == (0, term)
     finally:
         first.signal(signal.SIGCONT)
         second.signal(signal.SIGCONT)
@@ -280,7 +332,7 @@ def test_a_leader_that_ends_in_good_order_is_followed_at_once(
 ) -> None:
     monkeypatch.setattr(leading, "TERM_SECONDS", 3600.0)
     with leads(engine):
-        second = started_to_wait(start)
+        second = started_to_wait(start, LONG_TERMS)
     takes_over(second, engine)
     assert second.stop() == 0
     assert not leader(engine).leads
