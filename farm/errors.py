@@ -408,7 +408,7 @@ class LeaseLost(FarmError):
 
 
 class DeviceLocked(ServiceUnavailable):
-    """{device} is served already: {holder} of this host holds {path}. Two workers on one device would measure at the same time. Stop that one (a farm-worker, or farm up), or serve other devices with --devices."""
+    """{device} is in use: {holder} of this host holds {path}. Two programs on one device would measure at the same time, and the results of both would be wrong. Stop that one (a farm-worker, farm up or farm measure), or use other devices. Draining a device does not free it: its farm-worker holds it until it ends."""
 
 
 class DeviceLockUnusable(ServiceUnavailable):

@@ -1,6 +1,7 @@
-"""One `farm-worker` of a host for each device: a lock on a file in a folder that all users of the host share.
+"""One program of a host for each device: a lock on a file in a folder that all users of the host share.
 
-A second one would measure at the same time, and the rows of both would be wrong. The kernel ends a lock with the process
+`farm-worker` holds it for as long as it serves the device, whatever the device's state, and `farm measure` while it measures.
+A second program would measure at the same time, and the results of both would be wrong. The kernel ends a lock with the process
 that holds it, however that ends. Containers that do not share the folder are kept apart by the database instead: see
 `farm.db.device_sessions`.
 """
@@ -17,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from farm.errors import DeviceLocked, DeviceLockUnusable, FarmError
+from farm.settings import settings
 
 EXIT_SESSION_LOST = 89
 """Exit status of a device's parent process whose session is over, as another `farm-worker` serves the device."""
@@ -34,6 +36,11 @@ def default_folder() -> Path:
     return Path("/tmp")  # not TMPDIR, which may be one user's
 
 
+def lock_folder() -> Path:
+    """Where this host's devices are locked: FARM_DEVICE_LOCKS, or the default."""
+    return settings().device_locks or default_folder()
+
+
 class DeviceLock:
     """The lock of a device, held until `release`, or until nobody refers to it."""
 
@@ -49,7 +56,7 @@ class DeviceLock:
         """Locks the device.
 
         Raises:
-            DeviceLocked: another process of this host serves the device.
+            DeviceLocked: another process of this host serves the device, or measures on it.
             DeviceLockUnusable: the file cannot be made or opened, or is no plain file.
         """
         path = folder / _file_name(uuid)

@@ -24,7 +24,7 @@ from farm.services.groups import ProcessGroup
 from farm.settings import settings
 from farm.variables import WORKER_DEVICE_ID, WORKER_SESSION
 from workers import metrics
-from workers.device_lock import EXIT_SESSION_LOST, DeviceLock, default_folder
+from workers.device_lock import EXIT_SESSION_LOST, DeviceLock, lock_folder
 from workers.lookout import Look, Lookout
 
 log = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class Host:
         self, wanted: Sequence[DeviceIdentity], refused: dict[str, FarmError]
     ) -> list[tuple[DeviceIdentity, DeviceLock]]:
         """Those of the devices that could be locked for this process, with their locks. Others are added to `refused`."""
-        folder = settings().device_locks or default_folder()
+        folder = lock_folder()
         locked = []
         for identity in wanted:
             try:

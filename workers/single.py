@@ -11,9 +11,12 @@ Then, and last, what came of it:
     {"device": {"uuid": …, "type": …, "name": …}, "measurement": {…}, "explanation": {…} where it was asked for}
     {"failure": {"kind": "invalid", "failed" or "killed", "message": …}}
 
-or, instead of both, why there is no such device to open:
+or, instead of both, why there is no such device to open, or that another program of this host measures on it:
 
     {"refused": {"exit_code": …, "message": …}}
+
+The device is locked (`workers.device_lock`) from before it is opened until the process ends. A recording is not: it answers
+from a file, and whoever else reads it changes nothing.
 
 It keeps no time and may die at any point: whoever started it sees to both.
 """
@@ -25,14 +28,17 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
+from farm.devices import Backend
 from farm.errors import BadInput, DevicePoisoned, FarmError, InvalidOnDevice, NotFound, ServiceUnavailable
 from farm.kernels import Configuration
 from farm.logs import set_up_logging
 from farm.measurement import Measurement, MeasuringRules, energy_mj
 from farm.settings import settings
+from workers.device_lock import DeviceLock, lock_folder
 
 if TYPE_CHECKING:
     from workers.measure.explain import Explanation
@@ -58,7 +64,13 @@ def _take_standard_output() -> TextIO:
 
 
 def measure(request: Answer) -> Iterator[Answer]:
-    """Opens the device and measures, and yields the answers as they become known."""
+    """Locks and opens the device and measures, and yields the answers as they become known."""
+    with ExitStack() as held:
+        yield from _measure(request, held)
+
+
+def _measure(request: Answer, held: ExitStack) -> Iterator[Answer]:
+    """As `measure`; `held` releases the device's lock."""
     from workers.devices import discover, open_device  # imports libraries, which may print
     from workers.measure.explain import Explanation
 
@@ -66,6 +78,8 @@ def measure(request: Answer) -> Iterator[Answer]:
     rules = MeasuringRules.model_validate(request["rules"])
     try:
         found = discover(request["device"])
+        if found[0].backend is not Backend.RECORDED:
+            held.callback(DeviceLock.take(found[0].uuid, lock_folder()).release)
         device = open_device(found[0])
         device.open()
     except (BadInput, ServiceUnavailable, NotFound) as error:

@@ -261,7 +261,7 @@ def test_a_second_worker_of_a_host_ends_and_says_who_serves_the_device(engine: E
     eventually(lambda: epoch(engine) == 1)
     second = start(FARM_WORKER, "--devices", "cpu", name="second")
     assert second.wait() == 3
-    assert f"is served already: process {first.pid} of this host" in second.log()
+    assert f"is in use: process {first.pid} of this host" in second.log()
     assert "Traceback" not in second.log()
     assert epoch(engine) == 1
     first.kill()

@@ -27,13 +27,14 @@ from hypothesis import strategies as st
 
 import farm
 from farm.cli import measure
-from farm.devices import Backend
-from farm.errors import BadInput, CudaUnavailable, DevicePoisoned, InvalidOnDevice, MeasurementFailed
+from farm.devices import Backend, DeviceIdentity
+from farm.errors import BadInput, CudaUnavailable, DeviceLocked, DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Distribution, Measurement, MeasuringRules, OperandRules, PowerWish, TimingRules
 from farm.repro import repro_command
 from farm.services import processes
 from workers import devices, single
+from workers.device_lock import DeviceLock, lock_folder
 from workers.devices import cpu
 from workers.measure.explain import Explanation
 
@@ -42,6 +43,9 @@ RECORDED = "tiled(tile=28) 2048x2048x512 f32"  # any but its first row, which a 
 SMALL = "blas(threads=1) 16x16x16 f32"
 QUICK = '{"timing":{"max_seconds":0.01,"warmup_seconds":0,"max_samples":20}}'
 HANGING = (RECORDED, "--device", f"recorded:{RECORDING}?scale=1000,cpu")
+
+LOCKS = ".farm-locks"
+"""The folder of device locks, beside the home (`homes.environment`)."""
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -58,10 +62,10 @@ def nowhere(folder: Path, **more: str) -> dict[str, str]:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[Command]:
-    """`farm measure` in a folder of its own, in which it leaves no process and no file."""
+    """`farm measure` in a folder of its own, in which it leaves no process, and no file but those of device locks."""
     yield lambda *arguments, **more: called(("measure", *arguments), tmp_path, nowhere(tmp_path, **more))
     assert processes_under(tmp_path) == []
-    assert list(tmp_path.iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} <= {LOCKS}
 
 
 @pytest.fixture
@@ -298,6 +302,24 @@ def test_every_distribution_can_be_asked_for() -> None:
 # --- what cannot be measured -------------------------------------------------------------------------
 
 
+def test_a_device_that_a_program_of_this_host_uses_is_refused_with_its_holder_and_what_to_do(
+    command: Command, tmp_path: Path
+) -> None:
+    uuid = cpu.identify().uuid
+    lock = DeviceLock.take(uuid, tmp_path / LOCKS)
+    done = command(SMALL, "--device", "cpu", "--rules", QUICK)
+    refused(done, 3, uuid, f"process {os.getpid()} of this host", "Stop that one (a farm-worker", "Draining")
+    lock.release()
+    assert command(SMALL, "--device", "cpu", "--rules", QUICK).returncode == 0
+
+
+def test_a_recording_is_read_beside_a_worker_that_serves_it(command: Command, tmp_path: Path) -> None:
+    (identity,) = devices.discover(f"recorded:{RECORDING}")
+    lock = DeviceLock.take(identity.uuid, tmp_path / LOCKS)
+    assert command(RECORDED, "--device", f"recorded:{RECORDING}").returncode == 0
+    lock.release()
+
+
 def test_an_invalid_configuration_says_why_and_exits_6(command: Command) -> None:
     done = command(RECORDED, "--device", "cpu")
     refused(done, 6, "could not be measured (invalid): tiled runs on cuda devices, this is a cpu device")
@@ -512,6 +534,22 @@ def test_errors_are_classed_as_those_of_jobs(answers_of: Any, error: Exception, 
     opened, last = answers_of(Device(measuring=error))
     assert (opened["opened"]["uuid"], opened["of"]) == (cpu.identify().uuid, 1)
     assert last == {"failure": {"kind": kind, "message": message}}
+
+
+def test_the_device_is_locked_while_it_is_open_and_free_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid, looks = cpu.identify().uuid, list[str]()
+
+    def opened(identity: DeviceIdentity) -> Device:
+        with pytest.raises(DeviceLocked):
+            DeviceLock.take(identity.uuid, lock_folder())
+        looks.append(identity.uuid)
+        return Device(measuring=MeasurementFailed(why="no memory"))
+
+    monkeypatch.setattr(devices, "open_device", opened)
+    rules = measure.rules_of(QUICK).model_dump(mode="json")
+    list(single.measure({"configuration": SMALL, "device": "cpu", "rules": rules, "explain": False}))
+    assert looks == [uuid]
+    DeviceLock.take(uuid, lock_folder()).release()
 
 
 def test_a_defect_of_a_device_shows_where_it_is(answers_of: Any, caplog: pytest.LogCaptureFixture) -> None:
