@@ -12,12 +12,13 @@ from samples import cpu, document
 from sqlalchemy import Engine, text
 from test_batches import claim, counts, form, land, leased
 
-from farm.broker import MEASURE_BATCH, make_app, queue_of_device, queue_of_type
+import farm
+from farm.broker import queue_of_device
 from farm.campaign import Campaign
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.coordinator.outlook import Cause, look, outlooks, skew_text
-from farm.db import batches, devices, migrate, progress, worker_versions
+from farm.db import batches, campaigns, devices, migrate, progress, worker_versions
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.engine import make_engine
@@ -208,38 +209,65 @@ blas.BLAS = dataclasses.replace(blas.BLAS, parameters=(dataclasses.replace(threa
 """As sitecustomize: the farm before the family blas could be asked for more than one thread."""
 
 
-def test_a_farm_is_upgraded_without_a_stop_old_workers_with_a_new_coordinator_then_new_ones(
+IS_NEWER = """
+import farm
+farm.__version__ = "9.0.0"
+from farm.db import migrate
+migrate.head = lambda: "9999"
+"""
+"""As sitecustomize: the farm that belongs to the database of `NEXT`."""
+
+
+def test_a_farm_is_upgraded_without_a_stop_old_workers_with_a_new_coordinator_then_new_ones_with_an_old_one(
     engine: Engine, submit: Submit, farm_services: ServiceUrls, tmp_path: Path, database_url: str
 ) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "sitecustomize.py").write_text(KNOWS_LESS)
+    for name, changes in (("older", KNOWS_LESS), ("newer", IS_NEWER)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sitecustomize.py").write_text(changes)
     urls = {"FARM_DATABASE_URL": database_url, "FARM_BROKER_URL": str(farm_services.broker_url)}
+
+    def asked(name: str) -> Stored:
+        return submit(Campaign.from_document(document(name=name, measure={"timing": {"max_seconds": 0.01}})))
+
+    def done(stored: Stored) -> bool:
+        with engine.connect() as connection:
+            return campaigns.counts(connection, stored.campaign_id)["done"] == 12
+
+    def served_by() -> object:
+        return scalar(engine, "SELECT version FROM devices d JOIN worker_versions v ON v.id = d.worker_version_id")
+
     with programs(tmp_path, **urls, FARM_RESEND_AFTER_SECONDS="1") as start:
         coordinator = start(COORDINATOR, name="coordinator")
-        old = start(FARM_WORKER, "--devices", "cpu", name="old", PYTHONPATH=str(tmp_path / "old"))
+        old = start(FARM_WORKER, "--devices", "cpu", name="old", PYTHONPATH=str(tmp_path / "older"))
         eventually(lambda: scalar(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
-        small = submit(Campaign.from_document(document(measure={"timing": {"max_seconds": 0.01}})))
+        small = asked("small")
         eventually(lambda: scalar(engine, "SELECT count(*) FROM jobs WHERE state = 'done'") == 6)
         eventually(lambda: scalar(engine, "SELECT count(*) FROM failures WHERE kind = 'unsupported'") == 6)
         eventually(lambda: [cause for cause, _, _ in stuck(engine, small)] == [Cause.WORKER_VERSION])
         assert scalar(engine, "SELECT count(*) FROM batches WHERE state = 'queued'") == 0
         assert old.stop() == 0
-        new = start(FARM_WORKER, "--devices", "cpu", name="new")
-        eventually(lambda: scalar(engine, "SELECT count(*) FROM jobs WHERE state = 'done'") == 12)
+        same = start(FARM_WORKER, "--devices", "cpu", name="same")
+        eventually(lambda: done(small))
 
-        # The database of the version after this one: the worker that runs goes on, and one that starts does too.
-        assert coordinator.stop() == 0
+        # The next upgrade begins with the database. Coordinator and worker of this version go on with it.
         write(engine, NEXT)
-        assert new.stop() == 0
-        start(FARM_WORKER, "--devices", "cpu", name="newer")
-        eventually(lambda: scalar(engine, "SELECT count(*) FROM devices WHERE last_seen_at > '-infinity'"))
-        submit(Campaign.from_document(document(name="later")))
-        batch_id = form(engine, 1, kind=str(scalar(engine, "SELECT type FROM devices")))
-        with make_app(str(farm_services.broker_url)) as app:
-            app.send_task(
-                MEASURE_BATCH, args=[batch_id], queue=queue_of_type(str(scalar(engine, "SELECT type FROM devices")))
-            )
-        eventually(lambda: scalar(engine, "SELECT count(*) FROM jobs WHERE state = 'done'") == 13)
+        later = asked("later")
+        eventually(lambda: done(later))
+
+        # The worker is replaced first, by one of the next version.
+        assert same.stop() == 0
+        newer = start(FARM_WORKER, "--devices", "cpu", name="newer", PYTHONPATH=str(tmp_path / "newer"))
+        eventually(lambda: served_by() == "9.0.0")
+        newest = asked("newest")
+        eventually(lambda: done(newest))
+        assert newer.stop() == 0
+
+        # A worker of this version still starts.
+        start(FARM_WORKER, "--devices", "cpu", name="back")
+        eventually(lambda: served_by() == farm.__version__)
+        last = asked("last")
+        eventually(lambda: done(last))
+        assert coordinator.stop() == 0
 
 
 def test_a_worker_waits_for_a_database_that_is_not_upgraded_and_refuses_one_that_is_too_new(
