@@ -6,6 +6,7 @@ Workers measure a campaign to its end, whatever happens. Readers read the docume
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,7 @@ import farm
 from farm.campaign import Campaign, load
 from farm.db import batches, campaigns, migrate, roles, trainings
 from farm.db.campaigns import Stored
-from farm.db.engine import make_engine
+from farm.db.engine import ANNOUNCING, MEASURING, make_engine
 from farm.db.roles import READER_RIGHTS, RIGHTS, VIEWS, set_up_reader_role, set_up_worker_role
 from farm.devices import DeviceIdentity
 from farm.errors import BadRole, RoleRefused
@@ -327,6 +328,29 @@ def test_run_again_it_takes_away_what_was_added_and_changes_nothing_else(engine:
     with again.connect():
         pass  # with the password that it had
     again.dispose()
+
+
+def test_a_role_can_have_the_settings_of_workers_behind_a_pooler_that_drops_them(
+    engine: Engine, url: str, name: str
+) -> None:
+    scale = (Path(farm.__file__).parent.parent / "docs" / "scale.md").read_text()
+    (block,) = re.findall(r"^```sql\n(.*?)^```", scale, flags=re.MULTILINE | re.DOTALL)
+    with engine.begin() as connection:
+        for statement in block.replace("farm_worker", name).split(";\n")[:-1]:
+            connection.execute(text(statement))
+        stored = connection.execute(text("SELECT rolconfig FROM pg_roles WHERE rolname = :name"), {"name": name})
+        settings = dict(line.split("=") for line in stored.scalar_one())
+    del settings["statement_timeout"]  # the role's own: see `SESSION_LIMITS`
+    assert settings == {key: value for key, value in MEASURING.items() if key != "synchronous_commit"}
+    assert settings == {**settings, **{key: ANNOUNCING[key] for key in ANNOUNCING if key != "lock_timeout"}}
+
+    # The pooler watches the workers' hosts as Postgres does otherwise.
+    (block,) = re.findall(r"^```ini\n\[pgbouncer\]\n(.*?)^```", scale, flags=re.MULTILINE | re.DOTALL)
+    pooler = dict(line.split(" = ") for line in block.splitlines())
+    assert (pooler["tcp_keepidle"], pooler["tcp_keepintvl"], pooler["tcp_keepcnt"]) == tuple(
+        MEASURING[f"tcp_keepalives_{what}"] for what in ("idle", "interval", "count")
+    )
+    assert pooler["tcp_user_timeout"] == MEASURING["tcp_user_timeout"].replace("s", "000")
 
 
 def test_a_role_that_is_more_than_a_workers_is_left_alone(engine: Engine, name: str) -> None:
