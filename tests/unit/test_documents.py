@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -117,6 +118,19 @@ def test_documents_show_the_figures_of_the_committed_benchmarks(document: str, f
     shown = [table for table in tables_in(ROOT / document) if table.splitlines()[0] in heads]
     assert len(shown) == figures
     assert set(shown) <= measured
+
+
+def test_the_shares_of_a_core_in_the_readme_and_the_changelog_are_those_that_were_measured() -> None:
+    results = ROOT / "benchmarks" / "results"
+    thousand = json.loads((results / "thousand_devices.json").read_text())
+    one, forty = (json.loads((results / "many_devices.json").read_text())["owners"][owners] for owners in ("1", "40"))
+    readme, changelog = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "CHANGELOG.md"))
+    assert f"a thousand devices busy with {thousand['coordinator_cpu_pct']:.0f}% of a core" in readme
+    assert f"four thousand of one owner with {one['coordinator_cpu_pct']:.0f}% (" in readme
+    idle = f"were idle for {forty['mean_idle_pct']:.0f}% of the time"
+    assert f"four thousand {idle}." in readme
+    assert f"With 40 owners they {idle}" in changelog
+    assert one["mean_idle_pct"] == 0
 
 
 # --- containers --------------------------------------------------------------------------------------
