@@ -18,10 +18,23 @@ from farm.coordinator.errands import Errands, builds_of, trainings_of
 from farm.coordinator.health import quarantine_refuted, send_trials
 from farm.coordinator.leading import Lead, leadership
 from farm.coordinator.learning import Learning
-from farm.coordinator.metrics import ERRORS, FOLDED, FORMED, REAPED, RECALLED, RESENT, SENT, STEPS, TURN, Watch
+from farm.coordinator.metrics import (
+    ERRORS,
+    FOLDED,
+    FORMED,
+    REAPED,
+    RECALLED,
+    RESENT,
+    SENT,
+    STEPS,
+    TURN,
+    FailingStep,
+    Watch,
+)
 from farm.coordinator.pace import Pace
 from farm.coordinator.rounds import Rounds
 from farm.coordinator.schedule import Schedule
+from farm.coordinator.sending import refusal
 from farm.coordinator.steps import Steps
 from farm.db import batches, campaigns, worker_logins
 from farm.errors import NotLeading, first_line
@@ -73,6 +86,7 @@ class Coordinator:
     _schedule: Schedule | None = field(default=None, init=False)
     _formed: int = field(default=0, init=False)
     _broker_answers: bool = field(default=True, init=False)
+    _refused_since_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._trainings = trainings_of(self.engine, self.app, self.settings)
@@ -161,6 +175,18 @@ class Coordinator:
         self.watch.metrics.count(SENT, sent.first)
         self.watch.metrics.count(RESENT, sent.again)
         self._note(sent.whole)
+        self._report_refusal(refused=not sent.whole)
+
+    def _report_refusal(self, *, refused: bool) -> None:
+        """Reports the step `send` as failing while the broker takes no batches. `send` in `sending` logs it once."""
+        if refused:
+            if self._refused_since_s is None:
+                self._refused_since_s = time.monotonic()
+            why = f"the broker takes no messages ({refusal(self.app)})"
+            self.watch.fails(FailingStep(step="send", error=why, since_s=self._refused_since_s))
+        elif self._refused_since_s is not None:
+            self._refused_since_s = None
+            self.watch.works_again("send")
 
     def _note(self, broker_answers: bool) -> None:
         self._broker_answers &= broker_answers

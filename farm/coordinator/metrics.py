@@ -58,8 +58,9 @@ STEP_ERRORS = Count(
     "coordinator_step_errors", "Errors of the steps of a turn. The other steps run all the same.", "step", STEPS
 )
 
-SLOW_SECONDS = 10.0
-"""A step that has not ended for this long is named as one that fails is."""
+SLOW_SECONDS = 5.0
+"""A step that has not ended for this long is named as one that fails is. With the next renewal of the term, which is 3 s later
+at most, everybody can read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,11 @@ _REFUSED: weakref.WeakKeyDictionary[Celery, str] = weakref.WeakKeyDictionary()
 """Why the broker of an application took no message last time; none where it took them."""
 
 
+def refusal(app: Celery) -> str | None:
+    """Why the broker of this application took no message last time; None where it took them."""
+    return _REFUSED.get(app)
+
+
 MOST_IN_A_PIPELINE = 500
 """Messages that go to Redis at once."""
 

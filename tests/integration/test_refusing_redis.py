@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
+from commands import farm_here
 from homes import eventually
 from programs import FARM_WORKER, programs, redis_answers
+from samples import cpu, document
 from sqlalchemy import Engine, text
 
 import farm
 from farm.broker import make_app
 from farm.campaign import Campaign, load
+from farm.coordinator import leading
+from farm.coordinator.leading import leadership
 from farm.coordinator.loop import Coordinator
+from farm.coordinator.metrics import SLOW_SECONDS, FarmCollector, Watch
+from farm.db import leadership as leaders
 from farm.db.campaigns import Stored
+from farm.devices import DeviceIdentity
 from farm.services.doctor import examine
 from farm.settings import Settings
 
@@ -108,6 +116,52 @@ def test_programs_that_start_while_redis_refuses_wait_and_doctor_names_the_reaso
         _heal(broker)
         eventually(lambda: b"gemm-farm:train" in {client["name"].encode() for client in broker.client_list()})
         assert trainer.stop() == 0
+
+
+def test_a_coordinator_whose_redis_refuses_names_the_step_until_it_works_again(
+    engine: Engine, submit: Callable[[Campaign], Stored], announce: Callable[[DeviceIdentity], int], broker: redis.Redis,
+    redis_port: int, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(leading, "RENEW_SECONDS", 0.05)
+    url = f"redis://127.0.0.1:{redis_port}/0"
+    command, watch = farm_here(tmp_path, database_url), Watch()
+    announce(cpu())
+    submit(Campaign.from_document(document()))
+    with make_app(url) as app, leadership(engine, threading.Event(), watch) as lead:
+        assert lead is not None
+        coordinator = Coordinator(lead.engine, app, Settings(), watch)
+
+        def failing() -> dict[str, str]:
+            with engine.connect() as connection:
+                return {one.step: one.error for one in leaders.read(connection).failing}
+
+        def seconds() -> float:
+            (gauge,) = (one for one in FarmCollector(engine, watch, silent_after=60).collect() if "failing" in one.name)
+            return {sample.labels["step"]: sample.value for sample in gauge.samples}["send"]
+
+        _a_replica(broker)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(5):
+                coordinator.turn()
+        assert len([one for one in caplog.records if "takes no messages" in one.getMessage()]) == 1
+        assert not [one for one in caplog.records if "step send" in one.getMessage()]
+        eventually(lambda: "send" in failing())
+        assert "read only replica" in failing()["send"]
+        assert seconds() > 0
+        assert "its step send has failed" in command("status").stderr
+        doctor = command("doctor", FARM_BROKER_URL=url).stdout
+        assert "its step send has failed" in doctor
+        assert "read only replica" in doctor
+        _heal(broker)
+        eventually(
+            lambda: (coordinator.turn(), asked(engine, "SELECT count(*) FROM batches WHERE sent_at IS NULL"))[1] == 0
+        )
+        eventually(lambda: failing() == {})
+        assert seconds() == 0
+
+
+def test_a_step_that_does_not_end_is_named_in_time_for_a_status_within_ten_seconds() -> None:
+    assert SLOW_SECONDS + leading.RENEW_SECONDS < 10
 
 
 def asked(engine: Engine, statement: str) -> object:

@@ -101,7 +101,9 @@ def check_coordinator(settings: Settings) -> Check:
         return Check("coordinator", State.WARNING, leader_text(**who), fix)
     if found.failing:
         what = "; ".join(failing_text(one.step, one.error, one.for_s) for one in found.failing)
-        return Check("coordinator", State.WARNING, f"{leader_text(**who)}; {what}", "see locks, and read its log")
+        return Check(
+            "coordinator", State.WARNING, f"{leader_text(**who)}; {what}", "see broker and locks, and read its log"
+        )
     return Check("coordinator", State.OK, leader_text(**who))
 
 
