@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from farm.api.access import Access
 from farm.api.operation import Document, operation
-from farm.db import leadership, locks
+from farm.db import leadership, locks, obstacles
 from farm.texts import failing_text, holder_text, leader_text
 
 
@@ -61,25 +61,34 @@ class Leader(Document):
     lock_holders: list[LockHolder] = Field(
         default=[], description="sessions that have held locks on tables of the farm for long"
     )
+    read_only: str | None = Field(
+        default=None, description="why the database takes no writes, and what to do; none: it takes them"
+    )
+    obstacle: str | None = Field(
+        default=None, description="what keeps every coordinator from leading, and what to do; none: nothing is known to"
+    )
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def text(self) -> str:
         """Who leads, or that none does, in words."""
-        return leader_text(**self.model_dump(exclude={"text", "failing", "lock_holders"}))
+        return leader_text(**self.model_dump(exclude={"text", "failing", "lock_holders", "read_only"}))
 
 
 def leader_of(connection: Connection) -> Leader:
     """The leader as of now, with what may keep it from its work."""
-    holders = [
-        LockHolder(**{name: getattr(one, name) for name in LockHolder.model_fields})
-        for one in locks.holders(connection)
-    ]
-    return Leader(**asdict(leadership.read(connection)), lock_holders=holders)
+    holders, read_only = locks.holders(connection), obstacles.read_only(connection)
+    return Leader(
+        **asdict(leadership.read(connection)),
+        lock_holders=[LockHolder(**{name: getattr(one, name) for name in LockHolder.model_fields}) for one in holders],
+        read_only=None if read_only is None else str(read_only),
+        obstacle=obstacles.of_leading(read_only=read_only, holders=holders),
+    )
 
 
 @operation("GET", "/leader")
 def show(access: Access) -> Leader:
-    """Which coordinator leads, since when and in which term, which steps of its turns fail, and who holds locks for long."""
+    """Which coordinator leads, since when and in which term, which steps of its turns fail, who holds locks for long, and whether
+    the database takes writes."""
     with access.connect() as connection:
         return leader_of(connection)

@@ -95,9 +95,11 @@ def _leader_line(one: Leader) -> Text:
 
 
 def _troubles(one: Leader) -> list[Text]:
-    """Steps of the leader's turns that fail, and sessions that hold locks for long."""
-    failing = [Text.assemble(("coordinator: ", "yellow"), step.text) for step in one.failing]
-    return [*failing, *(Text.assemble(("locks: ", "yellow"), holder.text) for holder in one.lock_holders)]
+    """Steps of the leader's turns that fail, a database that takes no writes, and sessions that hold locks for long."""
+    troubles = [Text.assemble(("coordinator: ", "yellow"), step.text) for step in one.failing]
+    if one.read_only is not None and one.leads:  # else the line about the coordinator says so
+        troubles.append(Text.assemble(("database: ", "yellow"), one.read_only))
+    return [*troubles, *(Text.assemble(("locks: ", "yellow"), holder.text) for holder in one.lock_holders)]
 
 
 _CAMPAIGNS = Table(

@@ -9,7 +9,7 @@ from enum import StrEnum
 from sqlalchemy import Connection
 
 from farm.broker import queue_of_device, queue_of_type
-from farm.db import kernels, leadership, locks, progress
+from farm.db import kernels, leadership, locks, obstacles, progress
 from farm.db.locks import Holder
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow, UnsupportedNow
 from farm.db.states import CampaignState, DeviceState
@@ -82,12 +82,20 @@ class Farm:
     refused: Sequence[RefusedNow] = ()
     holders: Sequence[Holder] = ()
     unsupported: Sequence[UnsupportedNow] = ()
+    obstacle: str | None = None
+    """What keeps every coordinator from leading; None where nothing is known to."""
+
+    @property
+    def how_to_coordinate(self) -> str:
+        """What to do where no coordinator leads."""
+        return self.obstacle or "farm up starts one"
 
 
 def look(connection: Connection, settings: Settings, *, also: int | None = None) -> Farm:
     """The farm as it stands now; with the lanes of the campaign `also`, even if it is over."""
     lanes = progress.lanes(connection, also=also)
     devices = progress.devices(connection, silent_after=settings.silent_after_seconds)
+    holders = locks.holders(connection)
     return Farm(
         lanes=lanes,
         devices=devices,
@@ -95,7 +103,8 @@ def look(connection: Connection, settings: Settings, *, also: int | None = None)
         coordinated=leadership.read(connection).leads,
         resend_after_s=settings.resend_after_seconds,
         builders=len(kernels.builders(connection, silent_after=settings.silent_after_seconds)),
-        holders=locks.holders(connection),
+        holders=holders,
+        obstacle=obstacles.of_leading(read_only=obstacles.read_only(connection), holders=holders),
         unsupported=progress.unsupported(connection),
         refused=progress.refused(
             connection,
@@ -153,7 +162,7 @@ def _of_lane(farm: Farm, lane: LaneNow) -> Stuck | None:
     elif jobs and (holders := _holders(farm, lane)):
         cause, why = Cause.HELD, _why_held(holders)
     elif jobs and not farm.coordinated:
-        cause, why = Cause.NO_COORDINATOR, "no coordinator runs that would send them; farm up starts one"
+        cause, why = Cause.NO_COORDINATOR, f"no coordinator runs that would send them; {farm.how_to_coordinate}"
     elif lane.for_kernels and not farm.builders:
         jobs, cause, why = lane.for_kernels, Cause.NO_BUILDER, NO_BUILDER
     elif unread := [one for one in farm.unsupported if one.lane_id == lane.lane_id and _is_unread(one, live)]:
@@ -185,7 +194,7 @@ def _undecided(farm: Farm, lane: LaneNow) -> Stuck | None:
         cause, why = Cause.HELD, _why_held(holders)
     elif not farm.coordinated:
         cause = Cause.NO_COORDINATOR
-        why = f"round {lane.round} is over, and no coordinator runs that would decide what goes on; farm up starts one"
+        why = f"round {lane.round} is over, and no coordinator runs that would decide what goes on; {farm.how_to_coordinate}"
     elif lane.untrained_s is not None and lane.untrained_s > UNTRAINED_SECONDS:
         cause = Cause.NO_TRAINER
         why = (

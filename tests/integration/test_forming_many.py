@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from obstructing import foreign
 from samples import cpu, document
 from sqlalchemy import Connection, Engine, event, text
 from test_batches import claim
-from test_locks import foreign
 
 from farm.broker import queue_of_device, queue_of_type
 from farm.campaign import Campaign

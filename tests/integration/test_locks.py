@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-import psycopg
 import pytest
 from cables import Cable, through
 from commands import farm_here
 from homes import eventually
+from obstructing import foreign
 from psycopg.errors import DiskFull, LockNotAvailable
 from samples import cpu, document, row
-from sqlalchemy import Engine, event, make_url, text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 from test_batches import counts, expire, form, land, leased, rows
 from test_runner import Scripted
@@ -64,18 +64,6 @@ def coordinator(dispatching: Engine, farm_services: ServiceUrls) -> Iterator[Coo
         with app.connection_for_write() as connection:
             for kind in (*KINDS, "cpu-test"):
                 connection.default_channel.client.delete(queue_of_type(kind))
-
-
-@contextmanager
-def foreign(engine: Engine, *statements: str) -> Iterator[int]:
-    """A session of somebody else's that ran these in a transaction and stands still; the pid of its server process."""
-    url = make_url(engine.url.render_as_string(hide_password=False)).set(drivername="postgresql")
-    with psycopg.connect(url.render_as_string(hide_password=False), application_name="psql") as connection:
-        for statement in statements:
-            connection.execute(statement)
-        yield connection.info.backend_pid
-        with suppress(psycopg.Error):  # somebody may have ended it
-            connection.rollback()
 
 
 class Halves:

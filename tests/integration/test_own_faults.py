@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from homes import eventually
+from obstructing import foreign, read_only
 from programs import COORDINATOR, FARM_WORKER, Start, programs
 from samples import cpu, document, row
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from test_batches import claim, counts, form, land, leased
-from test_locks import foreign
 from test_runner import Measure, Scripted
 
 from farm.campaign import Campaign
@@ -275,27 +274,6 @@ def start(tmp_path: Path, database_url: str, farm_services: ServiceUrls) -> Iter
     urls = {"FARM_DATABASE_URL": database_url, "FARM_BROKER_URL": str(farm_services.broker_url)}
     with programs(tmp_path, **urls) as starting:
         yield starting
-
-
-@contextmanager
-def read_only(engine: Engine) -> Iterator[None]:
-    """Every session of the farm finds a database that takes no writes, as after a failover to a standby."""
-    switch = "ALTER DATABASE {} SET default_transaction_read_only = {}"
-    others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    writing = engine.execution_options(isolation_level="AUTOCOMMIT")
-
-    def turn(to: str) -> None:
-        with writing.connect() as connection:
-            connection.exec_driver_sql("SET default_transaction_read_only = off")
-            connection.exec_driver_sql(switch.format(engine.url.database, to))
-            connection.exec_driver_sql(others)
-
-    turn("on")
-    try:
-        yield
-    finally:
-        turn("off")
-        engine.dispose()
 
 
 def test_a_database_that_is_read_only_for_a_while_costs_no_job_an_attempt(

@@ -38,8 +38,27 @@ CLOCK_WARNING_S = 5.0
 
 
 def check_database(settings: Settings) -> Check:
-    if settings.embedded_database:
-        return _embedded_database(settings)
+    """Whether the database answers, is new enough and takes writes."""
+    check = _embedded_database(settings) if settings.embedded_database else _database_of_url(settings)
+    if check.state is not State.OK:
+        return check
+    from farm.db import obstacles
+
+    try:
+        with _database(settings) as engine:
+            if engine is None:
+                return check
+            with engine.connect() as connection:
+                read_only = obstacles.read_only(connection)
+    except (FarmError, SQLAlchemyError) as error:
+        return Check("database", State.MISSING, first_line(error), "see its log")
+    if read_only is None:
+        return check
+    what = f"{check.what} takes no writes: {read_only.why}"
+    return Check("database", State.MISSING, what, read_only.how_to_end)
+
+
+def _database_of_url(settings: Settings) -> Check:
     try:
         with _database(settings) as engine:
             assert engine is not None  # a URL is set
@@ -90,21 +109,28 @@ def check_broker(settings: Settings) -> Check:
 
 
 def check_coordinator(settings: Settings) -> Check:
-    from farm.db import leadership
+    """Whether a coordinator leads, and its steps work."""
+    from farm.db import leadership, locks, obstacles
 
-    found = _asked(settings, "coordinator", leadership.read, idle="none leads")
-    if isinstance(found, Check):
-        return found
-    who = {name: value for name, value in asdict(found).items() if name != "failing"}
-    if not found.leads:
+    def ask(connection: Connection) -> tuple[leadership.Leader, str | None]:
+        read_only, holders = obstacles.read_only(connection), locks.holders(connection)
+        return leadership.read(connection), obstacles.of_leading(read_only=read_only, holders=holders)
+
+    answer = _asked(settings, "coordinator", ask, idle="none leads")
+    if isinstance(answer, Check):
+        return answer
+    leader, obstacle = answer
+    who = {name: value for name, value in asdict(leader).items() if name != "failing"}
+    what = leader_text(**who, obstacle=obstacle)
+    if not leader.leads:
         fix = "start one: farm up, or python -m farm.coordinator; what is submitted waits"
-        return Check("coordinator", State.WARNING, leader_text(**who), fix)
-    if found.failing:
-        what = "; ".join(failing_text(one.step, one.error, one.for_s) for one in found.failing)
-        return Check(
-            "coordinator", State.WARNING, f"{leader_text(**who)}; {what}", "see broker and locks, and read its log"
-        )
-    return Check("coordinator", State.OK, leader_text(**who))
+        if obstacle is not None:
+            fix = "see database and locks; a coordinator that runs leads within seconds then"
+        return Check("coordinator", State.WARNING, what, fix)
+    if leader.failing:
+        failing = "; ".join(failing_text(one.step, one.error, one.for_s) for one in leader.failing)
+        return Check("coordinator", State.WARNING, f"{what}; {failing}", "see broker and locks, and read its log")
+    return Check("coordinator", State.OK, what)
 
 
 def check_locks(settings: Settings) -> Check:
