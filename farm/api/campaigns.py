@@ -118,6 +118,7 @@ class Ahead(Judged):
     jobs_per_minute: float | None
     seconds_left: float | None
     stuck_jobs: int
+    stuck: list[Stuck]
 
 
 class CampaignHead(Ahead):
@@ -170,7 +171,6 @@ class Progress(Ahead):
     name: str
     digest: str
     owner: str
-    stuck: list[Stuck]
     kernels_awaited: Awaited
     devices_live: int
     learned: LearningPoint | None = Field(default=None, description="the latest point of a learning curve")
@@ -262,7 +262,6 @@ class CampaignNow(CampaignHead):
     began_s: float | None
     coordinated: bool
     coordinator: Leader
-    stuck: list[Stuck]
     targets: list[LaneOf]
     running: list[Running]
     duty: list[DutyOf]
@@ -393,6 +392,7 @@ def _ahead(counts: Mapping[str, int], ahead: Outlook | None) -> dict[str, Any]:
         "jobs_per_minute": None if ahead is None else ahead.pace.last_minute,
         "seconds_left": None if ahead is None else ahead.seconds_left,
         "stuck_jobs": 0 if ahead is None else ahead.stuck_jobs,
+        "stuck": [] if ahead is None else list(ahead.stuck),
     }
 
 
@@ -429,7 +429,6 @@ def show(access: Access, campaign: Name) -> CampaignNow:
             began_s=ahead.pace.began_s,
             coordinated=farm.coordinated,
             coordinator=leader_of(connection),
-            stuck=list(ahead.stuck),
             targets=[_lane(lane) for lane in farm.lanes if lane.campaign_id == campaign_id],
             running=[Running(**row) for row in now.running(connection, campaign_id, silent_after=access.silent_after)],
             duty=[_duty(one) for one in duty.of_campaign(connection, campaign_id)],
@@ -469,7 +468,6 @@ def progress(access: Access, campaign: Name) -> Progress:
             **{key: found[key] for key in ("name", "digest", "owner", "state")},
             counts=counts,
             **_ahead(counts, ahead),
-            stuck=list(ahead.stuck),
             kernels_awaited=kernels.awaited(connection, campaign_id),
             devices_live=sum(device.presence is now.Presence.LIVE for device in farm.devices),
             learned=next(reversed(_curve(connection, campaign_id)), None),

@@ -95,6 +95,20 @@ class ContendedDevice(Document):
     text: str = Field(description="what is wrong, in words")
 
 
+class ExcludedDevice(Document):
+    """A device on probation or in quarantine: it gets no jobs."""
+
+    device_id: int
+    uuid: str
+    type: str
+    host: str
+    state: DeviceState
+    reason: str | None
+    state_s: float = Field(description="for how many seconds")
+    presence: Presence
+    text: str = Field(description="all that keeps it from work, in words")
+
+
 class Names(Document):
     """By what devices can be named, of all that were ever announced or imported."""
 
@@ -187,6 +201,32 @@ def contended(access: Access) -> list[ContendedDevice]:
     with access.connect() as connection:
         found = device_sessions.contended(connection)
     return [ContendedDevice(**{name: getattr(one, name) for name in ContendedDevice.model_fields}) for one in found]
+
+
+@operation("GET", "/devices/excluded")
+def excluded(access: Access) -> list[ExcludedDevice]:
+    """Devices on probation or in quarantine, and why; those whose state changed last come first."""
+    with access.connect() as connection:
+        known = progress.devices(connection, silent_after=access.silent_after)
+    out = [
+        device
+        for device in known
+        if device.state in (DeviceState.PROBATION, DeviceState.QUARANTINED) and device.presence is not Presence.GONE
+    ]
+    return [
+        ExcludedDevice(
+            device_id=device.device_id,
+            uuid=device.uuid,
+            type=device.type,
+            host=device.host,
+            state=device.state,
+            reason=device.reason,
+            state_s=device.state_s,
+            presence=device.presence,
+            text=condition(device),
+        )
+        for device in sorted(out, key=lambda device: device.state_s)
+    ]
 
 
 @operation("GET", "/devices/names")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -23,13 +24,14 @@ from farm.api.campaigns import (
     TurnOf,
     over,
 )
+from farm.api.devices import ExcludedDevice
 from farm.api.leader import Leader
 from farm.api.sentinels import SentinelNow
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
 from farm.cli.sentinels import drift_text
 from farm.cli.tables import Column, Table, unique_beginnings
 from farm.db.campaigns import open_jobs
-from farm.db.states import CampaignState, JobState
+from farm.db.states import CampaignState, DeviceState, JobState
 from farm.db.verdict import Verdict
 from farm.measurement import ALL_FAMILIES
 from farm.settings import settings
@@ -37,6 +39,15 @@ from farm.texts import counts_text, percent_text, rate_text, seconds_text, share
 
 MOST_DUTIES = 8
 """Devices whose duty is named on the terminal. JSON has all of them."""
+
+MOST_EXCLUDED = 3
+"""Devices on probation or in quarantine whose reason is named on the terminal. JSON has all of them."""
+
+MOST_CAUSES = 3
+"""Causes of stuck jobs that are named on the terminal, of all campaigns. JSON has all of them."""
+
+MOST_NAMES = 3
+"""Campaigns that are named where their jobs are stuck for the same reason."""
 
 MOST_ROWS = 20
 """Rows of a table on the terminal, of things that a large farm has many of. JSON has all of them."""
@@ -52,6 +63,9 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Campaigns and how far they are; with a name, what of it runs where, how fast, and what is stuck and why.
+
+    Above the campaigns it says which coordinator leads, what keeps it from its work, which devices are
+    on probation or in quarantine, and why jobs are stuck.
 
     Rates are jobs per minute that ended, measured or not. The time left is that of the jobs that
     are not stuck, at the pace of the last five minutes; none is shown where nothing ended lately.
@@ -73,9 +87,11 @@ def status(
 def _show_all(as_json: bool) -> None:
     with farm_of(settings()) as farm:
         rows, leads, running = farm.ask(campaigns.list_), farm.ask(leader.show), farm.ask(devices.versions)
-        contended = farm.ask(devices.contended)
+        contended, excluded = farm.ask(devices.contended), farm.ask(devices.excluded)
     if as_json:
-        emit_json(rows)
+        emit_json(
+            {"coordinator": leads, "workers": running, "contended": contended, "excluded": excluded, "campaigns": rows}
+        )
         return
     remarks.print(_leader_line(leads))
     for trouble in _troubles(leads):
@@ -84,6 +100,10 @@ def _show_all(as_json: bool) -> None:
         remarks.print(f"[yellow]workers:[/] {escape(running.skew)}")
     for one in contended:
         remarks.print(f"[yellow]contended:[/] {escape(one.text)}")
+    if excluded:
+        remarks.print(f"[yellow]devices:[/] {escape(_excluded_text(excluded))}")
+    for why in _stuck_texts(rows):
+        remarks.print(f"[yellow]stuck:[/] {escape(why)}")
     if not rows:
         console.print("No campaigns yet. Submit one: farm submit examples/campaigns/quickstart.yaml")
     else:
@@ -100,6 +120,30 @@ def _troubles(one: Leader) -> list[Text]:
     if one.read_only is not None and one.leads:  # else the line about the coordinator says so
         troubles.append(Text.assemble(("database: ", "yellow"), one.read_only))
     return [*troubles, *(Text.assemble(("locks: ", "yellow"), holder.text) for holder in one.lock_holders)]
+
+
+def _excluded_text(excluded: Sequence[ExcludedDevice]) -> str:
+    """`1 on probation, 2 in quarantine: CPU-1 on here, quarantined 3 s ago: hot; ...`."""
+    numbers = Counter(one.state for one in excluded)
+    named = ((DeviceState.PROBATION, "on probation"), (DeviceState.QUARANTINED, "in quarantine"))
+    counted = ", ".join(f"{numbers[state]:,} {words}" for state, words in named if numbers[state])
+    listed = [f"{one.uuid} on {one.host}, {one.text}" for one in excluded]
+    return f"{counted}: {some_of(listed, most=MOST_EXCLUDED, separator='; ')}"
+
+
+def _stuck_texts(rows: Sequence[CampaignLine]) -> Iterator[str]:
+    """Why jobs are stuck, a line for each cause with its campaigns, the causes of the most jobs first."""
+    jobs, names = Counter[str](), dict[str, list[str]]()
+    for row in rows:
+        for one in row.stuck:
+            jobs[one.why] += one.jobs
+            names.setdefault(one.why, [])
+            if row.name not in names[one.why]:
+                names[one.why].append(row.name)
+    for why, n in jobs.most_common(MOST_CAUSES):
+        yield f"{n:,} jobs of {some_of(names[why], most=MOST_NAMES)}: {why}"
+    if (more := len(jobs) - MOST_CAUSES) > 0:
+        yield f"{more:,} more causes; farm status NAME names those of a campaign"
 
 
 _CAMPAIGNS = Table(

@@ -323,7 +323,7 @@ def test_status_says_what_runs_where_how_fast_and_what_went_wrong(
     with coordinated(engine):
         found = told(command, "status", "small")
         shown = said(command, "status", "small")
-        (row,) = told(command, "status")
+        (row,) = told(command, "status")["campaigns"]
         overview = said(command, "status")
     assert found["counts"] == {
         "pending": 6, "queued": 0, "running": 2, "later": 0, "done": 3, "invalid": 0, "dead": 1, "cancelled": 0
@@ -388,7 +388,7 @@ def test_status_says_what_is_stuck_and_why(
         assert "urgent (priority 5)" in behind["why"]
         assert told(command, "status", "urgent")["stuck"] == []
         said(command, "devices", "drain", "CPU-1", "--reason", "noisy")
-        rows = {row["name"]: row for row in told(command, "status")}
+        rows = {row["name"]: row for row in told(command, "status")["campaigns"]}
         assert {name: row["stuck_jobs"] for name, row in rows.items()} == {"urgent": 10, "small": 12}
         # Commands take seconds, after which a device that nobody beats for would be silent.
         age(engine, "UPDATE devices SET last_seen_at = clock_timestamp()")
@@ -407,10 +407,60 @@ def test_status_says_what_is_stuck_and_why(
         shown = said(command, "status", "urgent")
         assert "paused: 10 jobs wait; farm resume urgent continues the campaign" in shown
         assert "stuck" not in shown
-        rows = {row["name"]: row for row in told(command, "status")}
+        rows = {row["name"]: row for row in told(command, "status")["campaigns"]}
         urgent_now = rows["urgent"]
         assert (urgent_now["state"], urgent_now["seconds_left"], urgent_now["stuck_jobs"]) == ("paused", None, 0)
     assert counts(engine, urgent.campaign_id) == {"done": 2, "pending": 10}
+
+
+def test_the_overview_names_devices_that_health_checks_took_out_of_work(
+    command: Command, engine: Engine, announce: Announce, device: int, small: Stored
+) -> None:
+    assert told(command, "status")["excluded"] == []
+    assert "quarantine" not in command("status").stderr
+    others = [announce(cpu(number)) for number in range(2, 7)]
+    with engine.begin() as connection:
+        for one in others[:3]:
+            devices.set_state(connection, one, DeviceState.QUARANTINED, "fails [what] others measure")
+        devices.set_state(connection, others[3], DeviceState.PROBATION, "3 failures in a row")
+        devices.set_state(connection, others[4], DeviceState.DRAINED, "for a while")
+        devices.vanish(connection, host="here", uuids=["CPU-4"])
+    age(engine, "UPDATE devices SET state_changed_at = state_changed_at - id * interval '1 minute'")
+    line = next(line for line in command("status").stderr.splitlines() if line.startswith("devices: "))
+    assert re.fullmatch(
+        r"devices: 1 on probation, 2 in quarantine: "
+        r"CPU-2 on here, quarantined 2 min \d\d s ago: fails \[what\] others measure; CPU-3 on here, .*; "
+        r"CPU-5 on here, on probation for 5 min .*: 3 failures in a row",
+        line,
+    )
+    found = told(command, "status")["excluded"]
+    assert [(one["uuid"], one["state"], one["reason"]) for one in found] == [
+        ("CPU-2", "quarantined", "fails [what] others measure"),
+        ("CPU-3", "quarantined", "fails [what] others measure"),
+        ("CPU-5", "probation", "3 failures in a row"),
+    ]
+    with engine.begin() as connection:
+        devices.set_state(connection, others[4], DeviceState.QUARANTINED, "hot")
+    assert "1 on probation, 3 in quarantine: CPU-6 on here, quarantined " in command("status").stderr
+    assert re.search("CPU-3 on here, .* and 1 more\n", command("status").stderr)
+
+
+def test_the_overview_says_why_jobs_are_stuck_and_names_their_campaigns(
+    command: Command, engine: Engine, announce: Announce, device: int, small: Stored, submit: Submit
+) -> None:
+    announce(cpu(2, kind="cpu-other"))
+    submit(Campaign.from_document(document(name="second", targets=[{"type": "cpu-test"}, {"type": "cpu-other"}])))
+    stderr = command("status").stderr
+    assert "stuck: 36 jobs of second, small: no coordinator runs that would send them; farm up starts one\n" in stderr
+    with coordinated(engine):
+        assert "stuck" not in command("status").stderr
+        said(command, "devices", "quarantine", "CPU-2", "--reason", "hot")
+        age(engine, "UPDATE devices SET last_seen_at = clock_timestamp()")
+        rows = {row["name"]: row for row in told(command, "status")["campaigns"]}
+        assert rows["small"]["stuck"] == []
+        (stuck,) = rows["second"]["stuck"]
+        assert (stuck["cause"], stuck["jobs"], stuck["target"]) == ("no_device", 12, "type:cpu-other")
+        assert f"stuck: 12 jobs of second: {stuck['why'].partition(' quarantined')[0]}" in command("status").stderr
 
 
 def test_batches_that_reach_no_worker_are_stuck(command: Command, engine: Engine, device: int, small: Stored) -> None:
