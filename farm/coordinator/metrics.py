@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from farm.coordinator.outlook import Cause, look, what_is_stuck
 from farm.db import gauges
 from farm.db.engine import DISPATCHING, make_engine
 from farm.errors import first_line
@@ -57,6 +59,8 @@ STEPS = (
 STEP_ERRORS = Count(
     "coordinator_step_errors", "Errors of the steps of a turn. The other steps run all the same.", "step", STEPS
 )
+
+COUNTS = (FORMED, SENT, RESENT, REAPED, RECALLED, FOLDED, ERRORS, STEP_ERRORS)
 
 SLOW_SECONDS = 5.0
 """A step that has not ended for this long is named as one that fails is. With the next renewal of the term, which is 3 s later
@@ -123,11 +127,10 @@ def watching(settings: Settings, database_url: str) -> Iterator[Watch]:
 
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    counts = (FORMED, SENT, RESENT, REAPED, RECALLED, FOLDED, ERRORS, STEP_ERRORS)
-    watch = Watch(PrometheusMetrics(registry, counts, (TURN,)))
+    watch = Watch(PrometheusMetrics(registry, COUNTS, (TURN,)))
     session = {**DISPATCHING, "statement_timeout": f"{READ_SECONDS:g}s"}
     engine = make_engine(database_url, application="farm coordinator metrics", pool_size=1, session=session)
-    registry.register(FarmCollector(engine, watch, silent_after=settings.silent_after_seconds))
+    registry.register(FarmCollector(engine, watch, settings))
     try:
         with serving("FARM_COORDINATOR_METRICS", settings.coordinator_metrics, registry):
             yield watch
@@ -135,16 +138,24 @@ def watching(settings: Settings, database_url: str) -> Iterator[Watch]:
         engine.dispose()
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How the farm stands, and how many jobs of active campaigns are stuck for each cause."""
+
+    farm: gauges.FarmGauges
+    stuck: Mapping[Cause, int]
+
+
 class FarmCollector:
     """Whether this coordinator leads, and where it does, how the farm stands."""
 
-    def __init__(self, engine: Engine, watch: Watch, *, silent_after: float) -> None:
+    def __init__(self, engine: Engine, watch: Watch, settings: Settings) -> None:
         self._engine = engine
         self._watch = watch
-        self._silent_after = silent_after
+        self._settings = settings
         self._reading = threading.Lock()
         self._due = 0.0
-        self._last: gauges.FarmGauges | None = None
+        self._last: _Reading | None = None
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: registering must not read the database."""
@@ -173,13 +184,22 @@ class FarmCollector:
             for step in STEPS:
                 failing.add_metric((step,), now[step][1] if step in now else 0)
             yield failing
-        found = self._read() if leading else None
-        if found is None:
+        reading = self._read() if leading else None
+        if reading is None:
             return
+        found = reading.farm
         jobs = GaugeMetricFamily(PREFIX + "jobs", "Jobs of the active campaigns, by state.", labels=("state",))
         for state, n in found.jobs.items():
             jobs.add_metric((state,), n)
         yield jobs
+        stuck = GaugeMetricFamily(
+            PREFIX + "jobs_stuck",
+            "Jobs of the active campaigns that will not be measured as things stand, by cause.",
+            labels=("cause",),
+        )
+        for cause in Cause:
+            stuck.add_metric((cause,), reading.stuck.get(cause, 0))
+        yield stuck
         devices = GaugeMetricFamily(
             PREFIX + "devices",
             "Devices by type and state; live and silent ones would take work.",
@@ -240,7 +260,7 @@ class FarmCollector:
             value=max((one.held_s or 0.0 for one in found.lock_holders), default=0.0),
         )
 
-    def _read(self) -> gauges.FarmGauges | None:
+    def _read(self) -> _Reading | None:
         """The farm as of the last few seconds; None where the database does not say."""
         if self._reading.acquire(blocking=False):  # while another thread reads, the last answer is good enough
             try:
@@ -251,10 +271,14 @@ class FarmCollector:
                 self._reading.release()
         return self._last
 
-    def _read_now(self) -> gauges.FarmGauges | None:
+    def _read_now(self) -> _Reading | None:
         try:
             with self._engine.connect() as connection:
-                return gauges.read(connection, silent_after=self._silent_after)
+                found = gauges.read(connection, silent_after=self._settings.silent_after_seconds)
+                stuck = Counter[Cause]()
+                for one in what_is_stuck(look(connection, self._settings)):
+                    stuck[one.cause] += one.jobs
+                return _Reading(found, stuck)
         except DBAPIError as error:
             log.warning("the farm's state could not be read: %s", first_line(error))
             self._watch.metrics.count(ERRORS, value="database")

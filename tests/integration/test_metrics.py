@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -26,7 +27,8 @@ import farm
 from farm.campaign import Campaign, load
 from farm.coordinator import metrics
 from farm.coordinator.metrics import FarmCollector, Watch
-from farm.db import batches, devices, gauges, kernels
+from farm.coordinator.outlook import Cause
+from farm.db import batches, devices, gauges, kernels, leadership
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.gauges import FarmGauges
@@ -36,8 +38,9 @@ from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH
 from farm.measurement import Measurement
-from farm.metrics import Count, Duration, Metrics
+from farm.metrics import PREFIX, Count, Duration, Metrics
 from farm.services import ServiceUrls
+from farm.settings import Settings
 from workers import runner
 from workers.metrics import DEVICE_TYPE, DEVICE_UUID, FOLDER
 from workers.runner import Runner
@@ -405,7 +408,7 @@ ALL = LEADER | {
     f"gemm_farm_{n}"
     for n in (
         "jobs", "devices", "batches", "oldest_unclaimed_batch_age_seconds", "kernels", "builders", "lock_holders",
-        "lock_held_seconds", "worker_versions", "jobs_unsupported", "devices_contended", "rows_overlapped",
+        "lock_held_seconds", "worker_versions", "jobs_unsupported", "devices_contended", "rows_overlapped", "jobs_stuck",
     )
 }  # fmt: skip
 
@@ -422,15 +425,15 @@ def test_the_farm_is_read_when_it_is_asked_for_and_not_again_within_seconds(
         return real(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(metrics.gauges, "read", counted)
-    collector = FarmCollector(engine, Watch(leading=True), silent_after=60)
+    collector = FarmCollector(engine, Watch(leading=True), Settings())
     assert list(collector.describe()) == []
     assert times == []
     assert collected(collector) == collected(collector) == ALL
     assert len(times) == 1
     monkeypatch.setattr(metrics, "REFRESH_SECONDS", 0.0)
-    assert collected(FarmCollector(engine, Watch(leading=False), silent_after=60)) == OWN
+    assert collected(FarmCollector(engine, Watch(leading=False), Settings())) == OWN
     assert len(times) == 1
-    collector = FarmCollector(engine, Watch(leading=True), silent_after=60)
+    collector = FarmCollector(engine, Watch(leading=True), Settings())
     assert collected(collector) == collected(collector) == ALL
     assert len(times) == 3
 
@@ -443,11 +446,64 @@ def test_a_database_that_does_not_answer_hides_the_farm_and_nothing_else(
 
     noting = Noted()
     monkeypatch.setattr(metrics, "REFRESH_SECONDS", 0.0)
-    collector = FarmCollector(engine, Watch(noting, leading=True), silent_after=60)
+    collector = FarmCollector(engine, Watch(noting, leading=True), Settings())
     assert collected(collector) == ALL
     monkeypatch.setattr(metrics.gauges, "read", away)
     assert collected(collector) == LEADER
     assert noting.counts == {"coordinator_service_errors:database": 1}
+
+
+def test_stuck_jobs_are_exported_by_cause_until_they_are_no_longer_stuck(
+    engine: Engine, announce: Announce, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "REFRESH_SECONDS", 0.0)
+    announce(cpu())
+    announce(cpu(2, kind="cpu-other"))
+    submit(Campaign.from_document(document(targets=[{"type": "cpu-test"}, {"type": "cpu-other"}])))
+    submit(Campaign.from_document(document(name="another", targets=[{"type": "cpu-other"}])))
+    collector = FarmCollector(engine, Watch(leading=True), Settings())
+
+    def stuck() -> dict[str, float]:
+        (family,) = (one for one in collector.collect() if one.name == "gemm_farm_jobs_stuck")
+        return {sample.labels["cause"]: sample.value for sample in family.samples}
+
+    def set_state(state: DeviceState) -> None:
+        with engine.begin() as connection:
+            devices.set_state(connection, 2, state, "hot")
+
+    nothing = dict.fromkeys(Cause, 0)
+    assert stuck() == nothing | {"no_coordinator": 36}
+    with engine.begin() as connection:
+        assert leadership.take(connection, host="hal", pid=9000, seconds=3600) is not None
+    assert stuck() == nothing
+    set_state(DeviceState.QUARANTINED)
+    assert stuck() == nothing | {"no_device": 24}
+    set_state(DeviceState.ACTIVE)
+    assert stuck() == nothing
+
+
+# --- documents -----------------------------------------------------------------------------------------
+
+
+def first_cells(section: str, head: str) -> list[str]:
+    """The names in the first column of the table with that head, in a section of docs/operating.md."""
+    document = (EXAMPLES.parent / "docs" / "operating.md").read_text()
+    (of_section,) = re.findall(rf"^## {section}\n(.*?)^## ", document, flags=re.MULTILINE | re.DOTALL)
+    (table,) = re.findall(rf"^\| {head} \|.*\n\| --- .*\n((?:\|.*\n)+)", of_section, flags=re.MULTILINE)
+    return re.findall(r"^\| `([a-z_]+)` \|", table, flags=re.MULTILINE)
+
+
+def test_every_metric_of_a_coordinator_is_documented_and_no_other(engine: Engine) -> None:
+    watch = Watch(leading=True)
+    watch.lead(1)
+    exported = {name.removeprefix(PREFIX) for name in collected(FarmCollector(engine, watch, Settings()))}
+    exported |= {f"{count.name}_total" for count in metrics.COUNTS} | {f"{metrics.TURN.name}_seconds"}
+    documented = first_cells("Metrics", "metric of a coordinator")
+    assert sorted(documented) == sorted(exported)
+
+
+def test_every_cause_of_stuck_jobs_is_documented() -> None:
+    assert sorted(first_cells("Metrics", "cause of stuck jobs")) == sorted(Cause)
 
 
 def test_who_asks_while_another_reads_gets_the_last_answer_at_once(
@@ -462,7 +518,7 @@ def test_who_asks_while_another_reads_gets_the_last_answer_at_once(
         return real(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(metrics.gauges, "read", slow)
-    collector = FarmCollector(engine, Watch(leading=True), silent_after=60)
+    collector = FarmCollector(engine, Watch(leading=True), Settings())
     found: list[set[str]] = []
     first = threading.Thread(target=lambda: found.append(collected(collector)))
     first.start()

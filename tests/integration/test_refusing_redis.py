@@ -136,7 +136,7 @@ def test_a_coordinator_whose_redis_refuses_names_the_step_until_it_works_again(
                 return {one.step: one.error for one in leaders.read(connection).failing}
 
         def seconds() -> float:
-            (gauge,) = (one for one in FarmCollector(engine, watch, silent_after=60).collect() if "failing" in one.name)
+            (gauge,) = (one for one in FarmCollector(engine, watch, Settings()).collect() if "failing" in one.name)
             return {sample.labels["step"]: sample.value for sample in gauge.samples}["send"]
 
         _a_replica(broker)
