@@ -32,6 +32,40 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))  # the farm that is
 
 HARM = ("jobs_lost", "rows_doubled", "healthy_jobs_dead")
 
+CLASSES = {
+    "the leading coordinator: killed, frozen or cut off": (
+        "kill_coordinator", "pause_coordinator", "freeze_coordinator", "cut_leader", "cut_from_leader", "cut_to_leader",
+        "cut_half",
+    ),
+    "the coordinator: killed between commit and send": ("kill_before_sending",),
+    "messages: lost, repeated or meaningless": ("lose_messages", "repeat_messages", "junk_messages"),
+    "a process of a device: killed or frozen": (
+        "kill_child", "freeze_child", "kill_landing", "freeze_landing", "kill_parent", "pause_worker",
+    ),
+    "a host of devices: cut off, frozen, slow, stopped or killed": (
+        "cut_host", "cut_from_host", "cut_to_host", "cut_landing", "freeze_host", "slow_host", "stop_host", "kill_host",
+    ),
+    "locks of foreign sessions, a stopped submission": (
+        "hold_lane", "hold_campaign", "hold_batch", "hold_device", "stop_submission",
+    ),
+    "Postgres: killed, restarted, frozen or cut off from all": (
+        "kill_postgres", "crash_postgres", "restart_postgres", "drop_connections", "freeze_postgres", "cut_database",
+    ),
+    "Postgres: read-only, or its disk is full": ("read_only_postgres", "full_disk"),
+    "Redis: empty, away, frozen, full or read-only": (
+        "flush_redis", "kill_redis", "stop_redis", "freeze_redis", "full_redis", "read_only_redis",
+    ),
+    "a device that fails everything": ("sicken_device",),
+    "a second or an older farm-worker": ("second_worker", "old_worker"),
+    "clocks that step by an hour": ("step_host_clock", "step_leader_clock"),
+    "pause, cancel, drain, and fifty owners at once": (
+        "pause_campaign", "cancel_campaign", "drain_device", "fifty_owners",
+    ),
+}  # fmt: skip
+"""Faults by what they have in common. docs/operating.md has the worst of each class."""
+
+TAKEOVER = "*another coordinator leads*"
+
 
 def main() -> None:
     from chaos.__main__ import kinds_of
@@ -123,7 +157,7 @@ def table(found: dict[str, Any]) -> str:
         figures = [shown(takeover["median_seconds"]), shown(takeover["worst_seconds"])]
         rows.append(
             [
-                "*another coordinator leads*",
+                TAKEOVER,
                 "strike",
                 str(takeover["strikes"]),
                 *figures,
@@ -133,7 +167,31 @@ def table(found: dict[str, Any]) -> str:
     head = ["fault", "seconds from its", "strikes", "median", "worst", "bound"]
     harm = ", ".join(f"{name.replace('_', ' ')} {found[name]}" for name in HARM)
     done = found["jobs"].get("done", 0)
-    return f"{markdown(head, rows)}\n\nOf {done:,} jobs that were measured: {harm}. A farm where nothing happens takes 1 to 2 s."
+    said = f"Of {done:,} jobs that were measured: {harm}. A farm where nothing happens takes 1 to 2 s."
+    return f"{markdown(head, rows)}\n\n{said}\n\n{classes(found)}"
+
+
+def classes(found: dict[str, Any]) -> str:
+    """The worst of each class of faults, as a table. Faults that were not measured are left out."""
+    rows = []
+    for title, names in CLASSES.items():
+        measured = [found["faults"][name] for name in names if name in found["faults"]]
+        if measured:
+            rows.append([title, *worst_of(measured)])
+    if (takeover := found["leader_takeover"]) is not None:
+        rows.append([TAKEOVER, *worst_of([takeover])])
+    return markdown(["class of faults", "strikes", "bound in s", "worst in s"], rows)
+
+
+def worst_of(measured: Sequence[dict[str, Any]]) -> list[str]:
+    """Strikes, bound and worst of several summaries."""
+    worst = [one["worst_seconds"] for one in measured]
+    known = [seconds for seconds in worst if seconds is not None]
+    return [
+        str(sum(one["strikes"] for one in measured)),
+        f"{max(one['bound_seconds'] for one in measured):g}",
+        shown(max(known) if len(known) == len(worst) else None),
+    ]
 
 
 def shown(seconds: float | None) -> str:

@@ -109,6 +109,7 @@ def tables_in(path: Path) -> list[str]:
         ("docs/measuring.md", 5),
         ("docs/reporting.md", 1),
         ("docs/serving.md", 1),
+        ("docs/operating.md", 1),
     ],
 )
 def test_documents_show_the_figures_of_the_committed_benchmarks(document: str, figures: int) -> None:
