@@ -8,6 +8,7 @@ from contextlib import ExitStack, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 from cables import Cable, through
 from commands import farm_here
