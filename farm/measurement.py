@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
@@ -70,6 +71,15 @@ class Source(StrEnum):
     RECORDED = "recorded"
     IMPORTED = "imported"
     SENTINEL = "sentinel"  # a fixed configuration between the jobs of a batch, to notice drift
+
+
+TEST_ROW = {"purpose": "test"}
+"""What the details of a row of a test set hold in exports and recordings: no model learns from its problem."""
+
+
+def is_test_row(details: Mapping[str, Any]) -> bool:
+    """Whether the details of an imported or recorded row label it as a row of a test set."""
+    return TEST_ROW.items() <= details.items()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

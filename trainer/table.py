@@ -19,7 +19,7 @@ from farm.forest.columns import Array, Bools, FamilyKnowledge, Vocabulary
 from farm.forest.reach import MAX_PROBLEMS, positions, problems_of
 from farm.gemm import INPUT_TYPES, ElementType, ElementTypes
 from farm.kernels import FAMILIES
-from farm.measurement import Source
+from farm.measurement import TEST_ROW, Source
 from trainer.choice import CHOSEN, FAMILY, chosen
 
 COLUMNS = (
@@ -55,14 +55,19 @@ NEED_SHAPES = 4
 """Below these, a model evaluated on held-out shapes would be evaluated on almost nothing."""
 
 
-_TESTED = """
+_LABELLED = f"v.source <> '{Source.MEASURED}' AND v.details->>'purpose' = '{TEST_ROW['purpose']}'"
+"""Rows that the file they come from labels as rows of a test set: see `farm.measurement.TEST_ROW`."""
+
+_TESTED = f"""
 SELECT c.m, c.n, c.k, c.ab, c.layout
 FROM lanes l JOIN pools p ON p.id = l.pool_id JOIN jobs j ON j.lane_id = l.id JOIN configurations c ON c.id = j.configuration_id
 WHERE l.purpose = 'test'
   AND (p.device_types @> ARRAY[CAST(:device_type AS text)]
        OR p.device_uuid IN (SELECT uuid FROM devices WHERE type = :device_type))
+UNION
+SELECT v.m, v.n, v.k, v.ab, v.layout FROM v_measurements v WHERE v.device_type = :device_type AND {_LABELLED}
 """
-"""The problems of a device type that are in the test set of a campaign."""
+"""The problems of a device type that are in the test set of a campaign, or in one that was imported or recorded."""
 
 _PROBLEM = "(v.m, v.n, v.k, v.ab, v.layout)"
 
@@ -73,18 +78,25 @@ def read_training_table(
     """The measurements of a device type that models may learn from, oldest first.
 
     Only rows with source `measured`, unless `any_source`: recorded and imported numbers do not pass for fresh ones. Those of
-    the campaign `of_campaign` count whatever their source. Problems of a test set are left out, whoever measured them.
+    the campaign `of_campaign` count whatever their source. Problems of a test set are left out, whoever measured them, and whatever
+    the source of the test set.
     """
     only = "" if any_source else "AND (v.source = :source OR v.campaign_id = :campaign_id)"
     return _read(connection, f"{only} AND {_PROBLEM} NOT IN ({_TESTED})", device_type, of_campaign)
 
 
-def read_test_table(connection: Connection, device_type: str, *, of_campaign: int | None = None) -> pd.DataFrame:
-    """The rows of the test sets of a device type, of one campaign or of all: no model may learn from them."""
+def read_test_table(
+    connection: Connection, device_type: str, *, any_source: bool = False, of_campaign: int | None = None
+) -> pd.DataFrame:
+    """The rows of the test sets of a device type, of one campaign or of all: no model may learn from them.
+
+    With `any_source` also those of test sets that were imported or recorded.
+    """
+    labelled = f"OR {_LABELLED}" if any_source else ""
     return _read(
         connection,
-        "AND EXISTS (SELECT FROM jobs j JOIN lanes l ON l.id = j.lane_id WHERE j.id = v.job_id AND l.purpose = 'test') "
-        "AND (CAST(:campaign_id AS bigint) IS NULL OR v.campaign_id = :campaign_id)",
+        "AND (EXISTS (SELECT FROM jobs j JOIN lanes l ON l.id = j.lane_id WHERE j.id = v.job_id AND l.purpose = 'test') "
+        f"{labelled}) AND (CAST(:campaign_id AS bigint) IS NULL OR v.campaign_id = :campaign_id)",
         device_type,
         of_campaign,
     )

@@ -89,7 +89,7 @@ def _attempt(started: Start, progress: Progress) -> TrainingOutcome | Decided | 
             return Decided(decide(engine(), started))
         with engine().connect() as connection:
             rows = read_training_table(connection, started.device_type, any_source=started.any_source)
-            test = read_test_table(connection, started.device_type)
+            test = read_test_table(connection, started.device_type, any_source=started.any_source)
         return train_and_register(
             rows,
             started.device_type,

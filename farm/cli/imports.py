@@ -136,7 +136,8 @@ def _said(one: Import) -> str:
         f"{one.table.path}: {one.rows:,} rows of {one.configurations:,} configurations "
         f"({known:,} known here) {'would be' if one.outcome is Outcome.IMPORTABLE else 'are'} imported."
     )
-    return "\n".join([first, *map(_why_left_out, one.left_out)])
+    tested = f"{one.test_rows:,} of them are of a test set: models do not learn from their problems."
+    return "\n".join([first, *([tested] if one.test_rows else []), *map(_why_left_out, one.left_out)])
 
 
 def _why_left_out(one: LeftOut) -> str:
@@ -187,6 +188,7 @@ def _to_json(one: Import) -> dict[str, Any]:
             }
             for d in one.devices
         ],
+        "test_rows": one.test_rows,
         "left_out": [asdict(left_out) for left_out in one.left_out],
         "device_uuids": one.uuids,
     }

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from farm.db.filters import EVERYTHING, Filter, computed
-from farm.measurement import MEASUREMENT_COLUMNS, Measurement
+from farm.measurement import MEASUREMENT_COLUMNS, TEST_ROW, Measurement
 
 _KEYS = ("job_id", "campaign_id", "configuration_id", "device_id", "environment_id")
 _COLUMNS = (*_KEYS, *MEASUREMENT_COLUMNS)
@@ -125,6 +125,13 @@ RESULT_COLUMNS: Sequence[str] = (
 """What `farm results` exports, in order: columns of v_measurements."""
 
 
+_LABELLED = f"""
+CASE WHEN round = 0 AND campaign_id IN (SELECT campaign_id FROM lanes WHERE purpose = 'test')
+    THEN coalesce(details, CAST('{{}}' AS jsonb)) || CAST('{json.dumps(TEST_ROW)}' AS jsonb)
+    ELSE details END AS details
+"""
+"""The details of a row, which say of the rows of a test set that they are: a campaign's test set is its round 0."""
+
 _EVERY_ROUND = """(
     SELECT a.*, coalesce(l.round, 0) AS round
     FROM v_all_measurements a LEFT JOIN jobs j ON j.id = a.job_id LEFT JOIN lanes l ON l.id = j.lane_id
@@ -143,7 +150,7 @@ def read(
     short_rounds: bool = False,
     only: Filter = EVERYTHING,
 ) -> list[dict[str, Any]]:
-    """Rows of v_measurements as dictionaries of `RESULT_COLUMNS`. `order_by` is one of them, `-` for descending.
+    """Rows of v_measurements as dictionaries of `RESULT_COLUMNS`; `details` labels rows of a test set. `order_by` is one of them, `-` for descending.
 
     Of those with an id beyond `after`. With `short_rounds` those of searches too, which were measured under rules that cost less than their campaign's.
     Raises `BadFilter` where `only` cannot be computed for a row.
@@ -154,8 +161,9 @@ def read(
     direction = "DESC" if order_by.startswith("-") else "ASC"
     # Every row has an id; with NULLS LAST its index would not be read from its end.
     nulls = "" if column == "measurement_id" else "NULLS LAST"
+    columns = ", ".join(_LABELLED if name == "details" else name for name in RESULT_COLUMNS)
     statement = text(f"""
-        SELECT {", ".join(RESULT_COLUMNS)} FROM {_EVERY_ROUND if short_rounds else "v_measurements"}
+        SELECT {columns} FROM {_EVERY_ROUND if short_rounds else "v_measurements"}
         WHERE (CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id)
           AND (CAST(:device_type AS text) IS NULL OR device_type = :device_type)
           AND (CAST(:family AS text) IS NULL OR family = :family)

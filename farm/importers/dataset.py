@@ -22,7 +22,7 @@ from farm.importers import files
 from farm.importers.landing import Reader, Row, Table, check_name, measurement_of, sha256_of
 from farm.kernels import Configuration
 from farm.kernels.families import family_named
-from farm.measurement import Measurement
+from farm.measurement import Measurement, is_test_row
 from farm.provenance import METADATA_KEY, Provenance
 from farm.recording import CONFIGURATION_COLUMNS, NEEDED_COLUMNS, check_columns, provenance_in
 from farm.texts import shortened
@@ -114,6 +114,7 @@ class DatasetReader(Reader[Dataset]):
             **{**_AS_RECORDED, **given}, environment=_object(row, "environment"), details=_object(row, "details")
         )
         configuration = _configuration(row)
+        self.test_rows += is_test_row(measurement.details)
         return ImportedRow(
             number=number,
             device=self._device(row),

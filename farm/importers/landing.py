@@ -61,11 +61,12 @@ _T = TypeVar("_T", bound=Table)
 
 
 class Reader(ABC, Generic[_T]):
-    """Reads a file's rows once, and afterwards knows its devices and what it left out."""
+    """Reads a file's rows once, and afterwards knows its devices, what it left out, and how many are rows of a test set."""
 
     def __init__(self, table: _T) -> None:
         self._table = table
         self._left_out: Counter[tuple[str, bool, str]] = Counter()
+        self.test_rows = 0
 
     def rows(self, progress: Progress) -> Iterator[ImportedRow]:
         """The rows in their order. Raises `BadRecording`, `RowNotImported`."""
@@ -156,6 +157,8 @@ class Import:
     new_configurations: int = 0
     devices: tuple[ImportedDevice, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    # Rows that the file labels as rows of a test set.
+    test_rows: int = 0
     # UUIDs of the devices: those of the earlier import, where it was imported before.
     uuids: tuple[str, ...] = ()
 
@@ -205,5 +208,6 @@ def import_table(engine: Engine, table: Table, *, dry_run: bool, progress: Progr
         new_configurations=new,
         devices=tuple(devices),
         left_out=tuple(left_out),
+        test_rows=reader.test_rows,
         uuids=tuple(device.identity.uuid for device in devices),
     )

@@ -37,7 +37,7 @@ from farm.importers import files
 from farm.importers.dataset import look
 from farm.importers.landing import Import, Outcome, import_table
 from trainer.choice import CHOSEN
-from trainer.table import configurations, read_training_table
+from trainer.table import configurations, read_test_table, read_training_table
 
 PUBLISHED = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 DOMAIN = PUBLISHED.with_name("nvidia-h200-domain.parquet")
@@ -51,6 +51,9 @@ CARDS = Counter(OF_THE_FILE + row["device_uuid"] for row in GIVEN)
 DERIVED = ("tflops", "energy_mj", "gflops_per_w", "intensity")
 OF_THE_IMPORT = ("campaign", "host", "device_uuid", "source", "measurement_id")
 TABLES = ("measurements", "configurations", "environments", "devices", "hosts")
+
+
+KERNELS = PUBLISHED.with_name("nvidia-h200-domain-kernels.parquet")
 
 
 @pytest.fixture
@@ -374,6 +377,26 @@ def test_models_learn_what_a_library_chose_from_imported_rows(engine: Engine, tm
     assert np.array_equal(stored, of_file, equal_nan=True)
 
 
+def test_rows_of_an_imported_test_set_evaluate_models_and_none_learns_from_their_problems(
+    engine: Engine, tmp_path: Path
+) -> None:
+    learned, tested = (
+        pq.read_table(DOMAIN.with_name(f"nvidia-h200-{name}.parquet")) for name in ("domain", "domain-test")
+    )
+    details = tested.schema.get_field_index("details")
+    unlabelled = tested.set_column(details, "details", pa.array(["{}"] * len(tested)))
+    files = {"learned": learned.slice(0, 30), "tested": tested.slice(0, 20), "unlabelled": unlabelled.slice(0, 5)}
+    for name, rows in files.items():
+        pq.write_table(rows, tmp_path / f"{name}.parquet")
+    assert [load(engine, tmp_path / f"{name}.parquet").test_rows for name in files] == [0, 20, 0]
+    with engine.connect() as connection:
+        table = read_training_table(connection, "nvidia-h200", any_source=True)
+        test = read_test_table(connection, "nvidia-h200", any_source=True)
+        assert len(read_test_table(connection, "nvidia-h200")) == 0
+    assert sorted(table["m"]) == sorted(files["learned"]["m"].to_pylist())
+    assert sorted(test["m"]) == sorted(files["tested"]["m"].to_pylist())
+
+
 def test_the_farms_own_rows_keep_their_source_beside_imported_ones(
     engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]
 ) -> None:
@@ -389,12 +412,19 @@ def test_the_farms_own_rows_keep_their_source_beside_imported_ones(
 # --- the command -------------------------------------------------------------------------------------
 
 
+def test_the_command_says_how_many_rows_are_of_a_test_set(command: Command, engine: Engine) -> None:
+    done = command("import", "dataset", str(KERNELS), "--dry-run")
+    assert "1,204 of them are of a test set: models do not learn from their problems." in done.stderr
+    assert json.loads(command("import", "dataset", str(KERNELS), "--dry-run", "--json").stdout)[0]["test_rows"] == 1204
+
+
 def test_the_command_says_what_came_and_lists_show_it_as_imported(command: Command, engine: Engine) -> None:
     done = command("import", "dataset", str(PUBLISHED))
     assert done.returncode == 0
     assert f"{ROWS:,} rows of {CONFIGURATIONS:,} configurations (0 known here) are imported" in done.stderr
     assert {uuid: done.stdout.count(uuid) for uuid in CARDS} == dict.fromkeys(CARDS, 1)
     assert done.stdout.count("IMP-") == len(CARDS)
+    assert "of a test set" not in done.stderr
     again = command("import", "dataset", str(PUBLISHED), str(PUBLISHED), "--json")
     assert [(one["outcome"], one["device_uuids"]) for one in json.loads(again.stdout)] == [("known", sorted(CARDS))] * 2
     assert again.stderr.count("was imported before") == 2

@@ -18,11 +18,12 @@ from test_batches import claim, form
 
 from farm.broker import TRAIN_QUEUE, client_name
 from farm.campaign import Campaign
-from farm.db import batches, campaigns, learning, progress, trainings
+from farm.db import batches, campaigns, learning, measurements, progress, trainings
 from farm.db.campaigns import Stored
 from farm.db.trainings import Start
 from farm.devices import DeviceIdentity
 from farm.errors import ErrandLost
+from farm.measurement import is_test_row
 from farm.services import ServiceUrls
 from farm.services.urls import redis_client_url
 from tests import learning_curves
@@ -150,12 +151,19 @@ def test_nothing_of_the_test_set_is_learned_from(engine: Engine, device: int, su
     problem = ["m", "n", "k", "ab", "layout"]
     assert (len(learned), len(tested)) == (20, 40)
     assert not set(map(tuple, learned[problem].to_numpy())) & set(map(tuple, tested[problem].to_numpy()))
+    # Exports label the rows of the test set, so that no other farm learns from them.
+    with engine.connect() as connection:
+        for short_rounds in (False, True):
+            exported = measurements.read(connection, short_rounds=short_rounds)
+            assert [row["round"] == 0 for row in exported] == [is_test_row(row["details"]) for row in exported]
+            assert sum(row["round"] == 0 for row in exported) == 40
     # Another campaign that measures such a problem teaches no model either.
     m, n, k = (int(tested.iloc[0][name]) for name in "mnk")
     submit(Campaign.from_document(document(problems={"shapes": f"{m}x{n}x{k}", "types": ["f32"]})))
     assert measure(engine, device) == 2
     with engine.connect() as connection:
         assert len(read_training_table(connection, "cpu-test")) == 20
+        assert sum(is_test_row(row["details"]) for row in measurements.read(connection)) == 40
 
 
 def test_the_database_refuses_jobs_that_would_learn_from_the_test_set(

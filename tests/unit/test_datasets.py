@@ -18,6 +18,7 @@ from farm import datasets
 from farm.campaign import KnownDevice, Target, TargetKind, load, plan
 from farm.devices import Backend
 from farm.errors import BadRecording, NoSuchDataset
+from farm.measurement import is_test_row
 
 FOUND = datasets.folders()
 assert FOUND is not None
@@ -94,6 +95,16 @@ def test_the_campaign_of_a_dataset_asks_for_what_its_files_hold_and_needs_no_ker
         # What a learning campaign asks for beyond its first rounds depends on what it measures.
         assert asked == held or (name.startswith("learn-") and len(asked - held) <= 1)
         assert not any(job.binaries for job in jobs)
+
+
+def test_rows_of_test_sets_are_labelled_and_no_others() -> None:
+    for name in NAMES:
+        for part in datasets.find(name).parts:
+            rows = pq.read_table(part.path, columns=["round", "details"]).to_pylist()
+            of_test_set = [name in ("domain-test", "domain-kernels") or name.startswith("learn-")] * len(rows)
+            assert [each and row["round"] == 0 for each, row in zip(of_test_set, rows, strict=True)] == [
+                is_test_row(json.loads(row["details"])) for row in rows
+            ], name
 
 
 @pytest.fixture(scope="module")
