@@ -12,9 +12,10 @@ from farm import registry
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.cli.training import train_types
-from farm.cli.versions import standing
+from farm.cli.versions import print_test_errors, standing
 from farm.db import campaigns, trainings
 from farm.errors import BadInput, TrainingFailed
+from farm.registry.evaluations import FOLDS_ARE
 from farm.services import Stack
 from farm.services.session import session
 
@@ -85,21 +86,23 @@ def nothing_to_learn_from(missing: Sequence[str], known: Sequence[str], rows: di
 
 
 def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
-    """What each training came to: the model's errors on shapes held out, and whether it is the champion."""
-    rows = []
+    """What each training came to: the model's errors on the test set and on folds, and whether it is the champion."""
+    rows, metrics = [], dict[str, registry.Metrics]()
     for kind, training in outcomes.items():
         if training["error"] is not None:
             remarks.print(f"No model for {kind}: {escape(training['error'])}")
             continue
         outcome = training["outcome"]
         name = f"{outcome['model_name']} v{outcome['version']}"
+        metrics[name] = outcome["metrics"]
         rows += [
             (name, target, int(m["rows"]), outcome["shapes"], m.get("r2"), *(m[number] for number in registry.ERRORS))
             for target in registry.OUTPUTS
             if (m := outcome["metrics"]["unseen_shapes"].get(target))
         ]
+    print_test_errors(metrics)
     if rows:
-        _OUTCOMES.print(rows, title="error on shapes held out")
+        _OUTCOMES.print(rows, title=f"error on shapes held out: {FOLDS_ARE}")
     for training in outcomes.values():
         if training["error"] is None:
             outcome = training["outcome"]

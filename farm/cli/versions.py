@@ -25,8 +25,7 @@ def standing(name: str, version: str, alias: str | None, decision: str | None) -
 
 _FACTS = Table("model", Column("fact"), Column("value", folds=True), facts=True)
 
-_TEST_ERRORS = Table(
-    "errors of a model on the test set",
+_TEST_NUMBERS = (
     Column("target"),
     Column("configurations", number=True, priority=4),
     Column("mean %", number=True),
@@ -35,6 +34,8 @@ _TEST_ERRORS = Table(
     *(Column(f"in {claim}% interval", "%", number=True, priority=3) for claim in COVERAGES),
     Column("fastest kernel chosen", "%", number=True, priority=1),
 )
+_TEST_ERRORS = Table("errors of a model on the test set", *_TEST_NUMBERS)
+_TRAINED_TEST_ERRORS = Table("errors of trained models on the test set", Column("model", folds=True), *_TEST_NUMBERS)
 
 _ERRORS = Table(
     "errors of a model",
@@ -115,6 +116,17 @@ def print_facts(model: ModelLine) -> None:
     ]  # fmt: skip
     _FACTS.print(lines)
     console.print()
+
+
+def print_test_errors(metrics: Mapping[str, registry.Metrics]) -> None:
+    """Of each named version that was evaluated on a test set, one line for each target; nothing where none was."""
+    rows = [
+        (name, *_on_test_set(target, found))
+        for name, of_version in metrics.items()
+        for target, found in on_test_set(of_version).items()
+    ]
+    if rows:
+        _TRAINED_TEST_ERRORS.print(rows, title=f"error on the {kind_name(TEST_SET)}")
 
 
 def print_errors(metrics: registry.Metrics) -> None:

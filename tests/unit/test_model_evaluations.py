@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from farm.cli.train import print_outcomes
 from farm.cli.versions import print_errors, print_side_by_side
 from farm.registry import Metrics
 from farm.registry.evaluations import in_order
@@ -32,6 +35,26 @@ def test_errors_on_the_test_set_have_their_interval_coverage_and_choice(capsys: 
     assert lines["power_w"].startswith("power_w 7 2.5 – 1.5 3.5"), "numbers that it lacks are dashes"
     assert "test set" not in folds
     assert folds.index("unseen shapes") < folds.index("another card")
+
+
+def trained(metrics: Metrics) -> dict[str, Any]:
+    """A training that registered a version with these errors, as it is stored."""
+    outcome = {
+        **{"model_name": "gemm-forest-x", "version": "3", "shapes": 40, "metrics": metrics, "reused": False},
+        **{"alias": None, "decision": "scores 0.1"},
+    }
+    return {"error": None, "outcome": outcome}
+
+
+def test_a_training_prints_the_test_set_first_and_folds_as_interpolation(capsys: pytest.CaptureFixture[str]) -> None:
+    print_outcomes({"x": trained(METRICS)})
+    tested, folds = capsys.readouterr().out.split("error on shapes held out: interpolation inside the training table")
+    assert tested.split("\n")[0].strip() == "error on the independent test set"
+    lines = [" ".join(line.split()) for line in tested.split("\n")]
+    assert "gemm-forest-x v3 runtime_ms 1,200 6.5 5.9 to 7.25 4.25 15.5 51.5 79 88.5 93.5" in lines
+    assert "gemm-forest-x v3 runtime_ms" in " ".join(folds.split())
+    print_outcomes({"x": trained({"unseen_shapes": METRICS["unseen_shapes"]})})
+    assert "test set" not in capsys.readouterr().out
 
 
 def test_without_a_test_set_there_are_folds_alone(capsys: pytest.CaptureFixture[str]) -> None:
