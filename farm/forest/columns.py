@@ -32,7 +32,16 @@ OF_KIND = ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")
 _MAX_ALIGNMENT = 256
 """Wider than any vector load or tile edge that a kernel can profit from."""
 
-_LARGEST_EXTENT = 2**31 - 1
+_LARGEST = 2**31 - 1
+"""Of extents and kernel parameters."""
+
+FROM_ONE = frozenset(
+    {
+        *("threads", "tile", "tile_m", "tile_n", "tile_k", "warp_m", "warp_n", "cluster_m", "cluster_n"),
+        *("swizzle", "split_k"),
+    }
+)
+"""Kernel parameters of which no kernel has 0. The others are whole numbers from 0."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -293,6 +302,12 @@ class Vocabulary:
         families = [_FIXED | dict(known.parameters) for known in self.families.values()]
         return stacked([[family.get(name, np.nan) for family in families] for name in self._numbers], len(families))
 
+    @cached_property
+    def _least(self) -> Floats:
+        """[numbers, 1]: the least value of those that are whole numbers, minus infinity for the others."""
+        least = {**dict.fromkeys(EXTENTS, 1.0), **dict.fromkeys(_FIXED, -np.inf), **dict.fromkeys(FROM_ONE, 1.0)}
+        return stacked([[least.get(name, 0.0)] for name in self._numbers], 1)
+
     def complete(self, frame: Mapping[str, Any] | pd.DataFrame) -> Configurations:
         """The raw columns of `frame`, checked, with gaps filled.
 
@@ -345,9 +360,9 @@ class Vocabulary:
         names = [self._numbers[place] for place in places]
         given = _numbers(frame, names, labels)
         _refuse(np.isinf(given), frame, names, labels, "a finite number")
-        extents = given[: len(EXTENTS)]
-        whole = (extents >= 1) & (extents <= _LARGEST_EXTENT) & (extents == np.floor(extents))
-        _refuse(~whole, frame, names, labels, f"a whole number from 1 to {_LARGEST_EXTENT}")
+        least = self._least[places]
+        whole = (given >= least) & (given <= _LARGEST) & (given == np.floor(given))
+        _refuse(~whole[: len(EXTENTS)], frame, names, labels, f"a whole number from 1 to {_LARGEST}")
         default, gaps = numbers[places], np.isnan(given)
         idle = (np.isnan(default) & ~gaps)[len(EXTENTS) :]
         if idle.any():
@@ -358,6 +373,10 @@ class Vocabulary:
                 f"row {labels[row]}: {which} has no parameter {names[column]}, yet the row says {given[column, row]:g}; "
                 f"it has: {has}"
             )
+        strange = ~(whole | gaps | np.isneginf(least))
+        if strange.any():
+            first = least[np.argwhere(strange)[0][0]].item()
+            _refuse(strange, frame, names, labels, f"a whole number from {first:g} to {_LARGEST}")
         numbers[places] = np.where(gaps, default, given)
         return numbers
 

@@ -51,6 +51,14 @@ def _number(value: float) -> str:
     return repr(value).removesuffix(".0")
 
 
+def _whole(family: str, name: str, value: str) -> int:
+    """The value of a parameter as it is written. Raises `BadKernelParameter`."""
+    try:
+        return int(value)
+    except ValueError:
+        raise BadKernelParameter(family=family, name=name, value=value, why=f"{name} is a whole number") from None
+
+
 _CANONICAL = re.compile(
     r"(?P<family>\w+)\((?P<parameters>[^)]*)\)\s+(?P<shape>\S+)\s+(?P<types>\S+)"
     r"(?:\s+(?P<layout>[a-z]{2}))?(?:\s+alpha=(?P<alpha>\S+))?(?:\s+beta=(?P<beta>\S+))?"
@@ -86,7 +94,7 @@ class Configuration:
             raise BadConfiguration(value=text, why="it does not have that form")
         try:
             pairs = (p.split("=", 1) for p in found["parameters"].replace(" ", "").split(",") if p)
-            kernel = Kernel.of(found["family"], **{name: int(value) for name, value in pairs})
+            kernel = Kernel.of(found["family"], **{name: _whole(found["family"], name, value) for name, value in pairs})
             problem = Problem(
                 Shape.parse(found["shape"]),
                 ElementTypes.parse(found["types"]),

@@ -83,6 +83,7 @@ def predict_table(model: Model, table: pd.DataFrame, *, path: str = "the table")
     if missing:
         raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(map(str, table.columns)))
     raw = wide[[name for name in model.raw_columns if name in wide]].dropna(axis="columns", how="all")
+    _require_single_values(raw, path)
     _check_parameters(raw, path)
     return raw.join(model.predict(raw)[list(ANSWERS)])
 
@@ -142,9 +143,22 @@ def _spread_parameters(table: pd.DataFrame, path: str) -> pd.DataFrame:
         given = [json.loads(value) if isinstance(value, str) else dict(value) for value in table["parameters"]]
     except (ValueError, TypeError) as error:
         raise BadInput(detail=f"{path}: the column parameters holds something that is not JSON: {error}") from None
+    for row, each in zip(table.index, given, strict=True):
+        if not isinstance(each, dict):
+            raise BadInput(detail=f'{path}, row {row}: parameters is {each!r}; write an object, as in {{"tile": 16}}.')
     require_few_columns(given, path)
     columns = pd.DataFrame.from_records(given, index=table.index)
     return table.drop(columns=["parameters", *(name for name in columns if name in table)]).join(columns)
+
+
+def _require_single_values(raw: pd.DataFrame, path: str) -> None:
+    """Raises `BadInput` for a list or an object where a number or a text must be."""
+    import pandas as pd
+
+    for name in (each for each in raw if pd.api.types.is_object_dtype(raw[each])):
+        for row, value in raw[name].items():
+            if not pd.api.types.is_scalar(value):
+                raise BadInput(detail=f"{path}, row {row}: {name} is {value!r}; it must be a number or a text.")
 
 
 def _check_parameters(raw: pd.DataFrame, path: str) -> None:
@@ -154,10 +168,11 @@ def _check_parameters(raw: pd.DataFrame, path: str) -> None:
     for family, rows in raw.groupby("family", sort=False):
         name = str(family)
         # Of a family that the model knows and this version of the farm does not, nothing can be said.
-        for parameter in FAMILIES[name].parameters if name in FAMILIES else ():
-            for value in rows[parameter.name].dropna().unique() if parameter.name in rows else ():
-                if (why := parameter.why_bad(_whole(value))) is not None:
-                    row = rows.index[rows[parameter.name] == value][0]
+        known = FAMILIES[name].parameters if name in FAMILIES else ()
+        for parameter in (each for each in known if each.name in rows):
+            for row, given in rows[parameter.name].dropna().drop_duplicates().items():
+                value = _whole(given)
+                if (why := parameter.why_bad(value)) is not None:
                     raise BadKernelParameter(
                         family=name, name=parameter.name, value=value, why=f"{why} ({path}, row {row})"
                     )

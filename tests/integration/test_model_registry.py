@@ -174,6 +174,29 @@ def test_a_table_without_a_needed_column_is_refused_by_name(model: object) -> No
         registry.predict_table(model, pd.DataFrame({"m": [1], "n": [1], "k": [1]}), path="asked.csv")
 
 
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"tile": 0}, "tiled cannot be asked for tile=0: tile goes from 1 to 32 (asked.csv, row 1)."),
+        ({"tile": 8.5}, "tiled cannot be asked for tile=8.5: tile is a whole number (asked.csv, row 1)."),
+        ({"tile": [8]}, "asked.csv, row 1: tile is [8]; it must be a number or a text."),
+        (
+            {"parameters": '{"tile": -8}'},
+            "tiled cannot be asked for tile=-8: tile goes from 1 to 32 (asked.csv, row 1).",
+        ),
+        ({"parameters": "8"}, """asked.csv, row 1: parameters is 8; write an object, as in {"tile": 16}."""),
+    ],
+)
+def test_a_table_with_a_kernel_that_cannot_exist_is_refused_by_row_column_and_value(
+    model: object, cells: dict[str, object], message: str
+) -> None:
+    first = {"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled"}
+    fine: dict[str, object] = {"parameters": '{"tile": 8}'} if "parameters" in cells else {"tile": 8}
+    with pytest.raises(BadInput) as refusal:
+        registry.predict_table(model, pd.DataFrame.from_records([first | fine, first | cells]), path="asked.csv")
+    assert str(refusal.value) == message
+
+
 def test_what_the_model_has_not_learned_is_refused_with_what_it_knows(model: object) -> None:
     with pytest.raises(NotPredictable, match="family is 'blas', which the model has not seen; it knows tiled"):
         registry.predict(model, [Configuration.parse("blas(threads=1) 64x64x64 f32")])
@@ -308,6 +331,7 @@ def test_a_model_answers_through_mlflows_own_server_as_the_documentation_starts_
         assert _asked(url, documented, served)["predictions"][0]["runtime_ms"] > 0
         answer = _asked(url, {"dataframe_records": rows}, served)
         refused = _asked(url, {"dataframe_records": [{**rows[0], "family": "blas"}]}, served)
+        impossible = _asked(url, {"dataframe_records": [rows[0], {**rows[1], "tile": 0}]}, served)
         without = [{name: value for name, value in row.items() if name != "k"} for row in rows]
         incomplete = _asked(url, {"dataframe_records": without}, served)
     finally:
@@ -321,6 +345,8 @@ def test_a_model_answers_through_mlflows_own_server_as_the_documentation_starts_
     assert refused["error_code"] == "INVALID_PARAMETER_VALUE"
     assert refused["message"].startswith("row 0: family is 'blas'")
     assert "Traceback" not in json.dumps(refused)
+    assert (impossible["status"], impossible["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+    assert impossible["message"].startswith("row 1: tile is 0; it must be a whole number from 1")
     assert (incomplete["status"], incomplete["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
     assert incomplete["message"] == "the column k is missing; the model needs m, n, k, ab, family"
     # No store of MLflow's own beside it.

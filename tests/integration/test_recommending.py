@@ -185,11 +185,20 @@ def test_options_that_cannot_go_together_are_refused(farm: Command) -> None:
     refused(farm("recommend", "300", "--every-type", "--type", CARD), 2, "cannot be combined")
 
 
-@pytest.mark.parametrize("tile", ["-8", "0", "33"])
-def test_kernels_that_cannot_exist_are_not_predicted(farm: Command, tmp_path: Path, tile: str) -> None:
-    why = "tile goes from 1 to 32"
+@pytest.mark.parametrize(
+    ("tile", "why"),
+    [
+        ("-8", "tile goes from 1 to 32"),
+        ("0", "tile goes from 1 to 32"),
+        ("33", "tile goes from 1 to 32"),
+        ("8.5", "tile is a whole number"),
+    ],
+)
+def test_kernels_that_cannot_exist_are_not_predicted(farm: Command, tmp_path: Path, tile: str, why: str) -> None:
     refused(farm("predict", f"tiled(tile={tile}) 512 f32", "--type", CARD), 2, why)
-    refused(farm("predict", "--shape", "512", "--family", "tiled", "-p", f"tile={tile}", "--type", CARD), 2, why)
+    option = why if float(tile).is_integer() else "write it as name=whole number"
+    refused(farm("predict", "--shape", "512", "--family", "tiled", "-p", f"tile={tile}", "--type", CARD), 2, option)
     table = tmp_path / "asked.csv"
     table.write_text(f"m,n,k,ab,family,tile\n512,512,512,f32,tiled,16\n512,512,512,f32,tiled,{tile}\n")
-    refused(farm("predict", "--file", str(table), "--type", CARD), 2, f"({table}, row 1)")
+    said = f"tiled cannot be asked for tile={tile}: {why} ({table}, row 1)."
+    refused(farm("predict", "--file", str(table), "--type", CARD), 2, said)

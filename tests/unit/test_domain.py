@@ -99,7 +99,6 @@ def test_defaults_and_negative_zero_leave_no_trace_in_the_name():
         "tiled",
         "tiled(tile=16)",
         "tiled(tile) 512 f32",
-        "tiled(tile=x) 512 f32",
         "tiled(tile=16) 512 f32 nn alpha=one",
     ],
 )
@@ -188,6 +187,12 @@ def test_a_kernel_completes_its_parameters_in_a_fixed_order():
 def test_a_tile_is_from_1_to_32(tile):
     with pytest.raises(BadKernelParameter, match="tile"):
         Kernel.of("tiled", tile=tile)
+
+
+@pytest.mark.parametrize("tile", ["1.5", "big", ""])
+def test_a_parameter_that_is_written_as_no_whole_number_is_named(tile):
+    with pytest.raises(BadKernelParameter, match=f"tiled cannot be asked for tile='{tile}': tile is a whole number"):
+        Configuration.parse(f"tiled(tile={tile}) 512x512x512 f32")
 
 
 def test_unknown_families_and_parameters_name_the_known_ones():

@@ -16,12 +16,13 @@ from scipy.stats import trim_mean
 from sklearn.ensemble import ExtraTreesRegressor
 
 import farm.forest
-from farm.forest.columns import OUTPUTS, Vocabulary
+from farm.forest.columns import FROM_ONE, OUTPUTS, Vocabulary
 from farm.forest.physics import compulsory_bytes, flops_of
 from farm.forest.predictor import BOUNDS, DISTANCE, OUTSIDE, ROWS_AT_ONCE, RUNTIME, Interval, Predictor
 from farm.forest.reach import FAR, MAX_PROBLEMS, Measured, positions
 from farm.forest.trees import Grove
 from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.kernels import FAMILIES
 from tests.training_tables import blas_table, tiled_table
 from trainer import packaging
 from trainer.forest import ForestSettings, as_arrays, fit
@@ -91,8 +92,14 @@ def test_an_empty_table_gives_an_empty_prediction() -> None:
         ({"m": 1.5}, "row 0: m is 1.5; it must be a whole number from 1"),
         ({"k": 0}, "row 0: k is 0; it must be a whole number from 1"),
         ({"n": None}, "row 0: n is None; it must be a whole number from 1"),
+        ({"tile": 0}, "row 0: tile is 0; it must be a whole number from 1"),
+        ({"tile": -8}, "row 0: tile is -8; it must be a whole number from 1"),
+        ({"tile": 16.5}, "row 0: tile is 16.5; it must be a whole number from 1"),
+        ({"tile": 1e300}, r"row 0: tile is 1e\+300; it must be a whole number from 1"),
+        ({"tile": "-8"}, "row 0: tile is '-8'; it must be a whole number from 1"),
         ({"tile": "big"}, "row 0: tile is 'big'; it must be a finite number"),
         ({"beta": np.inf}, "row 0: beta is inf; it must be a finite number"),
+        ({"threads": 0}, "tiled has no parameter threads, yet the row says 0; it has: tile"),
         ({"threads": 2}, "tiled has no parameter threads, yet the row says 2; it has: tile"),
         ({"family": None}, "row 0: family is missing"),
     ],
@@ -100,6 +107,19 @@ def test_an_empty_table_gives_an_empty_prediction() -> None:
 def test_a_row_that_the_model_cannot_know_is_refused_by_name(columns: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ask(**columns)
+
+
+def test_a_kernel_parameter_that_cannot_exist_is_refused_in_the_row_that_has_it() -> None:
+    rows = {"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled", "tile": [16, None, 8.5]}
+    with pytest.raises(ValueError, match=r"row c: tile is 8.5; it must be a whole number from 1 to 2147483647"):
+        MODEL.predict(pd.DataFrame(rows, index=["a", "b", "c"]))
+
+
+def test_kernel_parameters_without_a_kernel_of_0_are_those_of_the_families() -> None:
+    least = dict[str, int]()
+    for parameter in (each for family in FAMILIES.values() for each in family.parameters):
+        least[parameter.name] = min(parameter.values[0], least.get(parameter.name, parameter.values[0]))
+    assert {name for name, value in least.items() if value > 0} == FROM_ONE
 
 
 def test_missing_columns_are_named() -> None:

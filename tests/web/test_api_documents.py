@@ -108,6 +108,20 @@ def test_a_mistake_is_told_as_on_the_command_line(api: Asking) -> None:
         Told.model_validate_json(answer.content)
 
 
+def test_rows_with_kernels_that_cannot_exist_are_not_predicted(api_access_with_model: Access) -> None:
+    row = {"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled"}
+    with Served(api_access_with_model, tokens=False) as served:
+        for tile, says in (
+            (0, "tiled cannot be asked for tile=0: tile goes from 1 to 32 (the rows, row 2)."),
+            (-8, "tiled cannot be asked for tile=-8: tile goes from 1 to 32 (the rows, row 2)."),
+            (8.5, "tiled cannot be asked for tile=8.5: tile is a whole number (the rows, row 2)."),
+            ([8], "the rows, row 2: tile is [8]; it must be a number or a text."),
+        ):
+            rows = [{**row, "tile": 16}, row, {**row, "tile": tile}]
+            answer = served.asking().post(f"{PREFIX}/predict", {"rows": rows, "device_type": "nvidia-h200"})
+            assert (answer.status_code, told(answer)["message"]) == (400, says), answer.text
+
+
 def test_every_mistake_of_a_body_is_told_at_once(api: Asking) -> None:
     answer = api.post(f"{PREFIX}/devices/drain", {"which": [], "reason": "x" * 501})
     error = told(answer)
