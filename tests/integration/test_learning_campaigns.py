@@ -143,6 +143,24 @@ def test_a_target_that_is_reached_ends_the_campaign(engine: Engine, device: int,
     assert "it ends, as the target is reached" in str(decided(engine, training))
 
 
+def test_a_domain_without_a_further_problem_ends_the_campaign(engine: Engine, device: int, submit: Submit) -> None:
+    domain = {"domain": {"m": "1..32", "n": 16, "k": 16, "align": [1]}, "types": ["f32"]}
+    search = {"strategy": "learn", "problems": 12, "kernels": 2, "test_problems": 20, "target": 0.001}
+    small = learning_campaign().document | {"problems": domain, "search": search}
+    stored = submit(Campaign.from_document(small))
+    assert measure(engine, device) == 64
+    (training,) = requested(engine)
+    assert "it ends, as the domain has no further problem that can be measured" in str(decided(engine, training))
+    with engine.connect() as connection:
+        (last,) = learning.curve(connection, stored.campaign_id)
+    assert re.fullmatch(
+        r"the domain has no further problem that can be measured before the target was reached: "
+        r"all \d+\.\d% \(target 0\.001%\)",
+        last["stop"],
+    )
+    assert state(engine) == "done"
+
+
 def test_nothing_of_the_test_set_is_learned_from(engine: Engine, device: int, submit: Submit) -> None:
     submit(learning_campaign())
     measure(engine, device)

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from screens import Terminal
 
-from farm.cli.progress import LINE_SECONDS, LogLines, counting
+from farm.api.campaigns import Progress
+from farm.cli import progress
+from farm.cli.progress import LINE_SECONDS, LogLines, counting, follow
 from farm.cli.training import progress_text
+from farm.db.states import JobState
+from tests.learning_curves import point
 
 
 class Clock:
@@ -51,6 +55,40 @@ def test_a_count_is_told_with_its_share_and_the_time_left() -> None:
         "rows.parquet: 1,000 of 5,000, 20%, 1 min 20 s left",
         "rows.parquet: 2,000 of 5,000, 40%, 1 min 00 s left",
         "rows.parquet, storing: 5,000 of 5,000, 100%",
+    ]
+
+
+class Watched:
+    """A farm whose campaign `learning` goes on as far as each of these."""
+
+    def __init__(self, *found: dict[str, Any]) -> None:
+        self._found = list(found)
+
+    def ask(self, operation: object, campaign: str) -> Progress:
+        given = {
+            **{"percent": 0.0, "jobs_per_minute": 90.0, "seconds_left": 60.0, "stuck_jobs": 0, "name": campaign},
+            **{"digest": "0" * 64, "owner": "ann", "state": "active", "stuck": [], "devices_live": 1},
+            "kernels_awaited": {"kernels": 0, "building": 0, "jobs": 0},
+        }
+        found = self._found.pop(0)
+        counts = {state: found["counts"].get(state.value, 0) for state in JobState}
+        return Progress(**given | found | {"counts": counts})
+
+
+def test_watching_a_learning_campaign_prints_its_error_on_the_test_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", 0.0)
+    learned = {"pool": "any", "round": 2, "error": None, **point(2, all=10.0, blas=12.0)}
+    watched: Any = Watched(
+        {"counts": {"done": 40, "pending": 20}},
+        {"counts": {"done": 60, "pending": 20}, "learned": learned},
+        {"counts": {"done": 80}, "learned": learned},
+    )
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        assert follow(watched, "learning")["done"] == 80
+    assert err.getvalue().splitlines() == [
+        "learning: 40 of 60 jobs, 66.6%, 90 jobs/min, 1 min 00 s left",
+        "learning: 60 of 80 jobs, 75%, 90 jobs/min, 1 min 00 s left, 10.0% off on the test set after 200 device s",
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from farm.api.campaigns import Progress
+from farm.api.campaigns import LearningPoint, Progress
 from farm.api.devices import select
 from farm.api.jobs import device_for
 from farm.cli.progress import pace_text
@@ -16,6 +16,7 @@ from farm.db.kernels import Awaited
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow
 from farm.db.states import CampaignState, DeviceState
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
+from tests.learning_curves import point
 
 NOTHING = Awaited(0, 0, 0)
 LIVE = DeviceNow(
@@ -223,6 +224,15 @@ def test_progress_says_the_rate_the_time_left_and_what_is_stuck() -> None:
     assert pace_text(now(state=CampaignState.PAUSED)) == "paused: farm resume small continues it"
     assert pace_text(now()) == "waiting for the first results"
     assert pace_text(now(kernels_awaited=Awaited(1112, 2, 16128))) == "1,112 kernels to be built (2 in work)"
+
+
+def test_progress_of_a_learning_campaign_says_its_error_on_the_test_set() -> None:
+    learned = LearningPoint(pool="any", round=3, error=None, **point(3, all=8.04, blas=10.0))
+    assert pace_text(now(learned=learned, jobs_per_minute=90.0)) == (
+        "90 jobs/min, 8.0% off on the test set after 300 device s"
+    )
+    untested = LearningPoint(pool="any", round=1, error=None, **point(1))
+    assert pace_text(now(learned=untested)) == "waiting for the first results"
 
 
 def now(**known: Any) -> Progress:

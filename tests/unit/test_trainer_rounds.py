@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from farm.campaign import Search, Strategy
+from farm.cli import run
+from farm.report.pictures.learning import conclusion
+from tests.learning_curves import point
 from trainer.rounds import why_stop
 from trainer.test_set import Score
 
@@ -58,3 +61,49 @@ def test_a_family_that_no_test_row_tells_of_is_named() -> None:
     found = why_stop(search(target={"tiled": 5}), {}, 100, 1_000, [])
     assert found is not None
     assert found.endswith(" before the target was reached: tiled without a test row that the model knows")
+
+
+REASONS = {
+    "the target is reached": (search(target={"all": 5}), 50, []),
+    "the budget of 100 device seconds is used before the target was reached: all 4.5% (target 3%)": (
+        search(target={"all": 3}), 100, [],
+    ),
+    "the error fell by less than 2% since 2,000 rows": (search(), 50, curve((2_000, 4.55))),
+}  # fmt: skip
+
+
+def ran(*learned: dict[str, Any]) -> dict[str, Any]:
+    """What `farm run` prints of a campaign whose learning curves have these last points."""
+    return {
+        **{"campaign": "sweep", "counts": {"done": 60, "invalid": 0, "dead": 0, "cancelled": 0}, "devices": []},
+        **{"rounds": 4, "ranked": {}, "learning": list(learned), "trainings": {}, "predictions": []},
+        **{"searches": False, "measured_s": 70.0, "total_s": 75.0},
+    }
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_every_reason_for_an_end_is_printed_and_reported(capsys: pytest.CaptureFixture[str], reason: str) -> None:
+    found = why_stop(REASONS[reason][0], scored(all=4.5), REASONS[reason][1], 3_000, REASONS[reason][2])
+    assert found == reason
+    last = {"pool": "any", "round": 3, "error": None, **point(3, stop=found, all=4.5)}
+    run._print(ran({**last, "round": 2}, last))
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if line.startswith("Learning on")] == [
+        f"Learning on any ended after round 3: 4.5% off on 40 rows of the test set, 300 device seconds used. "
+        f"It ended as {reason}."
+    ]
+    assert any(line.endswith("The test set and 3 rounds took 60 measurements.") for line in printed)
+    assert conclusion([last]) == f"No further round is measured: {reason}."
+
+
+def test_other_ends_are_printed_for_each_pool(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = {"pool": "any", "round": 1, "error": "no memory", "device_seconds": None}
+    cancelled = {"pool": "type:cpu-two", "round": 2, "error": None, **point(2, all=22.0)}
+    untested = {"pool": "type:cpu-one", "round": 1, "error": None, **point(1, stop="the target is reached")}
+    run._print(ran(failed, cancelled, untested))
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Learning on")] == [
+        "Learning on any ended after round 1, which could not be decided: no memory",
+        "Learning on type:cpu-two ended after round 2: 22.0% off on 40 rows of the test set, 200 device seconds used. "
+        "It ended as the campaign was cancelled.",
+        "Learning on type:cpu-one ended after round 1: 100 device seconds used. It ended as the target is reached.",
+    ]
