@@ -16,11 +16,13 @@ from farm.forest.features import Seen, see
 from farm.forest.physics import Work
 from farm.forest.predictor import Predictor
 from farm.gpus import find_gpu
+from farm.measurement import is_test_row
 from trainer.cards import card_of_gpu
 from trainer.choice import CHOSEN, chosen, fit_choices
 from trainer.forest import ForestSettings, fit
 from trainer.table import configurations, table_hash, vocabulary_of
 
+DATASETS = Path(__file__).parents[2] / "examples" / "datasets"
 GPU = find_gpu("nvidia-h200")
 assert GPU is not None
 H200 = card_of_gpu("nvidia-h200", GPU)
@@ -144,3 +146,25 @@ def test_the_first_repeat_says_what_was_chosen() -> None:
     row = configurations(pd.concat([table.head(1).assign(details=None), table.head(1), table.head(1)]))
     assert row["repeats"].tolist() == [3]
     assert tuple(row[list(CHOSEN)].to_numpy()[0]) == chosen(table["details"].iloc[0])
+
+
+def test_one_more_row_of_a_does_not_make_the_library_much_faster() -> None:
+    """Of m = 1000 and 1001 in f32. Where A is transposed, m is how far its columns lie apart: single problems scatter more there."""
+    datasets = (DATASETS / f"nvidia-h200-{name}.parquet" for name in ("domain", "learn-quickstart", "learn-domain"))
+    only = [("family", "==", "cublaslt"), ("ab", "==", "f32")]
+    measured = pd.concat([pd.read_parquet(path, filters=only) for path in datasets])
+    learned = measured[[not is_test_row(json.loads(details)) for details in measured["details"]]]
+    model = fit("nvidia-h200", configurations(learned), ForestSettings())
+    asked = pd.DataFrame(
+        [
+            {"m": m, "n": n, "k": k, "ab": "f32", "family": "cublaslt", "layout": layout}
+            for layout in ("nn", "nt", "tn", "tt")
+            for n in (256, 512, 1000, 1024, 2048, 4096, 8192, 11008, 14336)
+            for k in (256, 512, 1024, 2048, 4096, 8192, 16384)
+            for m in (1000, 1001)
+        ]
+    )
+    before, after = model.predict(asked)["runtime_ms"].to_numpy().reshape(4, -1, 2).transpose(2, 0, 1)
+    change = after / before - 1
+    assert change[:2].min() > -0.05
+    assert change.mean(axis=1).min() > -0.05
