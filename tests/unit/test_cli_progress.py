@@ -65,7 +65,7 @@ class Watched:
         self._found = list(found)
 
     def ask(self, operation: object, campaign: str) -> Progress:
-        given = {
+        given: dict[str, Any] = {
             **{"percent": 0.0, "jobs_per_minute": 90.0, "seconds_left": 60.0, "stuck_jobs": 0, "name": campaign},
             **{"digest": "0" * 64, "owner": "ann", "state": "active", "stuck": [], "devices_live": 1},
             "kernels_awaited": {"kernels": 0, "building": 0, "jobs": 0},

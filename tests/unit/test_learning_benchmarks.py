@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +162,62 @@ def test_what_a_benchmark_says_of_its_targets_follows_from_its_figures(name: str
         assert one["met"] == (one["found"] >= float(asked) if sign == ">=" else one["found"] <= float(asked))
     shown = (BENCHMARKS / "results" / f"{name}.md").read_text()
     assert shown.count("**missed**") == sum(not one["met"] for one in found["targets"])
+
+
+# --- what the documents quote of the independent test set -----------------------------------------------------
+
+FRESH = json.loads((BENCHMARKS / "results" / "fresh_shapes.json").read_text())["domain and learn"]
+ROOT = BENCHMARKS.parent
+ERRORS = ("mean_error_pct", "median_error_pct", "p90_error_pct")
+CLAIMS = {"coverage_50_pct": 50, "coverage_80_pct": 80, "coverage_pct": 90}
+CUTLASS = {"mean_error_pct": 3, "median_error_pct": 1.5, "p90_error_pct": 7}
+TARGETS: dict[str, tuple[str, dict[str, float]]] = {
+    "cutlass": ("CUTLASS 2.x", CUTLASS),
+    "cutlass3x": ("CUTLASS 3.x", CUTLASS),
+    "cublaslt": ("cuBLASLt", {"mean_error_pct": 6, "median_error_pct": 3.5}),
+    "tiled": ("tiled", {"mean_error_pct": 5}),
+}
+OFF_BY = 4
+"""Points by which the share of rows in an interval may differ from what the interval claims."""
+
+
+def percent(value: float) -> str:
+    return f"{Decimal(str(value)).quantize(Decimal('0.1'), ROUND_HALF_UP)}"
+
+
+def judged(value: float, *, missed: bool, target: float | None = None) -> str:
+    text = f"**{percent(value)}%**" if missed else f"{percent(value)}%"
+    return text if target is None else f"{text} ({target:g}%)"
+
+
+@pytest.mark.parametrize("family", TARGETS)
+def test_the_documents_quote_the_test_set_with_its_targets(family: str) -> None:
+    (name, targets), found = TARGETS[family], FRESH["groups"][family]
+    errors = [
+        judged(found[figure], missed=found[figure] > targets.get(figure, np.inf), target=targets.get(figure))
+        for figure in ERRORS
+    ]
+    coverage = [judged(found[figure], missed=abs(found[figure] - claim) > OFF_BY) for figure, claim in CLAIMS.items()]
+    assert f"| {' | '.join([name, *errors, *coverage])} |" in (ROOT / "docs" / "models.md").read_text().splitlines()
+    low, high = map(percent, found["mean_error_95"])
+    mean, median, p90 = (f"{percent(found[figure])}%" for figure in ERRORS)
+    (shown,) = (
+        row for row in (ROOT / "README.md").read_text().splitlines() if re.match(rf"\| {name}[ |(].*% \|$", row)
+    )
+    assert (
+        shown.split(" | ", 1)[1] == f"{mean} ({low} to {high}) | {median} | {p90} | {percent(found['coverage_pct'])}% |"
+    )
+
+
+def test_the_documents_quote_power_and_the_choice_of_kernels() -> None:
+    models, readme = (" ".join((ROOT / name).read_text().split()) for name in ("docs/models.md", "README.md"))
+    choosing, power = FRESH["choosing"], FRESH["groups"]["all"]["power_median_error_pct"]
+    chosen, tenth = percent(choosing["choose_share_pct"]), percent(choosing["choose_share_p10_pct"])
+    three = percent(choosing["first_three_share_pct"]).removesuffix(".0")
+    assert f"| both | {chosen}% | {tenth}% | {three}% |" in models
+    assert "| target, at least | 98.5% | 95% | 99.5% |" in models
+    assert (
+        f"reaches {chosen}% of the speed of the fastest on average, and the best of its first three {three}%" in readme
+    )
+    assert f"its median error is {percent(power)}%" in models
+    assert f"Power is off by {percent(power)}% in the median" in readme
