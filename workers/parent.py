@@ -14,6 +14,7 @@ from farm.db.engine import FaultLog
 from farm.devices import DeviceIdentity
 from farm.errors import SessionLost
 from farm.logs import set_up_logging
+from farm.services.urls import broker_url
 from farm.settings import settings
 from workers import tasks
 from workers.device_lock import EXIT_SESSION_LOST
@@ -29,7 +30,7 @@ def app() -> Celery:
     """The application on the broker that `farm-worker` names."""
     url = settings().broker_url
     assert url is not None, "farm-worker sets FARM_BROKER_URL"
-    return make_app(url.get_secret_value(), include=("workers.child",))
+    return make_app(broker_url(url.get_secret_value()), include=("workers.child",))
 
 
 def take_over() -> DeviceIdentity:

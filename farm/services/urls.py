@@ -14,6 +14,8 @@ from farm.errors import BadServiceUrl
 from farm.masking import masked
 
 BROKER_SCHEMES = ("redis", "rediss", "redis+socket")
+CERTIFICATE_RULES = ("required", "optional", "none", "CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE")
+"""Values of `ssl_cert_reqs` that kombu knows. It raises `KeyError` for any other."""
 
 
 def safe_url(url: str) -> str:
@@ -39,7 +41,10 @@ def database_url(url: str) -> str:
 
 
 def broker_url(url: str) -> str:
-    """The URL, checked: Redis over TCP, TLS or a Unix socket. Raises `BadServiceUrl` for anything else."""
+    """The URL, checked: Redis over TCP, TLS or a Unix socket. Raises `BadServiceUrl` for anything else.
+
+    TLS checks the server's certificate, unless `ssl_cert_reqs` says otherwise.
+    """
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - reading it is what checks it
@@ -53,14 +58,16 @@ def broker_url(url: str) -> str:
         why = "write it as in redis+socket://:password@/run/redis.sock?virtual_host=0"
     elif parts.scheme != "redis+socket" and not parts.hostname:
         why = "it names no host"
+    elif query.get("ssl_cert_reqs", "required") not in CERTIFICATE_RULES:
+        why = "ssl_cert_reqs is required, optional or none"
     else:
-        return url
+        return _with_checked_certificate(url)
     raise BadServiceUrl(variable="FARM_BROKER_URL", url=safe_url(url), why=why)
 
 
 def redis_client_url(url: str) -> str:
     """A broker URL in the form of the `redis` package, which names sockets, databases and TLS rules differently."""
-    parts = urlsplit(url)
+    parts = urlsplit(_with_checked_certificate(url))
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     if "ssl_cert_reqs" in query:
         query["ssl_cert_reqs"] = query["ssl_cert_reqs"].lower().removeprefix("cert_")
@@ -85,6 +92,14 @@ def embedded_database_url(*, socket_folder: str, port: int, user: str, password:
 def embedded_broker_url(*, socket: str, password: str) -> str:
     """The URL of a Redis on a Unix socket, as kombu takes it."""
     return f"redis+socket://:{quote(password, safe='')}@{quote(socket)}?virtual_host=0"
+
+
+def _with_checked_certificate(url: str) -> str:
+    """A `rediss://` URL with `ssl_cert_reqs`: without TLS options, kombu accepts every certificate."""
+    parts = urlsplit(url)
+    if parts.scheme != "rediss" or "ssl_cert_reqs" in dict(parse_qsl(parts.query)):
+        return url
+    return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, "ssl_cert_reqs=required")))))
 
 
 def _reason(error: Exception) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 import string
 
 import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu.utils.url import parse_url
 from sqlalchemy import make_url
 
 from farm.errors import BadServiceUrl
@@ -48,12 +50,24 @@ def test_redis_over_tcp_tls_and_sockets_is_taken_as_it_is(url: str) -> None:
     assert urls.broker_url(url) == url
 
 
+@pytest.mark.parametrize("query", ["", "?", "?ssl_cert_reqs=", "?ssl_ca_certs=/etc/ca.pem"])
+def test_redis_over_tls_checks_the_certificate_where_the_url_does_not_say(query: str) -> None:
+    url = urls.broker_url(f"rediss://ann:pw@host:6380/2{query}")
+    assert parse_url(url)["ssl"]["ssl_cert_reqs"] == ssl.CERT_REQUIRED
+    assert parse_url(url)["virtual_host"] == "2"
+    for either in (url, f"rediss://ann:pw@host:6380/2{query}"):
+        parameters = redis.ConnectionPool.from_url(urls.redis_client_url(either)).connection_kwargs
+        assert parameters["ssl_cert_reqs"] == "required"
+    assert ("ssl_ca_certs=/etc/ca.pem" in url) == ("ssl_ca_certs" in query)
+
+
 @pytest.mark.parametrize(
     ("url", "hint"),
     [
         ("amqp://guest:hunter22@host//", "Redis only"),
         ("redis://:hunter22@host:port/0", "FARM_BROKER_URL"),
         ("redis://", "no host"),
+        ("rediss://:hunter22@host?ssl_cert_reqs=require", "ssl_cert_reqs is required, optional or none"),
         ("redis+socket://host/run/redis.sock", "redis+socket://:password@/run/redis.sock"),
         # kombu would connect without any password here.
         ("redis+socket:///run/redis.sock?password=hunter22", "redis+socket://:password@/run/redis.sock"),
