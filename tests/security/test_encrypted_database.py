@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from certificates import certificate
 
 from farm.db.engine import check_reachable, make_engine
 from farm.errors import DatabaseUnreachable
@@ -18,19 +18,6 @@ from farm.services.urls import database_url
 
 SECRET = b"farm_application"
 """What a server would get to know first: the user's name. The password follows it."""
-
-
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1 that signs itself, and its key."""
-    made, key = folder / f"{name}.pem", folder / f"{name}.key"
-    subprocess.run(
-        [
-            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-            "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", made,
-        ],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return made, key
 
 
 class Between:
