@@ -13,6 +13,7 @@ from celery import signals
 from farm.broker import TRAIN_QUEUE, consume, make_app
 from farm.errors import FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
+from farm.services.encryption import warn_of_plain_connections
 from farm.services.waiting import set_on_signals, when_they_answer
 from farm.settings import idle_exit_s, settings
 
@@ -36,6 +37,7 @@ def main() -> None:
     try:
         set_up_logging(settings(), "trainer")
         warn_of_unknown_variables()
+        warn_of_plain_connections(settings())
         stop = threading.Event()
         set_on_signals(stop, signal.SIGTERM, signal.SIGINT)
         with when_they_answer(stop, application="farm trainer", pool_size=1) as reached:

@@ -13,6 +13,7 @@ from farm.db import migrate
 from farm.db.engine import ANNOUNCING
 from farm.errors import BadInput, FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
+from farm.services.encryption import warn_of_plain_connections
 from farm.services.groups import collect_orphans
 from farm.services.waiting import set_on_signals, when_they_answer
 from farm.settings import environment_for_children, settings
@@ -73,6 +74,7 @@ def _command(
             for identity in discover(selection):
                 typer.echo(f"{identity.uuid}  {identity.type}  {identity.name}")
             return
+        warn_of_plain_connections(settings())
         if build:
             if devices_to_serve is not None:
                 raise BadInput(detail="--build serves no device: leave --devices away, or start another farm-worker.")

@@ -12,6 +12,7 @@ from farm.coordinator.metrics import watching
 from farm.db.engine import DISPATCHING, PROMPT
 from farm.errors import FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
+from farm.services.encryption import warn_of_plain_connections
 from farm.services.waiting import set_on_signals, when_they_answer
 from farm.settings import settings
 
@@ -22,6 +23,7 @@ def main() -> int:
     try:
         set_up_logging(settings(), "coordinator")
         warn_of_unknown_variables()
+        warn_of_plain_connections(settings())
         # Without a ping: a turn that fails is tried again, and a ping would be waited for with nobody watching.
         with when_they_answer(
             stop, application="farm coordinator", session=DISPATCHING, client=PROMPT, pre_ping=False

@@ -24,6 +24,7 @@ from farm.services.background import running_stack
 from farm.services.binaries import output_of, postgres_of_wheel, redis_server
 from farm.services.cluster import find_cluster
 from farm.services.doctor.check import Check, State
+from farm.services.encryption import plain_connections
 from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
 from farm.services.redis import EmbeddedRedis, why_broker_takes_no_messages
@@ -106,6 +107,14 @@ def check_broker(settings: Settings) -> Check:
         fix = "set maxmemory-policy noeviction: messages that Redis drops are sent again only after a while"
         return Check("broker", State.WARNING, f"{what} evicts keys ({policy})", fix)
     return Check("broker", State.OK, what)
+
+
+def check_encryption(settings: Settings) -> Check:
+    """Whether what goes to services on other machines is encrypted."""
+    if not (found := plain_connections(settings)):
+        return Check("encryption", State.OK, "no connection to another machine goes without TLS")
+    fix = 'turn TLS on (docs/operating.md, "Encryption between hosts"), unless a VPN or the network of one machine carries it'
+    return Check("encryption", State.WARNING, "; ".join(found), fix)
 
 
 def check_coordinator(settings: Settings) -> Check:
