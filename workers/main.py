@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from farm.control_characters import REPLACEMENT, neutralised
 from farm.db import migrate
 from farm.db.engine import ANNOUNCING
 from farm.errors import BadInput, FarmError
@@ -72,7 +73,8 @@ def _command(
         warn_of_unknown_variables()
         if list_only:
             for identity in discover(selection):
-                typer.echo(f"{identity.uuid}  {identity.type}  {identity.name}")
+                line = f"{identity.uuid}  {identity.type}  {identity.name}"
+                typer.echo(neutralised(line).replace("\n", REPLACEMENT))
             return
         warn_of_plain_connections(settings())
         if build:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from rich.text import Text
 
+import farm
+import workers.main
 from farm.cli.hints import Hinting
 from farm.cli.tables import ESSENTIAL, TABLES, Column, Table
 from farm.errors import BadInput
 from farm.logs import _Human, print_error
+
+RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 
 ATTACKS = {
     "title": "\x1b]0;owned\x07",
@@ -73,3 +80,21 @@ def test_service_that_cannot_start_prints_no_control_characters(
     said = capsys.readouterr().err
     assert not set(OBEYED) & set(said)
     assert "secret" not in said
+
+
+@pytest.mark.parametrize("attack", [*ATTACKS.values(), "a\nGPU-forged  nvidia-h200"], ids=[*ATTACKS, "line"])
+def test_worker_lists_the_device_of_a_recording_on_one_line_without_control_characters(
+    attack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for of_process in ("set_up_logging", "set_on_signals"):
+        monkeypatch.setattr(workers.main, of_process, lambda *_: None)
+    table = pq.read_table(RECORDING).slice(0, 10)
+    provenance = json.loads(table.schema.metadata[b"gemm-farm"])
+    provenance["device_name"] = f"NVIDIA {attack} H200"
+    planted = tmp_path / "planted.parquet"
+    pq.write_table(table.replace_schema_metadata({b"gemm-farm": json.dumps(provenance)}), planted)
+    workers.main._command(devices_to_serve=f"recorded:{planted}", list_only=True)
+    out = capsys.readouterr().out
+    assert "recording of NVIDIA" in out
+    assert not set(OBEYED) & set(out)
+    assert len(out.splitlines()) == 1
