@@ -68,19 +68,18 @@ def add(
     The login acts for devices that are registered on this host, whatever the host calls itself. Run this again for each host after
     farm db upgrade.
 
-    The password is FARM_WORKER_PASSWORD. Unset: a new login gets one, printed this once; an old one keeps its own.
+    A new login gets a password of its own, printed this once.
 
     Examples:
         farm hosts add gpu-7
     """
-    login, given = worker_logins.login_of(name, prefix), settings().worker_password
+    login = worker_logins.login_of(name, prefix)
     _require_shared(login)
     with session() as opened, opened.change("hosts_add") as change:
         new = not roles.exists(change.connection, login)
-        made = secrets.token_urlsafe(24) if new and given is None else None
-        password = made if given is None else given.get_secret_value()
-        worker_logins.add(change.connection, name, password=password, prefix=prefix)
-        change.record("host", name, after={"login": login, "new": new, "password_set": password is not None})
+        made = secrets.token_urlsafe(24) if new else None
+        worker_logins.add(change.connection, name, password=made, prefix=prefix)
+        change.record("host", name, after={"login": login, "new": new, "password_set": new})
         url = _url(opened, login, made)
     if as_json:
         emit_json({"host": name, "login": login, "new": new, "password": made})

@@ -538,11 +538,13 @@ def test_the_command_makes_lists_and_ends_a_login(engine: Engine, database_url: 
         line = [sys.executable, "-m", "farm", "hosts", *words]
         return subprocess.run(line, env=given, capture_output=True, text=True, check=False)
 
-    added = farm_hosts("add", host)
+    added = farm_hosts("add", host, FARM_WORKER_PASSWORD="of every host")
     assert added.returncode == 0, added.stderr
+    assert "of every host" not in added.stdout + added.stderr
     variable, _, url = added.stdout.strip().partition("=")
     assert variable == "FARM_DATABASE_URL"
     assert make_url(url).username == f"farm_host_{host}"
+    assert make_url(url).password not in ("of every host", make_url(database_url).password)
     login = make_engine(url.replace("postgresql://", "postgresql+psycopg://"), application="test", pool_size=1)
     announced(login, 7)
     login.dispose()
