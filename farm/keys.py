@@ -29,14 +29,19 @@ def signer(settings: Settings, purpose: Purpose) -> Signer:
 
 
 def trusted(settings: Settings, purpose: Purpose) -> list[str]:
-    """The public keys of the setting; this host's own where it has one, or where the setting names none.
+    """The public keys that are known; this host's own, made where it has none, where there are no others.
 
     Raises `BadSigningKey`.
     """
+    return known(settings, purpose) or [signer(settings, purpose).public]
+
+
+def known(settings: Settings, purpose: Purpose) -> list[str]:
+    """The public keys of the setting, and this host's own where it has one. Raises `BadSigningKey`."""
     keys = [key for key in getattr(settings, _TRUSTED_KEYS[purpose]).replace(",", " ").split() if key]
-    if not keys or getattr(settings, _SIGNING_KEYS[purpose]) is not None or _own(settings, purpose).exists():
+    if getattr(settings, _SIGNING_KEYS[purpose]) is not None or _own(settings, purpose).exists():
         keys.append(signer(settings, purpose).public)
-    return keys
+    return list(dict.fromkeys(keys))
 
 
 def _own(settings: Settings, purpose: Purpose) -> Path:

@@ -124,7 +124,7 @@ class Settings(BaseSettings):
     )
     web_password: SecretStr | None = Field(default=None, description="password of the database role of farm serve")
     trainer_password: SecretStr | None = Field(default=None, description="password of the trainers' database role")
-    # Only `farm redis users` reads these.
+    # Only `farm redis users` reads these, and `farm hosts add` that of workers.
     redis_coordinator_password: SecretStr | None = Field(
         default=None, description="password of the coordinator's user of Redis"
     )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import secrets
+import shlex
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.markup import escape
-from sqlalchemy import make_url
+from sqlalchemy import text
 
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.db import roles, worker_logins
 from farm.errors import BadRole
-from farm.services.session import Session, session
+from farm.services import host_settings
+from farm.services.session import session
 from farm.settings import settings
 
 app = typer.Typer(help="Worker hosts: one database login for each.", invoke_without_command=True)
@@ -68,32 +71,41 @@ def add(
     The login acts for devices that are registered on this host, whatever the host calls itself. Run this again for each host after
     farm db upgrade.
 
-    A new login gets a password of its own, printed this once.
+    A new login gets a password of its own, printed this once. The address of Redis is that of FARM_BROKER_URL, and the password of
+    its user farm_worker is FARM_REDIS_WORKER_PASSWORD. Notes on standard error say where to find what is not known here.
 
     Examples:
         farm hosts add gpu-7
     """
-    login = worker_logins.login_of(name, prefix)
+    login, current = worker_logins.login_of(name, prefix), settings()
     _require_shared(login)
+    # These may refuse a setting, so they come before a password that is printed once.
+    others = [host_settings.broker(current, name=name), host_settings.kernel_keys(current)]
     with session() as opened, opened.change("hosts_add") as change:
         new = not roles.exists(change.connection, login)
         made = secrets.token_urlsafe(24) if new else None
         worker_logins.add(change.connection, name, password=made, prefix=prefix)
         change.record("host", name, after={"login": login, "new": new, "password_set": new})
-        url = _url(opened, login, made)
+        database = host_settings.database(
+            opened.urls.database_url,
+            name=name,
+            login=login,
+            password=made,
+            database=change.connection.execute(text("SELECT current_database()")).scalar_one(),
+        )
+    lines = [database, *others]
     if as_json:
-        emit_json({"host": name, "login": login, "new": new, "password": made})
+        emit_json(
+            {"host": name, "login": login, "new": new, "password": made, "settings": [asdict(one) for one in lines]}
+        )
         return
     remarks.print(f"The login {escape(login)} {'was made' if new else 'is as it should be'}. On {escape(name)} set:")
-    typer.echo(f"FARM_DATABASE_URL={url}")
+    for one in lines:
+        typer.echo(f"{one.variable}={shlex.quote(one.value)}")
     if made is not None:
-        remarks.print("The password in it is not shown again.")
-
-
-def _url(opened: Session, login: str, made: str | None) -> str:
-    """The database's URL under the login, as a host sets it."""
-    at = make_url(opened.urls.database_url).set(drivername="postgresql", username=login, password=made or "PASSWORD")
-    return at.render_as_string(hide_password=False)
+        remarks.print("The password in FARM_DATABASE_URL is not shown again.")
+    for note in (note for one in lines for note in one.notes):
+        remarks.print(f"- {note}.", markup=False)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -45,6 +46,7 @@ from farm.measurement import Source
 from farm.services import ServiceUrls
 
 PASSWORD = "of a/host%'s"
+KEY = "A" * 43 + "="
 MINE, THEIRS = "mine", "theirs"
 
 
@@ -538,21 +540,26 @@ def test_the_command_makes_lists_and_ends_a_login(engine: Engine, database_url: 
         line = [sys.executable, "-m", "farm", "hosts", *words]
         return subprocess.run(line, env=given, capture_output=True, text=True, check=False)
 
-    added = farm_hosts("add", host, FARM_WORKER_PASSWORD="of every host")
+    assert farm_hosts("add", host, FARM_BROKER_URL="amqp://x").returncode == 2  # and no login is made
+    added = farm_hosts("add", host, FARM_WORKER_PASSWORD="of every host", FARM_REDIS_WORKER_PASSWORD="of workers")
     assert added.returncode == 0, added.stderr
     assert "of every host" not in added.stdout + added.stderr
-    variable, _, url = added.stdout.strip().partition("=")
-    assert variable == "FARM_DATABASE_URL"
-    assert make_url(url).username == f"farm_host_{host}"
-    assert make_url(url).password not in ("of every host", make_url(database_url).password)
-    login = make_engine(url.replace("postgresql://", "postgresql+psycopg://"), application="test", pool_size=1)
+    lines = dict(line.split("=", 1) for line in shlex.split(added.stdout))
+    assert list(lines) == ["FARM_DATABASE_URL", "FARM_BROKER_URL", "FARM_KERNEL_KEYS"]
+    assert lines["FARM_BROKER_URL"] == "redis://farm_worker:of%20workers@HOST:6379/0"
+    url = make_url(lines["FARM_DATABASE_URL"])
+    assert url.username == f"farm_host_{host}"
+    assert url.password not in ("of every host", make_url(database_url).password)
+    login = make_engine(lines["FARM_DATABASE_URL"].replace("://", "+psycopg://"), application="test", pool_size=1)
     announced(login, 7)
     login.dispose()
     (listed,) = json.loads(farm_hosts("--json").stdout)
     assert (listed["host"], listed["devices"]) == (host, 1)
-    assert json.loads(farm_hosts("add", host, "--json").stdout) == {
-        "host": host, "login": f"farm_host_{host}", "new": False, "password": None,
-    }  # fmt: skip
+    again = json.loads(farm_hosts("add", host, "--json", FARM_KERNEL_KEYS=KEY).stdout)
+    settings = {one["variable"]: one for one in again.pop("settings")}
+    assert again == {"host": host, "login": f"farm_host_{host}", "new": False, "password": None}
+    assert make_url(settings["FARM_DATABASE_URL"]["value"]).password == "PASSWORD"
+    assert settings["FARM_KERNEL_KEYS"] == {"variable": "FARM_KERNEL_KEYS", "value": KEY, "notes": []}
     assert farm_hosts("revoke", host).returncode == 0
     assert farm_hosts("revoke", host).returncode == 4
     assert farm_hosts("add", "a b").returncode == 2

@@ -287,7 +287,7 @@ def test_compose_gives_each_service_its_role_and_no_secret_of_another(name: str)
         "postgres": {"POSTGRES_PASSWORD", "OWNER_PASSWORD", "MLFLOW_DATABASE_PASSWORD"},
         "redis-users": {f"REDIS_{user.upper()}_PASSWORD" for user in User},
         "mlflow": {"MLFLOW_SECRET_KEY"},
-        "migrate": {"APPLICATION_PASSWORD", "WEB_PASSWORD", "TRAINER_PASSWORD", "WORKER_PASSWORD"},
+        "migrate": {f"{role}_PASSWORD" for role in ("APPLICATION", "WEB", "TRAINER", "WORKER", "REDIS_WORKER")},
     }
     assert given == own | registry | broker | more.get(name, set())
 
