@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,23 +62,31 @@ def allowed(user: User, command: str, key: str) -> bool:
     }
 
 
-@pytest.fixture
-def port(tmp_path: Path) -> Iterator[int]:
-    found = free_port()
-    acl = tmp_path / "users.acl"
-    acl.write_text("\n".join(acl_lines(PASSWORDS)) + "\n")
-    options = ["--port", str(found), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--save", "", "--aclfile", str(acl)]
+@contextmanager
+def redis_with_users(folder: Path, port: int, passwords: Mapping[User, str]) -> Iterator[None]:
+    acl = folder / "users.acl"
+    acl.write_text("\n".join(acl_lines(passwords)) + "\n")
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--aclfile", str(acl)]
     process = subprocess.Popen([str(redis_server()), *options], stdout=subprocess.DEVNULL)
 
     def answers() -> bool:
         with suppress(redis.exceptions.ConnectionError):
-            return bool(client(found, User.WORKER).ping())
+            return bool(client(port, User.COORDINATOR).ping())
         return False
 
-    eventually(answers)
-    yield found
-    process.kill()
-    process.wait()
+    try:
+        eventually(answers)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    found = free_port()
+    with redis_with_users(tmp_path, found, PASSWORDS):
+        yield found
 
 
 def client(port: int, user: User) -> redis.Redis:
@@ -166,6 +174,35 @@ def test_programs_measure_build_and_train_under_their_users(
             assert "no permissions" not in program.log()
             assert "Traceback" not in program.log()
             assert program.stop() == 0
+
+
+def test_workers_with_the_old_password_wait_and_take_no_messages_and_those_with_the_new_one_go_on(
+    engine: Engine, tmp_path: Path, database_url: str
+) -> None:
+    """The steps of docs/operating.md, "A host was lost"."""
+    port, new = free_port(), {**PASSWORDS, User.WORKER: "changed"}
+
+    def consumers() -> int:
+        with client(port, User.COORDINATOR) as broker:
+            return sum(bool(queues_of_client(one["name"])) for one in broker.client_list())
+
+    words = (FARM_WORKER, "--devices", f"recorded:{RECORDING}")
+    with programs(tmp_path, FARM_DATABASE_URL=database_url) as start:
+        with redis_with_users(tmp_path, port, PASSWORDS):
+            worker = start(*words, FARM_BROKER_URL=url(port, User.WORKER))
+            eventually(consumers)
+        with redis_with_users(tmp_path, port, new):
+            eventually(lambda: "invalid username-password pair" in worker.log())
+            assert consumers() == 0
+            assert worker.is_alive()
+            assert worker.stop() == 0
+            late = start(*words, name="late", FARM_BROKER_URL=url(port, User.WORKER))
+            eventually(lambda: "invalid username-password pair" in late.log())
+            assert late.stop() == 0
+            given = url(port, User.WORKER).replace(PASSWORDS[User.WORKER], new[User.WORKER])
+            changed = start(*words, name="changed", FARM_BROKER_URL=given)
+            eventually(consumers)
+            assert changed.stop() == 0
 
 
 def test_the_file_has_no_password() -> None:
