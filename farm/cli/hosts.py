@@ -120,7 +120,7 @@ def revoke(name: NameArgument, as_json: JsonOption = False) -> None:
             logins = worker_logins.shut_out(change.connection, name)
             change.record("host", name, after={"logins": logins, "revoked": True})
         with opened.change("hosts_revoke") as change:
-            worker_logins.remove(change.connection, logins)
+            worker_logins.remove(change.connection, name, logins)
             change.record("host", name, after={"logins": [], "revoked": True})
     if as_json:
         emit_json({"host": name, "logins": logins, "revoked": True})

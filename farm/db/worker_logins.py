@@ -47,22 +47,40 @@ def add(connection: Connection, host: str, *, password: str | None, prefix: str 
 _LOCK = text("DELETE FROM worker_logins WHERE host = :host RETURNING login")
 
 
+# Rows that a session of the host has locked are left out: it must not delay its own revocation. `remove` takes them.
 _GIVE_AWAY = text("""
-UPDATE devices d SET vanished_at = clock_timestamp(), last_seen_at = '-infinity'
-FROM hosts h WHERE h.id = d.host_id AND h.name = :host AND d.vanished_at IS NULL
+WITH these AS MATERIALIZED (
+    SELECT d.id FROM devices d JOIN hosts h ON h.id = d.host_id
+    WHERE h.name = :host AND d.vanished_at IS NULL ORDER BY d.id FOR NO KEY UPDATE OF d SKIP LOCKED
+)
+UPDATE devices d SET vanished_at = clock_timestamp(), last_seen_at = '-infinity' FROM these WHERE these.id = d.id
 """)
+_END_LEASES = text("""
+WITH these AS MATERIALIZED (
+    SELECT b.id FROM batches b JOIN devices d ON d.id = b.device_id JOIN hosts h ON h.id = d.host_id
+    WHERE h.name = :host AND NOT b.folded AND b.state = 'leased' AND b.lease_expires_at > clock_timestamp()
+    ORDER BY b.id FOR NO KEY UPDATE OF b SKIP LOCKED
+)
+UPDATE batches b SET lease_expires_at = clock_timestamp() FROM these WHERE these.id = b.id
+""")
+
+
+def _take_away(connection: Connection, host: str | None) -> None:
+    for statement in (_END_LEASES, _GIVE_AWAY):
+        connection.execute(statement, {"host": host})
 
 
 def shut_out(connection: Connection, host: str) -> list[str]:
     """From the commit on, the logins of the host can do nothing, connected or not. Returns them, for `remove`.
 
-    Its devices count as gone from it, so that they can be served by another host.
+    Its devices count as gone from it, so that they can be served by another host. Its leases expire, so that the coordinator
+    hands their jobs to others. What a session of the host has locked follows in `remove`.
     Raises `NoSuchHost` where the host has no login.
     """
     logins = list(connection.execute(_LOCK, {"host": host}).scalars())
     if not logins:
         raise NoSuchHost(name=host)
-    connection.execute(_GIVE_AWAY, {"host": host})
+    _take_away(connection, host)
     with cursor_of(connection) as cursor:
         for login in logins:
             cursor.execute(sql.SQL("ALTER ROLE {} NOLOGIN").format(sql.Identifier(login)))
@@ -72,9 +90,13 @@ def shut_out(connection: Connection, host: str) -> list[str]:
 _END = text("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = ANY(:logins)")
 
 
-def remove(connection: Connection, logins: list[str]) -> None:
-    """Ends the connections of logins that are shut out, and removes their roles."""
+def remove(connection: Connection, host: str | None, logins: list[str]) -> None:
+    """Ends the connections of logins that are shut out, removes their roles, and frees what those connections had locked.
+
+    `host` None: the logins acted for every host, so no device or lease is theirs alone.
+    """
     connection.execute(_END, {"logins": logins})
+    _take_away(connection, host)
     with cursor_of(connection) as cursor:
         for login in map(sql.Identifier, logins):
             cursor.execute(sql.SQL("DROP OWNED BY {}").format(login))

@@ -79,7 +79,7 @@ def hosts(engine: Engine) -> Iterator[Hosts]:
         with engine.begin() as connection:
             if roles.exists(connection, logins[host]):
                 connection.execute(text("DELETE FROM worker_logins WHERE host = :host"), {"host": host})
-                worker_logins.remove(connection, [logins[host]])
+                worker_logins.remove(connection, host, [logins[host]])
 
 
 def announced(under_host: Engine, number: int, *, claims_to_be: str = "anything") -> int:
@@ -116,10 +116,10 @@ def formed(engine: Engine, jobs: int) -> int:
     return batch_id
 
 
-def leased(owner: Engine, under_host: Engine, device_id: int, *, jobs: int = 3) -> Lease:
+def leased(owner: Engine, under_host: Engine, device_id: int, *, jobs: int = 3, lease_seconds: float = 60) -> Lease:
     batch_id = formed(owner, jobs)
     with under_host.begin() as connection:
-        lease = batches.claim(connection, batch_id, device_id=device_id, lease_seconds=60)
+        lease = batches.claim(connection, batch_id, device_id=device_id, lease_seconds=lease_seconds)
     assert lease is not None
     return lease
 
@@ -468,19 +468,22 @@ def test_a_login_that_no_host_has_does_nothing(engine: Engine, hosts: Hosts, my_
 
 
 def test_a_revoked_host_is_out_at_once_and_its_batch_goes_back(
-    engine: Engine, hosts: Hosts, my_lease: Lease, my_device: int
+    engine: Engine, hosts: Hosts, my_device: int, campaign: int, their_lease: Lease
 ) -> None:
+    mine = leased(engine, hosts[MINE], my_device, lease_seconds=1e6)
     login = str(hosts[MINE].url.username)
     with hosts[MINE].connect() as connected:
         connected.execute(text("SELECT 1"))
         connected.commit()
         with engine.begin() as connection:
             logins = worker_logins.shut_out(connection, MINE)
+        with engine.begin() as connection:
+            assert batches.reap(connection) == [mine.batch_id]
         with pytest.raises(DBAPIError, match="permission denied"):
             devices.heartbeat(connected, my_device)
         connected.rollback()
         with engine.begin() as connection:
-            worker_logins.remove(connection, logins)
+            worker_logins.remove(connection, MINE, logins)
         with pytest.raises(DBAPIError):
             connected.execute(text("SELECT 1"))
     with engine.begin() as connection:
@@ -495,6 +498,24 @@ def test_a_revoked_host_is_out_at_once_and_its_batch_goes_back(
     assert announced(hosts[THEIRS], 1) == my_device  # the operator gave it away
 
 
+def test_a_host_that_locks_its_batch_and_device_does_not_delay_its_revocation(
+    engine: Engine, hosts: Hosts, my_device: int, my_lease: Lease
+) -> None:
+    with hosts[MINE].connect() as connected:
+        assert batches.mark(connected, my_lease, my_lease.jobs[0], lease_seconds=60)
+        devices.heartbeat(connected, my_device)
+        with engine.begin() as connection:
+            connection.execute(text("SET LOCAL lock_timeout = '10s'"))
+            logins = worker_logins.shut_out(connection, MINE)
+        with engine.begin() as connection:
+            assert batches.reap(connection) == []
+            worker_logins.remove(connection, MINE, logins)
+        with engine.begin() as connection:
+            assert batches.reap(connection) == [my_lease.batch_id]
+        connected.invalidate()
+    assert announced(hosts[THEIRS], 1) == my_device
+
+
 def test_a_login_of_every_host_acts_for_all_and_keeps_its_limits(engine: Engine, hosts: Hosts, my_lease: Lease) -> None:
     name = f"shared_{uuid.uuid4().hex[:6]}"
     with engine.begin() as connection:
@@ -506,7 +527,7 @@ def test_a_login_of_every_host_acts_for_all_and_keeps_its_limits(engine: Engine,
     assert is_denied(shared, "CREATE TEMPORARY TABLE mine (id int)")
     shared.dispose()
     with engine.begin() as connection:
-        worker_logins.remove(connection, [name])
+        worker_logins.remove(connection, None, [name])
 
 
 def test_a_name_that_no_host_has_is_refused(engine: Engine) -> None:
