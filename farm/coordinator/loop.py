@@ -210,7 +210,10 @@ class Coordinator:
             with self.engine.begin() as connection:
                 logins = worker_logins.end_long_transactions(connection)
             for login in logins:
-                log.warning("a session of the login %s was ended: its transaction went on for minutes", login)
+                log.warning(
+                    "a session of the login %s was ended: its transaction went on for minutes, or it had an advisory lock",
+                    login,
+                )
             with self.engine.begin() as connection:
                 ended = batches.end_exhausted(connection)
             if ended:

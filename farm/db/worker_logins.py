@@ -130,5 +130,8 @@ _END_LONG = text("SELECT end_long_worker_transactions(:seconds)")
 
 
 def end_long_transactions(connection: Connection, *, longer_than: float = TRANSACTION_SECONDS) -> list[str]:
-    """Ends the sessions of workers whose transaction goes on for more than that many seconds. Returns their logins."""
+    """Ends the sessions of workers whose transaction goes on for more than that many seconds, or that have an advisory lock.
+
+    Workers use no advisory locks, and other programs of the farm wait for theirs. Returns the logins of these sessions.
+    """
     return list(connection.execute(_END_LONG, {"seconds": longer_than}).scalars())

@@ -9,11 +9,12 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from homes import environment
+from homes import environment, eventually
 from psycopg import errors, sql
 from samples import cpu, document, row
 from shared_server import server_of_the_owner, urls_of_roles
@@ -28,6 +29,7 @@ from farm.db import (
     device_sessions,
     devices,
     measurements,
+    migrate,
     probation,
     roles,
     sentinels,
@@ -39,7 +41,7 @@ from farm.db.engine import make_engine
 from farm.db.roles import FUNCTIONS, SESSIONS_OF_HOST, set_up_worker_role
 from farm.db.service_roles import Service
 from farm.db.states import DeviceState, FailureKind
-from farm.errors import BadHostName, BadRole, LeaseLost, NoSuchHost
+from farm.errors import BadHostName, BadRole, DeviceContended, LeaseLost, NoSuchHost
 from farm.gemm import Shape
 from farm.kernels import Configuration
 from farm.measurement import Source
@@ -251,6 +253,10 @@ def test_nothing_of_another_hosts_device_can_be_done(
     )
     for attack in attacks:
         denied(hosts[MINE], attack)
+    with hosts[MINE].begin() as connection:
+        server = Server(host=THEIRS, pid=1, lock="mine")
+        with pytest.raises(DeviceContended):
+            device_sessions.begin(connection, cpu(2), server, host_facts={}, silent_after=3600)
     with hosts[MINE].begin() as connection:  # the host is that of the login
         assert devices.vanish(connection, host=THEIRS, uuids=["CPU-2"]) == []
         assert devices.of_host(connection, THEIRS) == [("CPU-1", "cpu")]
@@ -426,8 +432,15 @@ def test_a_host_has_limits_on_the_server(engine: Engine, hosts: Hosts) -> None:
     denied(hosts[MINE], lambda connection: connection.execute(text(f"ALTER ROLE {login} CONNECTION LIMIT -1")))
 
 
-def test_a_transaction_without_end_is_ended_by_the_coordinator(engine: Engine, hosts: Hosts, database_url: str) -> None:
-    coordinator = make_engine(urls_of_roles(database_url)[Service.APPLICATION], application="test", pool_size=1)
+@pytest.fixture
+def coordinator(engine: Engine, database_url: str) -> Iterator[Engine]:
+    """The database under the coordinator's role."""
+    made = make_engine(urls_of_roles(database_url)[Service.APPLICATION], application="test", pool_size=1)
+    yield made
+    made.dispose()
+
+
+def test_a_transaction_without_end_is_ended_by_the_coordinator(hosts: Hosts, coordinator: Engine) -> None:
     with hosts[MINE].connect() as connection:
         for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
             connection.execute(text(f"SET {limit} = 0"))  # which any login may, for itself
@@ -438,7 +451,68 @@ def test_a_transaction_without_end_is_ended_by_the_coordinator(engine: Engine, h
         with pytest.raises(OperationalError):
             connection.execute(text("SELECT 1"))
         connection.invalidate()
-    coordinator.dispose()
+
+
+_TAKE_MIGRATIONS_LOCK = text("SELECT pg_advisory_lock(:key)")
+
+
+def test_a_session_that_has_an_advisory_lock_is_ended_by_the_coordinator(
+    engine: Engine, hosts: Hosts, coordinator: Engine
+) -> None:
+    """The lock outlives the transaction that takes it, and `farm db upgrade` would wait for it."""
+    waiting = text("SELECT pg_try_advisory_xact_lock(:key)")
+    with hosts[MINE].connect() as connection:
+        connection.execute(_TAKE_MIGRATIONS_LOCK, {"key": migrate._MIGRATING})
+        connection.commit()
+        with engine.begin() as upgrading:
+            assert not upgrading.execute(waiting, {"key": migrate._MIGRATING}).scalar_one()
+        with hosts[THEIRS].connect() as another, coordinator.begin() as leading:
+            another.execute(text("SELECT 1"))
+            assert worker_logins.end_long_transactions(leading, longer_than=60) == [hosts[MINE].url.username]
+        with pytest.raises(OperationalError):
+            connection.execute(text("SELECT 1"))
+        connection.invalidate()
+    with engine.begin() as upgrading:
+        upgrading.execute(text("SET LOCAL lock_timeout = '30s'"))
+        migrate.alone(upgrading, None)
+
+
+def test_a_session_that_waits_for_an_advisory_lock_of_the_farm_is_ended_too(
+    engine: Engine, hosts: Hosts, coordinator: Engine
+) -> None:
+    """Whoever waits is served in turn, and makes those behind it wait."""
+    queued = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+
+    def wait() -> None:
+        with pytest.raises(OperationalError), hosts[MINE].connect() as connection:
+            connection.execute(_TAKE_MIGRATIONS_LOCK, {"key": migrate._MIGRATING})
+
+    with ThreadPoolExecutor() as pool:
+        with engine.begin() as upgrading:
+            migrate.alone(upgrading, None)
+            attack = pool.submit(wait)
+            eventually(lambda: value(engine, queued) == 1)
+            with coordinator.begin() as leading:
+                assert worker_logins.end_long_transactions(leading, longer_than=60) == [hosts[MINE].url.username]
+        attack.result(timeout=60)
+
+
+def test_a_lease_lasts_two_hours_at_most_whatever_the_host_asks_for(
+    engine: Engine, hosts: Hosts, my_device: int, campaign: int
+) -> None:
+    def lasts() -> list[float]:
+        columns = ("lease_expires_at", "busy_until")
+        seconds = (f"SELECT extract(epoch FROM {one} - clock_timestamp())::float8 FROM batches" for one in columns)
+        return [value(engine, one) for one in seconds]
+
+    lease = leased(engine, hosts[MINE], my_device, lease_seconds=1e9)
+    assert all(7000 < one <= 7200 for one in lasts())
+    with hosts[MINE].begin() as connection:
+        assert batches.mark(connection, lease, lease.jobs[0], lease_seconds=1e9, busy_seconds=float("nan"))
+    assert all(7000 < one <= 7200 for one in lasts())
+    with hosts[MINE].begin() as connection:
+        assert batches.renew(connection, lease.batch_id, device_id=my_device, lease_seconds=1e9)
+    assert all(7000 < one <= 7200 for one in lasts())
 
 
 def test_the_functions_are_for_workers_alone(engine: Engine, hosts: Hosts) -> None:
