@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes the databases farm and mlflow, each owned by a role of its own, and shuts the superuser out of the network.
+# Makes the databases farm and mlflow, each owned by a role of its own, shuts the superuser out of the network, and takes the right to
+# make large objects from everybody else.
 #
 # Postgres runs this when it makes its data. Run it by hand to change a password, and once for a farm of an older version: it
 # takes the tables over from the superuser that owned them. See docs/operating.md, "From one superuser to roles".
@@ -65,6 +66,19 @@ WHERE NOT r.rolsuper AND r.oid <> :owner_oid
   AND NOT EXISTS (SELECT FROM pg_auth_members m WHERE m.roleid = r.oid AND m.member = :owner_oid AND m.admin_option)
 \gexec
 COMMIT;
+SQL
+done
+
+# Every role may make large objects, in any database that it can connect to, until the disk is full. The farm and MLflow use none.
+# template1: databases that are made later, as for a restored backup.
+for database in template1 postgres farm mlflow; do
+  run --dbname "$database" >/dev/null <<'SQL'
+SELECT format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', oid::regprocedure)
+FROM pg_proc
+WHERE pronamespace = 'pg_catalog'::regnamespace
+  AND proname IN ('lo_creat', 'lo_create', 'lo_from_bytea', 'lo_put', 'lo_truncate', 'lo_truncate64', 'lowrite')
+\gexec
+REVOKE TEMPORARY ON DATABASE :"DBNAME" FROM PUBLIC;
 SQL
 done
 

@@ -417,6 +417,23 @@ def test_a_host_makes_no_temporary_tables(hosts: Hosts) -> None:
     assert [attack for attack in attacks if not is_denied(hosts[MINE], attack)] == []
 
 
+@pytest.mark.parametrize("database", [None, "postgres", "template1"])
+def test_a_host_fills_no_disk_with_large_objects_and_temporary_tables(hosts: Hosts, database: str | None) -> None:
+    """Nor in the databases that every login of a server may connect to."""
+    attacks = (
+        "SELECT lo_create(0)",
+        "SELECT lo_from_bytea(0, convert_to(repeat('x', 1000), 'UTF8'))",
+        "DO $$ BEGIN PERFORM lo_put(lo_creat(-1), 0, 'mine'); END $$",
+        "CREATE TEMPORARY TABLE large (a text)",
+        "CREATE TABLE large (a text)",
+    )
+    url = hosts[MINE].url.set(database=database or hosts[MINE].url.database)
+    attacker = make_engine(url.render_as_string(hide_password=False), application="test", pool_size=1)
+    allowed = [attack for attack in attacks if not is_denied(attacker, attack)]
+    attacker.dispose()
+    assert allowed == []
+
+
 def test_a_host_has_limits_on_the_server(engine: Engine, hosts: Hosts) -> None:
     with hosts[MINE].connect() as connection:
         assert connection.execute(text("SHOW statement_timeout")).scalar_one() == "1min"

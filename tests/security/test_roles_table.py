@@ -109,6 +109,13 @@ SELECT pg_ls_dir('.')
 SELECT pg_stat_file('PG_VERSION')
 SELECT lo_import('/etc/passwd')
 SELECT lo_export(1, '/tmp/mine')
+SELECT lo_create(0)
+SELECT lo_creat(-1)
+SELECT lo_from_bytea(0, 'mine')
+SELECT lo_put(1, 0, 'mine')
+SELECT lo_truncate(0, 1)
+SELECT lo_truncate64(0, 1)
+SELECT lowrite(0, 'mine')
 COPY pg_class TO '/tmp/mine'
 COPY pg_class TO PROGRAM 'cat'
 CREATE TEMPORARY TABLE mine (t text); COPY mine FROM PROGRAM 'id'
