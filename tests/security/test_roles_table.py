@@ -16,55 +16,61 @@ from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 import farm
+from farm.db import worker_logins
 from farm.db.engine import make_engine
-from farm.db.roles import set_up_reader_role
+from farm.db.roles import FUNCTIONS, set_up_reader_role
 from farm.services import ServiceUrls
 
 READER = "farm_reader"
-ROLES = ("application", "web", "trainer", "reader")
+HOST = "host"
+ROLES = ("application", "web", "trainer", "reader", HOST)
+NAMES = {role: f"farm_{role}" for role in ROLES} | {HOST: "farm_host_NAME"}
 EXPECTED = {
     line.split()[0]: dict(zip(ROLES, line.split()[1:], strict=True))
     for line in """
-        alembic_version       S     S     S     -
-        audit                 SI    SI    -     -
-        batches               SIUD  SIUD  S     -
-        builders              SIUD  S     -     -
-        campaigns             SIUD  SIUD  Su    -
-        compatible_revisions  S     S     S     -
-        configurations        SI    SI    SI    -
-        deleted_rows          SID   SID   -     -
-        deletions             SIUD  SIUD  -     -
-        device_overlaps       SIUD  S     S     -
-        devices               SIUD  SIUD  S     -
-        environments          SI    S     S     -
-        failures              SID   SID   SI    -
-        fair_shares           SIUD  S     -     -
-        hosts                 SIU   S     S     -
-        jobs                  SIUD  SIUD  SIU   -
-        kernel_code           SID   SD    -     -
-        kernels               SIUD  SiuD  Siu   -
-        lanes                 SIUD  SIUD  SIU   -
-        leadership            SIU   S     S     -
-        measurements          SIUD  SIuD  S     -
-        model_signatures      SIU   S     SIU   -
-        pools                 SI    SI    SI    -
-        quotas                SIUD  SIUD  -     -
-        returned_jobs         SIUD  SIUD  SIU   -
-        tokens                -     Su    -     -
-        trainings             SIU   SI    Su    -
-        waiting_jobs          SIUD  SIUD  SIU   -
-        web_sessions          -     SIUD  -     -
-        worker_logins         S     -     -     -
-        worker_versions       SI    S     S     -
-        v_all_measurements    S     S     S     S
-        v_best_kernels        S     S     S     S
-        v_campaign_progress   S     S     S     S
-        v_device_health       S     S     S     S
-        v_measurements        S     S     S     S
-        v_sentinels           S     S     S     S
+        alembic_version       S     S     S     -  S
+        audit                 SI    SI    -     -  -
+        batches               SIUD  SIUD  S     -  s
+        builders              SIUD  S     -     -  -
+        campaigns             SIUD  SIUD  Su    -  -
+        compatible_revisions  S     S     S     -  S
+        configurations        SI    SI    SI    -  S
+        deleted_rows          SID   SID   -     -  -
+        deletions             SIUD  SIUD  -     -  -
+        device_overlaps       SIUD  S     S     -  -
+        devices               SIUD  SIUD  S     -  S
+        environments          SI    S     S     -  -
+        failures              SID   SID   SI    -  s
+        fair_shares           SIUD  S     -     -  -
+        hosts                 SIU   S     S     -  s
+        jobs                  SIUD  SIUD  SIU   -  s
+        kernel_code           SID   SD    -     -  S
+        kernels               SIUD  SiuD  Siu   -  s
+        lanes                 SIUD  SIUD  SIU   -  -
+        leadership            SIU   S     S     -  -
+        measurements          SIUD  SIuD  S     -  s
+        model_signatures      SIU   S     SIU   -  -
+        pools                 SI    SI    SI    -  -
+        quotas                SIUD  SIUD  -     -  -
+        returned_jobs         SIUD  SIUD  SIU   -  -
+        tokens                -     Su    -     -  -
+        trainings             SIU   SI    Su    -  -
+        waiting_jobs          SIUD  SIUD  SIU   -  -
+        web_sessions          -     SIUD  -     -  -
+        worker_logins         S     -     -     -  -
+        worker_versions       SI    S     S     -  -
+        v_all_measurements    S     S     S     S  -
+        v_best_kernels        S     S     S     S  -
+        v_campaign_progress   S     S     S     S  -
+        v_device_health       S     S     S     S  -
+        v_measurements        S     S     S     S  -
+        v_sentinels           S     S     S     S  -
     """.strip().splitlines()
 }
-"""SELECT, INSERT, UPDATE and DELETE by their first letters; a small letter: on some columns only. Nothing else is allowed."""
+"""SELECT, INSERT, UPDATE and DELETE by their first letters; a small letter: on some columns only. Nothing else is allowed.
+
+A host's login changes tables by the functions of `farm.db.roles.FUNCTIONS` alone: see test_hosts.py.
+"""
 
 FORBIDDEN = """
 TRUNCATE {table} CASCADE
@@ -148,6 +154,10 @@ def by_role(engine: Engine, database_url: str) -> Iterator[Mapping[str, Engine]]
         set_up_reader_role(connection, READER, password="reading")
     reading = make_url(database_url).set(username=READER, password="reading")
     urls["reader"] = reading.render_as_string(hide_password=False)
+    with engine.begin() as connection:
+        login = worker_logins.add(connection, "tested", password="measuring")
+    measuring = make_url(database_url).set(username=login, password="measuring")
+    urls[HOST] = measuring.render_as_string(hide_password=False)
     made = {role: make_engine(url, application="test", pool_size=1) for role, url in urls.items()}
     yield made
     for one in made.values():
@@ -233,7 +243,7 @@ def test_no_role_reaches_what_is_the_owners_or_the_servers(
         for statement in FORBIDDEN
         for table in (tables if "{table}" in statement else [""])
     ]
-    if role == "reader":
+    if role in ("reader", HOST):
         tried += ["CREATE TEMPORARY TABLE mine (id int)"]
     assert [
         statement for statement in tried if not is_refused(by_role[role], statement, alone=statement.startswith(_ALONE))
@@ -242,7 +252,7 @@ def test_no_role_reaches_what_is_the_owners_or_the_servers(
 
 def test_no_role_but_the_web_reads_the_hashes_of_tokens(by_role: Mapping[str, Engine]) -> None:
     refused = {role: is_refused(under, "SELECT sha256 FROM tokens") for role, under in by_role.items()}
-    assert refused == {"application": True, "web": False, "trainer": True, "reader": True}
+    assert refused == {"application": True, "web": False, "trainer": True, "reader": True, HOST: True}
 
 
 def test_whoever_is_in_the_web_server_makes_no_token_and_no_kernel(by_role: Mapping[str, Engine]) -> None:
@@ -259,19 +269,19 @@ def test_whoever_is_in_the_web_server_makes_no_token_and_no_kernel(by_role: Mapp
     assert [attack for attack in attacks if not is_refused(by_role["web"], attack)] == []
 
 
-def test_one_role_may_call_one_function_that_works_with_its_owners_rights(
+def test_hosts_and_the_application_alone_may_call_functions_that_work_with_their_owners_rights(
     engine: Engine, by_role: Mapping[str, Engine]
 ) -> None:
     statement = text("""
-        SELECT oid::regprocedure::text FROM pg_proc
-        WHERE prosecdef AND pronamespace = 'public'::regnamespace AND has_function_privilege(:role, oid, 'EXECUTE')
+        SELECT proname FROM pg_proc
+        WHERE prosecdef AND pronamespace = 'public'::regnamespace AND has_function_privilege(:role, oid, 'EXECUTE') ORDER BY 1
     """)
     with engine.connect() as connection:
         found = {
             name: list(connection.execute(statement, {"role": role.url.username}).scalars())
             for name, role in by_role.items()
         }
-    allowed = {"application": ["end_long_worker_transactions(double precision)"]}
+    allowed = {"application": ["end_long_worker_transactions"], HOST: sorted(FUNCTIONS)}
     assert found == {role: allowed.get(role, []) for role in by_role}
 
 
@@ -305,7 +315,10 @@ def test_mlflow_and_the_farm_do_not_reach_each_others_databases(engine: Engine, 
 
 
 def test_the_documented_table_is_this_one() -> None:
-    lines = [f"| table or view | {' | '.join(f'`farm_{role}`' for role in ROLES)} |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        f"| table or view | {' | '.join(f'`{name}`' for name in NAMES.values())} |",
+        "| --- " * (1 + len(NAMES)) + "|",
+    ]
     lines += [f"| `{table}` | {' | '.join(of[role] for role in ROLES)} |" for table, of in EXPECTED.items()]
     document = Path(farm.__file__).parent.parent / "docs" / "security.md"
     assert "\n".join(lines) in document.read_text()
