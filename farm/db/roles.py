@@ -21,17 +21,23 @@ READER_ROLE = "farm_reader"
 LONGEST_NAME_BYTES = 63
 """Postgres cuts longer names off (NAMEDATALEN)."""
 
+_OF_DEVICES = (
+    "id", "host_id", "uuid", "type", "name", "backend", "traits", "facts", "state", "vanished_at", "last_seen_at",
+    "session_epoch", "session_host", "session_pid",
+)  # fmt: skip
+"""Errors, reasons and locks are not for other hosts."""
+
 RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "alembic_version": {"SELECT": ("version_num",)},
     "compatible_revisions": {"SELECT": ("program", "oldest")},
-    "hosts": {"SELECT": ("id", "name", "facts")},
-    "devices": {"SELECT": ()},
+    "hosts": {"SELECT": ("id", "name")},
+    "devices": {"SELECT": _OF_DEVICES},
     "configurations": {"SELECT": ()},
-    "jobs": {"SELECT": ("id", "lane_id", "configuration_id", "state")},
+    "jobs": {"SELECT": ("id", "configuration_id", "state")},
     "batches": {"SELECT": ("id", "device_id", "state", "abandoned")},  # and not the tokens of leases
     # What another device measured, for a trial: which jobs, not the results.
     "measurements": {"SELECT": ("id", "device_id", "job_id", "configuration_id", "measured_at", "source")},
-    "failures": {"SELECT": ("id", "device_id", "kind", "at")},
+    "failures": {"SELECT": ("device_id", "kind", "at")},
     "kernels": {"SELECT": ("id", "hash", "state", "record", "signature", "error", "final")},
     "kernel_code": {"SELECT": ()},
 }

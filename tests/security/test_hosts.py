@@ -22,12 +22,14 @@ from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from farm.broker import queue_of_type
+from farm.builds.stores import DatabaseStore
 from farm.campaign import Campaign, plan
 from farm.db import (
     batches,
     campaigns,
     device_sessions,
     devices,
+    kernels,
     measurements,
     migrate,
     probation,
@@ -82,6 +84,14 @@ def hosts(engine: Engine) -> Iterator[Hosts]:
             if roles.exists(connection, logins[host]):
                 connection.execute(text("DELETE FROM worker_logins WHERE host = :host"), {"host": host})
                 worker_logins.remove(connection, host, [logins[host]])
+
+
+@pytest.fixture
+def coordinator(engine: Engine, database_url: str) -> Iterator[Engine]:
+    """The database under the coordinator's role."""
+    made = make_engine(urls_of_roles(database_url)[Service.APPLICATION], application="test", pool_size=1)
+    yield made
+    made.dispose()
 
 
 def announced(under_host: Engine, number: int, *, claims_to_be: str = "anything") -> int:
@@ -196,6 +206,27 @@ def test_a_host_measures_on_its_own_devices_whatever_it_calls_itself(
     assert value(engine, f"SELECT done FROM batches WHERE id = {my_lease.batch_id}") == 2
 
 
+def test_a_host_reads_all_that_a_worker_asks_for(
+    hosts: Hosts, my_device: int, their_device: int, my_lease: Lease, their_lease: Lease
+) -> None:
+    with hosts[THEIRS].begin() as connection:
+        batches.land(connection, their_lease, [(job, row()) for job in their_lease.jobs], {})
+    mine = hosts[MINE]
+    migrate.require_for_worker(mine)
+    with mine.begin() as connection:
+        assert devices.identity(connection, my_device).type == "cpu-test"
+        assert devices.of_host(connection, MINE) == [("CPU-1", "cpu")]
+        assert [one[0] for one in devices.live(connection, silent_after=60)] == [my_device, their_device]
+        device_sessions.check(connection, my_device, 1)
+        assert batches.held_by(connection, my_device) == my_lease.batch_id
+        assert batches.was_claimed(connection, my_lease.batch_id, device_id=my_device)
+        assert not probation.is_on_probation(connection, my_device)
+        assert not probation.dies_in_a_row(connection, my_device)
+        assert probation.known_good(connection, my_device) in [job.configuration for job in their_lease.jobs]
+        assert kernels.find(connection, "of no kernel") is None
+    assert DatabaseStore(mine).get("of no kernel") is None
+
+
 # --- what it cannot do -----------------------------------------------------------------------------------
 
 
@@ -212,6 +243,18 @@ def test_no_lease_token_can_be_read(hosts: Hosts, their_lease: Lease) -> None:
         "SELECT sha256 FROM tokens",
         "SELECT most_common_vals FROM pg_stats WHERE attname = 'lease_token' AND 1 / (SELECT count(*) FROM batches WHERE lease_token IS NOT NULL) >= 0",
     )
+    assert [attack for attack in attacks if not is_denied(hosts[MINE], attack)] == []
+
+
+def test_errors_and_reasons_of_other_hosts_are_not_read(hosts: Hosts, their_device: int) -> None:
+    columns = ("state_reason", "claim_error", "session_lock", "contended_by", "measured")
+    attacks = [f"SELECT {column} FROM devices" for column in columns]
+    attacks += [
+        "SELECT * FROM devices",
+        "SELECT facts FROM hosts",
+        "SELECT message FROM failures",
+        "SELECT lane_id FROM jobs",
+    ]
     assert [attack for attack in attacks if not is_denied(hosts[MINE], attack)] == []
 
 
@@ -447,14 +490,6 @@ def test_a_host_has_limits_on_the_server(engine: Engine, hosts: Hosts) -> None:
             pass
         more.dispose()
     denied(hosts[MINE], lambda connection: connection.execute(text(f"ALTER ROLE {login} CONNECTION LIMIT -1")))
-
-
-@pytest.fixture
-def coordinator(engine: Engine, database_url: str) -> Iterator[Engine]:
-    """The database under the coordinator's role."""
-    made = make_engine(urls_of_roles(database_url)[Service.APPLICATION], application="test", pool_size=1)
-    yield made
-    made.dispose()
 
 
 def test_a_transaction_without_end_is_ended_by_the_coordinator(hosts: Hosts, coordinator: Engine) -> None:

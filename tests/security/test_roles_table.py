@@ -38,7 +38,7 @@ EXPECTED = {
         deleted_rows          SID   SID   -     -  -
         deletions             SIUD  SIUD  -     -  -
         device_overlaps       SIUD  S     S     -  -
-        devices               SIUD  SIUD  S     -  S
+        devices               SIUD  SIUD  S     -  s
         environments          SI    S     S     -  -
         failures              SID   SID   SI    -  s
         fair_shares           SIUD  S     -     -  -
