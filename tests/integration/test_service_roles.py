@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from database_schema import differences, schema
 from homes import environment, eventually
 from logins import logs_in
 from programs import COORDINATOR, FARM_WORKER, programs
@@ -16,7 +17,7 @@ from samples import cpu, document
 from shared_server import PASSWORDS, SUPERUSER, SharedServer, server_of_the_owner, shared_server, urls_of_roles
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
-from test_batches import land, leased
+from test_batches import claim, form, land, leased
 from test_learning_campaigns import decided, learning_campaign, measure, requested, state
 
 from farm.campaign import Campaign, plan
@@ -117,7 +118,7 @@ def old_farm() -> Iterator[SharedServer]:
             campaign = Campaign.from_document(document())
             known = campaigns.known_devices(connection)
             campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
-        land(superuser, leased(superuser, 1))
+        land(superuser, leased(superuser, 1, size=8))
         migrate.downgrade(superuser, "0018")
         with superuser.begin() as connection:
             connection.exec_driver_sql("CREATE ROLE farm_worker LOGIN PASSWORD 'old'")
@@ -151,7 +152,7 @@ def test_a_filled_farm_of_one_superuser_goes_over_to_roles(old_farm: SharedServe
         farm_db("worker-role")
     owner = make_engine(old_farm.url("farm_owner"), application="tests", pool_size=1)
     assert migrate.current(owner) == migrate.head()
-    assert value(owner, "SELECT count(*) FROM measurements") == 12
+    assert value(owner, "SELECT count(*) FROM measurements") == 8
     assert (
         value(
             owner,
@@ -166,8 +167,24 @@ def test_a_filled_farm_of_one_superuser_goes_over_to_roles(old_farm: SharedServe
         )
         == 0
     )
+    batch_id = form(owner, 100)
+    assert batch_id is not None
+    worker = make_engine(
+        owner.url.set(username="farm_worker", password="new").render_as_string(hide_password=False),
+        application="tests",
+        pool_size=1,
+    )
+    lease = claim(worker, batch_id, 1, 1e9)
+    assert lease is not None
+    lasts = "SELECT max(lease_expires_at) - now() BETWEEN interval '7000 s' AND interval '7200 s' FROM batches"
+    assert value(owner, lasts)
+    land(worker, lease)
+    worker.dispose()
+    assert value(owner, "SELECT count(*) FROM measurements") == 12
+    upgraded = schema(owner)
     migrate.downgrade(owner, "base")  # it may do whatever a migration does
     migrate.upgrade(owner)
+    assert differences(upgraded, schema(owner)) == {}
     owner.dispose()
     mlflow = make_engine(old_farm.url("mlflow", "mlflow"), application="tests", pool_size=1)
     with mlflow.begin() as connection:
