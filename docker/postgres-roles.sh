@@ -27,6 +27,8 @@ ALTER ROLE farm_owner LOGIN CREATEROLE NOSUPERUSER NOCREATEDB NOREPLICATION NOBY
 ALTER ROLE mlflow LOGIN NOCREATEROLE NOSUPERUSER NOCREATEDB NOREPLICATION NOBYPASSRLS PASSWORD :'mlflow_password';
 -- So that `farm db roles` may let the application see who holds locks.
 GRANT pg_read_all_stats TO farm_owner WITH ADMIN OPTION;
+-- So that `farm hosts add` may limit the temporary files of worker hosts.
+GRANT SET ON PARAMETER temp_file_limit TO farm_owner;
 SELECT format('CREATE DATABASE %I OWNER %I', name, owner)
 FROM (VALUES ('farm', 'farm_owner'), ('mlflow', 'mlflow')) AS needed (name, owner)
 WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = name)

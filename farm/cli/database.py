@@ -182,6 +182,9 @@ def _set_up(
             made = secrets.token_urlsafe(24) if new and given is None else None
             set_up(change.connection, name, password=_value(given) or made)
             change.record("database role", name, after={"new": new, "password_set": bool(given or made)})
+            limited = whom != "workers" or roles.limits_temporary_files(change.connection, name)
+    if not limited:
+        remarks.print(escape(roles.NO_FILE_LIMIT.format(name=name)))
     if as_json:
         emit_json({"role": name, "new": new, "password": made})
         return

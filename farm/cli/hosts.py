@@ -86,6 +86,7 @@ def add(
         made = secrets.token_urlsafe(24) if new else None
         worker_logins.add(change.connection, name, password=made, prefix=prefix)
         change.record("host", name, after={"login": login, "new": new, "password_set": new})
+        limited = roles.limits_temporary_files(change.connection, login)
         database = host_settings.database(
             opened.urls.database_url,
             name=name,
@@ -93,6 +94,8 @@ def add(
             password=made,
             database=change.connection.execute(text("SELECT current_database()")).scalar_one(),
         )
+    if not limited:
+        remarks.print(escape(roles.NO_FILE_LIMIT.format(name=login)))
     lines = [database, *others]
     if as_json:
         emit_json(

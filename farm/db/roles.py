@@ -88,6 +88,9 @@ SESSION_LIMITS: Mapping[str, str] = {"statement_timeout": "60s", "idle_in_transa
 """With what a session of a worker's login begins. A login can change that for itself: the coordinator ends transactions that go on
 for longer than `farm.db.worker_logins.TRANSACTION_SECONDS`."""
 
+TEMP_FILE_LIMIT = "64MB"
+"""Of each session of a worker's login, which cannot change it. Workers' statements need no temporary files."""
+
 _WORKERS = Purpose("workers", RIGHTS, (*CHANGING, "SELECT"), functions=FUNCTIONS, sessions=SESSIONS_OF_HOST)
 _READERS = Purpose("readers", READER_RIGHTS, (*CHANGING, "SELECT"))
 
@@ -129,6 +132,27 @@ _LACKS = text("""
 SELECT NOT has_database_privilege(:name, current_database(), 'CONNECT') AS database,
     NOT has_schema_privilege(:name, 'public', 'USAGE') AS schema, current_database() AS database_name
 """)
+
+
+NO_FILE_LIMIT = (
+    "Sessions of {name} have no limit of their own on temporary files: only a superuser may let the owner of the tables set "
+    "temp_file_limit. Run docker/postgres-roles.sh on the Postgres host, then this command again."
+)
+"""What the commands that make these logins print where `limits_temporary_files` is false."""
+
+_MAY_LIMIT_FILES = text("SELECT has_parameter_privilege('temp_file_limit', 'SET')")
+_LIMITS_FILES = text("""
+SELECT EXISTS (SELECT FROM pg_roles, unnest(rolconfig) AS setting WHERE rolname = :name AND setting LIKE 'temp_file_limit=%')
+""")
+
+
+def limits_temporary_files(connection: Connection, name: str) -> bool:
+    """Whether the role has a `temp_file_limit` of its own. The owner of the tables needs a right for that.
+
+    `docker/postgres-roles.sh` grants it.
+    """
+    found: bool = connection.execute(_LIMITS_FILES, {"name": name}).scalar_one()
+    return found
 
 
 _MEMBER = text("SELECT pg_has_role(:name, :group, 'MEMBER')")
@@ -211,6 +235,8 @@ def _statements(connection: Connection, name: str, password: str | None, purpose
         yield sql.SQL("GRANT TEMPORARY ON DATABASE {} TO {}").format(database, role)
     if purpose.sessions is not None:
         yield from _limits(role, database, purpose.sessions)
+        if connection.execute(_MAY_LIMIT_FILES).scalar_one():
+            yield sql.SQL("ALTER ROLE {} SET temp_file_limit = {}").format(role, sql.Literal(TEMP_FILE_LIMIT))
     yield from _granted(connection, name, purpose)
 
 

@@ -502,6 +502,19 @@ def test_a_host_makes_no_temporary_tables(hosts: Hosts) -> None:
     assert [attack for attack in attacks if not is_denied(hosts[MINE], attack)] == []
 
 
+def test_a_session_of_a_host_has_few_temporary_files(hosts: Hosts) -> None:
+    with hosts[MINE].connect() as connection:
+        with pytest.raises(OperationalError, match="temporary file size exceeds"):
+            connection.execute(
+                text("SELECT g, repeat('x', 100) FROM generate_series(1, 2000000) g ORDER BY 2, 1 OFFSET 1999999")
+            )
+        connection.rollback()
+        assert connection.execute(text("SHOW temp_file_limit")).scalar_one() == roles.TEMP_FILE_LIMIT
+    login = sql.Identifier(str(hosts[MINE].url.username)).as_string(None)
+    attacks = ("SET temp_file_limit = -1", "RESET temp_file_limit", f"ALTER ROLE {login} SET temp_file_limit = -1")
+    assert [attack for attack in attacks if not is_denied(hosts[MINE], attack)] == []
+
+
 @pytest.mark.parametrize("database", [None, "postgres", "template1"])
 def test_a_host_fills_no_disk_with_large_objects_and_temporary_tables(hosts: Hosts, database: str | None) -> None:
     """Nor in the databases that every login of a server may connect to."""
@@ -732,6 +745,7 @@ def test_the_command_makes_lists_and_ends_a_login(engine: Engine, database_url: 
     assert farm_hosts("add", host, FARM_BROKER_URL="amqp://x").returncode == 2  # and no login is made
     added = farm_hosts("add", host, FARM_WORKER_PASSWORD="of every host", FARM_REDIS_WORKER_PASSWORD="of workers")
     assert added.returncode == 0, added.stderr
+    assert "temporary files" not in added.stderr
     assert "of every host" not in added.stdout + added.stderr
     lines = dict(line.split("=", 1) for line in shlex.split(added.stdout))
     assert list(lines) == ["FARM_DATABASE_URL", "FARM_BROKER_URL", "FARM_KERNEL_KEYS"]
