@@ -6,7 +6,8 @@ Every login of Postgres may take advisory locks. A lock of a session outlives it
 submissions and migrations wait for it. Workers use no advisory lock, so the coordinator ends each of their sessions that holds one or
 waits for one: whoever waits makes others wait as well.
 
-A host that wants to serve a device of another host, which serves it, is refused as before. It leaves no note on that device any more.
+A host that wants to serve a device of another host, which serves it, is refused as before. It leaves no note on that device any more,
+and does not lock it: heartbeats would not count while a transaction of the refused host goes on.
 
 The functions keep their arguments and results. Workers of revision 0024 go on.
 
@@ -79,7 +80,7 @@ $$
 """
 
 
-def _begin_session(note: str) -> str:
+def _begin_session(find: str, note: str) -> str:
     return f"""
 CREATE OR REPLACE FUNCTION worker_begin_session(
     p_host text, p_host_facts jsonb, p_uuid text, p_type text, p_name text, p_backend text, p_traits jsonb, p_facts jsonb,
@@ -89,9 +90,7 @@ CREATE OR REPLACE FUNCTION worker_begin_session(
 #variable_conflict use_column
 DECLARE v_host text := worker_host(p_host); v_now record; v_device_id bigint;
 BEGIN
-    SELECT d.id, d.session_host, d.session_pid, d.session_lock,
-        extract(epoch FROM clock_timestamp() - nullif(d.last_seen_at, '-infinity'))::float8 AS silent_s
-    INTO v_now FROM devices d WHERE d.uuid = p_uuid FOR NO KEY UPDATE;
+    {find};
     IF v_now.session_lock <> p_lock AND v_now.silent_s < p_silent_after THEN
         {note};
         device_id := v_now.id;
@@ -110,6 +109,14 @@ $$
 """
 
 
+_FIND = """SELECT d.id, d.session_host, d.session_pid, d.session_lock,
+        extract(epoch FROM clock_timestamp() - nullif(d.last_seen_at, '-infinity'))::float8 AS silent_s
+    INTO v_now FROM devices d WHERE d.uuid = p_uuid"""
+_FIND_AND_LOCK = f"{_FIND} FOR NO KEY UPDATE"
+# Heartbeats leave out a row that is locked: the device would count as gone.
+_LOCK_OWN_AND_FIND = f"""PERFORM FROM devices d JOIN hosts h ON h.id = d.host_id
+    WHERE d.uuid = p_uuid AND (h.name = worker_host(h.name) OR d.vanished_at IS NOT NULL) FOR NO KEY UPDATE OF d;
+    {_FIND}"""
 _NOTE = "UPDATE devices SET contended_at = clock_timestamp(), contended_by = format('process %s on %s', p_pid, v_host)"
 _NOTE_ON_ANY = f"{_NOTE}\n        WHERE id = v_now.id"
 _NOTE_ON_OWN = f"""{_NOTE}
@@ -147,12 +154,12 @@ def upgrade() -> None:
     lease, busy = (f"least(p_{one}_seconds, {_MAX_LEASE_SECONDS})" for one in ("lease", "busy"))
     op.execute(_claim(lease, busy))
     op.execute(_mark(lease, busy))
-    op.execute(_begin_session(_NOTE_ON_OWN))
+    op.execute(_begin_session(_LOCK_OWN_AND_FIND, _NOTE_ON_OWN))
     op.execute(_end_long(f"({_LONG} OR {_HAS_ADVISORY_LOCK})"))
 
 
 def downgrade() -> None:
     op.execute(_claim("p_lease_seconds", "p_busy_seconds"))
     op.execute(_mark("p_lease_seconds", "p_busy_seconds"))
-    op.execute(_begin_session(_NOTE_ON_ANY))
+    op.execute(_begin_session(_FIND_AND_LOCK, _NOTE_ON_ANY))
     op.execute(_end_long(_LONG))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import subprocess
@@ -38,7 +39,7 @@ from farm.db import (
     worker_logins,
 )
 from farm.db.batches import ClaimedJob, Failure, Lease
-from farm.db.device_sessions import Server
+from farm.db.device_sessions import Server, Session
 from farm.db.engine import make_engine
 from farm.db.roles import FUNCTIONS, SESSIONS_OF_HOST, set_up_worker_role
 from farm.db.service_roles import Service
@@ -94,11 +95,14 @@ def coordinator(engine: Engine, database_url: str) -> Iterator[Engine]:
     made.dispose()
 
 
-def announced(under_host: Engine, number: int, *, claims_to_be: str = "anything") -> int:
+def begun(under_host: Engine, number: int, *, claims_to_be: str = "anything") -> Session:
     with under_host.begin() as connection:
         server = Server(host=claims_to_be, pid=number, lock=f"lock {number}")
-        session = device_sessions.begin(connection, cpu(number), server, host_facts={}, silent_after=20)
-    return session.device_id
+        return device_sessions.begin(connection, cpu(number), server, host_facts={}, silent_after=20)
+
+
+def announced(under_host: Engine, number: int, *, claims_to_be: str = "anything") -> int:
+    return begun(under_host, number, claims_to_be=claims_to_be).device_id
 
 
 @pytest.fixture
@@ -350,6 +354,40 @@ def test_nothing_of_another_hosts_device_can_be_done(
         assert not batches.abandon(connection, batch, device_id=my_device, reason="mine")
         assert not batches.release(connection, batch, device_id=my_device, reason="mine", suspect=True)
     assert state_of_the_farm(engine) == before
+
+
+@pytest.mark.parametrize("last_seen_at", ["clock_timestamp()", "'-infinity'"])
+def test_no_session_of_a_device_of_another_host_begins_nor_is_noted(
+    engine: Engine, hosts: Hosts, their_device: int, last_seen_at: str
+) -> None:
+    """Whatever the host calls itself, with the lock of the device's own worker too, and whether or not that is heard of."""
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE devices SET last_seen_at = {last_seen_at} WHERE id = {their_device}"))
+    before = state_of_the_farm(engine)
+    waits = (0, 3600, 1e308, float("nan"), float("inf"), float("-inf"))
+    for name, lock, silent_after in itertools.product((THEIRS, MINE), ("lock 2", "mine"), waits):
+        server = Server(host=name, pid=2, lock=lock)
+        with hosts[MINE].connect() as connection:
+            with pytest.raises((DeviceContended, ProgrammingError)):
+                device_sessions.begin(connection, cpu(2), server, host_facts={"a": 1}, silent_after=silent_after)
+            connection.commit()
+    assert state_of_the_farm(engine) == before
+    assert begun(hosts[THEIRS], 2) == Session(their_device, 2)
+
+
+def test_a_session_that_is_refused_does_not_silence_the_device(
+    engine: Engine, hosts: Hosts, my_device: int, their_device: int
+) -> None:
+    """A heartbeat leaves out rows that another transaction has locked."""
+    heard = f"SELECT last_seen_at FROM devices WHERE id = {their_device}"
+    before = value(engine, heard)
+    server = Server(host=MINE, pid=1, lock="mine")
+    with hosts[MINE].connect() as attacking:
+        with pytest.raises(DeviceContended):
+            device_sessions.begin(attacking, cpu(2), server, host_facts={}, silent_after=3600)
+        with hosts[THEIRS].begin() as connection:
+            devices.heartbeat(connection, their_device)
+        assert value(engine, heard) > before
 
 
 def test_a_device_goes_to_another_host_once_its_own_host_says_that_it_is_gone(
