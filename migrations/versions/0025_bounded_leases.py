@@ -9,6 +9,9 @@ waits for one: whoever waits makes others wait as well.
 A host that wants to serve a device of another host, which serves it, is refused as before. It leaves no note on that device any more,
 and does not lock it: heartbeats would not count while a transaction of the refused host goes on.
 
+A transaction of REPEATABLE READ or SERIALIZABLE sees which login and device a host had when it began. The functions refuse both, so that
+a host does not act for what it has lost since.
+
 The functions keep their arguments and results. Workers of revision 0024 go on.
 
 Revises: 0024
@@ -27,6 +30,33 @@ _MAX_LEASE_SECONDS = 7200
 """More than the longest job (`MeasuringRules.job_seconds`, an hour) and its landing."""
 
 _WORKER = "LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$"
+
+
+_NO_PAST = """
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'permission denied: functions of workers need the isolation level READ COMMITTED, not %',
+            upper(current_setting('transaction_isolation')) USING ERRCODE = 'insufficient_privilege';
+    END IF;"""
+
+
+def _host(check: str) -> str:
+    return f"""
+CREATE OR REPLACE FUNCTION worker_host(p_host text) RETURNS text LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, public, pg_temp AS $$
+DECLARE v_host text;
+BEGIN
+    IF pg_has_role(session_user, current_user, 'MEMBER') THEN
+        RETURN p_host;
+    END IF;{check}
+    SELECT coalesce(w.host, p_host) INTO v_host FROM worker_logins w WHERE w.login = session_user;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'permission denied: the login % belongs to no worker host', session_user
+            USING ERRCODE = 'insufficient_privilege', HINT = 'farm hosts add NAME makes a login for a host.';
+    END IF;
+    RETURN v_host;
+END
+$$
+"""
 
 
 def _claim(lease: str, busy: str) -> str:
@@ -152,6 +182,7 @@ _LONG = "a.xact_start < clock_timestamp() - make_interval(secs => p_seconds)"
 
 def upgrade() -> None:
     lease, busy = (f"least(p_{one}_seconds, {_MAX_LEASE_SECONDS})" for one in ("lease", "busy"))
+    op.execute(_host(_NO_PAST))
     op.execute(_claim(lease, busy))
     op.execute(_mark(lease, busy))
     op.execute(_begin_session(_LOCK_OWN_AND_FIND, _NOTE_ON_OWN))
@@ -159,6 +190,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.execute(_host(""))
     op.execute(_claim("p_lease_seconds", "p_busy_seconds"))
     op.execute(_mark("p_lease_seconds", "p_busy_seconds"))
     op.execute(_begin_session(_FIND_AND_LOCK, _NOTE_ON_ANY))

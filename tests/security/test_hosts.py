@@ -399,6 +399,26 @@ def test_a_device_goes_to_another_host_once_its_own_host_says_that_it_is_gone(
     denied(hosts[MINE], lambda connection: devices.heartbeat(connection, my_device))
 
 
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("lost", ["device", "login"])
+def test_a_transaction_that_sees_the_past_does_not_act_for_what_the_host_had_then(
+    engine: Engine, hosts: Hosts, my_device: int, campaign: int, isolation: str, lost: str
+) -> None:
+    batch_id = formed(engine, 3)
+    with hosts[MINE].connect().execution_options(isolation_level=isolation) as attacking:
+        attacking.execute(text("SELECT FROM devices"))
+        with engine.begin() as connection:
+            if lost == "device":
+                devices.vanish(connection, host=MINE, uuids=["CPU-1"])
+            else:
+                connection.execute(text("DELETE FROM worker_logins WHERE host = :host"), {"host": MINE})
+        if lost == "device":
+            assert announced(hosts[THEIRS], 1) == my_device
+        with pytest.raises(ProgrammingError, match="permission denied"):
+            batches.claim(attacking, batch_id, device_id=my_device, lease_seconds=60)
+    assert value(engine, f"SELECT state FROM batches WHERE id = {batch_id}") == "queued"
+
+
 def test_a_device_of_a_host_that_has_no_login_is_not_taken_over(engine: Engine, hosts: Hosts) -> None:
     """Such as that of a worker which logs in as `farm_worker`."""
     announced(engine, 3, claims_to_be="a host without a login")
