@@ -30,9 +30,13 @@ TYPE = "nvidia-h200"
 TRAINED_ON = {
     "grid": ("paper-cutlass", "paper-tiled", "paper-all-tiles", "cutlass-tuned", "hopper-f16", "compare-cards"),
     "domain": ("domain",),
+    "learn, 24 device minutes": ("learn-quickstart", "learn-domain"),
     "learn": ("learn-quickstart", "learn-domain"),
     "domain and learn": ("domain", "learn-quickstart", "learn-domain"),
 }
+BUDGETS = {"learn, 24 device minutes": 1440.0}
+"""Device seconds after which the rows of a model end, in the order in which they were measured."""
+
 FIGURES = ("mean_error_pct", "median_error_pct", "p90_error_pct", "coverage_50_pct", "coverage_80_pct", "coverage_pct")
 
 
@@ -43,6 +47,12 @@ def rows(*names: str) -> pd.DataFrame:
         table = pq.read_table(DATASETS / f"{TYPE}-{name}.parquet").to_pandas()
         tables.append(table[table["round"] > 0] if name.startswith("learn-") else table)
     return pd.concat(tables)
+
+
+def within(table: pd.DataFrame, device_seconds: float) -> pd.DataFrame:
+    """The rows that were measured first, as many as take that long."""
+    in_order = table.sort_values("measured_at", kind="stable")
+    return in_order[in_order["cost_s"].cumsum() <= device_seconds]
 
 
 def apart(table: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
@@ -97,11 +107,29 @@ CHOOSING = ("choose_share_pct", "choose_share_p10_pct", "first_three_share_pct")
 
 
 def chosen(model: Predictor, table: pd.DataFrame) -> dict[str, float]:
-    """What the kernel that a model finds fastest reaches of the fastest that was measured, in percent, by problem."""
-    runtime = evaluate_on(model, table)[0]["runtime_ms"]
+    """What the kernel that a model finds fastest reaches of the fastest that was measured, in percent, by problem.
+
+    Empty where no problem has enough kernels that the model knows.
+    """
+    runtime = evaluate_on(model, table)[0].get("runtime_ms", {})
+    if "choose_problems" not in runtime:
+        return {}
     return {
         "problems": int(runtime["choose_problems"]),
         **{figure: round(runtime[figure], 2) for figure in CHOOSING},
+    }
+
+
+def by_family(model: Predictor, learned: pd.DataFrame, kernels: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """By family: the device seconds that the model learned from, and its choice among the kernels of the family alone."""
+    seconds = learned.groupby("family")["cost_s"].sum()
+    choices = {family: chosen(model, kernels[kernels["family"] == family]) for family in seconds.index}
+    return {
+        family: {
+            "device_seconds": round(float(seconds[family]), 1),
+            **{name: value for name, value in choices[family].items() if name in CHOOSING},
+        }
+        for family in seconds.index
     }
 
 
@@ -111,6 +139,8 @@ def main() -> None:
     lines = []
     for name, datasets in TRAINED_ON.items():
         table = rows(*datasets)
+        if name in BUDGETS:
+            table = within(table, BUDGETS[name])
         table = apart(table, pd.concat([test, kernels]))
         model, seconds = model_of(table)
         configured = configurations(test)
@@ -122,6 +152,8 @@ def main() -> None:
             "groups": tested(model, configured),
             "choosing": chosen(model, configurations(kernels)),
         }
+        for family, more in by_family(model, table, configurations(kernels)).items():
+            figures[name]["groups"].get(family, {}).update(more)
         for group, found in figures[name]["groups"].items():
             low, high = found["mean_error_95"]
             lines.append(
