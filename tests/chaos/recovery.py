@@ -20,9 +20,12 @@ from chaos.plan import TRAITS, Holds, Kind, Victim
 BOUND_S = 30.0
 """The longest that it may take until healthy devices measure again."""
 
-BOUND_AMONG_OTHERS_S = 120.0
+BOUND_AMONG_OTHERS_S = 180.0
 """The same where a fault strikes every second, some jobs hold the process that measures them, and a process that stands still
-is ended after 30 s: a device is hit again before it lands anything."""
+is ended after 30 s: a device is hit again before it lands anything. In an hour one was struck five times within 149 s."""
+
+ENOUGH_STRIKES = 10
+"""From so many strikes of a kind on, their median is held to `BOUND_S`: bad luck alone does not move it."""
 
 TAKEOVER_BOUND_S = 15.0
 """The longest that it may take until another coordinator leads."""
@@ -172,12 +175,15 @@ def overlap(intervals: Iterable[tuple[float, float]], since: float, until: float
 
 
 def too_slow(recovered: dict[Kind, list[float]]) -> list[str]:
-    """Findings: kinds after which healthy devices stood still for longer than `BOUND_AMONG_OTHERS_S`."""
-    return [
-        f"after {kind.value!r} healthy devices measured again after {max(times):.1f} s, not {BOUND_AMONG_OTHERS_S:g} s"
-        for kind, times in recovered.items()
-        if max(times) > BOUND_AMONG_OTHERS_S
-    ]
+    """Findings: kinds after which healthy devices stood still for longer than `BOUND_AMONG_OTHERS_S`, or mostly than `BOUND_S`."""
+    found = []
+    for kind, times in recovered.items():
+        again = f"after {kind.value!r} healthy devices measured again after"
+        if max(times) > BOUND_AMONG_OTHERS_S:
+            found.append(f"{again} {max(times):.1f} s, not {BOUND_AMONG_OTHERS_S:g} s")
+        if len(times) >= ENOUGH_STRIKES and median(times) > BOUND_S:
+            found.append(f"{again} {median(times):.1f} s in the median, not {BOUND_S:g} s")
+    return found
 
 
 BUCKETS_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
