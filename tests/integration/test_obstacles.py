@@ -74,9 +74,10 @@ def test_who_holds_the_row_of_the_leader_is_named_where_no_coordinator_can_lead(
     with foreign(engine, "SELECT 1 FROM leadership FOR UPDATE") as pid:
         eventually(lambda: f"the leader's row is held by session {pid} (psql" in command("status").stderr, 30)
         ends = f"SELECT pg_terminate_backend({pid}) ends it"
-        status = command("status").stderr
-        assert "farm up starts one" not in status
-        assert status.count(ends) == 2  # why none leads, and who holds locks
+        lines = command("status").stderr.splitlines()
+        assert not any("farm up starts one" in line for line in lines)
+        told = {line.split(":")[0] for line in lines if ends in line}
+        assert told >= {"coordinator", "locks"}
         (stuck,) = json.loads(command("status", "small", "--json").stdout)["stuck"]
         assert stuck["cause"] == "no_coordinator"
         assert ends in stuck["why"]
