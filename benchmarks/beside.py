@@ -2,7 +2,7 @@
 
     python benchmarks/beside.py landing --now NOW.json... --before BEFORE.json... --commit 521d314
 
-Takes the JSON files that the runs wrote, and writes `results/<name>.json` and `.md`: the median of each figure of the present
+Takes the JSON files that the runs wrote, and writes `results/<name>_beside.json` and `.md`: the median of each figure of the present
 commit, and under `before` that of the other.
 """
 
@@ -56,7 +56,7 @@ def main() -> None:
     about = {**{name: now[0][name] for name in ABOUT}, "repetitions": len(now)}
     figures, others = medians(now), medians(before)
     result = {**about, **figures, "before": {"commit": asked.commit, "repetitions": len(before), **others}}
-    (RESULTS / f"{asked.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    (RESULTS / f"{asked.name}_beside.json").write_text(json.dumps(result, indent=1) + "\n")
     old = dict(leaves(others))
     lines = [
         [" ".join(path), float(value), float(old[path]), value / old[path] if old[path] else "-"]
@@ -67,7 +67,9 @@ def main() -> None:
     machine = about["machine"]
     on = ", ".join([*machine.get("gpus", []), f"{machine['cpus']} x {machine['cpu']}"])
     runs = f"medians of {len(now)} runs and of {len(before)} at {asked.commit}, in turn or side by side"
-    (RESULTS / f"{asked.name}.md").write_text(f"`{about['command']}` on {on}, {about['date']}, {runs}\n\n{table}\n")
+    (RESULTS / f"{asked.name}_beside.md").write_text(
+        f"`{about['command']}` on {on}, {about['date']}, {runs}\n\n{table}\n"
+    )
     print(table)
 
 
