@@ -542,18 +542,24 @@ def test_a_store_that_hangs_fails_neither_the_job_nor_the_kernel(
 ) -> None:
     class Hanging(DatabaseStore):
         def get(self, hash_: str) -> bytes | None:
+            asking.append(threading.current_thread())
             answers.wait()
             return super().get(hash_)
 
     monkeypatch.setattr(sources, "FETCH_SECONDS", 0.2)
-    answers = threading.Event()
+    answers, asking = threading.Event(), list[threading.Thread]()
     built = build(engine, wanted(engine)[0])
     try:
         with pytest.raises(KernelUnreachable, match=r"did not answer within 0.2 s"):
             source(engine, tmp_path, Hanging(engine)).get(built.record.binary)
     finally:
         answers.set()
+    for thread in asking:  # it would open a connection that nobody closes, once the engine is disposed of
+        thread.join()
+    monkeypatch.undo()
     assert source(engine, tmp_path, Hanging(engine)).get(built.record.binary).code == built.code
+    for thread in asking:
+        thread.join()
 
 
 def test_a_database_that_cannot_be_asked_for_a_kernel_is_no_fault_of_the_job(
