@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import socket
 import ssl
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+from certificates import certificate
 from commands import farm_in, refused
 from serving_process import serving
 from sqlalchemy import Engine, make_url
@@ -23,19 +23,6 @@ from farm.web.serving import listening, require_safe
 
 DEVICES = f"{PREFIX}/devices"
 get = partial(httpx.get, timeout=120)  # a busy machine is no error
-
-
-def made(folder: Path, name: str = "localhost") -> tuple[Path, Path]:
-    """A certificate that signs itself, and its key."""
-    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
-    subprocess.run(
-        [
-            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-            "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name},IP:127.0.0.1", "-keyout", key, "-out", certificate,
-        ],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return certificate, key
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -55,9 +42,9 @@ def test_it_serves_this_machine_until_it_is_stopped(
 def test_with_tokens_it_serves_who_has_one_over_https_and_says_no_secret(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
-    certificate, key = made(tmp_path)
-    options = ("--host", "0.0.0.0", "--tokens", "--certificate", str(certificate), "--key", str(key))
-    trusting = ssl.create_default_context(cafile=str(certificate))
+    shown, key = certificate(tmp_path, "localhost")
+    options = ("--host", "0.0.0.0", "--tokens", "--certificate", str(shown), "--key", str(key))
+    trusting = ssl.create_default_context(cafile=str(shown))
     with serving(
         tmp_path, database_url, *options, FARM_LOG_LEVEL="DEBUG", FARM_API_TOKEN="gfarm_of-the-environment"
     ) as served:
@@ -132,12 +119,12 @@ def test_only_loopback_is_safe_without_tokens_or_encryption(host: str, safe: boo
 
 
 def test_a_certificate_that_is_none_is_said(engine: Engine, database_url: str, tmp_path: Path) -> None:
-    certificate, key = made(tmp_path)
-    _, other_key = made(tmp_path, "other")
+    shown, key = certificate(tmp_path, "localhost")
+    _, other_key = certificate(tmp_path, "other")
     nothing = tmp_path / "nothing.pem"
     nothing.write_text("nothing")
     farm = farm_in(tmp_path, database_url)
-    refused(farm("serve", "--port", "0", "--certificate", str(certificate)), 2, "--certificate and --key go together")
-    for chain, private in ((certificate, other_key), (nothing, key), (certificate, nothing)):
+    refused(farm("serve", "--port", "0", "--certificate", str(shown)), 2, "--certificate and --key go together")
+    for chain, private in ((shown, other_key), (nothing, key), (shown, nothing)):
         done = farm("serve", "--port", "0", "--certificate", str(chain), "--key", str(private))
         refused(done, 2, "cannot be used for HTTPS")
