@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from farm.addresses import is_loopback
+from farm.addresses import is_loopback, stays_here
 from farm.errors import BadServiceUrl
 from farm.services import urls
 from farm.settings import Settings
@@ -60,8 +60,7 @@ def _database(settings: Settings, environment: Mapping[str, str]) -> Iterator[st
     address = options.get("hostaddr") or environment.get("PGHOSTADDR")
     named = address or options.get("host") or environment.get("PGHOST") or ""
     for host in str(named).split(","):
-        is_socket = not host or host.startswith(("/", "@"))
-        if not is_socket and not is_loopback(host.lower()) and mode in UNCHECKED_SSLMODES:
+        if not stays_here(host) and mode in UNCHECKED_SSLMODES:
             yield f"FARM_DATABASE_URL: sslmode={mode} {UNCHECKED_SSLMODES[mode]} {host}"
 
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from sqlalchemy import make_url
 
 from farm import keys, redis_users
-from farm.addresses import is_loopback
+from farm.addresses import stays_here
 from farm.redis_users import User
 from farm.services import urls
 from farm.settings import Settings
@@ -110,5 +110,5 @@ def _unreachable(variable: str, service: str, host: str, name: str) -> Iterator[
     """What to do where no other machine reaches a service at the host that the URL here names."""
     if host == HOST:
         yield f"{HOST} in {variable} is the address at which {name} reaches {service}"
-    elif not host or host.startswith(("/", "@")) or is_loopback(host) or host in _COMPOSE_NAMES:
+    elif stays_here(host) or host in _COMPOSE_NAMES:
         yield f"{host} in {variable} is known on this machine only. Write the address at which {name} reaches {service}"
