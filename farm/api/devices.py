@@ -213,18 +213,9 @@ def excluded(access: Access) -> list[ExcludedDevice]:
         for device in known
         if device.state in (DeviceState.PROBATION, DeviceState.QUARANTINED) and device.presence is not Presence.GONE
     ]
+    of_device = ExcludedDevice.model_fields.keys() - {"text"}
     return [
-        ExcludedDevice(
-            device_id=device.device_id,
-            uuid=device.uuid,
-            type=device.type,
-            host=device.host,
-            state=device.state,
-            reason=device.reason,
-            state_s=device.state_s,
-            presence=device.presence,
-            text=condition(device),
-        )
+        ExcludedDevice(text=condition(device), **{name: getattr(device, name) for name in of_device})
         for device in sorted(out, key=lambda device: device.state_s)
     ]
 
