@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, markdown
+from common import RESULTS, heading, markdown
 
 ABOUT = ("machine", "date", "command", "repetitions")
 
@@ -64,12 +64,8 @@ def main() -> None:
         if path in old
     ]
     table = markdown(["figure", "now", f"at {asked.commit}", "now / before"], lines)
-    machine = about["machine"]
-    on = ", ".join([*machine.get("gpus", []), f"{machine['cpus']} x {machine['cpu']}"])
     runs = f"medians of {len(now)} runs and of {len(before)} at {asked.commit}, in turn or side by side"
-    (RESULTS / f"{asked.name}_beside.md").write_text(
-        f"`{about['command']}` on {on}, {about['date']}, {runs}\n\n{table}\n"
-    )
+    (RESULTS / f"{asked.name}_beside.md").write_text(f"{heading(about)}, {runs}\n\n{table}\n")
     print(table)
 
 

@@ -63,6 +63,13 @@ def end_like_interrupted() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
+def heading(about: Mapping[str, Any]) -> str:
+    """What was called, on which machine and when, as a result says it: the beginning of its first line."""
+    machine = about["machine"]
+    on = ", ".join([*machine.get("gpus", []), f"{machine['cpus']} x {machine['cpu']}"])
+    return f"`{about['command']}` on {on}, {about['date']}"
+
+
 def write(name: str, figures: Mapping[str, Any], table: str, *, repetitions: int, show: bool = True) -> None:
     """Writes `results/<name>.json` and `results/<name>.md`, and prints the table unless `show` is false."""
     RESULTS.mkdir(exist_ok=True)
@@ -73,9 +80,7 @@ def write(name: str, figures: Mapping[str, Any], table: str, *, repetitions: int
         "repetitions": repetitions,
     }
     (RESULTS / f"{name}.json").write_text(json.dumps({**about, **figures}, indent=1) + "\n")
-    m = about["machine"]
-    on = ", ".join([*m.get("gpus", []), f"{m['cpus']} x {m['cpu']}"])
-    head = f"`{about['command']}` on {on}, {about['date']}, {repetitions} repetitions, medians\n\n"
+    head = f"{heading(about)}, {repetitions} repetitions, medians\n\n"
     (RESULTS / f"{name}.md").write_text(head + table + "\n")
     if show:
         print(head + table)
