@@ -14,6 +14,7 @@ import redis
 from homes import eventually
 from programs import COORDINATOR, FARM_WORKER, free_port, programs
 from sqlalchemy import Engine, text
+from toolkit import Toolkit
 
 import farm
 from farm.broker import MEASURE_BATCH, make_app, queues_of_client
@@ -152,7 +153,8 @@ def test_programs_measure_build_and_train_under_their_users(
         "MLFLOW_TRACKING_URI": new_registry(tmp_path),
         "FARM_TRAIN_NEW_ROWS": "0",
     }
-    with programs(tmp_path, **urls) as start:
+    toolkit = Toolkit(tmp_path / "toolkit")
+    with programs(tmp_path, **urls, **toolkit.variables) as start:
         started = [
             start(FARM_WORKER, "--devices", f"recorded:{RECORDING}", FARM_BROKER_URL=url(port, User.WORKER)),
             start(TRAINER, FARM_BROKER_URL=url(port, User.TRAINER)),
