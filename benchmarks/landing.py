@@ -35,10 +35,10 @@ from million_jobs import RESULT
 from sqlalchemy import Engine, text
 
 from farm.db import batches, measurements
-from farm.measurement import MEASUREMENT_COLUMNS
+from farm.schema.results import RESULTS
 
 BATCHES = (500, 100, 20)
-COLUMNS = ("configuration_id", "device_id", "environment_id", *MEASUREMENT_COLUMNS)
+COLUMNS = ("configuration_id", "device_id", "environment_id", *RESULTS)
 NOTHING = """
 import os
 from celery import Celery
@@ -80,7 +80,7 @@ def copied_rows(engine: Engine, device_id: int, table: str, batch: int, rows: in
     with engine.begin() as connection:
         configurations = list(connection.execute(text("SELECT id FROM configurations LIMIT 500")).scalars())
         environment = connection.execute(text("SELECT id FROM environments LIMIT 1")).scalar_one()
-    values = ["{}" if column == "details" else getattr(RESULT, column) for column in MEASUREMENT_COLUMNS]
+    values = ["{}" if column == "details" else getattr(RESULT, column) for column in RESULTS]
     seconds = 0.0
     for _ in range(rows // batch):
         made = [(configurations[n % 500], device_id, environment, *values) for n in range(batch)]

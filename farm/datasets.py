@@ -16,7 +16,8 @@ import farm
 from farm.errors import BadRecording, NoSuchDataset
 from farm.kernels import Configuration
 from farm.provenance import METADATA_KEY, Provenance
-from farm.recording import CONFIGURATION_COLUMNS, check_columns, provenance_in, readable
+from farm.recording import check_columns, provenance_in, readable
+from farm.schema.results import CONFIGURATION
 
 ROWS_AT_A_TIME = 65_536
 
@@ -119,7 +120,7 @@ def configurations(path: Path) -> Iterator[tuple[str | None, Configuration]]:
 
     with readable(path), pq.ParquetFile(path) as file:
         named = DEVICE_COLUMN in file.schema_arrow.names
-        columns = [*CONFIGURATION_COLUMNS, *([DEVICE_COLUMN] if named else [])]
+        columns = [*CONFIGURATION, *([DEVICE_COLUMN] if named else [])]
         for batch in file.iter_batches(ROWS_AT_A_TIME, columns=columns):
             for row in batch.to_pylist():
                 device = row.pop(DEVICE_COLUMN, None)

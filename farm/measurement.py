@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from farm.schema.column import Column, Group
 
 ALL_FAMILIES = "all"
 """In errors by kernel family: those over every row."""
@@ -86,56 +88,153 @@ def is_test_row(details: Mapping[str, Any]) -> bool:
 class Measurement:
     """One row of results. None means: could not be measured here, never: zero.
 
-    Energy per GEMM (see `energy_mj`) and TFLOP/s are derived where rows are read and are not stored.
+    Energy per GEMM (see `energy_mj`) and TFLOP/s are derived where rows are read and are not stored. Each field declares
+    its column; `farm.schema.results` has all columns of a row.
     """
 
-    source: Source = Source.MEASURED
-    # Timing: the distribution of single-GEMM times.
-    runtime_ms: float  # median
-    runtime_q1_ms: float
-    runtime_q3_ms: float
-    runtime_min_ms: float
-    runtime_rse: float  # relative standard error of the mean
-    samples: int
-    stop_reason: str  # converged | settled | budget | max_samples | recorded
-    l2: str  # cold: operands rotated over at least twice the last-level cache; warm; unknown
-    runtime_warm_ms: float | None = None  # median with the operands of one set in the cache, where that was asked for
-    # Mean of one GEMM while its power was read, at the clocks that the card had settled at; None without power, or
-    # where the device cannot tell.
-    runtime_sustained_ms: float | None = None
-    # Power: mean over a window in which nothing but this kernel ran.
-    power_w: float | None = None
-    power_source: str | None = None
-    power_rse: float | None = None  # relative standard error
-    power_disagrees: bool | None = None  # two sources are further apart than their noise and 5%
-    # Telemetry around the window.
-    idle_power_w: float | None = None
-    power_limit_w: float | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    temperature_before_c: int | None = None
-    temperature_c: int | None = None  # after
-    throttle_reasons: str | None = None
-    # Verification: the largest error as a share of its bound's scale; None where the source cannot say.
-    verify_error: float | None = None
-    # Operands.
-    distribution: str = "uniform"
-    seed: int = 0
-    # Provenance.
-    clock_policy: str | None = None  # default | locked:<MHz>
-    kernel_hash: str | None = None
-    # Seconds of device time that taking this row cost, everything included.
-    cost_s: float = 0.0
-    # Of these, the seconds in which the device ran the configuration to be timed or to have its power read.
-    window_s: float = 0.0
-    # Versions of what computed and measured; equal for many rows, stored once.
-    environment: dict[str, Any] = field(default_factory=dict)
-    # What only some families have: registers, occupancy, waves …
-    details: dict[str, Any] = field(default_factory=dict)
-
-
-MEASUREMENT_COLUMNS = tuple(f.name for f in fields(Measurement) if f.name != "environment")
-"""The fields of a measurement that are columns of the table `measurements`, in order."""
+    runtime_ms: Annotated[float, Column("median time of one GEMM", "ms", Group.TIME, label="median ms", positive=True)]
+    runtime_q1_ms: Annotated[
+        float,
+        Column("first quartile of the time of one GEMM", "ms", Group.TIME, label="first quartile ms"),
+    ]
+    runtime_q3_ms: Annotated[
+        float,
+        Column("third quartile of the time of one GEMM", "ms", Group.TIME, label="third quartile ms"),
+    ]
+    runtime_min_ms: Annotated[float, Column("shortest time of one GEMM", "ms", Group.TIME, label="fastest ms")]
+    runtime_rse: Annotated[
+        float,
+        Column(
+            "relative standard error of the mean time (0.005 is 0.5%)",
+            "",
+            Group.TIME,
+            label="standard error %",
+            percent=True,
+            unstated=0.0,
+        ),
+    ]
+    samples: Annotated[int, Column("timed samples", "", Group.TIME, label="samples", positive=True, unstated=1)]
+    stop_reason: Annotated[
+        str,
+        Column(
+            "why timing stopped: `converged`, `settled`, `budget`, `max_samples` or `recorded`",
+            "",
+            Group.TIME,
+            label="stopped because",
+            unstated="recorded",
+        ),
+    ]
+    # Cold: operands rotate over at least twice the size of the last-level cache.
+    l2: Annotated[
+        str,
+        Column(
+            "`cold`, `warm` or `unknown`: whether operands were in the last-level cache",
+            "",
+            Group.OPERANDS,
+            label="cache",
+            unstated="unknown",
+        ),
+    ]
+    # Where the rules ask for it.
+    runtime_warm_ms: Annotated[
+        float | None,
+        Column("median time with the operands in the cache", "ms", Group.TIME, label="median ms, warm cache"),
+    ] = None
+    # At the clocks that the card had settled at. None without power, or where the device cannot tell.
+    runtime_sustained_ms: Annotated[
+        float | None,
+        Column(
+            "mean time of one GEMM while its power was read",
+            "ms",
+            Group.POWER,
+            label="mean ms while power was read",
+            positive=True,
+        ),
+    ] = None
+    # Mean over a window in which nothing but this kernel ran.
+    power_w: Annotated[
+        float | None,
+        Column("mean power while nothing but this kernel ran", "W", Group.POWER, label="power W", positive=True),
+    ] = None
+    power_rse: Annotated[
+        float | None,
+        Column("relative standard error of the power", "", Group.POWER, label="power's error %", percent=True),
+    ] = None
+    power_source: Annotated[str | None, Column("what the power was read from", "", Group.POWER, label="power from")] = (
+        None
+    )
+    power_disagrees: Annotated[
+        bool | None,
+        Column(
+            "whether two sources of power are further apart than their noise and 5%",
+            "",
+            Group.POWER,
+            label="sources disagree",
+        ),
+    ] = None
+    idle_power_w: Annotated[float | None, Column("power at rest", "W", Group.POWER, label="idle power W")] = None
+    power_limit_w: Annotated[float | None, Column("power limit", "W", Group.POWER, label="power limit W")] = None
+    sm_clock_mhz: Annotated[
+        int | None, Column("SM clock while the kernel ran", "MHz", Group.CLOCKS, label="SM clock MHz")
+    ] = None
+    memory_clock_mhz: Annotated[
+        int | None,
+        Column("memory clock while the kernel ran", "MHz", Group.CLOCKS, label="memory clock MHz"),
+    ] = None
+    temperature_before_c: Annotated[
+        int | None,
+        Column("temperature before the measurement", "°C", Group.CLOCKS, label="temperature before °C"),
+    ] = None
+    temperature_c: Annotated[
+        int | None,
+        Column("temperature after the measurement", "°C", Group.CLOCKS, label="temperature after °C"),
+    ] = None
+    throttle_reasons: Annotated[
+        str | None, Column("what held the clocks down, with commas; `none`", "", Group.CLOCKS, label="throttled by")
+    ] = None
+    # None where the source cannot say.
+    verify_error: Annotated[
+        float | None,
+        Column(
+            "the largest error as a share of its bound's scale", "", Group.VERIFICATION, label="largest error, relative"
+        ),
+    ] = None
+    distribution: Annotated[
+        str,
+        Column("distribution of the operands' elements", "", Group.OPERANDS, label="distribution", unstated="unknown"),
+    ] = "uniform"
+    seed: Annotated[int, Column("seed of the operands", "", Group.OPERANDS, label="seed")] = 0
+    source: Annotated[Source, Column("`measured` here, `recorded` (replayed from a file) or `imported`")] = (
+        Source.MEASURED
+    )
+    clock_policy: Annotated[
+        str | None,
+        Column(
+            "`default`, or how clocks were locked, as in `locked:1500` (MHz)", "", Group.CLOCKS, label="clock policy"
+        ),
+    ] = None
+    kernel_hash: Annotated[str | None, Column("hash that names the built kernel", "", Group.KERNEL, label="hash")] = (
+        None
+    )
+    cost_s: Annotated[
+        float,
+        Column("device time that the row cost, everything included", "s", Group.TIME, label="s that it took in all"),
+    ] = 0.0
+    window_s: Annotated[
+        float,
+        Column(
+            "the part of `cost_s` in which the kernel ran to be timed or to have its power read",
+            "s",
+            Group.TIME,
+            label="s in which the GEMM ran",
+            server_default="0",
+        ),
+    ] = 0.0
+    # Equal for many rows, and stored once.
+    environment: Annotated[dict[str, Any], Column("versions of drivers and libraries")] = field(default_factory=dict)
+    details: Annotated[
+        dict[str, Any], Column("what only some kernel families or devices have, as registers and occupancy")
+    ] = field(default_factory=dict)
 
 
 def energy_mj(power_w: float | None, runtime_ms: float, runtime_sustained_ms: float | None) -> float | None:

@@ -7,16 +7,19 @@ A row has the columns of a configuration (`parameters` is a JSON object), `runti
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from farm.errors import BadRecording, MissingColumns, first_line
 from farm.memory_limit import READING_BYTES, bounded_memory
 from farm.provenance import Provenance
+from farm.schema.results import CONFIGURATION, unstated
 
-CONFIGURATION_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters")
-NEEDED_COLUMNS = (*CONFIGURATION_COLUMNS, "runtime_ms")
+NEEDED_COLUMNS = (*CONFIGURATION, "runtime_ms")
+
+UNSTATED: Mapping[str, object] = {**unstated(), "l2": "cold", "distribution": "uniform"}
+"""What a row counts as where a recording does not say."""
 
 
 @contextmanager

@@ -25,6 +25,8 @@ from farm.moments import moment
 from farm.report.best import Timed, summary
 from farm.report.best import best as best_of
 from farm.repro import repro_command
+from farm.schema.column import Column, ColumnType
+from farm.schema.results import COLUMNS, EXPORTED
 
 MOST_ROWS = 20_000
 """Rows of one answer of the API."""
@@ -48,10 +50,37 @@ class Identity(Document):
     traits: dict[str, Any]
 
 
+_JSON_TYPES: Mapping[ColumnType, Mapping[str, Any]] = {
+    ColumnType.BIGINT: {"type": "integer"},
+    ColumnType.SMALLINT: {"type": "integer"},
+    ColumnType.DOUBLE: {"type": "number"},
+    ColumnType.TEXT: {"type": "string"},
+    ColumnType.BOOLEAN: {"type": "boolean"},
+    ColumnType.TIMESTAMPTZ: {"type": "string", "format": "date-time"},
+    ColumnType.UUID: {"type": "string", "format": "uuid"},
+    ColumnType.JSONB: {"type": "object"},
+}
+
+
+def _schema_of(column: Column) -> dict[str, Any]:
+    described = {"description": f"{column.meaning}, {column.unit}" if column.unit else column.meaning}
+    schema = dict(_JSON_TYPES[column.type])
+    return {"anyOf": [schema, {"type": "null"}], **described} if column.nullable else {**schema, **described}
+
+
+_ROW_SCHEMA: Any = {
+    "type": "object",
+    "properties": {name: _schema_of(COLUMNS[name]) for name in EXPORTED},
+    "required": list(EXPORTED),
+}
+
+
 class Results(Document):
     """Rows, and what makes an export of them a recording."""
 
-    rows: list[dict[str, Any]] = Field(description="columns as in v_measurements, see docs/sql.md")
+    rows: list[dict[str, Any]] = Field(
+        description="columns as in v_measurements, see docs/sql.md", json_schema_extra={"items": _ROW_SCHEMA}
+    )
     identity: Identity | None = Field(description="of their device type, where all rows are of one")
     commands: list[str] | None = Field(default=None, description="for each row a line that measures it again, alone")
     next: int | None = Field(description="ask again with this as after: there are more rows")
@@ -128,8 +157,8 @@ def rows(
     limit: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 1000,
 ) -> Results:
     """Measurements: every column of those that match."""
-    if sort.removeprefix("-") not in measurements.RESULT_COLUMNS:
-        raise BadInput(detail=f"--sort {sort}: no such column. Columns: {', '.join(measurements.RESULT_COLUMNS)}")
+    if sort.removeprefix("-") not in EXPORTED:
+        raise BadInput(detail=f"--sort {sort}: no such column. Columns: {', '.join(EXPORTED)}")
     if after is not None and sort != "measurement_id":
         raise BadInput(detail="after goes with rows in the order of their ids: leave out sort")
     asked = conditions(where=where, source=source, since=since, until=until)

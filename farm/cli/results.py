@@ -22,9 +22,10 @@ from farm.cli.files import ForceOption, write
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
 from farm.cli.tables import Column, Table
 from farm.csv_cells import cell
-from farm.db import filters, measurements
+from farm.db import filters
 from farm.errors import BadInput
 from farm.provenance import METADATA_KEY, Provenance
+from farm.schema.results import COLUMNS, EXPORTED
 from farm.services.session import session
 from farm.settings import settings
 
@@ -252,7 +253,7 @@ def _export(
     if chosen is Format.JSON:
         json.dump(rows, text, indent=1, default=str)
     else:
-        writer = csv.DictWriter(text, fieldnames=list(measurements.RESULT_COLUMNS), lineterminator="\n")
+        writer = csv.DictWriter(text, fieldnames=EXPORTED, lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: cell(value) for name, value in row.items()} for row in flat)
     write(text.getvalue(), output, force=force)
@@ -262,11 +263,12 @@ def _write_parquet(rows: list[dict[str, Any]], draft: Path, provenance: Provenan
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = {name: [_plain(row[name]) for row in rows] for name in measurements.RESULT_COLUMNS}
-    table_of_rows = pa.table(columns)
-    if provenance is not None:
-        table_of_rows = table_of_rows.replace_schema_metadata({METADATA_KEY: json.dumps(provenance.to_json())})
-    pq.write_table(table_of_rows, draft, compression="zstd")
+    from farm.schema.arrow import ARROW_TYPES
+
+    metadata = None if provenance is None else {METADATA_KEY: json.dumps(provenance.to_json())}
+    schema = pa.schema([(name, ARROW_TYPES[COLUMNS[name].type]) for name in EXPORTED], metadata=metadata)
+    columns = {name: [_plain(row[name]) for row in rows] for name in EXPORTED}
+    pq.write_table(pa.table(columns, schema), draft, compression="zstd")
 
 
 def _plain(value: Any) -> Any:

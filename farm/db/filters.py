@@ -26,22 +26,22 @@ from farm.errors import BadFilter, BadMoment, first_line
 from farm.kernels import FAMILIES
 from farm.measurement import Source
 from farm.moments import moment
+from farm.schema import results
+from farm.schema.column import ColumnType
 
 _Kind = Literal["number", "word", "truth", "time", "id", "field", "object"]
 
-_COLUMNS_OF: Mapping[_Kind, str] = {
-    "word": "campaign device_type host device_uuid family ab cd acc layout stop_reason l2 power_source throttle_reasons "
-    "distribution source clock_policy kernel_hash",
-    "number": "m n k alpha beta flops bytes intensity runtime_ms runtime_q1_ms runtime_q3_ms runtime_min_ms runtime_rse "
-    "samples runtime_warm_ms runtime_sustained_ms tflops power_w power_rse energy_mj gflops_per_w idle_power_w "
-    "power_limit_w sm_clock_mhz memory_clock_mhz temperature_before_c temperature_c verify_error seed cost_s window_s "
-    "round measurement_id",
-    "truth": "power_disagrees",
-    "time": "measured_at",
-    "id": "configuration_id",
-    "object": "parameters environment details",
+_KINDS: Mapping[ColumnType, _Kind] = {
+    ColumnType.BIGINT: "number",
+    ColumnType.SMALLINT: "number",
+    ColumnType.DOUBLE: "number",
+    ColumnType.TEXT: "word",
+    ColumnType.BOOLEAN: "truth",
+    ColumnType.TIMESTAMPTZ: "time",
+    ColumnType.UUID: "id",
+    ColumnType.JSONB: "object",
 }
-COLUMNS: Mapping[str, _Kind] = {name: kind for kind, names in _COLUMNS_OF.items() for name in names.split()}
+COLUMNS: Mapping[str, _Kind] = {c.name: _KINDS[c.type] for c in results.COLUMNS.values() if c.filterable}
 """What a filter may name besides kernel parameters: the columns of an export, flops and bytes, and what each holds."""
 
 _KNOWN_WORDS: Mapping[str, tuple[str, ...]] = {

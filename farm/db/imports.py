@@ -15,13 +15,12 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import CheckConstraint, Connection, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from farm.db.measurements import cursor_of
@@ -29,8 +28,9 @@ from farm.db.states import DeviceState
 from farm.devices import IMPORTED_PREFIX, DeviceIdentity
 from farm.errors import ImportNotAllowed, RowNotImported, first_line
 from farm.kernels import Configuration
-from farm.measurement import MEASUREMENT_COLUMNS, Measurement
-from farm.recording import CONFIGURATION_COLUMNS
+from farm.measurement import Measurement
+from farm.schema.column import ColumnType
+from farm.schema.results import CONFIGURATION, RESULTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +80,16 @@ def claim(connection: Connection, content: str) -> list[str]:
 # The staged rows meet the constraints of the table that they are for, so that COPY names the row that does not.
 _STAGE = (
     "CREATE TEMPORARY TABLE imported_rows (LIKE measurements INCLUDING CONSTRAINTS) ON COMMIT DROP",
-    """
-    ALTER TABLE imported_rows DROP COLUMN id, DROP COLUMN job_id, DROP COLUMN campaign_id, DROP COLUMN device_id,
-        ADD COLUMN number bigint, ADD COLUMN device text, ADD COLUMN environment jsonb, ADD COLUMN m bigint,
-        ADD COLUMN n bigint, ADD COLUMN k bigint, ADD COLUMN ab text, ADD COLUMN cd text, ADD COLUMN acc text,
-        ADD COLUMN layout text, ADD COLUMN alpha float8, ADD COLUMN beta float8, ADD COLUMN family text,
-        ADD COLUMN parameters jsonb
-    """,
+    "ALTER TABLE imported_rows DROP COLUMN id, DROP COLUMN job_id, DROP COLUMN campaign_id, DROP COLUMN device_id, "
+    "ADD COLUMN number bigint, ADD COLUMN device text, ADD COLUMN environment jsonb"
+    + "".join(
+        f", ADD COLUMN {c.name} {'double precision' if c.type is ColumnType.DOUBLE else c.type}"
+        for c in CONFIGURATION.values()
+    ),
 )
 _KEYS = ("number", "device", "configuration_id", "environment_id", "environment", "measured_at")
 _COPY = sql.SQL("COPY imported_rows ({}) FROM STDIN").format(
-    sql.SQL(", ").join(map(sql.Identifier, (*_KEYS, *CONFIGURATION_COLUMNS, *MEASUREMENT_COLUMNS)))
+    sql.SQL(", ").join(map(sql.Identifier, (*_KEYS, *CONFIGURATION, *RESULTS)))
 )
 _MOMENT = text("SELECT clock_timestamp()")
 
@@ -122,30 +121,17 @@ def stage(connection: Connection, rows: Iterable[ImportedRow], *, path: Path) ->
         raise _translated(connection, error, path, numbers) from error
 
 
-@cache
-def _positive() -> frozenset[str]:
-    """Columns that must be above 0, from the constraints of the table."""
-    # Imported here: every program imports this module, and the ORM is a tenth of what it would import.
-    from farm.db.tables import Measurement as MeasurementTable
-
-    return frozenset(
-        found[1]
-        for constraint in MeasurementTable.metadata.tables["measurements"].constraints
-        if isinstance(constraint, CheckConstraint) and (found := re.fullmatch(r"(\w+) > 0", str(constraint.sqltext)))
-    )
-
-
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 """Characters that Postgres stores neither in text nor in JSON: the zero character, and halves of surrogate pairs."""
 
 
 def why_not_storable(measurement: Measurement) -> str | None:
     """Why the database would refuse a measurement: the column, its value and the reason. None where it takes it."""
-    for name in (*MEASUREMENT_COLUMNS, "environment"):
+    for name in (*RESULTS, "environment"):
         value = getattr(measurement, name)
         if value is None:
             continue
-        if name in _positive() and not value > 0:
+        if name in RESULTS and RESULTS[name].positive and not value > 0:
             return f"{name} is {value!r}, and must be above 0"
         if isinstance(value, (str, dict)) and (found := unstorable(value)) is not None:
             return f"{name} holds {found}"
@@ -168,11 +154,11 @@ def unstorable(value: object) -> str | None:
 
 
 def _values_of(row: ImportedRow) -> Iterable[Any]:
-    p, kernel = row.configuration.problem, row.configuration.kernel
-    yield from (p.shape.m, p.shape.n, p.shape.k, p.types.ab.value, p.types.cd.value, p.types.acc.value, p.layout.value)
-    yield from (p.alpha, p.beta, kernel.family, json.dumps(dict(kernel.parameters)))
-    for name in MEASUREMENT_COLUMNS:
-        value = getattr(row.measurement, name)
+    configuration = row.configuration.columns()
+    for value in (
+        *(configuration[name] for name in CONFIGURATION),
+        *(getattr(row.measurement, name) for name in RESULTS),
+    ):
         yield json.dumps(value) if isinstance(value, dict) else value
 
 
@@ -218,12 +204,12 @@ ON CONFLICT DO NOTHING
 """)
 # In the order in which a submission writes them: neither waits for what the other holds.
 _CONFIGURATIONS = text(f"""
-INSERT INTO configurations (id, {", ".join(CONFIGURATION_COLUMNS)})
-SELECT DISTINCT ON (configuration_id) configuration_id, {", ".join(CONFIGURATION_COLUMNS)}
+INSERT INTO configurations (id, {", ".join(CONFIGURATION)})
+SELECT DISTINCT ON (configuration_id) configuration_id, {", ".join(CONFIGURATION)}
 FROM imported_rows ORDER BY configuration_id
 ON CONFLICT DO NOTHING
 """)
-_COLUMNS = ", ".join(("configuration_id", "environment_id", "measured_at", *MEASUREMENT_COLUMNS))
+_COLUMNS = ", ".join(("configuration_id", "environment_id", "measured_at", *RESULTS))
 _MEASUREMENTS = text(f"""
 INSERT INTO measurements (device_id, {_COLUMNS})
 SELECT d.id, {_COLUMNS} FROM imported_rows

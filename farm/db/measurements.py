@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -14,10 +14,11 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from farm.db.filters import EVERYTHING, Filter, computed
-from farm.measurement import MEASUREMENT_COLUMNS, TEST_ROW, Measurement
+from farm.measurement import TEST_ROW, Measurement
+from farm.schema.results import EXPORTED, RESULTS
 
 _KEYS = ("job_id", "campaign_id", "configuration_id", "device_id", "environment_id")
-_COLUMNS = (*_KEYS, *MEASUREMENT_COLUMNS)
+_COLUMNS = (*_KEYS, *RESULTS)
 
 # Foreign keys are checked at the end of a statement: rows and what they refer to may go in one.
 _INSERT = text(f"""
@@ -72,7 +73,7 @@ def parameters_of(rows: Iterable[Row]) -> dict[str, Any]:
     return {"rows": _dumped(listed), "environments": list(ids.values()), "contents": list(ids)}
 
 
-_values_of = attrgetter(*MEASUREMENT_COLUMNS)
+_values_of = attrgetter(*RESULTS)
 
 
 def _dumped(rows: list[dict[str, Any]]) -> str:
@@ -113,18 +114,6 @@ def refusals(connection: Connection, store: Callable[[Result], None], results: I
     return found
 
 
-RESULT_COLUMNS: Sequence[str] = (
-    "campaign", "device_type", "host", "device_uuid", "family", "parameters", "m", "n", "k", "ab", "cd", "acc", "layout",
-    "alpha", "beta", "runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms", "runtime_rse", "samples",
-    "stop_reason", "l2", "runtime_warm_ms", "runtime_sustained_ms", "tflops", "intensity", "power_w", "power_rse",
-    "energy_mj", "gflops_per_w", "power_source", "power_disagrees", "idle_power_w", "power_limit_w", "sm_clock_mhz",
-    "memory_clock_mhz", "temperature_before_c", "temperature_c", "throttle_reasons", "verify_error", "distribution",
-    "seed", "source", "clock_policy", "kernel_hash", "cost_s", "window_s", "round", "measured_at", "measurement_id",
-    "configuration_id", "environment", "details",
-)  # fmt: skip
-"""What `farm results` exports, in order: columns of v_measurements."""
-
-
 _LABELLED = f"""
 CASE WHEN round = 0 AND campaign_id IN (SELECT campaign_id FROM lanes WHERE purpose = 'test')
     THEN coalesce(details, CAST('{{}}' AS jsonb)) || CAST('{json.dumps(TEST_ROW)}' AS jsonb)
@@ -150,18 +139,18 @@ def read(
     short_rounds: bool = False,
     only: Filter = EVERYTHING,
 ) -> list[dict[str, Any]]:
-    """Rows of v_measurements as dictionaries of `RESULT_COLUMNS`; `details` labels rows of a test set. `order_by` is one of them, `-` for descending.
+    """Rows of v_measurements as dictionaries of `EXPORTED`; `details` labels rows of a test set. `order_by` is one of them, `-` for descending.
 
     Of those with an id beyond `after`. With `short_rounds` those of searches too, which were measured under rules that cost less than their campaign's.
     Raises `BadFilter` where `only` cannot be computed for a row.
     """
     column = order_by.removeprefix("-")
-    if column not in RESULT_COLUMNS:
+    if column not in EXPORTED:
         raise ValueError(f"no column {column}")
     direction = "DESC" if order_by.startswith("-") else "ASC"
     # Every row has an id; with NULLS LAST its index would not be read from its end.
     nulls = "" if column == "measurement_id" else "NULLS LAST"
-    columns = ", ".join(_LABELLED if name == "details" else name for name in RESULT_COLUMNS)
+    columns = ", ".join(_LABELLED if name == "details" else name for name in EXPORTED)
     statement = text(f"""
         SELECT {columns} FROM {_EVERY_ROUND if short_rounds else "v_measurements"}
         WHERE (CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id)

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.db.filters import COLUMNS, EVERYTHING, Filter, computed
-from farm.db.measurements import RESULT_COLUMNS
+from farm.schema.results import EXPORTED
 
 _NARROWED = """
   AND (CAST(:device_type AS text) IS NULL OR device_type = :device_type)
@@ -15,7 +15,7 @@ _NARROWED = """
 ORDER BY job_id, device_type
 """
 _MEASURED = f"""
-SELECT job_id, only_device, {", ".join(RESULT_COLUMNS)} FROM (
+SELECT job_id, only_device, {", ".join(EXPORTED)} FROM (
     SELECT r.*, p.device_uuid AS only_device
     FROM v_measurements r
     JOIN jobs j ON j.id = r.job_id
@@ -34,7 +34,7 @@ def measured(
     family: str | None = None,
     only: Filter = EVERYTHING,
 ) -> list[dict[str, Any]]:
-    """The rows of a campaign's jobs in the order of the jobs' ids: `RESULT_COLUMNS`, `job_id` and `only_device`.
+    """The rows of a campaign's jobs in the order of the jobs' ids: `EXPORTED`, `job_id` and `only_device`.
 
     `only_device` is the UUID of the device that the job's target names, None where it names types of devices.
     """

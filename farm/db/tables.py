@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
+    Column,
     ForeignKey,
     Identity,
     Index,
@@ -23,6 +26,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.schema import SchemaItem
+from sqlalchemy.types import TypeEngine
 
 from farm.db.states import (
     BatchState,
@@ -37,6 +42,8 @@ from farm.db.states import (
     TrainingState,
     Way,
 )
+from farm.schema.column import ColumnType
+from farm.schema.results import RESULTS
 
 
 def _one_of(column: str, states: type[StrEnum]) -> CheckConstraint:
@@ -488,17 +495,33 @@ class Environment(Base):
     content: Mapped[dict[str, Any]]
 
 
+_TYPES: Mapping[ColumnType, TypeEngine[Any]] = {
+    ColumnType.BIGINT: BigInteger(),
+    ColumnType.DOUBLE: DOUBLE_PRECISION(),
+    ColumnType.TEXT: Text(),
+    ColumnType.BOOLEAN: Boolean(),
+    ColumnType.JSONB: JSONB(),
+}
+
+
+def _result_columns() -> Iterator[SchemaItem]:
+    """The columns of results, and the constraints of those that must be above 0."""
+    for column in RESULTS.values():
+        default = None if column.server_default is None else text(column.server_default)
+        yield Column(column.name, _TYPES[column.type], nullable=column.nullable, server_default=default)
+        if column.positive:
+            yield CheckConstraint(
+                f"{column.name} > 0", name=f"{column.name.removesuffix(f'_{column.unit.lower()}')}_positive"
+            )
+
+
 class Measurement(Base):
-    """Append-only results. The columns from `source` on are those of `farm.measurement.Measurement`."""
+    """Append-only results. Beside its keys a row has the columns of `farm.schema.results.RESULTS`."""
 
     __tablename__ = "measurements"
     __table_args__ = (
         # A job has one result.
         Index("uq_measurements_job_id", "job_id", unique=True, postgresql_where=text("job_id IS NOT NULL")),
-        CheckConstraint("runtime_ms > 0", name="runtime_positive"),
-        CheckConstraint("runtime_sustained_ms > 0", name="runtime_sustained_positive"),
-        CheckConstraint("power_w > 0", name="power_positive"),
-        CheckConstraint("samples > 0", name="samples_positive"),
         CheckConstraint("source IN ('measured', 'recorded', 'imported', 'sentinel')", name="source_known"),
         Index("ix_measurements_configuration_id", "configuration_id"),
         Index("ix_measurements_device_id_id", "device_id", "id"),
@@ -516,6 +539,7 @@ class Measurement(Base):
             "measured_at",
             postgresql_where=text("source = 'sentinel'"),
         ),
+        *_result_columns(),
     )
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)
@@ -525,36 +549,6 @@ class Measurement(Base):
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
     environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id"))
     measured_at: Mapped[datetime] = mapped_column(server_default=_NOW)
-    source: Mapped[str]
-    runtime_ms: Mapped[float]
-    runtime_q1_ms: Mapped[float]
-    runtime_q3_ms: Mapped[float]
-    runtime_min_ms: Mapped[float]
-    runtime_rse: Mapped[float]
-    samples: Mapped[int]
-    stop_reason: Mapped[str]
-    l2: Mapped[str]
-    runtime_warm_ms: Mapped[float | None]
-    runtime_sustained_ms: Mapped[float | None]
-    power_w: Mapped[float | None]
-    power_source: Mapped[str | None]
-    power_rse: Mapped[float | None]
-    power_disagrees: Mapped[bool | None]
-    idle_power_w: Mapped[float | None]
-    power_limit_w: Mapped[float | None]
-    sm_clock_mhz: Mapped[int | None]
-    memory_clock_mhz: Mapped[int | None]
-    temperature_before_c: Mapped[int | None]
-    temperature_c: Mapped[int | None]
-    throttle_reasons: Mapped[str | None]
-    verify_error: Mapped[float | None]
-    distribution: Mapped[str]
-    seed: Mapped[int]
-    clock_policy: Mapped[str | None]
-    kernel_hash: Mapped[str | None]
-    cost_s: Mapped[float]
-    window_s: Mapped[float] = mapped_column(server_default=text("0"))
-    details: Mapped[dict[str, Any]]
 
 
 class Training(Base):

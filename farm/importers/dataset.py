@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from farm.db import imports
 from farm.db.imports import ImportedDevice, ImportedRow
@@ -22,9 +21,11 @@ from farm.importers import files
 from farm.importers.landing import Reader, Row, Table, check_name, measurement_of, sha256_of
 from farm.kernels import Configuration
 from farm.kernels.families import family_named
-from farm.measurement import Measurement, is_test_row
+from farm.measurement import is_test_row
 from farm.provenance import METADATA_KEY, Provenance
-from farm.recording import CONFIGURATION_COLUMNS, NEEDED_COLUMNS, check_columns, provenance_in
+from farm.recording import NEEDED_COLUMNS, UNSTATED, check_columns, provenance_in
+from farm.schema.column import ColumnType
+from farm.schema.results import COLUMNS, CONFIGURATION, RESULTS
 from farm.texts import shortened
 
 
@@ -58,27 +59,20 @@ def look(path: Path) -> Dataset:
     return Dataset(path=path, content=content, rows=rows, provenance=provenance)
 
 
-_NO_RESULTS = ("source", "details", "environment")
-_RESULTS = {
-    name: next(kind for kind in (*get_args(hint), hint) if kind is not NoneType)
-    for name, hint in get_type_hints(Measurement).items()
-    if name not in _NO_RESULTS
+_PYTHON_TYPES: Mapping[ColumnType, type] = {
+    ColumnType.BIGINT: int,
+    ColumnType.DOUBLE: float,
+    ColumnType.TEXT: str,
+    ColumnType.BOOLEAN: bool,
+    ColumnType.TIMESTAMPTZ: datetime,
+    ColumnType.JSONB: str,
 }
-"""The measurement columns that are plain values, with their Python types."""
+_RESULTS = tuple(name for name in RESULTS if name not in ("source", "details"))
+"""The measurement columns that are plain values."""
 
-_CONFIGURATIONS: Mapping[str, type] = {
-    **dict.fromkeys(CONFIGURATION_COLUMNS, str),
-    **dict.fromkeys(("m", "n", "k"), int),
-    **dict.fromkeys(("alpha", "beta"), float),
-}
-_ORIGINS: Mapping[str, type] = dict.fromkeys(
-    ("device_type", "device_uuid", "host", "campaign", "source", "details", "environment"), str
-)
 _TIME = "measured_at"
-_KINDS: Mapping[str, type] = {**_RESULTS, **_CONFIGURATIONS, **_ORIGINS, _TIME: datetime}
-
-_AS_RECORDED: Mapping[str, Any] = {"l2": "cold", "distribution": "uniform"}
-"""What a row counts as besides where its file does not say, as for a `recorded` device."""
+_ORIGINS = ("device_type", "device_uuid", "host", "campaign", "source", "details", "environment", _TIME)
+_KINDS = {name: _PYTHON_TYPES[COLUMNS[name].type] for name in (*_RESULTS, *CONFIGURATION, *_ORIGINS)}
 
 
 @dataclass(slots=True)
@@ -111,7 +105,7 @@ class DatasetReader(Reader[Dataset]):
         if endless:
             raise ValueError(f"{', '.join(endless)} is infinite ({given[endless[0]]})")
         measurement = measurement_of(
-            **{**_AS_RECORDED, **given}, environment=_object(row, "environment"), details=_object(row, "details")
+            **{**UNSTATED, **given}, environment=_object(row, "environment"), details=_object(row, "details")
         )
         configuration = _configuration(row)
         self.test_rows += is_test_row(measurement.details)

@@ -24,6 +24,7 @@ from farm.db.imports import ImportedDevice, ImportedRow
 from farm.errors import BadRecording, FarmError, RowNotImported, first_line
 from farm.measurement import Measurement, Source
 from farm.recording import readable
+from farm.schema.results import unstated
 from farm.texts import shortened
 
 Progress = Callable[[int], None]
@@ -104,20 +105,10 @@ class Reader(ABC, Generic[_T]):
         return [LeftOut(rows=rows, what=what, whole=whole, why=why) for (what, whole, why), rows in found]
 
 
-_UNSAID: Mapping[str, Any] = {
-    "runtime_rse": 0.0,
-    "samples": 1,
-    "stop_reason": "recorded",
-    "l2": "unknown",
-    "distribution": "unknown",
-}
-"""What a row counts as where its file does not say."""
-
-
 def measurement_of(runtime_ms: float, **given: Any) -> Measurement:
     """A measurement of which a file says this much, and nothing of the spread."""
     times = dict.fromkeys(("runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms"), runtime_ms)
-    return Measurement(**{**_UNSAID, **times, **given}, source=Source.IMPORTED)
+    return Measurement(**{**unstated(), **times, **given}, source=Source.IMPORTED)
 
 
 def positive(name: str, value: float) -> float:

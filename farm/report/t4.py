@@ -18,46 +18,18 @@ from farm import __version__
 from farm.db.states import FailureKind
 from farm.errors import BadBinary, BuildFailed, DoesNotCompile, ElementNotWritten, FarmError, WrongResult
 from farm.measurement import MeasuringRules
+from farm.schema.results import COLUMNS, CONFIGURATION, DERIVED, RESULTS
 
 SCHEMA_VERSION = "1.0.0"
 
 OBJECTIVE = "time"
 """What is minimised, under Kernel Tuner's name: the median time of one GEMM, in ms."""
 
-PROBLEM = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta")
+PROBLEM = tuple(name for name in CONFIGURATION if name not in ("family", "parameters"))
 
+_ELSEWHERE = ("runtime_ms", "cost_s", "window_s", "environment", "details")
 UNITS = {
-    "runtime_q1_ms": "ms",
-    "runtime_q3_ms": "ms",
-    "runtime_min_ms": "ms",
-    "runtime_rse": "",
-    "samples": "",
-    "stop_reason": "",
-    "l2": "",
-    "runtime_warm_ms": "ms",
-    "runtime_sustained_ms": "ms",
-    "tflops": "TFLOP/s",
-    "intensity": "FLOP/B",
-    "power_w": "W",
-    "power_rse": "",
-    "energy_mj": "mJ",
-    "gflops_per_w": "GFLOP/s/W",
-    "power_source": "",
-    "power_disagrees": "",
-    "idle_power_w": "W",
-    "power_limit_w": "W",
-    "sm_clock_mhz": "MHz",
-    "memory_clock_mhz": "MHz",
-    "temperature_before_c": "°C",
-    "temperature_c": "°C",
-    "throttle_reasons": "",
-    "verify_error": "",
-    "distribution": "",
-    "seed": "",
-    "source": "",
-    "clock_policy": "",
-    "kernel_hash": "",
-    "round": "",
+    c.name: c.unit for c in (*RESULTS.values(), *DERIVED, COLUMNS["round"]) if c.exported and c.name not in _ELSEWHERE
 }
 """The columns of a row that are measurements of their own beside the objective, under their names, and their units."""
 

@@ -29,6 +29,7 @@ from farm.devices import DeviceIdentity
 from farm.errors import BadFilter, BadMoment
 from farm.measurement import Source
 from farm.moments import moment
+from farm.schema.results import EXPORTED
 
 Announce = Callable[[DeviceIdentity], int]
 
@@ -239,7 +240,7 @@ def test_no_text_becomes_a_broken_statement(engine: Engine, rows: dict[int, int]
 
 
 def test_a_filter_names_every_column_of_an_export_as_what_the_database_holds(engine: Engine) -> None:
-    assert set(measurements.RESULT_COLUMNS) == set(filters.COLUMNS) - {"flops", "bytes"}
+    assert set(EXPORTED) == set(filters.COLUMNS) - {"flops", "bytes"}
     kinds = {
         "text": "word", "bigint": "number", "smallint": "number", "double precision": "number", "boolean": "truth",
         "timestamp with time zone": "time", "uuid": "id", "jsonb": "object",

@@ -461,7 +461,7 @@ def test_all_files_of_the_datasets_come_in_but_those_of_sentinels_which_are_name
     assert {name for name, outcome in outcomes.items() if outcome == "left out"} == set(of_sentinels)
     assert {outcomes[path.name] for path in files if path.name not in of_sentinels} == {"imported"}
     for name in of_sentinels:
-        assert f"{name} lacks the columns m, n, k" in done.stderr
+        assert f"{name} lacks the columns family, parameters, m, n, k" in done.stderr
     assert counts(engine)["measurements"] == 612
 
 

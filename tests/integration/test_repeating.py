@@ -22,6 +22,8 @@ from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
+from farm.schema.arrow import ARROW_TYPES
+from farm.schema.results import COLUMNS, EXPORTED
 
 LOOSE = {"power": "fraction", "power_fraction": 0.25, "timing": {"target_rse": 0.02, "warm_l2": True}}
 STRICT = {"operands": {"distribution": "normal", "seed": 7}}
@@ -114,10 +116,13 @@ def test_exports_have_no_column_for_it(command: Command, stored: list[Stored], t
         done = command("results", "-o", name)
         assert (done.returncode, done.stdout) == (0, "")
     with (tmp_path / "rows.csv").open() as file:
-        assert next(csv.reader(file)) == list(measurements.RESULT_COLUMNS)
-    assert pq.read_table(tmp_path / "rows.parquet").column_names == list(measurements.RESULT_COLUMNS)
+        assert next(csv.reader(file)) == list(EXPORTED)
+    schema = pq.read_schema(tmp_path / "rows.parquet")
+    assert schema.names == list(EXPORTED)
+    # A column without a single value has its type too, so that files of several farms go together.
+    assert schema.types == [ARROW_TYPES[COLUMNS[name].type] for name in EXPORTED]
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert (len(rows), list(rows[0])) == (24, list(measurements.RESULT_COLUMNS))
+    assert (len(rows), list(rows[0])) == (24, list(EXPORTED))
     assert command("results", "--format", "csv").stdout == (tmp_path / "rows.csv").read_text()
 
 

@@ -261,7 +261,9 @@ def documented() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for section in re.split(r"^### ", DOCUMENT, flags=re.MULTILINE)[1:]:
         view = section.split("\n", 1)[0].strip("` ")
-        lines = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ([a-z ]+) \| [^|]+ \|$", section, flags=re.MULTILINE)
+        lines = re.findall(
+            r"^\| ((?:`\w+`(?:, )?)+) \| ([a-z ]+) \|(?: [^|]* \|)? [^|]+ \|$", section, flags=re.MULTILINE
+        )
         found[view] = {name: kind for names, kind in lines for name in re.findall(r"`(\w+)`", names)}
     return found
 

@@ -11,7 +11,7 @@ import pytest
 
 from farm.cli.results import Format, _export
 from farm.csv_cells import cell, cells
-from farm.db.measurements import RESULT_COLUMNS
+from farm.schema.results import EXPORTED
 from farm.web.pages.results import _cell as downloaded
 
 FORMULAS = ['=HYPERLINK("http://x","y")', "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=cmd|' /C calc'!A0"]
@@ -36,7 +36,7 @@ def test_what_is_no_formula_stays(tmp_path: Path) -> None:
 
 
 def test_exported_results_hold_no_formula_of_a_worker(tmp_path: Path) -> None:
-    row = {**dict.fromkeys(RESULT_COLUMNS), "host": "=1+1", "power_w": -1.5, "details": {"x": "=1"}}
+    row = {**dict.fromkeys(EXPORTED), "host": "=1+1", "power_w": -1.5, "details": {"x": "=1"}}
     _export([row], Format.CSV, tmp_path / "rows.csv", None, force=False)
     (found,) = csv.DictReader(io.StringIO((tmp_path / "rows.csv").read_text()))
     assert (found["host"], found["power_w"], found["details"]) == ("'=1+1", "-1.5", '{"x": "=1"}')

@@ -125,7 +125,10 @@ def test_the_shares_of_a_core_in_the_readme_are_those_that_were_measured() -> No
     one, forty = (json.loads((results / "many_devices.json").read_text())["owners"][owners] for owners in ("1", "40"))
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert f"a thousand devices busy with {thousand['coordinator_cpu_pct']:.0f}% of a core" in readme
-    assert f"{one['coordinator_cpu_pct']:.0f}% of a core for one owner, and with {forty['coordinator_cpu_pct']:.0f}% for 40" in readme
+    assert (
+        f"{one['coordinator_cpu_pct']:.0f}% of a core for one owner, and with {forty['coordinator_cpu_pct']:.0f}% for 40"
+        in readme
+    )
     assert one["worst_idle_pct"] == forty["worst_idle_pct"] == 0
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from farm.db.measurements import RESULT_COLUMNS
 from farm.db.states import FailureKind
 from farm.errors import (
     BuildFailed,
@@ -26,6 +25,7 @@ from farm.errors import (
 from farm.kernels import FAMILIES, Configuration
 from farm.measurement import Measurement, MeasuringRules
 from farm.report.t4 import PROBLEM, UNITS, Origin, Space, documents, invalidity
+from farm.schema.results import EXPORTED
 from workers.runner import EXIT_HUNG
 from workers.tasks import how_it_ended
 
@@ -42,7 +42,7 @@ def measured(**changes: Any) -> dict[str, Any]:
         runtime_ms=2.0, runtime_q1_ms=1.9, runtime_q3_ms=2.1, runtime_min_ms=1.8, runtime_rse=0.01, samples=10,
         stop_reason="converged", l2="cold", cost_s=0.5, window_s=0.375,
     )  # fmt: skip
-    row = {**dict.fromkeys(RESULT_COLUMNS), **asdict(known), **CONFIGURATION.columns()}
+    row = {**dict.fromkeys(EXPORTED), **asdict(known), **CONFIGURATION.columns()}
     row |= {"device_type": "nvidia-h200", "device_uuid": "GPU-1", "only_device": None, "measured_at": WHEN, "job_id": 1}
     return {**row, **changes}
 
@@ -108,7 +108,7 @@ def test_every_column_of_a_row_has_its_place() -> None:
     elsewhere = {*PROBLEM, "family", "parameters", "campaign", "device_type", "device_uuid", "host", "environment"}
     elsewhere |= {"measured_at", "runtime_ms", "cost_s", "window_s"}
     left_out = {"measurement_id", "configuration_id", "details"}
-    assert set(RESULT_COLUMNS) == UNITS.keys() | elsewhere | left_out
+    assert set(EXPORTED) == UNITS.keys() | elsewhere | left_out
     assert not UNITS.keys() & (elsewhere | left_out)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from farm.devices import Backend, DeviceIdentity, device_type_of
 from farm.errors import BadRecording, FarmError, InvalidOnDevice
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, Source
-from farm.recording import CONFIGURATION_COLUMNS
+from farm.recording import UNSTATED
+from farm.schema.column import ColumnType
+from farm.schema.results import CONFIGURATION, RESULTS
 from workers.devices import recording
 from workers.devices.recording import DEVICE_COLUMN, ID_COLUMN, JSON_COLUMNS, RESULT_COLUMNS
 from workers.measure.explain import Explanation
@@ -27,15 +29,6 @@ _RECORDINGS = uuid.UUID("0d2b7b0a-52f2-4b0e-8a54-6b7c1f1d7a10")  # the name spac
 
 CHECKED_IDS = 256
 """Ids stored in a file are compared with freshly made ones on this many rows, spread over the file."""
-
-_DEFAULTS: dict[str, Any] = {
-    "runtime_rse": 0.0,
-    "samples": 1,
-    "l2": "cold",
-    "distribution": "uniform",
-    "seed": 0,
-    "cost_s": 0.0,
-}
 
 
 def identify(path: Path, scale: float, device: str | None = None) -> DeviceIdentity:
@@ -117,7 +110,7 @@ class RecordedDevice:
         if self._scale and configuration is not self._rows.first:
             self._sleep(self._scale * (found.get("cost_s") or runtime_ms / 1e3))
         quartiles = dict.fromkeys(("runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms"), runtime_ms)
-        values = {**_DEFAULTS, **quartiles, **found, "stop_reason": "recorded"}
+        values: dict[str, Any] = {**UNSTATED, **quartiles, **found, "stop_reason": "recorded"}
         environment = {**values.pop("environment", {}), **self._environment}
         return Measurement(**values, source=Source.RECORDED, environment=environment)
 
@@ -139,10 +132,10 @@ class _Rows:
         parts: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
         first: Configuration | None = None
         optional = [*([ID_COLUMN] if stored else []), *([DEVICE_COLUMN] if device else []), *objects]
-        for whole in recording.batches(path, [*CONFIGURATION_COLUMNS, *optional, *wanted]):
+        for whole in recording.batches(path, [*CONFIGURATION, *optional, *wanted]):
             batch = whole if device is None else whole.filter(pc.equal(whole.column(DEVICE_COLUMN), device))
             if first is None and batch.num_rows:
-                first = _configuration(batch.slice(0, 1).select(list(CONFIGURATION_COLUMNS)).to_pylist()[0], path)
+                first = _configuration(batch.slice(0, 1).select(list(CONFIGURATION)).to_pylist()[0], path)
             ids.append(_ids_of(batch, path, stored=stored))
             for name in wanted:
                 parts[name].append(_values_of(batch.column(name), name))
@@ -191,13 +184,19 @@ def _values_of(column: Any, name: str) -> NDArray[Any]:
     """
     if column.null_count == len(column):
         return np.broadcast_to(np.array(np.nan), len(column))
-    kind = recording.type_of_result(name)
-    if kind == "string":
-        encoded = column.cast(kind).dictionary_encode()
+    if RESULTS[name].type is ColumnType.TEXT:
+        encoded = column.cast("string").dictionary_encode()
         words = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
         codes: NDArray[Any] = words[encoded.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)]
         return codes
     return np.asarray(column.cast("float64").to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+_PYTHON_TYPES: Mapping[ColumnType, Callable[[Any], Any]] = {
+    ColumnType.BOOLEAN: bool,
+    ColumnType.BIGINT: int,
+    ColumnType.DOUBLE: float,
+}
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -206,16 +205,14 @@ def _plain(name: str, value: Any) -> Any:
         return value
     if np.isnan(value):  # also in a text column, where a whole batch had none
         return None
-    if name in recording.BOOLEAN_COLUMNS:
-        return bool(value)
-    return int(value) if name in recording.INTEGER_COLUMNS else float(value)
+    return _PYTHON_TYPES[RESULTS[name].type](value)
 
 
 def _ids_of(batch: Any, path: Path, *, stored: bool) -> bytes:
     """The ids of a batch's rows, from the file where it has them and they are this version's, otherwise made."""
     given = batch.column(ID_COLUMN).to_pylist() if stored else None
     step = max(1, batch.num_rows // CHECKED_IDS)
-    names = batch.select(list(CONFIGURATION_COLUMNS))
+    names = batch.select(list(CONFIGURATION))
     if given is not None and None not in given:
         sample = names.take(list(range(0, batch.num_rows, step))).to_pylist()
         if [_id(row, path) for row in sample] == given[::step]:

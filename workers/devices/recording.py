@@ -1,7 +1,7 @@
 """Recordings: files of earlier measurements that a `recorded` device answers from.
 
 A recording is a Parquet file, or a CSV file with a sidecar of the same name and `.json` added. Each row is a
-configuration (the columns of `farm.recording.CONFIGURATION_COLUMNS`; `parameters` is a JSON object) and what was measured: `runtime_ms`
+configuration (the columns of `farm.schema.results.CONFIGURATION`; `parameters` is a JSON object) and what was measured: `runtime_ms`
 must be there, any other column of `farm.measurement.Measurement` may be. Where the rows come from is said in the
 Parquet metadata under the key `gemm-farm`, or in the sidecar: a JSON object of the fields of `Provenance`. The Parquet
 that `farm results` exports for one device type is a recording.
@@ -24,25 +24,15 @@ import pyarrow.parquet as pq
 from farm.atomic_write import replacing, write_text
 from farm.errors import BadRecording, FarmError
 from farm.kernels import Configuration
-from farm.measurement import MEASUREMENT_COLUMNS
 from farm.provenance import METADATA_KEY, Provenance
 from farm.recording import check_columns, provenance_in, readable
+from farm.schema.arrow import ARROW_TYPES
+from farm.schema.results import COLUMNS, CONFIGURATION, RESULTS
 
 ID_COLUMN = "configuration_id"
 """Optional: the 16 bytes of the configuration's id, which spares a reader hashing every row."""
 
-_CONFIGURATION_TYPES = [
-    *((name, pa.int64()) for name in ("m", "n", "k")),
-    *((name, pa.string()) for name in ("ab", "cd", "acc", "layout")),
-    *((name, pa.float64()) for name in ("alpha", "beta")),
-    *((name, pa.string()) for name in ("family", "parameters")),
-    (ID_COLUMN, pa.binary(16)),
-]
-
-INTEGER_COLUMNS = {"samples", "sm_clock_mhz", "memory_clock_mhz", "temperature_before_c", "temperature_c", "seed"}
-BOOLEAN_COLUMNS = {"power_disagrees"}
-TEXT_COLUMNS = {"stop_reason", "l2", "power_source", "throttle_reasons", "distribution", "clock_policy", "kernel_hash"}
-RESULT_COLUMNS = tuple(c for c in MEASUREMENT_COLUMNS if c not in ("source", "details"))
+RESULT_COLUMNS = tuple(name for name in RESULTS if name not in ("source", "details"))
 """The measurement columns that a recording may hold."""
 
 JSON_COLUMNS = ("details", "environment")
@@ -54,12 +44,9 @@ DEVICE_COLUMN = "device_uuid"
 BATCH_ROWS = 65_536
 
 
-def type_of_result(column: str) -> pa.DataType:
-    """The Arrow type of a measurement column."""
-    for columns, kind in ((INTEGER_COLUMNS, pa.int64()), (TEXT_COLUMNS, pa.string()), (BOOLEAN_COLUMNS, pa.bool_())):
-        if column in columns:
-            return kind
-    return pa.float64()
+_TYPES = {
+    name: ARROW_TYPES[COLUMNS[name].type] for name in (*CONFIGURATION, *RESULT_COLUMNS, *JSON_COLUMNS, DEVICE_COLUMN)
+}
 
 
 def provenance_of(path: Path) -> Provenance:
@@ -139,9 +126,7 @@ def batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
             with pq.ParquetFile(path) as file:
                 yield from file.iter_batches(BATCH_ROWS, columns=columns)
             return
-        types = {name: kind for name, kind in _CONFIGURATION_TYPES if name != ID_COLUMN}
-        types |= {name: type_of_result(name) for name in columns if name in RESULT_COLUMNS}
-        types |= {name: pa.string() for name in columns if name in (*JSON_COLUMNS, DEVICE_COLUMN)}
+        types = {name: _TYPES[name] for name in columns if name != ID_COLUMN}
         options = pa_csv.ConvertOptions(column_types=types, include_columns=columns, strings_can_be_null=True)
         with pa_csv.open_csv(path, convert_options=options) as reader:
             yield from reader
@@ -159,9 +144,12 @@ def write_recording(path: Path, rows: Iterable[Mapping[str, Any]], provenance: P
     they come and written in groups, so that a million of them need little memory.
     """
     metadata = json.dumps(provenance.to_json(), indent=2)
-    fields = [*_CONFIGURATION_TYPES, *((name, type_of_result(name)) for name in RESULT_COLUMNS)]
-    if is_csv(path):
-        fields = [field for field in fields if field[0] != ID_COLUMN]
+    ids = [] if is_csv(path) else [(ID_COLUMN, pa.binary(16))]
+    fields = [
+        *((name, _TYPES[name]) for name in CONFIGURATION),
+        *ids,
+        *((name, _TYPES[name]) for name in RESULT_COLUMNS),
+    ]
     schema = pa.schema(fields, metadata=None if is_csv(path) else {METADATA_KEY: metadata.encode()})
     count, waiting = 0, list[dict[str, Any]]()
     with replacing(path) as draft:

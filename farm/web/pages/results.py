@@ -13,8 +13,8 @@ from fastapi.responses import Response, StreamingResponse
 
 from farm.api import campaigns, results
 from farm.csv_cells import cell
-from farm.db.measurements import RESULT_COLUMNS
 from farm.errors import FarmError
+from farm.schema.results import EXPORTED
 from farm.web.errors import status_of
 from farm.web.pages.campaigns import path_of
 from farm.web.pages.rendering import Visit, Visiting, linked
@@ -99,10 +99,10 @@ def as_csv(
 def _lines(visit: Visit, question: dict[str, Any], page: results.Results) -> Iterator[str]:
     """CSV a page of rows at a time: empty where a row has no such figure, JSON where a column holds an object."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=RESULT_COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, fieldnames=EXPORTED, lineterminator="\n")
     writer.writeheader()
     while True:
-        writer.writerows({name: _cell(row[name]) for name in RESULT_COLUMNS} for row in page.rows)
+        writer.writerows({name: _cell(row[name]) for name in EXPORTED} for row in page.rows)
         yield text.getvalue()
         text.seek(0)
         text.truncate()
