@@ -12,16 +12,20 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.api.access import Access
-from farm.api.operation import LARGEST_ID, Document, Download, operation
+from farm.api.operation import LARGEST_ID, Cli, Document, Download, operation
 from farm.db import audit
 from farm.db.states import Role, Way
 from farm.moments import moment
 
 Id = Annotated[int, Field(ge=0, le=LARGEST_ID)]
-Who = Annotated[str | None, Field(description="only changes by this token or account")]
-What = Annotated[str | None, Field(description="only operations with this in their name, as `cancel`")]
-On = Annotated[str | None, Field(description="only changes of what has this in its name, or a key that begins so")]
-Since = Annotated[str | None, Field(description="only from this time on: 7d, or 2026-11-22 (UTC)")]
+Who = Annotated[str | None, Field(description="Only changes by this token or account.")]
+What = Annotated[str | None, Field(description="Only operations with this in their name: cancel, devices.")]
+On = Annotated[
+    str | None, Field(description="Only changes of what has this in its name, or a digest or UUID that begins so.")
+]
+Since = Annotated[
+    str | None, Field(description="Only from this time on: 7d, or 2026-11-22 (UTC)."), Cli(metavar="TIME")
+]
 
 PAGE = 1000
 """Rows that an export reads at a time."""
@@ -54,7 +58,7 @@ def list_(
     since: Since = None,
     before: Annotated[Id | None, Field(description="only with a lower id: the next page")] = None,
     after: Annotated[Id | None, Field(description="only with a higher id, the oldest first")] = None,
-    limit: Annotated[int, Field(ge=1, le=PAGE)] = 50,
+    limit: Annotated[int, Field(ge=1, le=PAGE, description="At most this many."), Cli(("--limit", "-n"))] = 50,
 ) -> list[AuditLine]:
     """Changes that people made, the newest first."""
     from_ = None if since is None else moment(since)

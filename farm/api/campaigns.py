@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from farm.api.access import Access
 from farm.api.leader import Leader, leader_of
-from farm.api.operation import LARGEST_ID, Document, operation
+from farm.api.operation import LARGEST_ID, Cli, Document, operation
 from farm.api.sentinels import SentinelNow, sentinel_now
 from farm.api.submitting import store
 from farm.broker import TRAIN_QUEUE
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 Counts = dict[str, int]
 """Jobs by state, every state named."""
 
-Name = Annotated[str, Field(description="a campaign's name, or the first six or more digits of its digest")]
+Name = Annotated[
+    str, Field(description="A campaign's name, or the first six or more digits of its digest."), Cli(argument=True)
+]
 
 
 LONGEST_FILE = 4 * 2**20

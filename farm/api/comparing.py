@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import ConfigDict, Field
 
 from farm import registry
 from farm.api.access import Access
-from farm.api.operation import Document, Download, operation
+from farm.api.operation import Cli, Document, Download, operation
 from farm.api.submitting import store
 from farm.db.states import Role
 from farm.errors import BadInput, NothingShared
@@ -25,26 +25,56 @@ SMALLER_IS_A_TIE_PCT = 1.0
 class Comparing(Document):
     """What is to be compared; see docs/comparing.md."""
 
-    side: list[str] = Field(default=[], max_length=100, description="two or more, the baseline first")
-    by: str | None = Field(default=None, description="or a group for each type, host, device, day, driver …")
-    campaign: str | None = Field(default=None, description="only of this campaign")
-    type: str | None = Field(default=None, description="only on this device type")
-    family: str | None = Field(default=None, description="only of this kernel family")
-    dtype: str | None = Field(default=None, description="only of this input type, or of these three: f16:f16:f32")
-    any_source: bool = Field(default=False, description="recorded and imported rows too, labelled")
-    mixed: bool = Field(default=False, description="though clock policies or operands differ")
-    tie: float = Field(
-        default=SMALLER_IS_A_TIE_PCT, ge=0.01, le=50, description="a smaller difference in time is a tie, in %"
+    side: Annotated[list[str], Cli(metavar="GROUP", argument=True)] = Field(
+        default=[],
+        max_length=100,
+        description="Two groups or more, the baseline first. A group is a device type, a host, the beginning of a device's "
+        "UUID, or conditions with commas: type= host= device= campaign= since= until= clocks= distribution= source=, or a "
+        "key of the environment, as in driver=.",
     )
-    top: int = Field(default=0, ge=0, le=10_000, description="so many configurations of each group that differ most")
-    price: list[str] = Field(default=[], max_length=100, description="GROUP=PER_HOUR: money for an hour of a card")
-    carbon: float | None = Field(default=None, ge=0, description="grams of CO2 per kWh")
-    check: float | None = Field(
-        default=None, ge=0, le=1000, description="which groups are slower than the baseline by more than that, in %"
+    by: Annotated[str | None, Cli(metavar="KEY")] = Field(
+        default=None,
+        description="A group for each type, host, device, day, or value of a key of the environment, as driver; the one "
+        "with most rows is the baseline.",
     )
-    predict: bool = Field(default=False, description="the champions' predictions where rows are missing, told apart")
+    campaign: Annotated[str | None, Cli(("--campaign", "-c"))] = Field(
+        default=None, description="Only of this campaign, all its repetitions."
+    )
+    type: Annotated[str | None, Cli(("--type", "-t"))] = Field(default=None, description="Only on this device type.")
+    family: Annotated[str | None, Cli(("--family", "-f"))] = Field(
+        default=None, description="Only of this kernel family."
+    )
+    dtype: str | None = Field(default=None, description="Only of this input type, or of these three, as f16:f16:f32.")
+    any_source: bool = Field(default=False, description="Recorded and imported rows too, labelled.")
+    mixed: bool = Field(
+        default=False, description="Compare rows at different clock policies, or of different operands, all the same."
+    )
+    tie: Annotated[float, Cli(metavar="PCT")] = Field(
+        default=SMALLER_IS_A_TIE_PCT, ge=0.01, le=50, description="A smaller difference in time is a tie, in %."
+    )
+    top: Annotated[int, Cli(("--top", "-n"))] = Field(
+        default=0, ge=0, le=10_000, description="List so many configurations of each group that differ most."
+    )
+    price: Annotated[list[str], Cli(metavar="GROUP=PER_HOUR")] = Field(
+        default=[], max_length=100, description="Money per hour of a card of that group; repeat it."
+    )
+    carbon: Annotated[float | None, Cli(metavar="G_PER_KWH")] = Field(
+        default=None, ge=0, description="Grams of CO2 per kWh of your power."
+    )
+    check: Annotated[float | None, Cli(metavar="PCT")] = Field(
+        default=None,
+        ge=0,
+        le=1000,
+        description="Which groups are slower than the baseline by more than that, in %, shown with 95% confidence. The "
+        "command ends with exit code 7 where one is.",
+    )
+    predict: bool = Field(
+        default=False,
+        description="Where a group was not measured, ask the champion of its type; told apart from what was.",
+    )
     mix_protocols: bool = Field(
-        default=False, description="with predict: also of models whose rows were measured by another protocol, labelled"
+        default=False,
+        description="With predict: ask also models whose rows were measured by another protocol, or an unknown one, labelled.",
     )
 
 

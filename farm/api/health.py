@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from farm.api.access import Access
-from farm.api.operation import Document, operation
+from farm.api.operation import Cli, Document, operation
 from farm.compare.health import ALPHA, TOLERANCE, DeviceHealth, Question
 from farm.moments import moment
 
@@ -30,18 +30,29 @@ class FleetHealth(Document):
 def show(
     access: Access,
     *,
-    type: Annotated[str | None, Field(description="only devices of this type")] = None,  # noqa: A002
-    host: Annotated[str | None, Field(description="only devices of this host; their peers may be elsewhere")] = None,
-    device: Annotated[str | None, Field(description="one device: its UUID, or how it begins")] = None,
-    since: Annotated[
-        str | None, Field(description="what counts as now: 7d unless given; before it is the past")
+    type: Annotated[  # noqa: A002
+        str | None, Field(description="Only devices of this type."), Cli(("--type", "-t"))
     ] = None,
-    tolerance: Annotated[float, Field(ge=0, le=50, description="a smaller difference in time is no alarm, in %")] = 100
-    * TOLERANCE,
+    host: Annotated[str | None, Field(description="Only devices of this host; their peers may be elsewhere.")] = None,
+    device: Annotated[
+        str | None, Field(description="One device: its UUID, or how it begins."), Cli(("--device", "-d"))
+    ] = None,
+    since: Annotated[
+        str | None,
+        Field(
+            description="What counts as now: 7d unless given, or a time as 2026-11-22 (UTC). What is before it is the past."
+        ),
+        Cli(metavar="TIME"),
+    ] = None,
+    tolerance: Annotated[
+        float, Field(ge=0, le=50, description="A smaller difference in time is no alarm, in %."), Cli(metavar="PCT")
+    ] = 100 * TOLERANCE,
     alpha: Annotated[
-        float, Field(ge=0.0001, le=50, description="how often a fleet with nothing wrong may raise an alarm, in %")
+        float,
+        Field(ge=0.0001, le=50, description="How often a fleet with nothing wrong may raise an alarm, in %."),
+        Cli(metavar="PCT"),
     ] = 100 * ALPHA,
-    any_source: Annotated[bool, Field(description="recorded and imported rows too, to try it out")] = False,
+    any_source: Annotated[bool, Field(description="Recorded and imported rows too, to try it out.")] = False,
 ) -> FleetHealth:
     """Check the health of devices: each is compared with its peers and with its own past."""
     from farm.compare.health.asking import health  # it loads numpy, which no other operation needs to wait for

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from farm.api.access import Access
 from farm.api.campaigns import Counts, Name, OfConfiguration, steerable
-from farm.api.operation import LARGEST_ID, Document, operation
+from farm.api.operation import LARGEST_ID, Cli, Document, operation
 from farm.api.submitting import check_quota
 from farm.db import batches, campaigns, jobs, progress
 from farm.db.engine import take_time
@@ -84,10 +84,22 @@ def list_(
     access: Access,
     campaign: Name,
     *,
-    state: Annotated[list[JobState] | None, Field(description="only in one of these states")] = None,
-    kind: Annotated[list[FailureKind] | None, Field(description="only with a last error of this class")] = None,
-    job: Annotated[list[Id] | None, Field(description="only these, by their ids")] = None,
-    limit: Annotated[int, Field(ge=1, le=MOST_JOBS)] = 50,
+    state: Annotated[
+        list[JobState] | None,
+        Field(description="Only jobs in this state; may be repeated."),
+        Cli(("--state", "-s")),
+    ] = None,
+    kind: Annotated[
+        list[FailureKind] | None,
+        Field(description="Only jobs whose last error is of this class; may be repeated."),
+        Cli(("--class",)),
+    ] = None,
+    job: Annotated[
+        list[Id] | None,
+        Field(description="Only this job, by its id; may be repeated."),
+        Cli(("--job", "-j")),
+    ] = None,
+    limit: Annotated[int, Field(ge=1, le=MOST_JOBS, description="At most so many jobs."), Cli(("--limit", "-n"))] = 50,
 ) -> list[Job]:
     """Jobs of a campaign: state, attempts, last error, and a command that measures each alone, where it failed."""
     with access.connect() as connection:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from farm import registry
 from farm.api.access import Access
-from farm.api.operation import Document, Download, operation
+from farm.api.operation import Cli, Document, Download, operation
 from farm.db.states import Role
 from farm.errors import ModelRefused, NoSuchModel, NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
@@ -20,12 +20,16 @@ from farm.kernels import Configuration
 from farm.registry import ModelInfo, Objective, Prediction, Recommendation, Reign
 
 TypeAsked = Annotated[
-    str | None, Field(description="a device type or a model's name; may be left out where there is one model")
+    str | None,
+    Field(description="A device type or a model's name; may be left out where there is one model."),
+    Cli(("--type", "-t")),
 ]
 Name = Annotated[str, Field(description="a model or a device type: gemm-forest-nvidia-h200 or nvidia-h200")]
 VersionAsked = Annotated[
     str | None,
-    Field(description="a version number or an alias; the champion, or the newest version where there is none, if none"),
+    Field(
+        description="A version number or an alias; the champion, or the newest version where there is none, if none."
+    ),
 ]
 
 
@@ -298,10 +302,15 @@ def _answering(access: Access, model: ModelInfo) -> AnsweringModel:
     return AnsweringModel.of(model, has_champion=champion)
 
 
-Dimensions = Annotated[str, Field(description="m x n x k", examples=["4096x4096x1024"])]
-Types = Annotated[str, Field(description="element types: f16, or f16:f32:f32")]
-Layouts = Annotated[str, Field(description="nn, nt, tn or tt")]
-Families = Annotated[list[str] | None, Field(description="kernel families; every one that was measured if none")]
+Dimensions = Annotated[
+    str, Field(description="m x n x k, as in 4096x4096x1024.", examples=["4096x4096x1024"]), Cli(argument=True)
+]
+Types = Annotated[str, Field(description="Element types: f16, or f16:f32:f32."), Cli(("--dtype",))]
+Layouts = Annotated[str, Field(description="nn, nt, tn or tt.")]
+Families = Annotated[
+    list[str] | None, Field(description="Kernel family; may be repeated. Every one that was measured if none.")
+]
+Objectives = Annotated[Objective, Field(description="What is to be least."), Cli(("--objective", "-o"))]
 
 
 @operation("GET", "/recommend", seconds=60)
@@ -314,9 +323,11 @@ def recommend(
     alpha: float = 1.0,
     beta: float = 0.0,
     family: Families = None,
-    objective: Annotated[Objective, Field(description="what is to be least")] = Objective.TIME,
-    unmeasured: Annotated[bool, Field(description="kernels too that were never measured")] = False,
-    top: Annotated[int, Field(ge=1, le=10_000)] = 10,
+    objective: Objectives = Objective.TIME,
+    unmeasured: Annotated[
+        bool, Field(description="Kernels too that were never measured: every combination of known values.")
+    ] = False,
+    top: Annotated[int, Field(ge=1, le=10_000, description="So many of the best."), Cli(("--top", "-n"))] = 10,
     device_type: TypeAsked = None,
     version: VersionAsked = None,
 ) -> Recommended:
@@ -345,7 +356,7 @@ def costs(
     alpha: float = 1.0,
     beta: float = 0.0,
     family: Families = None,
-    objective: Annotated[Objective, Field(description="what is to be least")] = Objective.TIME,
+    objective: Objectives = Objective.TIME,
     top: Annotated[int, Field(ge=1, le=1000)] = 5,
     mix_protocols: Annotated[bool, Field(description="rank models of different measuring protocols together")] = False,
 ) -> list[CostOn]:

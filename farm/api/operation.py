@@ -18,10 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from farm.atomic_write import replacing
 from farm.db.states import Role
+from farm.errors import BadInput
 
 if TYPE_CHECKING:
     from farm.api.access import Access
@@ -34,6 +37,7 @@ LARGEST_ID = 2**63 - 1
 
 Method = Literal["GET", "POST"]
 
+M = TypeVar("M", bound=BaseModel)
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -116,6 +120,42 @@ class Operation:
 
     def in_path(self, parameter: inspect.Parameter) -> bool:
         return f"{{{parameter.name}}}" in self.path
+
+
+@dataclass(frozen=True)
+class Cli:
+    """How the command line has a parameter, in its `Annotated`, where `--its-name` alone is not right.
+
+    Attributes:
+        names: of the option, as `--type` and `-t`; empty: the parameter's name.
+        metavar: what help shows for its value.
+        argument: it is an argument and no option.
+    """
+
+    names: tuple[str, ...] = ()
+    metavar: str | None = None
+    argument: bool = False
+
+
+def fields_of(query: Callable[..., Any] | type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields that an operation takes, or that a model of a query has, with bounds, descriptions and `Cli`, by name."""
+    if isinstance(query, type) and issubclass(query, BaseModel):
+        return dict(query.model_fields)
+    return {
+        parameter.name: FieldInfo.from_annotated_attribute(
+            parameter.annotation, PydanticUndefined if parameter.default is parameter.empty else parameter.default
+        )
+        for parameter in OPERATIONS[query].parameters
+    }
+
+
+def checked(model: type[M], **given: Any) -> M:
+    """The model of what was given. Raises `BadInput`, which names the field."""
+    try:
+        return model(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(detail=f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
 OPERATIONS: dict[Callable[..., Any], Operation] = {}

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from farm.api.access import Access
 from farm.api.campaigns import Judged, Name
 from farm.api.devices import HOST, select
-from farm.api.operation import LARGEST_ID, Document, operation
+from farm.api.operation import LARGEST_ID, Cli, Document, operation
 from farm.campaign import Campaign
 from farm.db import campaigns, devices, filters, measurements, progress
 from farm.db import rules as measuring
@@ -136,19 +136,40 @@ class Best(Judged):
 def rows(
     access: Access,
     *,
-    campaign: Annotated[str | None, Field(description="only of this campaign")] = None,
-    type: Annotated[str | None, Field(description="only on this device type")] = None,  # noqa: A002
-    family: Annotated[str | None, Field(description="only of this kernel family")] = None,
-    where: Annotated[
-        list[str] | None, Field(description="only rows for which all of these hold, as in m >= 512 and has(power_w)")
+    campaign: Annotated[
+        str | None, Field(description="Only of this campaign, all its repetitions."), Cli(("--campaign", "-c"))
     ] = None,
-    host: Annotated[list[str] | None, Field(description="only of these hosts' devices")] = None,
-    device: Annotated[list[str] | None, Field(description="only of these: UUIDs or beginnings of them")] = None,
-    source: Annotated[list[OfRow] | None, Field(description="only of these sources")] = None,
-    since: Annotated[str | None, Field(description="only from this day or time on, or this long ago: 2h, 7d")] = None,
-    until: Annotated[str | None, Field(description="only before this day or time")] = None,
-    sort: Annotated[str, Field(description="a column; -column for largest first")] = "measurement_id",
-    short_rounds: Annotated[bool, Field(description="the short rounds of searches too")] = False,
+    type: Annotated[  # noqa: A002
+        str | None, Field(description="Only on this device type."), Cli(("--type", "-t"))
+    ] = None,
+    family: Annotated[str | None, Field(description="Only of this kernel family."), Cli(("--family", "-f"))] = None,
+    where: Annotated[
+        list[str] | None,
+        Field(
+            description='Only rows for which this holds, as in "m >= 512 and tile in (16, 32) and has(power_w)". Given again: '
+            "only where all hold."
+        ),
+        Cli(("--where", "-w"), metavar="CONDITION"),
+    ] = None,
+    host: Annotated[list[str] | None, Field(description="Only devices of this host.")] = None,
+    device: Annotated[
+        list[str] | None,
+        Field(description="Only of this device: its UUID or a beginning of it."),
+        Cli(("--device", "-d")),
+    ] = None,
+    source: Annotated[list[OfRow] | None, Field(description="Only rows of this source.")] = None,
+    since: Annotated[
+        str | None,
+        Field(description="Only from this day or time on, or this long ago: 2h, 7d."),
+        Cli(metavar="TIME"),
+    ] = None,
+    until: Annotated[str | None, Field(description="Only before this day or time."), Cli(metavar="TIME")] = None,
+    sort: Annotated[
+        str, Field(description="A column; -column for largest first."), Cli(("--sort", "-s"))
+    ] = "measurement_id",
+    short_rounds: Annotated[
+        bool, Field(description="The short rounds of searches too, which are measured less closely.")
+    ] = False,
     commands: Annotated[bool, Field(description="with a line for each row that measures it again")] = False,
     after: Annotated[
         int | None,
@@ -242,7 +263,9 @@ def best(
     access: Access,
     campaign: Name,
     *,
-    type: Annotated[str | None, Field(description="only on this device type")] = None,  # noqa: A002
+    type: Annotated[  # noqa: A002
+        str | None, Field(description="Only on this device type."), Cli(("--type", "-t"))
+    ] = None,
 ) -> Best:
     """The best kernel of each problem that a campaign found: its time, cuBLASLt's beside it, and what finding it cost."""
     with access.connect() as connection:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from farm.api.access import Access
-from farm.api.operation import Document, operation
+from farm.api.operation import Cli, Document, operation
 from farm.db import campaigns, sentinels
 from farm.db.sentinels import SentinelRow, Watched
 from farm.errors import UnknownDevice
@@ -39,8 +39,14 @@ class SentinelNow(Document):
 def list_(
     access: Access,
     *,
-    campaign: Annotated[str | None, Field(description="of this campaign; else each device's newest")] = None,
-    device: Annotated[str | None, Field(description="only of this device: its UUID, or how it begins")] = None,
+    campaign: Annotated[
+        str | None,
+        Field(description="One campaign; without it, each device's newest that has sentinels."),
+        Cli(argument=True),
+    ] = None,
+    device: Annotated[
+        str | None, Field(description="One device: its UUID, or how it begins."), Cli(("--device", "-d"))
+    ] = None,
 ) -> list[SentinelNow]:
     """Do devices drift? Each measures a fixed GEMM, its sentinel, now and then while it works for a campaign."""
     with access.connect() as connection:

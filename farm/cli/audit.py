@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from farm.api import farm_of
 from farm.api.audit import AuditLine
 from farm.atomic_write import require_new
 from farm.cli.files import ForceOption
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.db import audit
@@ -28,37 +29,13 @@ app = typer.Typer(help="Who changed what, when and from where.", invoke_without_
 
 FOLLOW_SECONDS = 2.0
 
-WhoOption = Annotated[
-    str | None, typer.Option("--who", help="Only changes by this token or account.", show_default=False)
-]
-WhatOption = Annotated[
-    str | None,
-    typer.Option("--what", help="Only operations with this in their name: cancel, devices.", show_default=False),
-]
-OnOption = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        help="Only changes of what has this in its name, or a digest or UUID that begins so.",
-        show_default=False,
-    ),
-]
-SinceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--since", metavar="TIME", help="Only from this time on: 7d, or 2026-11-22 (UTC).", show_default=False
-    ),
-]
-
 
 @app.callback()
+@takes(operations.list_, without=("before", "after"))
 def _audit(
+    query: dict[str, Any],
+    *,
     context: typer.Context,
-    who: WhoOption = None,
-    what: WhatOption = None,
-    on: OnOption = None,
-    since: SinceOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=operations.PAGE, help="At most this many.")] = 50,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with new changes, until Ctrl-C.", show_default=False)
     ] = False,
@@ -70,7 +47,7 @@ def _audit(
     if follow and as_json:
         raise BadInput(detail="--follow prints lines and --json one document. Leave one of them out.")
     with farm_of(settings()) as farm:
-        found = farm.ask(operations.list_, who=who, what=what, on=on, since=since, limit=limit)
+        found = farm.ask(operations.list_, **query)
         if as_json:
             emit_json(found)
             return
@@ -82,7 +59,7 @@ def _audit(
         last = found[0].id if found else 0
         try:
             while True:
-                for one in farm.ask(operations.list_, who=who, what=what, on=on, since=since, after=last):
+                for one in farm.ask(operations.list_, **{**query, "limit": operations.PAGE}, after=last):
                     _print_line(one)
                     last = one.id
                 time.sleep(FOLLOW_SECONDS)
@@ -137,12 +114,11 @@ def _print_line(one: AuditLine) -> None:
 
 
 @app.command()
+@takes(operations.export)
 def export(
+    query: dict[str, Any],
+    *,
     file: Annotated[Path, typer.Argument(help="The file to write, as JSON lines.", show_default=False)],
-    who: WhoOption = None,
-    what: WhatOption = None,
-    on: OnOption = None,
-    since: SinceOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -153,7 +129,7 @@ def export(
     """
     require_new(file, force=force)
     with farm_of(settings()) as farm:
-        made = farm.ask(operations.export, who=who, what=what, on=on, since=since)
+        made = farm.ask(operations.export, **query)
     made.move_to(file, force=force)
     if as_json:
         emit_json({"file": str(file), "rows": made.rows})

@@ -9,7 +9,7 @@ import typer
 
 from farm.api import farm_of, results
 from farm.api.results import BestOf
-from farm.cli.campaigns import CampaignArgument
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.settings import settings
@@ -19,9 +19,10 @@ MOST_ROWS = 30
 """Problems on the terminal, unless --limit says otherwise."""
 
 
+@takes(results.best)
 def show(
-    campaign: CampaignArgument,
-    device_type: Annotated[str | None, typer.Option("--type", "-t", help="Only on this device type.")] = None,
+    query: dict[str, Any],
+    *,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="At most so many problems in the table.")
     ] = MOST_ROWS,
@@ -36,7 +37,7 @@ def show(
         farm best cutlass-tuned --type nvidia-h200 --limit 5
     """
     with farm_of(settings()) as farm:
-        known = farm.ask(results.best, campaign, type=device_type)
+        known = farm.ask(results.best, **query)
     if as_json:
         emit_json(known)
         return

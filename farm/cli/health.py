@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from farm.api import farm_of
 from farm.api import health as operations
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, emit_json
 from farm.errors import FarmError
 from farm.settings import settings
@@ -20,45 +19,10 @@ class DeviceUnwell(FarmError):
     exit_code = 7
 
 
+@takes(operations.show)
 def health(
-    device_type: Annotated[str | None, typer.Option("--type", "-t", help="Only devices of this type.")] = None,
-    host: Annotated[
-        str | None, typer.Option("--host", help="Only devices of this host; their peers may be elsewhere.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option("--device", "-d", help="One device: its UUID, or how it begins.", show_default=False)
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--since",
-            metavar="TIME",
-            help="What counts as now: 7d unless given, or a time as 2026-11-22 (UTC). What is before it is the past.",
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            "--tolerance",
-            metavar="PCT",
-            min=0,
-            max=50,
-            help="A smaller difference in time is no alarm: 3, in %, unless given.",
-        ),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(
-            "--alpha",
-            metavar="PCT",
-            min=0.0001,
-            max=50,
-            help="How often a fleet with nothing wrong may raise an alarm: 5, in %, unless given.",
-        ),
-    ] = None,
-    any_source: Annotated[
-        bool, typer.Option("--any-source", help="Recorded and imported rows too, to try it out.", show_default=False)
-    ] = False,
+    query: dict[str, Any],
+    *,
     as_json: JsonOption = False,
 ) -> None:
     """Check the health of devices: each is compared with its peers and with its own past; ends with exit code 7 where one is not.
@@ -72,16 +36,7 @@ def health(
     from farm.cli import unwell  # it loads numpy, which no other command needs to wait for
 
     with farm_of(settings()) as farm:
-        found = farm.ask(
-            operations.show,
-            type=device_type,
-            host=host,
-            device=device,
-            since=since,
-            **({} if tolerance is None else {"tolerance": tolerance}),
-            **({} if alpha is None else {"alpha": alpha}),
-            any_source=any_source,
-        )
+        found = farm.ask(operations.show, **query)
     if as_json:
         emit_json(found)
     else:

@@ -13,6 +13,7 @@ from farm.api import jobs as operations
 from farm.api.jobs import MOST_JOBS, Choice, Ended, Job
 from farm.cli.campaigns import CampaignArgument
 from farm.cli.hints import pasteable
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
 from farm.db.states import OPEN_JOB_STATES, CampaignState, FailureKind, JobState
 from farm.settings import settings
@@ -29,17 +30,13 @@ ClassOption = Annotated[
 ]
 
 
+@takes(operations.list_, without=("campaign",))
 def jobs(
+    query: dict[str, Any],
+    *,
     campaign: Annotated[
         str, typer.Option("--campaign", "-c", help="A campaign's name, or the first digits of its digest.")
     ],
-    states: Annotated[
-        list[JobState] | None,
-        typer.Option("--state", "-s", help="Only jobs in this state; may be repeated.", show_default="all"),
-    ] = None,
-    kinds: ClassOption = None,
-    job_ids: JobsOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many jobs.")] = 50,
     all_: Annotated[bool, typer.Option("--all", help="Every job, whatever --limit says.", show_default=False)] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,9 +49,7 @@ def jobs(
         farm jobs --campaign quickstart --job 17
     """
     with farm_of(settings()) as farm:
-        shown = farm.ask(
-            operations.list_, campaign, state=states, kind=kinds, job=job_ids, limit=MOST_JOBS if all_ else limit
-        )
+        shown = farm.ask(operations.list_, campaign, **{**query, **({"limit": MOST_JOBS} if all_ else {})})
     if as_json:
         emit_json(shown)
         return
@@ -62,7 +57,7 @@ def jobs(
         console.print(f"No job of {campaign} matches.", markup=False)
     for job in shown:
         _print_job(job)
-    if len(shown) == limit and not all_:
+    if len(shown) == query["limit"] and not all_:
         remarks.print("There may be more: --limit N, or --all")
 
 

@@ -10,7 +10,7 @@ import typer
 
 from farm.api import Farm, farm_of, models
 from farm.api.models import Recommended
-from farm.cli.asking import TypeOption, VersionOption
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.cli.versions import named, print_answered_by
@@ -22,23 +22,10 @@ CONFIRMED = 3
 """Kernels that --confirm measures."""
 
 
+@takes(models.recommend)
 def recommend(
-    shape: Annotated[str, typer.Argument(help="m x n x k, as in 4096x4096x1024.")],
-    types: Annotated[str, typer.Option("--dtype", help="Element types: f16, or f16:f32:f32.")] = "f32",
-    layout: Annotated[str, typer.Option("--layout", help="nn, nt, tn or tt.")] = "nn",
-    alpha: Annotated[float, typer.Option("--alpha")] = 1.0,
-    beta: Annotated[float, typer.Option("--beta")] = 0.0,
-    families: Annotated[
-        list[str] | None,
-        typer.Option("--family", help="Kernel family; may be repeated. Every one that was measured if none."),
-    ] = None,
-    objective: Annotated[Objective, typer.Option("--objective", "-o", help="What is to be least.")] = Objective.TIME,
-    unmeasured: Annotated[
-        bool,
-        typer.Option("--unmeasured", help="Kernels too that were never measured: every combination of known values."),
-    ] = False,
-    top: Annotated[int, typer.Option("--top", "-n", min=1, help="So many of the best.")] = 10,
-    device_type: TypeOption = None,
+    query: dict[str, Any],
+    *,
     every_type: Annotated[
         bool, typer.Option("--every-type", help="Ask the model of every device type, and rank the types.")
     ] = False,
@@ -49,7 +36,6 @@ def recommend(
             help="With --every-type: rank models together whose rows were measured by different protocols.",
         ),
     ] = False,
-    version: VersionOption = None,
     confirm: Annotated[
         bool,
         typer.Option("--confirm", help="Measure the first three on a card of the type, and rank them by that."),
@@ -69,31 +55,20 @@ def recommend(
         farm recommend 512x512x512 --objective energy --top 3
         farm recommend 4096x4096x4096 --dtype f16 --confirm
     """
-    if confirm and (every_type or objective is not Objective.TIME):
+    if confirm and (every_type or query["objective"] is not Objective.TIME):
         raise BadInput(detail="--confirm compares times: it takes neither --every-type nor another --objective.")
     if every_type:
-        if device_type or version or unmeasured:
+        if query.keys() & {"device_type", "version"} or query["unmeasured"]:
             raise BadInput(detail="--every-type cannot be combined with --type, --version or --unmeasured.")
-        query = {"shape": shape, "types": types, "layout": layout, "alpha": alpha, "beta": beta, "family": families}
-        _every_type({**query, "objective": objective, "top": top, "mix_protocols": mix_protocols}, as_json)
+        _every_type(
+            {name: query[name] for name in query if name != "unmeasured"} | {"mix_protocols": mix_protocols}, as_json
+        )
         return
     if mix_protocols:
         raise BadInput(detail="--mix-protocols needs --every-type.")
     with farm_of(settings()) as farm:
-        found = farm.ask(
-            models.recommend,
-            shape=shape,
-            types=types,
-            layout=layout,
-            alpha=alpha,
-            beta=beta,
-            family=families,
-            objective=objective,
-            unmeasured=unmeasured,
-            top=max(top, CONFIRMED) if confirm else top,
-            device_type=device_type,
-            version=version,
-        )
+        top = query["top"]
+        found = farm.ask(models.recommend, **{**query, "top": max(top, CONFIRMED) if confirm else top})
         confirmed = None if not confirm else _confirmed(farm, found, timeout)
     if confirmed is not None:
         _print_confirmed(found, confirmed, top, as_json)
@@ -102,7 +77,7 @@ def recommend(
         emit_json(found)
         return
     rows = [(f"{number}.", *_cells(one)) for number, one in enumerate(found.ranking, 1)]
-    title = f"{found.problem} by {named(found.answered_by)}: least {objective} of {found.kernels:,} kernels"
+    title = f"{found.problem} by {named(found.answered_by)}: least {found.objective} of {found.kernels:,} kernels"
     _RANKING.print(rows, title=title)
     if found.safe is not None and found.safe_costs_pct is not None:
         console.print(_safe(found.safe, found.safe_costs_pct, found.ranking[0]))

@@ -14,11 +14,12 @@ import typer
 from farm import __version__
 from farm.api import Farm, farm_of
 from farm.api import results as operations
-from farm.api.results import Identity, OfRow, Results
+from farm.api.results import Identity, Results
 from farm.atomic_write import replacing, require_new
 from farm.cli import t4
 from farm.cli.campaigns import direct
 from farm.cli.files import ForceOption, write
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
 from farm.cli.tables import Column, Table
 from farm.csv_cells import cell
@@ -39,37 +40,10 @@ class Format(StrEnum):
     T4 = "t4"
 
 
+@takes(operations.rows, without=("commands", "after", "limit"))
 def results(
-    campaign: Annotated[str | None, typer.Option("--campaign", "-c", help="Only of this campaign.")] = None,
-    device_type: Annotated[str | None, typer.Option("--type", "-t", help="Only on this device type.")] = None,
-    family: Annotated[str | None, typer.Option("--family", "-f", help="Only of this kernel family.")] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--where",
-            "-w",
-            metavar="CONDITION",
-            help='Only rows for which this holds, as in "m >= 512 and tile in (16, 32) and has(power_w)". '
-            "Given again: only where all hold.",
-            show_default=False,
-        ),
-    ] = None,
-    host: Annotated[
-        list[str] | None, typer.Option("--host", help="Only of this host's devices.", show_default=False)
-    ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option("--device", "-d", help="Only of this device: its UUID or a beginning of it.", show_default=False),
-    ] = None,
-    source: Annotated[
-        list[OfRow] | None, typer.Option("--source", help="Only rows of this source.", show_default=False)
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Only from this day or time on, or this long ago: 2h, 7d."),
-    ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only before this day or time.")] = None,
-    sort: Annotated[str, typer.Option("--sort", "-s", help="A column; -column for largest first.")] = "measurement_id",
+    query: dict[str, Any],
+    *,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = None,
     format_: Annotated[
         Format | None,
@@ -83,14 +57,6 @@ def results(
         Path | None,
         typer.Option("--output", "-o", help="Write to this file; its ending tells the format. t4: a folder too."),
     ] = None,
-    short_rounds: Annotated[
-        bool,
-        typer.Option(
-            "--short-rounds",
-            help="The short rounds of searches too, which are measured less closely.",
-            show_default=False,
-        ),
-    ] = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -107,39 +73,27 @@ def results(
     chosen = _format(format_, output, as_json)
     if output is not None and (chosen is not Format.T4 or output.suffix == ".json"):
         require_new(output, force=force)
-    asked = operations.conditions(where=where, source=source, since=since, until=until)
+    conditions = operations.conditions(**{name: query.get(name) for name in ("where", "source", "since", "until")})
     if chosen is Format.T4:
-        if campaign is None or limit is not None or sort != "measurement_id":
+        if "campaign" not in query or limit is not None or query["sort"] != "measurement_id":
             raise BadInput(
                 detail="T4 is the jobs of one campaign, all of them that match: --campaign NAME, no --sort or --limit"
             )
         with session() as opened:
             with opened.engine.connect() as connection:
-                uuids = operations.uuids_of(direct(opened).access, connection, host, device)
-            only = filters.chosen(**asked, device_uuids=uuids)
-            t4.export(opened, campaign, device_type=device_type, family=family, only=only, output=output, force=force)
+                uuids = operations.uuids_of(direct(opened).access, connection, query.get("host"), query.get("device"))
+            only = filters.chosen(**conditions, device_uuids=uuids)
+            device_type, family = query.get("type"), query.get("family")
+            t4.export(
+                opened, query["campaign"], device_type=device_type, family=family, only=only, output=output, force=force
+            )
         return
     shown = limit if chosen is not Format.TABLE else limit or 30
     with farm_of(settings()) as farm:
-        found = _all_of(
-            farm,
-            shown,
-            campaign=campaign,
-            type=device_type,
-            family=family,
-            where=where,
-            host=host,
-            device=device,
-            source=source,
-            since=since,
-            until=until,
-            sort=sort,
-            short_rounds=short_rounds,
-            commands=chosen is Format.COMMANDS,
-        )
+        found = _all_of(farm, shown, **query, commands=chosen is Format.COMMANDS)
     rows = found.rows
     if chosen is Format.TABLE:
-        _print_table(rows, limited=len(rows) == shown and limit is None, rounds=short_rounds)
+        _print_table(rows, limited=len(rows) == shown and limit is None, rounds=query["short_rounds"])
     elif chosen is Format.JSON and output is None:
         emit_json(rows)
     elif chosen is Format.COMMANDS:

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Any
 
-import typer
 from rich.text import Text
 
 from farm.api import farm_of
 from farm.api import sentinels as operations
 from farm.api.sentinels import SentinelNow
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json
 from farm.cli.tables import Column, Table, unique_beginnings
 from farm.settings import settings
 
 
+@takes(operations.list_)
 def sentinels(
-    campaign: Annotated[
-        str | None,
-        typer.Argument(help="One campaign; without it, each device's newest that has sentinels.", show_default=False),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", "-d", help="One device: its UUID, or how it begins.", show_default=False),
-    ] = None,
+    query: dict[str, Any],
+    *,
     as_json: JsonOption = False,
 ) -> None:
     """Do devices drift? Each measures a fixed GEMM, its sentinel, now and then while it works for a campaign.
@@ -38,7 +33,7 @@ def sentinels(
         farm sentinels quickstart --device GPU-4e7a5dfa
     """
     with farm_of(settings()) as farm:
-        seen = farm.ask(operations.list_, campaign=campaign, device=device)
+        seen = farm.ask(operations.list_, **query)
     if as_json:
         emit_json(seen)
     elif seen:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query
 from fastapi.responses import Response
-from pydantic import ValidationError
 
 from farm.api import comparing, devices
 from farm.api.comparing import Compared, Comparing, Filling
-from farm.errors import BadInput, FarmError
+from farm.api.operation import checked
+from farm.errors import FarmError
 from farm.kernels.families import FAMILIES
 from farm.web.errors import status_of
 from farm.web.pages import charts
@@ -65,7 +65,7 @@ def compare(
         try:
             found = visit.ask(
                 comparing.compare,
-                _question(
+                checked(
                     Comparing,
                     side=sides,
                     by=by or None,
@@ -123,7 +123,7 @@ def fill(
     """Submits what a side lacks and another has."""
     done = visit.ask(
         comparing.fill,
-        _question(
+        checked(
             Filling,
             side=side or [],
             by=by or None,
@@ -135,18 +135,6 @@ def fill(
         ),
     )
     return visit.show("filled.html", fills=done.fills)
-
-
-Asked = TypeVar("Asked", bound=Comparing)
-
-
-def _question(kind: type[Asked], **asked: Any) -> Asked:
-    """Raises `BadInput` where a field is too long, or a number out of its bounds."""
-    try:
-        return kind(**asked)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInput(detail=f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
 def _number(text: str) -> float | None:
