@@ -17,17 +17,14 @@ from farm.api import results as operations
 from farm.api.results import Identity, Results
 from farm.atomic_write import replacing, require_new
 from farm.cli import t4
-from farm.cli.campaigns import direct
 from farm.cli.files import ForceOption, write
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
 from farm.cli.tables import Column, Table
 from farm.csv_cells import cell
-from farm.db import filters
 from farm.errors import BadInput
 from farm.provenance import METADATA_KEY, Provenance
 from farm.schema.results import COLUMNS, EXPORTED
-from farm.services.session import session
 from farm.settings import settings
 
 
@@ -73,20 +70,15 @@ def results(
     chosen = _format(format_, output, as_json)
     if output is not None and (chosen is not Format.T4 or output.suffix == ".json"):
         require_new(output, force=force)
-    conditions = operations.conditions(**{name: query.get(name) for name in ("where", "source", "since", "until")})
+    operations.conditions(**{name: query.get(name) for name in ("where", "source", "since", "until")})
     if chosen is Format.T4:
         if "campaign" not in query or limit is not None or query["sort"] != "measurement_id":
             raise BadInput(
                 detail="T4 is the jobs of one campaign, all of them that match: --campaign NAME, no --sort or --limit"
             )
-        with session() as opened:
-            with opened.engine.connect() as connection:
-                uuids = operations.uuids_of(direct(opened).access, connection, query.get("host"), query.get("device"))
-            only = filters.chosen(**conditions, device_uuids=uuids)
-            device_type, family = query.get("type"), query.get("family")
-            t4.export(
-                opened, query["campaign"], device_type=device_type, family=family, only=only, output=output, force=force
-            )
+        with farm_of(settings()) as farm:
+            asked = {name: value for name, value in query.items() if name not in ("sort", "short_rounds")}
+            t4.export(farm, asked, output=output, force=force)
         return
     shown = limit if chosen is not Format.TABLE else limit or 30
     with farm_of(settings()) as farm:

@@ -115,6 +115,17 @@ def test_looking_through_the_api_shows_what_the_database_has(direct: Command, re
 
 
 @pytest.mark.usefixtures("measured")
+def test_results_for_autotuners_are_the_same_through_the_api(direct: Command, remote: Command, tmp_path: Path) -> None:
+    line = ("results", "--campaign", "small", "--where", "m >= 1", "--format", "t4", "-o")
+    here, there = direct(*line, str(tmp_path / "here")), remote(*line, str(tmp_path / "there"))
+    assert (here.returncode, there.returncode) == (0, 0), there.stderr
+    assert here.stderr.replace("/here/", "/there/") == there.stderr
+    found = {path.name: path.read_text() for path in (tmp_path / "here").iterdir()}
+    assert found == {path.name: path.read_text() for path in (tmp_path / "there").iterdir()}
+    assert [json.loads(text)["results"] for text in found.values()]
+
+
+@pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize(
     "line",
     [

@@ -1,0 +1,98 @@
+"""The results of a campaign for autotuners, in the T4 format."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Annotated
+
+from pydantic import Field
+
+from farm.api.access import Access
+from farm.api.campaigns import Name
+from farm.api.operation import Document, Download, operation
+from farm.api.results import OfRow, conditions, uuids_of
+from farm.db import campaigns, devices, filters, outcomes
+from farm.db.states import JobState
+from farm.errors import NothingEnded
+from farm.measurement import MeasuringRules
+from farm.report.t4 import Origin, documents
+
+ENDED = (JobState.DONE, JobState.INVALID, JobState.DEAD)
+
+INDEX = "index.json"
+"""The file of a ZIP file that says what the others are: `Index`."""
+
+
+class SpaceFile(Document):
+    """A T4 file of the results of one search space."""
+
+    name: str
+    space: str
+    results: int
+
+
+class Index(Document):
+    """The files of an export, and how many jobs of the campaign are not in them, as they have not ended."""
+
+    campaign: str
+    waiting: int
+    files: list[SpaceFile]
+
+
+@operation("GET", "/campaigns/{campaign}/t4", sends="application/zip", seconds=120)
+def export(
+    access: Access,
+    campaign: Name,
+    *,
+    type: Annotated[str | None, Field(description="Only on this device type.")] = None,  # noqa: A002
+    family: Annotated[str | None, Field(description="Only of this kernel family.")] = None,
+    where: Annotated[list[str] | None, Field(description="Only jobs for which all of these hold.")] = None,
+    host: Annotated[list[str] | None, Field(description="Only devices of these hosts.")] = None,
+    device: Annotated[
+        list[str] | None, Field(description="Only of these devices: UUIDs or beginnings of them.")
+    ] = None,
+    source: Annotated[list[OfRow] | None, Field(description="Only rows of these sources.")] = None,
+    since: Annotated[str | None, Field(description="Only from this day or time on, or this long ago: 2h, 7d.")] = None,
+    until: Annotated[str | None, Field(description="Only before this day or time.")] = None,
+) -> Download:
+    """The campaign's jobs that have ended, failed ones too, as T4 files: one for each kernel and device type, in a ZIP file.
+
+    `index.json` in it lists them.
+    """
+    asked = conditions(where=where, source=source, since=since, until=until)
+    with access.connect() as connection:
+        found = campaigns.find(connection, campaign)
+        only = filters.chosen(**asked, device_uuids=uuids_of(access, connection, host, device))
+        without = outcomes.without_result(connection, found["id"], device_type=type, family=family, only=only)
+        rows = outcomes.measured(connection, found["id"], device_type=type, family=family, only=only)
+        known = devices.overview(connection, silent_after=access.silent_after)
+        counts = campaigns.counts(connection, found["id"])
+    origin = Origin(
+        campaign=found["name"],
+        digest=found["digest"],
+        rules=MeasuringRules.model_validate(found["rules"]),
+        devices={one["uuid"]: one for one in known},
+    )
+    made = documents(rows, without, origin)
+    if not made:
+        raise NothingEnded(name=found["name"])
+    index = Index(
+        campaign=found["name"],
+        waiting=sum(counts[state] for state in JobState if state not in ENDED),
+        files=[
+            SpaceFile(name=space.file_name, space=str(space), results=len(document["results"]))
+            for space, document in made.items()
+        ],
+    )
+    with (
+        NamedTemporaryFile(prefix="farm-t4-", suffix=".zip", delete=False) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        archive.writestr(INDEX, index.model_dump_json())
+        for space, document in made.items():
+            archive.writestr(space.file_name, json.dumps(document, allow_nan=False) + "\n")
+    rows_in = sum(one.results for one in index.files)
+    return Download(path=Path(file.name), media_type="application/zip", name=f"{found['name']}-t4.zip", rows=rows_in)
