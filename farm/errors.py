@@ -261,6 +261,10 @@ class DatabaseIsOlder(WrongRevision):
     """The database is at revision {found}, and this version of the farm needs {needed}. Run `farm db upgrade`."""
 
 
+class DatabaseTooOld(DatabaseIsOlder):
+    """The database is at revision {found}, from before the first release; this version of the farm upgrades databases from revision {first} on. Run `farm db upgrade` with the farm of commit {commit} first, then with this version."""
+
+
 class DatabaseIsNewer(WrongRevision):
     """The database is at revision {found}, of a newer version of the farm; this one knows revisions up to {needed}.{hint} Install the newer version on this machine."""
 

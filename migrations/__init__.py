@@ -1,1 +1,1 @@
-"""Alembic revisions of the farm's database. `farm db upgrade` applies them."""
+"""Alembic revisions of the farm's database, and its views and functions. `farm db upgrade` applies them: see README.md."""

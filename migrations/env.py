@@ -17,13 +17,16 @@ def run() -> None:
         )
         with context.begin_transaction():
             migrate.alone(connection, context.config.attributes.get("waiting"))
-            context.config.attributes["found"] = context.get_context().get_current_revision()
+            found = context.config.attributes["found"] = context.get_context().get_current_revision()
+            migrate.require_known(found)
             context.run_migrations()
             reached = context.get_context().get_current_revision()
             if reached is not None:
-                scripts = context.script.iterate_revisions(reached, "base")
+                scripts = list(context.script.iterate_revisions(reached, "base"))
+                new = [script.module for script in scripts if found is None or script.revision > found]
+                migrate.replace_objects(connection, new)
                 migrate.note_workers_from(connection, (script.module for script in scripts))
-                migrate.record_upgrade(connection, context.config.attributes["found"], reached)
+                migrate.record_upgrade(connection, found, reached)
 
 
 run()

@@ -4,6 +4,9 @@ Workers of an older version may work with a newer database, so that a farm is up
 then the coordinator, then its workers one by one. How far back is noted in the table `compatible_revisions`. A migration
 that changes what workers of the version before use declares `workers_from`, its own revision; the last declaration on the
 way to a revision is in force there.
+
+Views, functions and triggers are written once, in the files of `migrations/sql/`. A migration declares the files that it changes
+as `sql`. They run after the last migration: `migrations/README.md` says how to change one.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from sqlalchemy.exc import ProgrammingError
 
 import farm
 from farm.db import audit
-from farm.errors import DatabaseIsNewer, DatabaseIsOlder
+from farm.errors import DatabaseIsNewer, DatabaseIsOlder, DatabaseTooOld
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -37,12 +40,16 @@ def _config(engine: Engine | None = None) -> Config:
     return config
 
 
-def head() -> str:
-    """The revision that this version of the farm needs: the last one, as the files of migrations are in their order."""
+def _revisions() -> list[str]:
     found = [path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py")]
     if not found:
         raise RuntimeError(f"there are no migrations in {MIGRATIONS}")
-    return max(found)
+    return found
+
+
+def head() -> str:
+    """The revision that this version of the farm needs: the last one, as the files of migrations are in their order."""
+    return max(_revisions())
 
 
 def current(engine: Engine) -> str | None:
@@ -100,13 +107,27 @@ def check_models_match(engine: Engine) -> None:
     command.check(_config(engine))
 
 
+LAST_BEFORE_FIRST = "4a5fb10"
+"""The commit that brings a database from before the first revision to it."""
+
+
+def require_known(found: str | None) -> None:
+    """Raises `DatabaseTooOld` or `DatabaseIsNewer` for a revision from which this version of the farm has no way to its own."""
+    if found is None:
+        return
+    first, needed = min(_revisions()), head()
+    if found < first:
+        raise DatabaseTooOld(found=found, needed=needed, first=first, commit=LAST_BEFORE_FIRST)
+    if found > needed:
+        raise DatabaseIsNewer(found=found, needed=needed, hint="")
+
+
 def require_head(engine: Engine) -> None:
     """Raises `DatabaseIsOlder` or `DatabaseIsNewer` where the database is not at this version's revision."""
     found, needed = current(engine), head()
+    require_known(found)
     if found is None or found < needed:
         raise DatabaseIsOlder(found=found or "none (it has no tables yet)", needed=needed)
-    if found > needed:
-        raise DatabaseIsNewer(found=found, needed=needed, hint="")
 
 
 def require_for_worker(engine: Engine) -> None:
@@ -121,6 +142,24 @@ def require_for_worker(engine: Engine) -> None:
         if oldest is None or head() < oldest:
             hint = f" It serves workers from revision {oldest} on." if oldest is not None else ""
             raise DatabaseIsNewer(found=current(engine), needed=head(), hint=hint) from None
+
+
+def sql_files() -> tuple[str, ...]:
+    """The files of views, functions and triggers, below `migrations/`, in the order in which they run."""
+    return tuple(sorted(str(path.relative_to(MIGRATIONS)) for path in (MIGRATIONS / "sql").rglob("*.sql")))
+
+
+def run_sql(connection: Connection, file: Path) -> None:
+    """Executes the statements of a file as they stand, without parameters."""
+    connection.exec_driver_sql(file.read_text(), execution_options={"no_parameters": True})
+
+
+def replace_objects(connection: Connection, modules: Iterable[ModuleType]) -> None:
+    """Runs the files that these migrations declare as `sql`, each once. A file that a later migration removed is left out."""
+    declared = {name for module in modules for name in getattr(module, "sql", ())}
+    for name in sql_files():
+        if name in declared:
+            run_sql(connection, MIGRATIONS / name)
 
 
 _HAS_AUDIT = text("SELECT to_regclass('audit') IS NOT NULL, current_database()")

@@ -105,7 +105,7 @@ def test_a_trainer_decides_on_rounds_under_its_role(
 
 @pytest.fixture
 def old_farm() -> Iterator[SharedServer]:
-    """As Compose made it at revision 0018: one superuser owns tables, results, MLflow's database and the workers' role."""
+    """As Compose made it before there were roles: one superuser owns tables, results, MLflow's database and the workers' role."""
     with shared_server() as server:
         superuser = make_engine(server.url(SUPERUSER), application="tests", pool_size=1)
         alone = superuser.execution_options(isolation_level="AUTOCOMMIT")
@@ -119,7 +119,6 @@ def old_farm() -> Iterator[SharedServer]:
             known = campaigns.known_devices(connection)
             campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
         land(superuser, leased(superuser, 1, size=8))
-        migrate.downgrade(superuser, "0018")
         with superuser.begin() as connection:
             connection.exec_driver_sql("CREATE ROLE farm_worker LOGIN PASSWORD 'old'")
             connection.exec_driver_sql("GRANT SELECT ON jobs, alembic_version TO farm_worker")

@@ -11,9 +11,6 @@ import pytest
 from farm.db.migrate import MIGRATIONS
 from farm.db.roles import RIGHTS
 
-FIRST = "0016"
-"""The revision from which on workers may stay."""
-
 _BREAKS = {"drop_column", "drop_table", "rename_table"}
 _SQL = re.compile(r"\b(?:RENAME|DROP\s+(?:TABLE|COLUMN))\b", re.IGNORECASE)
 
@@ -47,10 +44,9 @@ def _declares(source: str, revision: str) -> bool:
 @pytest.mark.parametrize("path", sorted((MIGRATIONS / "versions").glob("[0-9]*_*.py")), ids=lambda path: path.stem)
 def test_a_migration_that_breaks_older_workers_says_so(path: Path) -> None:
     revision, source = path.name.partition("_")[0], path.read_text()
-    if revision >= FIRST:
-        assert not breaking(source) or _declares(source, revision), (
-            f"{path.name}: {breaking(source)} breaks workers of the version before. Change it, or declare workers_from."
-        )
+    assert not breaking(source) or _declares(source, revision), (
+        f"{path.name}: {breaking(source)} breaks workers of the version before. Change it, or declare workers_from."
+    )
 
 
 @pytest.mark.parametrize(
