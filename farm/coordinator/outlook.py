@@ -235,7 +235,7 @@ def _why_unread(unsupported: UnsupportedNow, live: Sequence[DeviceNow]) -> str:
 
 
 def versions_text(devices: Sequence[DeviceNow]) -> str:
-    """Which hosts run which version: `gemm-farm 0.1.0 (revision 0016) runs on gpu01, gpu02`."""
+    """Which hosts run which version: `gemm-farm 0.1.0 (revision 0025) runs on gpu01, gpu02`."""
     hosts: dict[str, set[str]] = {}
     for device in devices:
         version = UNANNOUNCED

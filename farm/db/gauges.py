@@ -29,7 +29,7 @@ class FarmGauges:
     # Kernels that are built ahead of time, by state, and builders that were heard of.
     kernels: dict[KernelState, int]
     builders: int
-    # Live devices by the version of the farm that their worker runs, as `0.1.0 (0016)`; jobs that wait because of it.
+    # Live devices by the version of the farm that their worker runs, as `0.1.0 (0025)`; jobs that wait because of it.
     versions: dict[str, int]
     unsupported: int
     # Sessions that have held locks on tables of the farm for long.

@@ -49,7 +49,7 @@ FUNCTIONS = (
     "worker_heartbeat", "worker_leave", "worker_unfit", "worker_note_claim_error", "worker_vanish", "worker_note_overlap",
     "worker_begin_probation", "worker_fail_trial", "worker_pass_trial",
 )  # fmt: skip
-"""What a worker may call. They run with the owner's rights, and act for devices of the login's host alone (revision 0024)."""
+"""What a worker may call. They run with the owner's rights, and act for devices of the login's host alone."""
 
 VIEWS = (
     "v_measurements", "v_all_measurements", "v_sentinels", "v_best_kernels", "v_device_health", "v_campaign_progress",

@@ -115,12 +115,12 @@ class Device(Base):
     vanished_at: Mapped[datetime | None]
     # Rows that landed from it, up to the last batch that was added to the counters.
     measured: Mapped[int] = mapped_column(server_default="0")
-    # The version of the farm that its worker announced; None: that worker is older than revision 0016.
+    # The version of the farm that its worker announced; None: that worker announced none.
     worker_version_id: Mapped[int | None] = mapped_column(ForeignKey("worker_versions.id"))
     # Why its worker could not claim a batch last time, and when.
     claim_error: Mapped[str | None]
     claim_error_at: Mapped[datetime | None]
-    # Which farm-worker serves it: see `farm.db.device_sessions`. None: that worker is older than revision 0017.
+    # Which farm-worker serves it: see `farm.db.device_sessions`. None: no worker opened a session yet.
     session_epoch: Mapped[int] = mapped_column(server_default="0")
     session_host: Mapped[str | None]
     session_pid: Mapped[int | None]

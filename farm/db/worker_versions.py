@@ -21,7 +21,7 @@ from farm.devices import IMPORTED_PREFIX
 from farm.gemm import ElementType, Layout
 from farm.measurement import MeasuringRules
 
-UNANNOUNCED = "a version before 0016"
+UNANNOUNCED = "an unannounced version"
 """What workers run that do not announce their version, in words."""
 
 
