@@ -1,6 +1,21 @@
-"""GEMM Farm: the core and the coordinator.
+"""GEMM Farm: the core, the coordinator, and the Python API.
 
-Nothing in this package imports CUDA, the workers or the trainer. It reaches those by Celery task name.
+What `__all__` names is the public Python API. Nothing in this package imports CUDA, the workers or the trainer. It reaches those
+by Celery task name.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from farm.lazy import names_of
+
+if TYPE_CHECKING:
+    from farm.client import Campaign, Client, Table, connect
+    from farm.errors import FarmError
+
 __version__ = "0.1.0"
+
+__all__ = ["Campaign", "Client", "FarmError", "Table", "__version__", "connect"]
+
+__getattr__ = names_of(__name__, {"client": ("Campaign", "Client", "Table", "connect"), "errors": ("FarmError",)})

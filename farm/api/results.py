@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, field_validator
 from sqlalchemy import Connection
@@ -27,6 +27,9 @@ from farm.report.best import best as best_of
 from farm.repro import repro_command
 from farm.schema.column import Column, ColumnType
 from farm.schema.results import COLUMNS, EXPORTED
+
+if TYPE_CHECKING:
+    from farm.api.connecting import Farm
 
 MOST_ROWS = 20_000
 """Rows of one answer of the API."""
@@ -205,6 +208,30 @@ def rows(
         commands=[_command(row, rules) for row in found] if commands else None,
         next=found[-1]["measurement_id"] if len(found) == limit and sort == "measurement_id" else None,
     )
+
+
+def all_rows(farm: Farm, limit: int | None, *, sort: str = "measurement_id", **asked: Any) -> Results:
+    """All that match, or as many as `limit` says, page by page where one answer cannot hold them.
+
+    Raises `BadInput` where pages are needed, and the rows are not asked for in the order of pages.
+    """
+    found, commands, identities = list[dict[str, Any]](), list[str](), list[Identity | None]()
+    after = None
+    while True:
+        most = min(farm.rows_at_once, farm.rows_at_once if limit is None else limit - len(found))
+        page = farm.ask(rows, **asked, sort=sort, after=after, limit=most)
+        found += page.rows
+        commands += page.commands or ()
+        identities.append(page.identity)
+        after = page.next
+        if len(found) == limit or len(page.rows) < most:
+            break
+        if after is None:
+            raise BadInput(
+                detail=f"Through the API, rows in an order of their own are {most:,} at the most: say --limit, or leave out --sort."
+            )
+    one_type = len({None if i is None else i.type for i in identities}) == 1
+    return Results(rows=found, identity=identities[0] if one_type else None, commands=commands, next=after)
 
 
 def conditions(

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from farm import __version__
-from farm.api import Farm, farm_of
+from farm.api import farm_of
 from farm.api import results as operations
-from farm.api.results import Identity, Results
+from farm.api.results import Identity
 from farm.atomic_write import replacing, require_new
 from farm.cli import t4
 from farm.cli.files import ForceOption, write
@@ -24,7 +24,7 @@ from farm.cli.tables import Column, Table
 from farm.csv_cells import cell
 from farm.errors import BadInput
 from farm.provenance import METADATA_KEY, Provenance
-from farm.schema.results import COLUMNS, EXPORTED
+from farm.schema.results import EXPORTED
 from farm.settings import settings
 
 
@@ -82,7 +82,7 @@ def results(
         return
     shown = limit if chosen is not Format.TABLE else limit or 30
     with farm_of(settings()) as farm:
-        found = _all_of(farm, shown, **query, commands=chosen is Format.COMMANDS)
+        found = operations.all_rows(farm, shown, **query, commands=chosen is Format.COMMANDS)
     rows = found.rows
     if chosen is Format.TABLE:
         _print_table(rows, limited=len(rows) == shown and limit is None, rounds=query["short_rounds"])
@@ -95,30 +95,6 @@ def results(
         _export(rows, chosen, output, provenance, force=force)
     if output is not None:
         remarks.print(f"{len(rows):,} rows in {output}")
-
-
-def _all_of(farm: Farm, limit: int | None, *, sort: str, **asked: Any) -> Results:
-    """All that match, or as many as `limit` says, page by page where one answer cannot hold them.
-
-    Raises `BadInput` where pages are needed, and the rows are not asked for in the order of pages.
-    """
-    rows, commands, identities = list[dict[str, Any]](), list[str](), list[Identity | None]()
-    after = None
-    while True:
-        most = min(farm.rows_at_once, farm.rows_at_once if limit is None else limit - len(rows))
-        page = farm.ask(operations.rows, **asked, sort=sort, after=after, limit=most)
-        rows += page.rows
-        commands += page.commands or ()
-        identities.append(page.identity)
-        after = page.next
-        if len(rows) == limit or len(page.rows) < most:
-            break
-        if after is None:
-            raise BadInput(
-                detail=f"Through the API, rows in an order of their own are {most:,} at the most: say --limit, or leave out --sort."
-            )
-    one_type = len({None if i is None else i.type for i in identities}) == 1
-    return Results(rows=rows, identity=identities[0] if one_type else None, commands=commands, next=after)
 
 
 def _format(given: Format | None, output: Path | None, as_json: bool) -> Format:
@@ -206,16 +182,11 @@ def _export(
 
 
 def _write_parquet(rows: list[dict[str, Any]], draft: Path, provenance: Provenance | None) -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from farm.schema.arrow import ARROW_TYPES
+    from farm.schema.arrow import arrow_table
 
-    metadata = None if provenance is None else {METADATA_KEY: json.dumps(provenance.to_json())}
-    schema = pa.schema([(name, ARROW_TYPES[COLUMNS[name].type]) for name in EXPORTED], metadata=metadata)
-    columns = {name: [_plain(row[name]) for row in rows] for name in EXPORTED}
-    pq.write_table(pa.table(columns, schema), draft, compression="zstd")
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (int, float, str)) or hasattr(value, "tzinfo") else str(value)
+    found = arrow_table(rows)
+    if provenance is not None:
+        found = found.replace_schema_metadata({METADATA_KEY: json.dumps(provenance.to_json())})
+    pq.write_table(found, draft, compression="zstd")

@@ -16,7 +16,7 @@ from serving import served
 from sqlalchemy import Engine, text
 
 from farm.api import OPERATIONS, Remote
-from farm.cli.results import _all_of
+from farm.api.results import all_rows
 from farm.db import batches, campaigns, tokens
 from farm.db.states import Role
 from farm.devices import DeviceIdentity
@@ -276,13 +276,13 @@ def test_a_model_is_asked_through_the_api(
 def test_more_rows_than_an_answer_holds_come_in_pages(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     farm = Remote(api, token=None)
     monkeypatch.setattr(farm, "rows_at_once", 4)
-    ids = [r["measurement_id"] for r in _all_of(farm, None, sort="measurement_id", commands=True).rows]
+    ids = [r["measurement_id"] for r in all_rows(farm, None, sort="measurement_id", commands=True).rows]
     assert ids == sorted(ids)
     assert len(set(ids)) == 6
-    assert len(_all_of(farm, 5, sort="measurement_id").rows) == 5
-    assert len(_all_of(farm, 4, sort="-tflops").rows) == 4
+    assert len(all_rows(farm, 5, sort="measurement_id").rows) == 5
+    assert len(all_rows(farm, 4, sort="-tflops").rows) == 4
     with pytest.raises(Exception, match="leave out --sort"):
-        _all_of(farm, None, sort="-tflops")
+        all_rows(farm, None, sort="-tflops")
     farm.close()
 
 
