@@ -69,7 +69,7 @@ soak: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python -m chaos --on-hosts --owners 10 --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
 attack: $(STAMP)
-	@$(BIN)/python benchmarks/attack.py
+	@$(BIN)/python -m benchmarks.attack
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """The same kernels measured by the farm and by the tools of the field: seconds for each, and how far off.
 
-    python benchmarks/against_tools.py [--rounds 3] [--seconds 200] [--reference-seconds 5]
-    python benchmarks/against_tools.py --tools farm,kernel_tuner,triton      without nvbench, the slowest
+    python -m benchmarks.against_tools [--rounds 3] [--seconds 200] [--reference-seconds 5]
+    python -m benchmarks.against_tools --tools farm,kernel_tuner,triton      without nvbench, the slowest
 
 On the first card of this host, each tool with its own defaults:
   farm          `measure` of workers/devices/cuda.py with power: verified, cold L2, a captured graph
@@ -48,10 +48,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import nvbench_round
-from common import end_like_interrupted, markdown, write
-from power_windows import SETTLING_SECONDS, counter_power_w, windows_of
 
+from benchmarks import nvbench_round
+from benchmarks.common import end_like_interrupted, markdown, write
+from benchmarks.power_windows import SETTLING_SECONDS, counter_power_w, windows_of
 from farm.errors import first_line
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, OperandRules
@@ -312,7 +312,7 @@ def nvbench(kernels: Sequence[str], number: int, seconds: float) -> list[Answer]
         files = {name: str(Path(folder) / f"{name}.json") for name in ("results", "seconds")}
         asked = Path(folder) / "asked.json"
         asked.write_text(json.dumps({"kernels": list(kernels), "end": time.time() + seconds, **files}))
-        command = [sys.executable, nvbench_round.__file__, str(asked)]
+        command = [sys.executable, "-m", nvbench_round.__name__, str(asked)]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=seconds + 2 * NVBENCH_START_SECONDS, check=False

@@ -1,6 +1,6 @@
 """How near are predictions of the vendor's library on five cards, on tables that AIConfigurator measured?
 
-    python benchmarks/aiconfigurator.py [--data FOLDER] [--cards a100_sxm,l40s,h100_sxm,b200_sxm,gb200]
+    python -m benchmarks.aiconfigurator [--data FOLDER] [--cards a100_sxm,l40s,h100_sxm,b200_sxm,gb200]
 
 The rows are linear layers in bf16, as `farm import aiconfigurator` reads them: which kernel ran is not known. One model for each
 card, and beside it on the same rows of the same folds a forest on m, n and k alone (24 extra trees, as the farm's; ln ms).
@@ -31,8 +31,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import markdown, write
-from learning import (
+from sklearn.ensemble import ExtraTreesRegressor
+
+from benchmarks.common import markdown, write
+from benchmarks.learning import (
     SEED,
     Alternative,
     Figure,
@@ -48,8 +50,6 @@ from learning import (
     pick,
     target_table,
 )
-from sklearn.ensemble import ExtraTreesRegressor
-
 from farm.forest.card import Card
 from farm.forest.features import Seen, see
 from farm.importers import aiconfigurator
@@ -115,11 +115,11 @@ def roughness(configured: pd.DataFrame) -> list[dict[str, Any]]:
     """How far times lie from the geometric mean of their two neighbours in m, of the same (n, k) and with m in `LEVEL_M`: by bands of
     time in ms, and of all. Were errors independent, their spread would be this one over the root of 1.5."""
     level = configured[configured["m"].isin(LEVEL_M)]
-    logs = np.log(level.pivot_table(index=["n", "k"], columns="m", values="runtime_ms").reindex(columns=LEVEL_M))
-    middle = logs.iloc[:, 1:-1]
-    between = (logs.iloc[:, :-2].to_numpy() + logs.iloc[:, 2:].to_numpy()) / 2
-    off = 100 * np.abs(np.expm1(middle.to_numpy() - between))
-    known, ms = np.isfinite(off), np.exp(middle.to_numpy())
+    by_m = level.pivot_table(index=["n", "k"], columns="m", values="runtime_ms").reindex(columns=LEVEL_M)
+    logs = np.log(by_m.to_numpy())
+    middle, between = logs[:, 1:-1], (logs[:, :-2] + logs[:, 2:]) / 2
+    off = 100 * np.abs(np.expm1(middle - between))
+    known, ms = np.isfinite(off), np.exp(middle)
     found = []
     for low, high in [(BANDS_MS[0], BANDS_MS[-1]), *pairwise(BANDS_MS)]:
         own = off[known & (ms >= low) & (ms < high)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from common import end_like_interrupted, write
+from benchmarks.common import end_like_interrupted, write
 
 ROOT = Path(__file__).parent.parent
 ATTACKS = "tests/security"

@@ -1,6 +1,6 @@
 """What share of the best measured kernel's speed does a chooser reach that has measured nothing of the shape?
 
-    python benchmarks/choosing.py            with nvMatmulHeuristics where `pip install nvidia-matmul-heuristics` was run
+    python -m benchmarks.choosing            with nvMatmulHeuristics where `pip install nvidia-matmul-heuristics` was run
 
 Each shape (m, n, k) of the farm's H200 rows is held out with all its kernels, 5 folds by shape, one model for all rows. A problem
 is m, n, k, types, layout, alpha and beta, and counts where at least four kernels of it were measured. The grid is CUTLASS SGEMM
@@ -36,9 +36,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import RESULTS, markdown, write
-from learning import H200, H200_ROWS, datasets
 
+from benchmarks.common import RESULTS, markdown, write
+from benchmarks.learning import H200, H200_ROWS, datasets
 from farm.forest.features import see
 from trainer.cards import card_of
 from trainer.evaluate import out_of_fold

@@ -47,7 +47,7 @@ def machine() -> dict[str, Any]:
 
 def command() -> str:
     """How this benchmark was called, less what says only where recordings go."""
-    words = ["python", *sys.argv]
+    words = ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]
     if "--recordings" in words:
         at = words.index("--recordings")
         del words[at : at + 2]

@@ -1,6 +1,6 @@
 """Cards beside each other: the same configurations, measured on each card of this host by a farm of its own.
 
-    python benchmarks/compare_cards.py [--seconds 240] [--recordings FOLDER]
+    python -m benchmarks.compare_cards [--seconds 240] [--recordings FOLDER]
 
 Writes `<device type>-compare-cards.parquet`, a recording with every card's rows and power, and
 `<device type>-compare-cards-sentinels.parquet`, the sentinels that the cards measured meanwhile.
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from common import RESULTS, end_like_interrupted
-from farms import measured, store
-from recordings import export
 from sqlalchemy import Engine, text
 
+from benchmarks.common import RESULTS, end_like_interrupted
+from benchmarks.farms import measured, store
+from benchmarks.recordings import export
 from farm.campaign import Campaign, load
 from farm.db import campaigns
 

@@ -1,6 +1,6 @@
 """How long do a million measurements take to compare?
 
-    python benchmarks/compare_speed.py [--rows 10000 100000 1000000] [--repetitions 5]
+    python -m benchmarks.compare_speed [--rows 10000 100000 1000000] [--repetitions 5]
 
 For each size a farm of its own gets that many rows: two cards, half of them each, of the same configurations (25 m x 25 n x as
 many k as it takes, in f32 and f64, with 16 tiles). Times and power are made up, with the second card 1.25 times as slow and
@@ -17,10 +17,10 @@ import sys
 import time
 from typing import Any
 
-from common import at_sizes
-from farms import MADE_UP_CONFIGURATIONS, MADE_UP_ENVIRONMENT, farm_home
 from sqlalchemy import Engine, text
 
+from benchmarks.common import at_sizes
+from benchmarks.farms import MADE_UP_CONFIGURATIONS, MADE_UP_ENVIRONMENT, farm_home
 from farm.compare.comparing import compare
 from farm.compare.gathering import Question
 from farm.db import devices
@@ -72,12 +72,13 @@ def of_size(rows: int, repetitions: int) -> dict[str, Any]:
         assert abs(found["time"]["ratio"] - TYPES["nvidia-a100-sxm4-80gb"]) < 0.01, found
         for _ in range(repetitions):
             began, used = time.perf_counter(), time.process_time()
-            side = compare(engine, Question(sides=tuple(TYPES))).sides[0]
+            overall = compare(engine, Question(sides=tuple(TYPES))).sides[0].measured.overall
             alone.append(time.perf_counter() - began)
             processor.append(time.process_time() - used)
+        assert overall is not None
         return {
-            "configurations": side.measured.overall.configurations,
-            "shapes": side.measured.overall.shapes,
+            "configurations": overall.configurations,
+            "shapes": overall.shapes,
             "time_ratio": found["time"]["ratio"],
             "command_s": round(statistics.median(processes), 3),
             "compare_s": round(statistics.median(alone), 3),

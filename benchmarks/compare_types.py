@@ -1,6 +1,6 @@
 """Types of cards beside each other on tables that other people measured: does the known order of the cards come out?
 
-    python benchmarks/compare_types.py [--data FOLDER] [--cards a100_sxm,l40s,h100_sxm,b200_sxm,gb200]
+    python -m benchmarks.compare_types [--data FOLDER] [--cards a100_sxm,l40s,h100_sxm,b200_sxm,gb200]
 
 AIConfigurator's tables of linear layers in bf16 (`farm import aiconfigurator`) are imported into a farm of its own, and every pair
 of cards is compared as `farm compare --any-source` compares them: on the shapes that both have, all of them and by bound.
@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import markdown, write
-from farms import farm_home
-from learning import add_data, needed
 from sqlalchemy import Engine
 
+from benchmarks.common import markdown, write
+from benchmarks.farms import farm_home
+from benchmarks.learning import add_data, needed
 from farm.compare import reading
 from farm.compare.comparing import compare
 from farm.compare.findings import About, Figures, Pairs, findings

@@ -1,8 +1,8 @@
 """The same CUTLASS kernels timed by the farm and by NVIDIA's own `cutlass_profiler`, on a card of this host.
 
     pip install nvidia-curand                                         its headers, beside the extra `build`
-    python benchmarks/cutlass_profiler.py --build FOLDER              where there is a compiler: the profiler, and the farm's kernels
-    python benchmarks/cutlass_profiler.py --run FOLDER [--rounds 3]   where there is a card
+    python -m benchmarks.cutlass_profiler --build FOLDER              where there is a compiler: the profiler, and the farm's kernels
+    python -m benchmarks.cutlass_profiler --run FOLDER [--rounds 3]   where there is a card
 
 The profiler is compiled from the sources in the wheel of CUTLASS, with the kernels below and without its reference
 implementations: the farm verifies. Each of its kernels is the farm's, template argument by template argument (but that the farm
@@ -38,9 +38,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cards import first_card
-from common import markdown, write
-
+from benchmarks.cards import first_card
+from benchmarks.common import markdown, write
 from farm import keys
 from farm.builds.cache import KernelCache
 from farm.devices import traits_of_capability
@@ -169,7 +168,15 @@ def build(folder: Path) -> None:
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(compiled, itertools.count(), sources))
-        link = [compiler.nvcc, *objects, "-o", folder / PROFILER, "-cudart", "static", f"-L{toolkit / 'lib'}"]
+        link: list[str | Path] = [
+            compiler.nvcc,
+            *objects,
+            "-o",
+            folder / PROFILER,
+            "-cudart",
+            "static",
+            f"-L{toolkit / 'lib'}",
+        ]
         subprocess.run(link, check=True)
     signer = keys.signer(settings(), Purpose.KERNEL)
     own = OwnKernels(KernelCache(folder), compiler.versions, signer, [signer.public])

@@ -1,9 +1,9 @@
 """The best CUTLASS kernel of each shape and type beside cuBLASLt's own choice, in one campaign on the cards of this host.
 
     farm kernels build examples/campaigns/cutlass-tuned.yaml --arch sm_90a -o kernels     anywhere; then here:
-    python benchmarks/cutlass_vs_cublaslt.py --kernels kernels [--campaign FILE] [--seconds 540]
-    python benchmarks/cutlass_vs_cublaslt.py --campaign FILE --sweep RECORDING      what was measured of it before
-    python benchmarks/cutlass_vs_cublaslt.py --recording RECORDING                  what such a run left, without a card
+    python -m benchmarks.cutlass_vs_cublaslt --kernels kernels [--campaign FILE] [--seconds 540]
+    python -m benchmarks.cutlass_vs_cublaslt --campaign FILE --sweep RECORDING      what was measured of it before
+    python -m benchmarks.cutlass_vs_cublaslt --recording RECORDING                  what such a run left, without a card
 
 Every kernel of the campaign is measured and verified for every problem, and `cublaslt`, whose heuristic chooses, in the same
 run on the same cards, in one shuffled order. With `--sweep` the kernels' times are those of a recording, and only `cublaslt`
@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from common import RESULTS, end_like_interrupted, markdown, write
-from farms import measured, store
-from paper_cutlass import add_kernels
-from recordings import configuration_of, export
 
+from benchmarks.common import RESULTS, end_like_interrupted, markdown, write
+from benchmarks.farms import measured, store
+from benchmarks.paper_cutlass import add_kernels
+from benchmarks.recordings import configuration_of, export
 from farm.campaign import Campaign, Search, Strategy, load
 from farm.campaign.search import BASELINE
 from farm.kernels import Kernel

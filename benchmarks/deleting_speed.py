@@ -1,6 +1,6 @@
 """How long do deleting, restoring and vacuuming a campaign take, by its rows, and how large is it meanwhile?
 
-    python benchmarks/deleting_speed.py [--rows 10000 100000 1000000]
+    python -m benchmarks.deleting_speed [--rows 10000 100000 1000000]
 
 For each size a farm of its own is filled with made-up rows as in views_speed.py: one campaign with a job and a row for each
 configuration, and a sentinel for each batch. It is deleted, restored, deleted again and vacuumed, once each. The sentinels
@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from common import markdown, write
-from farms import farm_home
 from sqlalchemy import Connection, text
-from views_speed import BATCH, FILL, KERNELS, TYPES
 
+from benchmarks.common import markdown, write
+from benchmarks.farms import farm_home
+from benchmarks.views_speed import BATCH, FILL, KERNELS, TYPES
 from farm.db import archive, deletions
 from farm.db.engine import make_engine
 from farm.db.states import DeletionKind
@@ -74,7 +74,7 @@ def main() -> None:
             ["size while deleted, MB", *(of["deleted_mb"] for of in sizes.values())],
         ],
     )
-    write("deleting_speed", {"sizes": {str(rows): of for rows, of in sizes.items()}}, table)
+    write("deleting_speed", {"sizes": {str(rows): of for rows, of in sizes.items()}}, table, repetitions=1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How much of the time does the farm keep a card inside a measurement, and where does the rest go?
 
-    python benchmarks/duty.py [--gpus 1,2,4] [--campaigns tiled,cublaslt] [--power none,all] [--seconds 12] [--limit 190]
-    python benchmarks/duty.py --device recorded --gpus 1,2 --campaigns tiled      a trial without a GPU: made-up answers
-    python benchmarks/duty.py --device cpu --gpus 1 --campaigns examples/campaigns/quickstart.yaml
+    python -m benchmarks.duty [--gpus 1,2,4] [--campaigns tiled,cublaslt] [--power none,all] [--seconds 12] [--limit 190]
+    python -m benchmarks.duty --device recorded --gpus 1,2 --campaigns tiled      a trial without a GPU: made-up answers
+    python -m benchmarks.duty --device cpu --gpus 1 --campaigns examples/campaigns/quickstart.yaml
 
 A farm of its own on this host: Postgres, Redis, the coordinator, and a worker for each of the first so many cards. Each
 campaign (`tiled` and `cublaslt` are examples/campaigns/*-sweep.yaml, anything else is a file) is measured for so many
@@ -32,10 +32,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common import end_like_interrupted, markdown, write
-from farms import cancel, check, choose_devices, farm_home, is_over, programs, store
 from sqlalchemy import Engine, text
 
+from benchmarks.common import end_like_interrupted, markdown, write
+from benchmarks.farms import cancel, check, choose_devices, farm_home, is_over, programs, store
 from farm.campaign import Campaign, load
 from farm.metrics import PREFIX
 from farm.services.stack import Stack

@@ -1,6 +1,6 @@
 """Are devices shared fairly between owners and campaigns? How long does an urgent or a small campaign wait?
 
-    python benchmarks/fairness.py [--owners 200] [--devices 8] [--minutes 10] [--jobs 1000000]
+    python -m benchmarks.fairness [--owners 200] [--devices 8] [--minutes 10] [--jobs 1000000]
 
 Postgres, the coordinator's schedule, forming, claiming, landing and counting are real. Devices are simulated, and so is
 time: a batch takes the sum of its jobs' made-up device seconds, after which its rows land. The coordinator's turns take
@@ -25,11 +25,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from common import markdown, write
-from farms import small_farm, store
-from million_jobs import RESULT
 from sqlalchemy import Engine, text
 
+from benchmarks.common import markdown, write
+from benchmarks.farms import small_farm, store
+from benchmarks.million_jobs import RESULT
 from farm.broker import queue_of_device, queue_of_type
 from farm.campaign import Campaign
 from farm.coordinator.costs import CostBook

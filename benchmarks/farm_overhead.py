@@ -1,6 +1,6 @@
 """What the farm itself costs: jobs per second from submitted file to landed row, and where the time goes.
 
-    python benchmarks/farm_overhead.py [--jobs 10000 100000] [--repetitions 3]
+    python -m benchmarks.farm_overhead [--jobs 10000 100000] [--repetitions 3]
 
 Devices are `recorded`: they answer at once from a file that is made for the purpose, so that what is left is the
 farm. Two things are measured for each size. `jobs_per_second`: the real programs (coordinator, a worker with its
@@ -17,14 +17,15 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
-from common import markdown, write
-from farms import announce, campaign_text, farm_home, record, run_submit, submit
 from sqlalchemy import text
 
+from benchmarks.common import markdown, write
+from benchmarks.farms import announce, campaign_text, farm_home, record, run_submit, submit
 from farm.broker import MEASURE_BATCH, make_app
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
@@ -62,7 +63,7 @@ def split(file: Path, recording: Path) -> dict[str, float]:
             if not waiting:
                 break
             for batch_id, _ in waiting:
-                timed("send", lambda i=batch_id: app.send_task(MEASURE_BATCH, args=(i,), queue="nobody"))
+                timed("send", partial(app.send_task, MEASURE_BATCH, args=(batch_id,), queue="nobody"))
                 with engine.begin() as connection:
                     batches.mark_sent(connection, [batch_id])
 
@@ -78,9 +79,7 @@ def split(file: Path, recording: Path) -> dict[str, float]:
                         batches.mark(marks, held, j, lease_seconds=60)
 
                     timed("mark", mark)
-                    rows.append(
-                        (job, timed("measure", lambda j=job, r=lease.rules: device.measure(j.configuration, r)))
-                    )
+                    rows.append((job, timed("measure", partial(device.measure, job.configuration, lease.rules))))
 
                 def land(held: Any = lease, landed: Any = rows) -> None:
                     with engine.begin() as c:
@@ -148,7 +147,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, nargs="+", default=[10_000, 100_000], help="sizes, multiples of 1000")
     parser.add_argument("--repetitions", type=int, default=3)
     asked = parser.parse_args()
-    sizes = {}
+    sizes: dict[str, dict[str, Any]] = {}
     for jobs in asked.jobs:
         with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as folder:
             Path(folder).chmod(0o755)

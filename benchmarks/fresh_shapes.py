@@ -1,7 +1,7 @@
 """How far models are off on shapes that people bring: learned from a grid, from random rows of a domain, and from rows that
 learning campaigns chose.
 
-    python benchmarks/fresh_shapes.py
+    python -m benchmarks.fresh_shapes
 
 Every model is tested on the same independent test set: 500 random problems of the domain serving-and-general, and 60 more with
 all kernels for choosing. Nothing was learned from them, and no setting was chosen by them.
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from common import markdown, write
 
+from benchmarks.common import markdown, write
 from farm.forest.predictor import Predictor
 from trainer.evaluate import evaluate
 from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS
@@ -44,7 +44,7 @@ def rows(*names: str) -> pd.DataFrame:
     """The datasets of these names, one below the other. Without the test sets of learning campaigns."""
     tables = []
     for name in names:
-        table = pq.read_table(DATASETS / f"{TYPE}-{name}.parquet").to_pandas()
+        table: pd.DataFrame = pq.read_table(DATASETS / f"{TYPE}-{name}.parquet").to_pandas()
         tables.append(table[table["round"] > 0] if name.startswith("learn-") else table)
     return pd.concat(tables)
 
@@ -67,7 +67,7 @@ def groups(table: pd.DataFrame) -> dict[str, Any]:
     flops = 2.0 * table["m"] * table["n"] * table["k"]
     aligned = (table["n"] % 8 == 0) & (table["k"] % 8 == 0)
     narrow = table["ab"].where(table["ab"] == "f32", "16 bits")
-    found = {"all": np.full(len(table), True)}
+    found: dict[str, Any] = {"all": np.full(len(table), True)}
     for family in sorted(set(table["family"])):
         found[family] = table["family"] == family
     found |= {f"cutlass {kind}": (table["family"] == "cutlass") & (narrow == kind) for kind in ("f32", "16 bits")}

@@ -1,6 +1,6 @@
 """How near are predictions on GPPerf's own measurements, by the paper's recipe and by the farm's?
 
-    python benchmarks/gpperf.py [--data FOLDER]
+    python -m benchmarks.gpperf [--data FOLDER]
 
 The rows are 12,096 CUTLASS SGEMMs on an RTX 4070 (arXiv 2411.16954), as `farm import gpperf` reads them. 28 of them are
 repeats of one measurement each: what was asked for differs, and what ran does not.
@@ -34,8 +34,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import markdown, write
-from learning import (
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.model_selection import GroupKFold, LeaveOneGroupOut
+
+from benchmarks.common import markdown, write
+from benchmarks.learning import (
     SEED,
     Figure,
     Target,
@@ -49,9 +52,6 @@ from learning import (
     pick,
     target_table,
 )
-from sklearn.ensemble import RandomForestRegressor
-from sklearn.model_selection import GroupKFold, LeaveOneGroupOut
-
 from farm.importers import gpperf
 from trainer.evaluate import measured_outputs, out_of_fold
 from trainer.folds import FOLD_KINDS, Splits, by_row, by_shape
@@ -146,6 +146,7 @@ def by_state(rows: pd.DataFrame, rest: _Array) -> list[dict[str, Any]]:
     )
     slower = (both[False] / both[True]).groupby(SHAPE).median()
     found = []
+    shape: Any
     for shape, own in timed.groupby(SHAPE):
         at_rest, loaded = own.loc[own["rest"], "runtime_ms"], own.loc[~own["rest"], "runtime_ms"]
         if len(loaded):

@@ -1,6 +1,6 @@
 """How near are predictions on the farm's own H200 rows, and would another way to learn them be nearer?
 
-    python benchmarks/h200.py [--without-alternatives]
+    python -m benchmarks.h200 [--without-alternatives]
 
 The rows are all of `examples/datasets`: the tiled kernel, CUTLASS SGEMM, CUTLASS 2.x in six types and 3.x in f16 beside cuBLASLt,
 and what four cards measured alike. As in production one model learns from all of them, on every kind of folds of
@@ -27,8 +27,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import write
-from learning import (
+
+from benchmarks.common import write
+from benchmarks.learning import (
     H200,
     H200_ROWS,
     Figure,
@@ -43,7 +44,6 @@ from learning import (
     pick,
     target_table,
 )
-
 from trainer.evaluate import measured_outputs, out_of_fold
 from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings

@@ -1,6 +1,6 @@
 """How long does `farm health` take at a million measurements?
 
-    python benchmarks/health_speed.py [--rows 10000 100000 1000000] [--repetitions 5]
+    python -m benchmarks.health_speed [--rows 10000 100000 1000000] [--repetitions 5]
 
 For each size a farm of its own gets that many rows: eight cards of a type, each with the same configurations (25 m x 25 n x as many
 k as it takes, in f32 and f64, with 16 tiles), measured once in the last days and once a month before. Times, power and temperatures
@@ -18,10 +18,10 @@ import sys
 import time
 from typing import Any
 
-from common import at_sizes
-from farms import MADE_UP_CONFIGURATIONS, MADE_UP_ENVIRONMENT, farm_home
 from sqlalchemy import Engine, text
 
+from benchmarks.common import at_sizes
+from benchmarks.farms import MADE_UP_CONFIGURATIONS, MADE_UP_ENVIRONMENT, farm_home
 from farm.compare.health import Question
 from farm.compare.health.asking import health
 from farm.db import devices

@@ -1,6 +1,6 @@
 """Do the intervals of `farm compare` and `farm health` hold what they claim, and is the health check silent where nothing is wrong?
 
-    python benchmarks/health_statistics.py [--fleets 400] [--seed 1]
+    python -m benchmarks.health_statistics [--fleets 400] [--seed 1]
 
 Simulated fleets, of which the truth is known. A card's time of a configuration is that of the configuration, times what the
 card differs by, times what the card differs by on that shape (0.5%, the same for the three kernels of a shape), times noise
@@ -25,8 +25,8 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from common import markdown, write
 
+from benchmarks.common import markdown, write
 from farm.compare.health import ALPHA, TOLERANCE, Health, Question, Verdict
 from farm.compare.health.document import Member
 from farm.compare.health.judging import judge

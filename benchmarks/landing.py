@@ -1,6 +1,6 @@
 """How fast do results land, and what does dispatch cost? Beside plain COPY and plain Celery, in one run.
 
-    python benchmarks/landing.py [--rows 50000] [--tasks 20000] [--repetitions 3]
+    python -m benchmarks.landing [--rows 50000] [--tasks 20000] [--repetitions 3]
 
 All on one machine with its own Postgres and Redis; rows are made up, so that only their way is timed.
 
@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from common import markdown, write
-from farm_overhead import end_to_end
-from farms import announce, campaign_text, farm_home, record, submit
-from million_jobs import RESULT
 from sqlalchemy import Engine, text
 
+from benchmarks.common import markdown, write
+from benchmarks.farm_overhead import end_to_end
+from benchmarks.farms import announce, campaign_text, farm_home, record, submit
+from benchmarks.million_jobs import RESULT
 from farm.db import batches, measurements
 from farm.schema.results import RESULTS
 

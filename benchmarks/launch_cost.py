@@ -1,6 +1,6 @@
 """What a launch costs, family by family: on the host, and on the card where a graph launches.
 
-    FARM_KERNELS=FOLDER python benchmarks/launch_cost.py     the kernels of `cutlass_profiler.py --build FOLDER`
+    FARM_KERNELS=FOLDER python -m benchmarks.launch_cost     the kernels of `cutlass_profiler.py --build FOLDER`
 
 Problems so small that next to nothing is computed. On the host: the time of a call of the family's launcher, over as many as a
 stream takes without waiting. On the card: the time from one launch to the next inside a captured graph, by the timing tier. For
@@ -14,9 +14,8 @@ import statistics
 import time
 from typing import Any
 
-from cards import first_card
-from common import markdown, write
-
+from benchmarks.cards import first_card
+from benchmarks.common import markdown, write
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, OperandRules
 from workers.measure.telemetry import TelemetryLog

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-from common import markdown
 
+from benchmarks.common import markdown
 from farm.forest.columns import OUTPUTS
 from farm.forest.features import Seen, see
 from farm.forest.predictor import CLAIM, Predictor

@@ -2,7 +2,7 @@
 
     farm status learn-quickstart --json > status.json
     farm results --campaign learn-quickstart --output rows.parquet
-    python benchmarks/learning_campaign.py status.json rows.parquet
+    python -m benchmarks.learning_campaign status.json rows.parquet
 
 Cards, driver and dates are those of the rows, not of the machine that runs this script.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from common import RESULTS, command
 
-from farm.campaign.search import ALL_FAMILIES
+from benchmarks.common import RESULTS, command
+from farm.measurement import ALL_FAMILIES
 from farm.report.pictures import learning
 
 MODEL = "NVIDIA H200"

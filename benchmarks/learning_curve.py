@@ -1,6 +1,6 @@
 """What device time teaches: the paper's grid, random rows and the strategy learn, at equal device seconds on one test set.
 
-    python benchmarks/learning_curve.py [--seeds 10] [--budget 640]
+    python -m benchmarks.learning_curve [--seeds 10] [--budget 640]
 
 A replay: what each strategy asks for is answered from 9,942 rows that two H200s measured of random problems of the domain
 serving-and-general. The test set is 1,655 rows of other random problems of the domain. The grid is the paper's CUTLASS SGEMM
@@ -13,15 +13,15 @@ so about the most that choosing rows by their errors can gain.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from common import write
 
+from benchmarks.common import write
 from farm.forest.predictor import Predictor
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
 from trainer.table import configurations, with_parameter_columns
@@ -39,7 +39,7 @@ GRID, RANDOM, LEARN, ORACLE = "grid", "random", "learn", "oracle"
 
 def rows(name: str) -> pd.DataFrame:
     """A dataset with its rows of the timing tier: those with power cost ten times as much, which would blur the costs."""
-    table = pq.read_table(DATASETS / f"{TYPE}-{name}.parquet").to_pandas()
+    table: pd.DataFrame = pq.read_table(DATASETS / f"{TYPE}-{name}.parquet").to_pandas()
     return table[table["power_w"].isna()].reset_index(drop=True)
 
 
@@ -49,7 +49,7 @@ class Pool:
     def __init__(self, table: pd.DataFrame) -> None:
         self.table = table
         self.wide = with_parameter_columns(table)
-        groups = table.groupby(PROBLEM, sort=True).indices
+        groups: Mapping[Any, Any] = table.groupby(PROBLEM, sort=True).indices
         self.candidates = [
             Candidate(f"{ab} {layout}", (m, n, k), list(positions))
             for (m, n, k, ab, layout), positions in groups.items()

@@ -1,6 +1,6 @@
 """How many devices can one coordinator keep busy? Devices are simulated, so that two cores are enough.
 
-    python benchmarks/many_devices.py [--devices 4000] [--owners 1 40] [--seconds 60] [--repetitions 3]
+    python -m benchmarks.many_devices [--devices 4000] [--owners 1 40] [--seconds 60] [--repetitions 3]
 
 Postgres, Redis and the coordinator's process are real, and so are its messages and what it reads and writes. One more process
 stands in for all devices: it takes messages off the queue of their type, claims and ends the batches of all devices in
@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import redis
-from common import markdown, write
-from fairness import campaign
-from farms import small_farm, store
 from sqlalchemy import Engine, text
-from thousand_devices import cpu_seconds, postgres_and_redis, redis_client
 
+from benchmarks.common import markdown, write
+from benchmarks.fairness import campaign
+from benchmarks.farms import small_farm, store
+from benchmarks.thousand_devices import cpu_seconds, postgres_and_redis, redis_client
 from farm.broker import queue_of_type
 from farm.db import devices
 from farm.services.stack import COORDINATOR, Stack

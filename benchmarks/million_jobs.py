@@ -1,6 +1,6 @@
 """Does the farm stay fast at a million jobs? Submitting, forming, claiming, landing and status, by size.
 
-    python benchmarks/million_jobs.py [--jobs 10000 100000 1000000] [--batch 100]
+    python -m benchmarks.million_jobs [--jobs 10000 100000 1000000] [--batch 100]
 
 For each size a campaign is submitted by `farm submit`, as a process of its own: seconds from start to end, and its peak
 memory. Then every job of it is formed into batches, ten in a transaction as the coordinator does, and measured one batch after
@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from common import markdown, write
-from farms import announce, campaign_text, farm_home, record, run_submit
 from sqlalchemy import Engine, text
 
+from benchmarks.common import markdown, write
+from benchmarks.farms import announce, campaign_text, farm_home, record, run_submit
 from farm.db import batches, campaigns, jobs
 from farm.measurement import Measurement, Source
 

@@ -1,6 +1,6 @@
 """A round of nvbench over the farm's launches, for against_tools.py: a registered benchmark cannot be run twice in a process.
 
-    python benchmarks/nvbench_round.py ASKED.json
+    python -m benchmarks.nvbench_round ASKED.json
 
 ASKED.json has `kernels` (canonical configurations), `end` (seconds since the epoch, after which none is begun), and the files
 for nvbench's own `results` and for the `seconds` that each of its calls took.

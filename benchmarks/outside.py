@@ -1,6 +1,6 @@
 """How errors and intervals change with the distance to what was measured.
 
-    python benchmarks/outside.py
+    python -m benchmarks.outside
 
 The rows of the dataset `domain` are held out, and each one's distance is to the nearest problem of the other folds, of the same
 family and types (`farm/forest/reach.py`). Four ways to hold rows out:
@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import markdown, write
-from fresh_shapes import TRAINED_ON, TYPE, apart, rows
 from scipy.stats import spearmanr
 
+from benchmarks.common import markdown, write
+from benchmarks.fresh_shapes import TRAINED_ON, TYPE, apart, rows
 from farm.forest.columns import OUTPUTS
 from farm.forest.predictor import Interval
 from farm.forest.reach import FAR
@@ -65,8 +65,8 @@ def asked(training: pd.DataFrame, frame: pd.DataFrame) -> Held:
     frame = frame[model.known(frame)]
     completed = model.vocabulary.complete(frame)
     outputs, spreads = model.outputs(completed, model.see(completed))
-    tables = (pd.DataFrame(each, frame.index)[list(OUTPUTS)] for each in (outputs, spreads))
-    return frame, OutOfFold(*tables, np.zeros(len(frame)), lies(model.reach(completed), frame.index))
+    predicted, spread = (pd.DataFrame(each, frame.index)[list(OUTPUTS)] for each in (outputs, spreads))
+    return frame, OutOfFold(predicted, spread, np.zeros(len(frame)), lies(model.reach(completed), frame.index))
 
 
 def parts(frame: pd.DataFrame, held: OutOfFold) -> dict[str, pd.Series]:

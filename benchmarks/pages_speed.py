@@ -1,6 +1,6 @@
 """How fast does a big farm answer over HTTP? Every question of the API, at a million rows and two thousand campaigns.
 
-    python benchmarks/pages_speed.py [--rows 1000000] [--campaigns 2000] [--repetitions 20]
+    python -m benchmarks.pages_speed [--rows 1000000] [--campaigns 2000] [--repetitions 20]
 
 A farm of its own is filled with made-up rows: campaigns of 500 configurations each on eight cards of two types, of which all
 but ten are done; a sentinel and some failures for each. Then `farm serve` runs as a process of its own and is asked over
@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
-from common import markdown, write
-from farms import farm_home
 from sqlalchemy import Engine, event, text
 
+from benchmarks.common import markdown, write
+from benchmarks.farms import farm_home
 from farm.api import OPERATIONS, PREFIX
 from farm.api.access import Access
 from farm.db.engine import make_engine

@@ -1,8 +1,8 @@
 """The paper's second experiment, 16,128 CUTLASS GEMMs, on every card of this host, through a farm of its own.
 
     farm kernels build examples/campaigns/paper-cutlass.yaml --arch sm_90a -o kernels     anywhere; then here:
-    python benchmarks/paper_cutlass.py --kernels kernels [--seconds 540] [--earlier FOLDER]
-    python benchmarks/paper_cutlass.py --device recorded --gpus 2 --seconds 30            a trial without a GPU: made-up answers
+    python -m benchmarks.paper_cutlass --kernels kernels [--seconds 540] [--earlier FOLDER]
+    python -m benchmarks.paper_cutlass --device recorded --gpus 2 --seconds 30            a trial without a GPU: made-up answers
 
 Postgres, Redis, Celery, and a worker for each card. Each configuration is verified and timed; the campaign's rules say for
 which share of them power is read, chosen by their hash. When the seconds are over the rest is cancelled, and what was
@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from common import RESULTS, end_like_interrupted, markdown, write
-from farms import measured
-from recordings import configuration_of, export, together
 from sqlalchemy import Engine
 
+from benchmarks.common import RESULTS, end_like_interrupted, markdown, write
+from benchmarks.farms import measured
+from benchmarks.recordings import configuration_of, export, together
 from farm.builds.cache import KernelCache
 from farm.builds.stores import DatabaseStore
 from farm.campaign import Campaign, load, plan

@@ -1,7 +1,7 @@
 """The paper's first experiment, tiles of a shared-memory kernel, on every card of this host.
 
-    python benchmarks/paper_tiled.py [--seconds 150] [--recordings FOLDER]
-    python benchmarks/paper_tiled.py --device recorded --gpus 2 --seconds 30      a trial without a GPU: made-up answers
+    python -m benchmarks.paper_tiled [--seconds 150] [--recordings FOLDER]
+    python -m benchmarks.paper_tiled --device recorded --gpus 2 --seconds 30      a trial without a GPU: made-up answers
 
 Two campaigns through a farm of its own, with power: `paper-tiled`, the paper's 27 shapes with ten tiles, and
 `paper-all-tiles`, every tile from 1 to 32 on three of these shapes. When the seconds are over the rest is cancelled, and
@@ -23,11 +23,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, end_like_interrupted, markdown, write
-from farms import choose_devices, farm_home, measure_for, programs, store
-from recordings import export
 from sqlalchemy import Engine
 
+from benchmarks.common import RESULTS, end_like_interrupted, markdown, write
+from benchmarks.farms import choose_devices, farm_home, measure_for, programs, store
+from benchmarks.recordings import export
 from farm.analysis.paper import PAPER_SOURCE, beside_paper
 from farm.analysis.recording import read_recording
 from farm.analysis.tiles import DeviceTiles, ProblemTiles, analyze

@@ -1,7 +1,7 @@
 """How far is the power of a short window from what the card draws in the long run? And time and energy of a GEMM?
 
-    python benchmarks/power_truth.py FILE [--power-limit-w W] [--longest 0.75]
-    python benchmarks/power_truth.py --collect FILE [--rounds 6]
+    python -m benchmarks.power_truth FILE [--power-limit-w W] [--longest 0.75]
+    python -m benchmarks.power_truth --collect FILE [--rounds 6]
 
 The first replays recorded windows through the farm's own estimator and beside it through the usual ones; it needs no GPU.
 The second records windows on the first card of this host: each kernel for 4.5 s (its truth is the mean of the last 3.5 s,
@@ -26,10 +26,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cards import first_card
-from common import end_like_interrupted, markdown, write
-from power_windows import SETTLING_SECONDS, Window, collect, counter_power_w, load
-from time_energy_truth import (
+from benchmarks.cards import first_card
+from benchmarks.common import end_like_interrupted, markdown, write
+from benchmarks.power_windows import SETTLING_SECONDS, Window, collect, counter_power_w, load
+from benchmarks.time_energy_truth import (
     FARM_CANDIDATE,
     apart_pct,
     cell,
@@ -39,7 +39,6 @@ from time_energy_truth import (
     time_errors,
     time_table,
 )
-
 from workers.measure.nvml import Telemetry
 from workers.measure.power import DROPPED_SECONDS, measure_power
 from workers.measure.telemetry import TelemetryLog

@@ -1,7 +1,7 @@
 """How fast is a prediction, and how large a model, beside other ways to walk the same forest?
 
     pip install skl2onnx onnxruntime treelite tl2cgen       into an environment of its own; what is not there is left out
-    python benchmarks/predict_speed.py [--repetitions 7] [--compiled FILE.so]
+    python -m benchmarks.predict_speed [--repetitions 7] [--compiled FILE.so]
 
 One forest of the size that the farm keeps (24 extra trees on the runtimes of the H200's rows), walked by the farm's plain arrays
 in numpy, by scikit-learn, by ONNX Runtime, by treelite's own walker, and compiled to C by tl2cgen. Compiling takes minutes, so that
@@ -29,15 +29,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import markdown, write
-from learning import H200, H200_ROWS, datasets
 from sklearn.ensemble import ExtraTreesRegressor
 
+from benchmarks.common import markdown, write
+from benchmarks.learning import H200, H200_ROWS, datasets
 from farm.forest.predictor import ROWS_AT_ONCE, Predictor
 from farm.forest.trees import Grove
 from trainer.calibration import calibrate
@@ -212,7 +213,7 @@ def main() -> None:
         model.save(folder / "model")
         whole_mb = sum(size_mb(path) for path in (folder / "model").iterdir())
         calls: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-            one.name: (lambda one=one: one.predict(x_one), lambda one=one: one.predict(x)) for one in found
+            one.name: (partial(one.predict, x_one), partial(one.predict, x)) for one in found
         }
         calls["features alone"] = (lambda: features(single), lambda: features(many))
         calls["the farm's whole model"] = (lambda: model.predicted(single), lambda: model.predicted(many))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from common import command
 
+from benchmarks.common import command
 from farm.kernels import Configuration
 from farm.provenance import METADATA_KEY
 

@@ -1,6 +1,6 @@
 """How long after each class of fault do healthy devices measure again, and does a fault do harm to healthy jobs?
 
-    python benchmarks/recovery.py [--strikes 5] [--kinds cut_leader,hold_lane] [--add]
+    python -m benchmarks.recovery [--strikes 5] [--kinds cut_leader,hold_lane] [--add]
 
 A farm on seven hosts of its own, network namespaces that need root: a database, two coordinators, four hosts with a device
 each. Ten owners keep it busy. Programs run with the farm's own times, but for batches of one second, whose landings show when
@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, end_like_interrupted, markdown, write
+from benchmarks.common import RESULTS, end_like_interrupted, markdown, write
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # the farm that is broken is the tests' own
 

@@ -1,6 +1,6 @@
 """How long does the report of a campaign of 16,128 configurations take, and how large is it?
 
-    python benchmarks/report_speed.py [--repetitions 5]
+    python -m benchmarks.report_speed [--repetitions 5]
 
 A farm of its own gets the campaign `paper-cutlass` with the rows that eight H200s measured of it, from `examples/datasets/`, as if
 recorded devices had answered each of its jobs. Then `farm report --png` is run as a process of its own: seconds from start to end,
@@ -19,10 +19,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from common import markdown, write
-from farms import farm_home
 from sqlalchemy import Engine, text
 
+from benchmarks.common import markdown, write
+from benchmarks.farms import farm_home
 from farm.campaign import load, plan
 from farm.db import campaigns, devices, measurements
 from farm.importers import dataset

@@ -1,9 +1,9 @@
 """How much of the grid's best does a search find, and for what share of the device time?
 
-    python benchmarks/search.py [--gpus 8] [--power none] [--strategies halving,random] [--seconds 900]
-    python benchmarks/search.py --campaign FILE          another grid; what it says of its search is left aside
-    python benchmarks/search.py --device recorded        a trial without a GPU: made-up times
-    python benchmarks/search.py --device cpu             a trial without a GPU: real times of a small grid
+    python -m benchmarks.search [--gpus 8] [--power none] [--strategies halving,random] [--seconds 900]
+    python -m benchmarks.search --campaign FILE          another grid; what it says of its search is left aside
+    python -m benchmarks.search --device recorded        a trial without a GPU: made-up times
+    python -m benchmarks.search --device cpu             a trial without a GPU: real times of a small grid
 
 The same problems and kernels through a farm of its own on this host, once as the full grid and then by each strategy. By
 default every tile of the tiled kernel for 108 problems; `random` draws as many kernels as `halving` measures again after
@@ -32,10 +32,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import end_like_interrupted, markdown, write
-from farms import cancel, check, choose_devices, farm_home, is_over, programs, store
 from sqlalchemy import Engine
 
+from benchmarks.common import end_like_interrupted, markdown, write
+from benchmarks.farms import cancel, check, choose_devices, farm_home, is_over, programs, store
 from farm.campaign import Campaign, Search, Strategy, load
 from farm.db import campaigns
 from farm.devices import DeviceKind, DeviceTraits

@@ -1,6 +1,6 @@
 """How long do commands take to start, and how much memory does a farm of four devices hold?
 
-    python benchmarks/start_up.py [--before PYTHON] [--repetitions 3] [--no-memory] [--no-model]
+    python -m benchmarks.start_up [--before PYTHON] [--repetitions 3] [--no-memory] [--no-model]
 
 Each side is an environment with the farm installed: this one, and with `--before` another one, named by its Python. Each gets a
 farm of its own in a temporary folder: a small campaign is measured on the CPU there, and a model of it trained and made the
@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from common import end_like_interrupted, markdown, write
+
+from benchmarks.common import end_like_interrupted, markdown, write
 
 ROOT = Path(__file__).parent.parent
 RECORDINGS = ("nvidia-h200-paper-tiled", "nvidia-h200-compare-cards", "nvidia-h100-80gb-hbm3-compare-cards")

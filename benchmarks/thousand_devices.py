@@ -1,6 +1,6 @@
 """Can one coordinator keep a thousand devices busy? And what does that cost?
 
-    python benchmarks/thousand_devices.py [--devices 1000] [--seconds 60] [--job-seconds 1] [--processes 8]
+    python -m benchmarks.thousand_devices [--devices 1000] [--seconds 60] [--job-seconds 1] [--processes 8]
 
 The coordinator, Postgres and Redis are real. The devices are threads that stand in for workers, some hundred in a
 process: each waits on its two queues in Redis as a Celery worker does, claims, marks every job, takes the recorded time
@@ -35,10 +35,10 @@ from urllib.parse import unquote, urlsplit
 
 import psutil
 import redis
-from common import markdown, write
-from farms import campaign_text, farm_home
 from sqlalchemy import Engine, text
 
+from benchmarks.common import markdown, write
+from benchmarks.farms import campaign_text, farm_home
 from farm.broker import queue_of_device, queue_of_type
 from farm.campaign import load, plan
 from farm.db import batches, campaigns, devices
@@ -247,7 +247,13 @@ def main() -> None:
             with Stack(urls, settings().home, programs=[COORDINATOR]) as stack:
                 started = [
                     subprocess.Popen(
-                        [sys.executable, __file__, "--stand-in", *map(str, ids[n :: asked.processes])],
+                        [
+                            sys.executable,
+                            "-m",
+                            "benchmarks.thousand_devices",
+                            "--stand-in",
+                            *map(str, ids[n :: asked.processes]),
+                        ],
                         env=environment,
                         stdout=subprocess.PIPE,
                         text=True,

@@ -1,6 +1,6 @@
 """What leaving out the repeats of a throttled card does to a model, on GPPerf's repeats.
 
-    python benchmarks/throttled.py [--data FOLDER]
+    python -m benchmarks.throttled [--data FOLDER]
 
 GPPerf's 12,096 rows are 28 repeats each of 432 configurations, some of them measured while something else used the card. A repeat
 is left out where it took longer by a share than a low quantile of its configuration's repeats (`trainer.table.throttled`); the
@@ -20,11 +20,11 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-from common import markdown, write
-from gpperf import SHAPE, STATE, TYPE, dealt, rested
-from learning import add_data, imported, needed
 
 import trainer.table
+from benchmarks.common import markdown, write
+from benchmarks.gpperf import SHAPE, STATE, TYPE, dealt, rested
+from benchmarks.learning import add_data, imported, needed
 from farm.importers import gpperf
 from trainer.evaluate import out_of_fold
 from trainer.forest import ForestSettings

@@ -12,9 +12,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from common import markdown
-from power_windows import SETTLING_SECONDS, Window, counter_power_w
-
+from benchmarks.common import markdown
+from benchmarks.power_windows import SETTLING_SECONDS, Window, counter_power_w
 from workers.measure.power import DROPPED_SECONDS, POWER_CAP_EVENT
 from workers.measure.replay import Lot, mean_ms
 

@@ -1,6 +1,6 @@
 """How do the time and the memory of a training grow with its rows?
 
-    python benchmarks/training_scale.py [--rows 1000 ... 1000000] [--subsampling 200000]
+    python -m benchmarks.training_scale [--rows 1000 ... 1000000] [--subsampling 200000]
 
 A training is what the trainer does with a table that was read: the full evaluation on every kind of folds, the final fit, plots and
 the files of the model (`trainer.learn.learn`). MLflow and the database are left out. Each size runs in a process of its own,
@@ -44,8 +44,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import RESULTS, end_like_interrupted, markdown, write
 
+from benchmarks.common import RESULTS, end_like_interrupted, markdown, write
 from farm.campaign.domain import COORDINATES, named_domains, sobol_points
 from trainer.evaluate import measured_outputs, metrics, out_of_fold
 from trainer.folds import by_shape
@@ -155,7 +155,7 @@ def subsampled(path: Path) -> list[dict[str, Any]]:
 
 def in_its_own_process(what: str, path: Path) -> Any:
     """The figures of `trained` or `subsampled`."""
-    command = [sys.executable, __file__, f"--{what}", str(path)]
+    command = [sys.executable, "-m", "benchmarks.training_scale", f"--{what}", str(path)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 

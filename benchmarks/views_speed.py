@@ -1,6 +1,6 @@
 """How long do the views and filters take that people and dashboards ask, by the rows of results?
 
-    python benchmarks/views_speed.py [--rows 10000 100000 1000000] [--repetitions 7]
+    python -m benchmarks.views_speed [--rows 10000 100000 1000000] [--repetitions 7]
 
 For each size a farm of its own is filled with made-up rows, as a finished campaign leaves them: problems with a hundred
 kernels each, one of them cuBLASLt's choice, on four cards of each of two types, landed in batches of a hundred over the last
@@ -15,12 +15,13 @@ import statistics
 import time
 from typing import Any
 
-from common import markdown, write
-from farms import farm_home
 from sqlalchemy import Connection, text
 
+from benchmarks.common import markdown, write
+from benchmarks.farms import farm_home
 from farm.db import filters, measurements
 from farm.db.engine import make_engine
+from farm.moments import moment
 
 KERNELS = 100
 TYPES = 2
@@ -95,7 +96,7 @@ QUESTIONS = {
         SELECT device_type, percentile_cont(0.5) WITHIN GROUP (ORDER BY tflops) FROM v_measurements GROUP BY 1
     """,
 }
-FILTERS = {
+FILTERS: dict[str, dict[str, Any]] = {
     "farm results --where 'm == 64 and stages < 5' --sort -tflops --limit 30": {"where": ["m == 64 and stages < 5"]},
     "farm results --since 1h --sort -tflops --limit 30": {"since": "1h"},
 }
@@ -104,9 +105,9 @@ FILTERS = {
 def ask(connection: Connection, question: str) -> int:
     if question in QUESTIONS:
         return len(connection.execute(text(QUESTIONS[question])).all())
-    asked: dict[str, Any] = dict(FILTERS[question])
+    asked = dict(FILTERS[question])
     if "since" in asked:
-        asked["since"] = filters.moment(asked["since"])
+        asked["since"] = moment(asked["since"])
     return len(measurements.read(connection, order_by="-tflops", limit=30, only=filters.chosen(**asked)))
 
 

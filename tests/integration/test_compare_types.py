@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
-
 import pytest
 from foreign_tables import AICONFIGURATOR
 from sqlalchemy import Engine
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from benchmarks import compare_types
+
 L40S, A100, H100, B200 = "nvidia-l40s", "nvidia-a100-sxm4-80gb", "nvidia-h100-80gb-hbm3", "nvidia-b200"
 
 
-def test_published_tables_put_four_cards_into_their_known_order(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_published_tables_put_four_cards_into_their_known_order(engine: Engine) -> None:
     if not AICONFIGURATOR.is_dir():
         pytest.skip(f"the published measurements are not here: {AICONFIGURATOR}")
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    benchmark = import_module("compare_types")
-    found = benchmark.figures(engine, AICONFIGURATOR, ["a100_sxm", "l40s", "h100_sxm", "b200_sxm"])
+    found = compare_types.figures(engine, AICONFIGURATOR, ["a100_sxm", "l40s", "h100_sxm", "b200_sxm"])
     memory, computing = found["orders"]["memory"], found["orders"]["computing"]
     assert memory["by_time"] == memory["by_makers_figures"] == [L40S, A100, H100, B200]
     assert memory["other_way_round"] == []

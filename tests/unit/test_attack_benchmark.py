@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,9 +9,7 @@ from typing import Any
 
 import pytest
 
-import farm
-
-ROOT = Path(farm.__file__).parent.parent
+from benchmarks import attack as benchmark
 
 HELD = "def test_holds(): pass\n"
 GOT_THROUGH = "def test_gets_through(): assert False\n"
@@ -22,11 +19,9 @@ NOT_TRIED = "import pytest\ndef test_needs_a_tool(): pytest.skip('it is not here
 
 @pytest.fixture
 def attack(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    module = importlib.import_module("attack")
-    monkeypatch.setattr(module, "end_like_interrupted", lambda: None)
+    monkeypatch.setattr(benchmark, "end_like_interrupted", lambda: None)
     monkeypatch.setattr(sys, "argv", ["attack.py", "-p", "no:cacheprovider"])
-    return module
+    return benchmark
 
 
 def run(

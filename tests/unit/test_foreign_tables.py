@@ -14,6 +14,7 @@ from foreign_tables import AICONFIGURATOR, LAYER, RAN, SGEMM, TILED, layers, she
 from training_tables import GPPERF
 
 import farm
+from benchmarks.cutlass_profiler import KERNELS, configuration
 from farm.db.imports import ImportedRow
 from farm.devices import Backend
 from farm.errors import BadRecording, MissingColumns, RowNotImported
@@ -40,10 +41,7 @@ def read(table: Table) -> tuple[list[ImportedRow], Reader[Any]]:
 # --- the names of CUTLASS's profiler -----------------------------------------------------------------
 
 
-def test_a_name_of_the_profiler_is_the_kernel_that_the_benchmark_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from cutlass_profiler import KERNELS, configuration
-
+def test_a_name_of_the_profiler_is_the_kernel_that_the_benchmark_measures() -> None:
     names = [name for name in KERNELS if "sgemm" in name]
     assert len(names) == 3
     for name in names:

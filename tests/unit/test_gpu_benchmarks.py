@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from itertools import product
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks import against_tools as tools
+from benchmarks import cutlass_profiler as profiler
+from benchmarks import cutlass_vs_cublaslt as beside_library
+from benchmarks import duty, recordings
+from benchmarks import paper_tiled as paper
 from farm.campaign import load
 from farm.devices import traits_of_capability
 from farm.gemm import Problem
@@ -24,38 +27,17 @@ from workers.kernels.tiled import TiledKernel
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return import_module
-
-
-@pytest.fixture
-def duty(benchmark: Any) -> ModuleType:
-    return benchmark("duty")
-
-
-@pytest.fixture
-def paper(benchmark: Any) -> ModuleType:
-    return benchmark("paper_tiled")
-
-
-@pytest.fixture
-def tools(benchmark: Any) -> ModuleType:
-    return benchmark("against_tools")
-
-
 # --- duty ----------------------------------------------------------------------------------------------
 
 
-def batches(duty: ModuleType, device: int, *spans: tuple[float, float], **columns: Any) -> list[Any]:
+def batches(device: int, *spans: tuple[float, float], **columns: Any) -> list[Any]:
     """Batches of ten rows: 0.1 s of window and 0.05 s of other device time for each row."""
     usual = {"jobs": 10, "rows": 10, "cost_s": 1.5, "window_s": 1.0, **columns}
     return [duty.Done(device=device, claimed_s=begin, finished_s=end, **usual) for begin, end in spans]
 
 
-def test_duty_is_the_time_in_windows_between_the_first_and_the_last_batch(duty):
-    found = duty.shares(batches(duty, 1, (0, 9), (10, 12), (12.5, 14.5), (15, 40)))
+def test_duty_is_the_time_in_windows_between_the_first_and_the_last_batch():
+    found = duty.shares(batches(1, (0, 9), (10, 12), (12.5, 14.5), (15, 40)))
     assert found["device_seconds"] == 5.5  # from 9 to 14.5
     assert found["batches_counted"] == 2
     assert found["rows"] == 20
@@ -65,24 +47,24 @@ def test_duty_is_the_time_in_windows_between_the_first_and_the_last_batch(duty):
     assert found["wait_pct"] == pytest.approx(100 * 1.5 / 5.5, abs=0.01)
 
 
-def test_the_shares_are_the_whole_time_and_sentinels_are_within_them(duty):
-    found = duty.shares(batches(duty, 1, (0, 1), (1.2, 3.4), (3.5, 5.9), (6, 7), sentinel_s=0.2))
+def test_the_shares_are_the_whole_time_and_sentinels_are_within_them():
+    found = duty.shares(batches(1, (0, 1), (1.2, 3.4), (3.5, 5.9), (6, 7), sentinel_s=0.2))
     assert found["of_which_sentinels_pct"] == pytest.approx(100 * 0.4 / 4.9, abs=0.01)
     parts = ("duty_pct", "prepare_verify_pct", "claim_mark_land_pct", "wait_pct")
     assert sum(found[part] for part in parts) == pytest.approx(100, abs=0.05)
 
 
-def test_rates_of_devices_add_up_and_shares_are_of_all_their_time(duty):
+def test_rates_of_devices_add_up_and_shares_are_of_all_their_time():
     spans = ((0, 1), (1, 3), (3, 5), (5, 6))
-    one, both = (duty.shares([b for device in range(count) for b in batches(duty, device, *spans)]) for count in (1, 2))
+    one, both = (duty.shares([b for device in range(count) for b in batches(device, *spans)]) for count in (1, 2))
     assert both["duty_pct"] == one["duty_pct"] == 50
     assert both["configurations_per_second"] == 2 * one["configurations_per_second"] == 10
     assert both["seconds_per_configuration"] == one["seconds_per_configuration"] == 0.2
 
 
-def test_a_device_with_a_first_and_a_last_batch_only_does_not_count(duty):
-    few = batches(duty, 2, (0, 1), (1, 2))
-    many = batches(duty, 1, (0, 1), (1, 3), (3, 4))
+def test_a_device_with_a_first_and_a_last_batch_only_does_not_count():
+    few = batches(2, (0, 1), (1, 2))
+    many = batches(1, (0, 1), (1, 3), (3, 4))
     assert duty.shares(few) == {"devices_counted": 0, "batches_counted": 0}
     assert duty.shares(few + many)["duty_pct"] == duty.shares(many)["duty_pct"]
     assert "does not count" in duty.table([{"devices": 2, "ran_out": False, **duty.shares(few)}])
@@ -94,14 +76,14 @@ def exposition(claims: int, seconds: float) -> str:
     return "# TYPE gemm_farm_worker_claim_seconds histogram\n" + "\n".join(sorted(lines)) + "\n"
 
 
-def test_a_claim_s_mean_is_of_the_claims_between_two_scrapes_on_all_devices(duty):
+def test_a_claim_s_mean_is_of_the_claims_between_two_scrapes_on_all_devices():
     before, after = (duty.timed(exposition(*counted)) for counted in ((10, 1.0), (30, 1.2)))
     assert duty.means_ms(before, after) == {"claim_ms": 10.0, "mark_ms": None, "land_ms": None}
     assert duty.means_ms({}, {}) == {"claim_ms": None, "mark_ms": None, "land_ms": None}
 
 
 @pytest.mark.parametrize("name", ["tiled", "cublaslt"])
-def test_with_and_without_power_and_on_each_number_of_devices_are_campaigns_of_their_own(duty, name):
+def test_with_and_without_power_and_on_each_number_of_devices_are_campaigns_of_their_own(name):
     campaign = load(duty.KNOWN[name], limit=10**5)
     made = [duty.variant(campaign, power, count) for power in ("none", "all") for count in (1, 2, 4)]
     assert len({one.digest for one in made}) == 6
@@ -110,13 +92,13 @@ def test_with_and_without_power_and_on_each_number_of_devices_are_campaigns_of_t
     assert sum(1 for _ in campaign.configurations()) > 4 * 30 / 0.1
 
 
-def test_runs_share_what_is_left_but_none_is_too_short_to_say_anything(duty):
+def test_runs_share_what_is_left_but_none_is_too_short_to_say_anything():
     assert duty.seconds_each(1000, [1, 1, 2, 2], 12) == 12
     assert duty.seconds_each(52, [1, 1, 2, 2], 12) == (52 - duty.START_SECONDS) / 4 - duty.AROUND_SECONDS
     assert duty.seconds_each(20, [1, 1, 2, 2], 12) == duty.FEWEST_SECONDS
 
 
-def test_the_figure_of_a_campaign_is_that_of_the_most_devices(duty):
+def test_the_figure_of_a_campaign_is_that_of_the_most_devices():
     runs = [
         {"devices": count, "campaign": "tiled", "power": "all", "duty_pct": pct}
         for count, pct in ((4, 90.0), (1, 95.0))
@@ -135,9 +117,9 @@ def exported(uuid: str, driver: str) -> dict[str, Any]:
     }
 
 
-def test_a_recording_says_which_cards_versions_clocks_and_command(benchmark):
+def test_a_recording_says_which_cards_versions_clocks_and_command():
     rows = [exported("GPU-2", "580.1"), exported("GPU-1", "580.1"), exported("GPU-2", "580.2")]
-    said = benchmark("recordings").origin("NVIDIA H200", rows, "python benchmarks/paper_tiled.py")
+    said = recordings.origin("NVIDIA H200", rows, "python benchmarks/paper_tiled.py")
     assert said == (
         "2 x NVIDIA H200 (GPU-1, GPU-2); driver 580.1 and 580.2; clocks: default; python benchmarks/paper_tiled.py"
     )
@@ -150,7 +132,7 @@ def tiled_row(tile: int, runtime_ms: float, power_w: float | None) -> Any:
     return TiledRow(device_type="nvidia-h200", problem=problem, tile=tile, runtime_ms=runtime_ms, power_w=power_w)
 
 
-def test_each_problem_tells_its_best_tiles_against_tile_1_beside_the_paper_s(paper):
+def test_each_problem_tells_its_best_tiles_against_tile_1_beside_the_paper_s():
     from farm.analysis.tiles import analyze
 
     rows = [tiled_row(1, 8.0, 300.0), tiled_row(16, 1.0, 500.0), tiled_row(32, 1.1, 400.0)]
@@ -169,7 +151,7 @@ def test_each_problem_tells_its_best_tiles_against_tile_1_beside_the_paper_s(pap
     assert "| 512x512x512 f32 nn | 16 | 1 | 500 | 500 | 8 | 66.7 | -79.2 | 32 |" in table
 
 
-def test_without_power_a_table_has_dashes_and_no_zeros(paper):
+def test_without_power_a_table_has_dashes_and_no_zeros():
     from farm.analysis.tiles import analyze
 
     (study,) = analyze([tiled_row(1, 8.0, None), tiled_row(16, 1.0, None)])
@@ -180,7 +162,7 @@ def test_without_power_a_table_has_dashes_and_no_zeros(paper):
 # --- against_tools -------------------------------------------------------------------------------------
 
 
-def test_the_kernels_are_eight_at_least_of_all_sizes_and_both_families(tools):
+def test_the_kernels_are_eight_at_least_of_all_sizes_and_both_families():
     parsed = [Configuration.parse(line) for line in tools.KERNELS]
     assert len(set(parsed)) == len(parsed) >= 8
     assert {c.kernel.family for c in parsed} == {"tiled", "cublaslt"}
@@ -190,7 +172,7 @@ def test_the_kernels_are_eight_at_least_of_all_sizes_and_both_families(tools):
 
 
 @pytest.mark.parametrize("line", ["tiled(tile=8) 96x50x64 f32 tn", "tiled(tile=32) 64x64x64 f64"])
-def test_kernel_tuner_gets_the_very_kernel_with_its_grid_and_definitions(tools, line):
+def test_kernel_tuner_gets_the_very_kernel_with_its_grid_and_definitions(line):
     configuration = Configuration.parse(line)
     kernel, problem = TiledKernel.of(configuration), configuration.problem
     call = tools.kernel_tuner_call(configuration, ("a", "b", "d"))
@@ -213,7 +195,7 @@ def scalar_of(problem: Problem) -> type:
     return {"f32": np.float32, "f64": np.float64}[str(problem.types.acc)]
 
 
-def test_kernel_tuner_s_seconds_are_its_own_account_and_no_reading_is_no_power(tools):
+def test_kernel_tuner_s_seconds_are_its_own_account_and_no_reading_is_no_power():
     spent = {"compile_time": 100.0, "verification_time": 0.0, "benchmark_time": 1100.0, "framework_time": 50.0}
     answer = tools.kernel_tuner_answer([{"time": 2.5, "nvml_power": 321.0, **spent}])
     assert answer == {"runtime_ms": 2.5, "power_w": 321.0, "seconds": 1.25}
@@ -221,7 +203,7 @@ def test_kernel_tuner_s_seconds_are_its_own_account_and_no_reading_is_no_power(t
 
 
 @pytest.mark.parametrize("results", [[], [{"__error__": "InvalidConfig"}]])
-def test_what_kernel_tuner_could_not_measure_is_an_error(tools, results):
+def test_what_kernel_tuner_could_not_measure_is_an_error(results):
     with pytest.raises(RuntimeError, match=r"kernel_tuner: (InvalidConfig|no result)"):
         tools.kernel_tuner_answer(results)
 
@@ -236,7 +218,7 @@ def nvbench_state(step: int, **means_s: str) -> dict[str, Any]:
     return {"name": f"Device=0 step={step}", "axis_values": [axis], "summaries": summaries or None}
 
 
-def test_nvbench_s_cold_and_batched_means_become_two_answers_for_a_kernel(tools):
+def test_nvbench_s_cold_and_batched_means_become_two_answers_for_a_kernel():
     states = [nvbench_state(1, cold="0.002", batch="0.0015"), nvbench_state(0, cold="0.001"), nvbench_state(2)]
     found = tools.nvbench_round.summaries({"benchmarks": [{"name": "gemm", "states": states}]})
     answers = tools.nvbench_answers(["x", "y", "z"], 0, found, {"0": 0.7, "1": 1.1})
@@ -245,7 +227,7 @@ def test_nvbench_s_cold_and_batched_means_become_two_answers_for_a_kernel(tools)
 
 
 @pytest.fixture
-def judged(tools: ModuleType) -> Iterator[Any]:
+def judged() -> Iterator[Any]:
     line = tools.KERNELS[0]
     known = [
         tools.Reference(kernel=line, policy=policy, runtime_ms=ms, power_w=200.0)
@@ -278,7 +260,7 @@ def test_the_median_of_the_rounds_counts_and_failed_ones_do_not(judged):
     assert kernel["errors"] == ["OSError: x"]
 
 
-def test_a_tool_that_only_failed_has_no_figures_and_says_so(tools, judged):
+def test_a_tool_that_only_failed_has_no_figures_and_says_so(judged):
     found = judged(("triton", {"error": "OSError: x"}), ("farm", {"runtime_ms": 2.0, "power_w": 200.0}))
     assert found["tools"]["triton"]["runtime_error_median_pct"] is None
     assert found["tools"]["triton"]["kernels"] == 0
@@ -287,14 +269,14 @@ def test_a_tool_that_only_failed_has_no_figures_and_says_so(tools, judged):
     assert "| +0.0 / +0.0 | failed |" in table
 
 
-def test_what_a_tool_raises_is_its_answer(tools):
+def test_what_a_tool_raises_is_its_answer():
     answer = tools.ask("triton", None, tools.KERNELS[0], 2)
     assert answer.error is not None
     assert answer.runtime_ms is None
     assert tools.why_absent(("json", "no_such_tool")) == "no_such_tool: No module named 'no_such_tool'"
 
 
-def test_every_round_gives_every_kernel_to_every_tool_that_takes_it_in_an_order_of_its_own(tools):
+def test_every_round_gives_every_kernel_to_every_tool_that_takes_it_in_an_order_of_its_own():
     first, second = tools.orders(2, 0, ["farm", "kernel_tuner"])
     assert first != second
     assert sorted(first) == sorted(second)
@@ -302,7 +284,7 @@ def test_every_round_gives_every_kernel_to_every_tool_that_takes_it_in_an_order_
     assert all(line.startswith("tiled") for line, tool in first if tool == "kernel_tuner")
 
 
-def test_a_kernel_gets_the_references_that_its_tools_need(tools):
+def test_a_kernel_gets_the_references_that_its_tools_need():
     assert tools.policies_of("tiled(tile=8) 64x64x64 f32", ["farm", "kernel_tuner"]) == ["cold", "warm"]
     assert tools.policies_of("cublaslt(algorithm=0) 64x64x64 f32", ["farm", "kernel_tuner"]) == ["cold"]
     assert tools.policies_of("cublaslt(algorithm=0) 64x64x64 f32", ["nvbench", "nvbench_batched"]) == ["cold", "warm"]
@@ -311,12 +293,7 @@ def test_a_kernel_gets_the_references_that_its_tools_need(tools):
 # --- cutlass_profiler ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def profiler(benchmark: Any) -> ModuleType:
-    return benchmark("cutlass_profiler")
-
-
-def test_each_kernel_of_the_profiler_is_one_of_the_farm_s_and_runs_on_an_h200(profiler):
+def test_each_kernel_of_the_profiler_is_one_of_the_farm_s_and_runs_on_an_h200():
     hopper = traits_of_capability((9, 0))
     for name, size in product(profiler.KERNELS, profiler.SIZES):
         configuration = profiler.configuration(name, size)
@@ -331,7 +308,7 @@ def test_each_kernel_of_the_profiler_is_one_of_the_farm_s_and_runs_on_an_h200(pr
         assert int(tile[4] or tile[6]) == p["stages"]
 
 
-def test_the_profiler_s_table_is_read_and_what_did_not_run_left_out(profiler):
+def test_the_profiler_s_table_is_read_and_what_did_not_run_left_out():
     rows = [
         {"Operation": "a", "Runtime": "0.25"},
         {"Operation": "b", "Runtime": "0"},
@@ -340,7 +317,7 @@ def test_the_profiler_s_table_is_read_and_what_did_not_run_left_out(profiler):
     assert profiler.times_of(rows) == {"a": 0.25}
 
 
-def test_tools_are_held_against_each_other_by_medians_over_the_rounds(profiler):
+def test_tools_are_held_against_each_other_by_medians_over_the_rounds():
     name = next(iter(profiler.KERNELS))
     said = {"farm": [1.0, 1.1, 1.02], "profiler": [1.0, 2.0, 1.0], "steps_graph": [1.03, 1.01, 1.02]}
     rows = [
@@ -362,11 +339,6 @@ def test_tools_are_held_against_each_other_by_medians_over_the_rounds(profiler):
 # --- cutlass_vs_cublaslt -------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def beside_library(benchmark: Any) -> ModuleType:
-    return benchmark("cutlass_vs_cublaslt")
-
-
 def recorded(line: str, runtime_ms: float, *, rse: float = 0.01) -> dict[str, Any]:
     columns = Configuration.parse(line).columns()
     times = dict.fromkeys(("runtime_ms", "runtime_q1_ms", "runtime_q3_ms"), runtime_ms)
@@ -374,7 +346,7 @@ def recorded(line: str, runtime_ms: float, *, rse: float = 0.01) -> dict[str, An
     return {**columns, **times, **more, "parameters": json.dumps(columns["parameters"])}
 
 
-def test_the_best_of_a_recording_is_held_against_the_library_problem_by_problem(beside_library):
+def test_the_best_of_a_recording_is_held_against_the_library_problem_by_problem():
     sweep = [
         recorded("tiled(tile=8) 64x64x64 f32", 2.0),
         recorded("tiled(tile=16) 64x64x64 f32", 1.0, rse=0.003),
@@ -395,13 +367,13 @@ def test_the_best_of_a_recording_is_held_against_the_library_problem_by_problem(
     assert shown.count("64x64x64 f32") == 1  # the other has a beta
 
 
-def test_where_the_library_is_best_the_best_other_kernel_is_told(beside_library):
+def test_where_the_library_is_best_the_best_other_kernel_is_told():
     rows = [recorded("cublaslt(algorithm=0) 64x64x64 f32", 1.0), recorded("tiled(tile=8) 64x64x64 f32", 2.0)]
     (found,) = beside_library.beside(rows)
     assert (found.best.kernel, found.tried, found.speed_up) == ("tiled(tile=8)", 1, 0.5)
 
 
-def test_a_recording_is_compared_without_a_card(beside_library):
+def test_a_recording_is_compared_without_a_card():
     recording = ROOT / "examples" / "datasets" / "nvidia-h200-hopper-f16.parquet"
     run = beside_library.of_recording(recording)
     figures = beside_library.figures(beside_library.beside(pq.read_table(recording).to_pylist()), run)
@@ -410,7 +382,7 @@ def test_a_recording_is_compared_without_a_card(beside_library):
     assert run["measured"] in beside_library.table(figures)
 
 
-def test_the_library_is_asked_for_the_problems_of_a_sweep_alone(beside_library):
+def test_the_library_is_asked_for_the_problems_of_a_sweep_alone():
     sweep = load(ROOT / "examples" / "campaigns" / "paper-cutlass.yaml", limit=10**5)
     asked = list(beside_library.only_cublaslt(sweep).configurations())
     assert len(asked) == 16 * 36

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks import power_truth, power_windows
+from benchmarks import time_energy_truth as time_energy
 from workers.measure.nvml import Telemetry
 from workers.measure.power import measure_power
 from workers.measure.telemetry import TelemetryLog
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 WALL = 1_700_000_000.0
 
 
@@ -51,37 +51,13 @@ class SteadyCard:
         return Telemetry(sm_clock_mhz=1980, temperature_c=50, clock_events=0)
 
 
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
-
-
-@pytest.fixture
-def power_truth(benchmark: Callable[[str], ModuleType]) -> ModuleType:
-    return benchmark("power_truth")
-
-
-@pytest.fixture
-def power_windows(benchmark: Callable[[str], ModuleType]) -> ModuleType:
-    return benchmark("power_windows")
-
-
-@pytest.fixture
-def time_energy(benchmark: Callable[[str], ModuleType]) -> ModuleType:
-    return benchmark("time_energy_truth")
-
-
 def recorded(watts: float, seconds: float, **about: Any) -> dict[str, Any]:
     card = SteadyCard(watts)
-    windows_of = importlib.import_module(
-        "power_windows"
-    ).windows_of  # its folder is on the path of a test with a fixture above
-    window = windows_of(card, lambda: None, seconds, clock=card.clock, wall=card.wall)
+    window = power_windows.windows_of(card, lambda: None, seconds, clock=card.clock, wall=card.wall)
     return json.loads(json.dumps({"kernel": "k", "round": 0, **about, **window}))  # type: ignore[no-any-return]
 
 
-def test_a_recorded_card_answers_as_the_card_did(power_truth: ModuleType) -> None:
+def test_a_recorded_card_answers_as_the_card_did() -> None:
     card, meter = SteadyCard(500.0), power_truth.ReplayedMeter(recorded(500.0, 0.8))
     of_card, of_record = (
         measure_power(
@@ -102,7 +78,7 @@ def test_a_recorded_card_answers_as_the_card_did(power_truth: ModuleType) -> Non
     assert of_record.counter_w == pytest.approx(of_card.counter_w, rel=0.02)
 
 
-def test_a_recorded_card_tells_nothing_before_its_time(power_truth: ModuleType) -> None:
+def test_a_recorded_card_tells_nothing_before_its_time() -> None:
     meter = power_truth.ReplayedMeter(recorded(500.0, 0.8))
     first = meter.total_energy_mj()
     assert max(at_us for at_us, _ in meter.power_samples(0)) <= 1e6 * meter.wall()
@@ -111,7 +87,7 @@ def test_a_recorded_card_tells_nothing_before_its_time(power_truth: ModuleType) 
     assert max(at_us for at_us, _ in meter.power_samples(0)) > 1e6 * (meter.WALL + 0.28)
 
 
-def test_methods_are_judged_by_the_mean_of_both_truths(power_truth: ModuleType) -> None:
+def test_methods_are_judged_by_the_mean_of_both_truths() -> None:
     windows = [recorded(watts, 4.5, role="truth") for watts in (490.0, 510.0)]
     windows += [recorded(watts, 0.8, role="short") for watts in (500.0, 505.0)]
     windows[-1]["round"] = 1
@@ -126,7 +102,7 @@ def test_methods_are_judged_by_the_mean_of_both_truths(power_truth: ModuleType) 
     assert not [name for name in figures if "time" in name or "energy" in name], "an older recording has neither"
 
 
-def test_what_a_killed_recording_left_is_judged_as_far_as_it_goes(power_truth: ModuleType) -> None:
+def test_what_a_killed_recording_left_is_judged_as_far_as_it_goes() -> None:
     windows = [recorded(500.0, 4.5, role="truth"), recorded(505.0, 0.8, role="short")]
     windows.append(windows[1] | {"kernel": "has no truth yet"})
     figures = power_truth.evaluate(windows, 0.75, None)
@@ -156,7 +132,7 @@ def short_of(kernel: str, timing_ms: float, **more: Any) -> Any:
     return {"kernel": kernel, "role": "short", "timing_ms": timing_ms, "timing_s": 0.07, "tele": [], **more}
 
 
-def test_times_are_judged_by_the_mean_reference_of_their_kernel(time_energy: ModuleType) -> None:
+def test_times_are_judged_by_the_mean_reference_of_their_kernel() -> None:
     windows = [truth_of("a", 0.99), truth_of("a", 1.01), truth_of("b", 4.0), short_of("b", 4.2), short_of("a", 0.97)]
     windows += [short_of("without a truth", 5.0), {"kernel": "a", "role": "short", "tele": []}]
     found = time_energy.time_errors(windows)
@@ -177,7 +153,7 @@ def test_times_are_judged_by_the_mean_reference_of_their_kernel(time_energy: Mod
     assert time_energy.time_errors([{"kernel": "a", "role": "truth", "tele": []}, short_of("a", 1.0)]) is None
 
 
-def test_kernels_at_the_power_limit_are_judged_apart(time_energy: ModuleType) -> None:
+def test_kernels_at_the_power_limit_are_judged_apart() -> None:
     windows = [
         truth_of("held", events=(LIMITER, LIMITER | OTHER_EVENT, 0)),
         truth_of("half", events=(LIMITER, LIMITER, 0, None)),
@@ -193,7 +169,7 @@ def test_kernels_at_the_power_limit_are_judged_apart(time_energy: ModuleType) ->
     assert "| others | - | - |" in time_energy.time_table(alone)
 
 
-def test_the_energy_of_a_gemm_is_judged_by_power_and_pace_of_the_settled_truth(time_energy: ModuleType) -> None:
+def test_the_energy_of_a_gemm_is_judged_by_power_and_pace_of_the_settled_truth() -> None:
     paces = {0.05: 1.8, 0.15: 1.9, 0.25: 2.0, 0.35: 2.0, 0.4: 2.0, 0.5: 99.0}
     lots = [(end_s, ms, 25) for end_s, ms in paces.items()]
     windows = [truth_of("a"), short_of("a", 1.7, pace=lots)]
@@ -214,14 +190,14 @@ def test_the_energy_of_a_gemm_is_judged_by_power_and_pace_of_the_settled_truth(t
 
 
 @pytest.mark.parametrize(("role", "missing"), [("truth", "pace"), ("short", "pace"), ("short", "timing_ms")])
-def test_energy_is_left_out_where_its_records_are(time_energy: ModuleType, role: str, missing: str) -> None:
+def test_energy_is_left_out_where_its_records_are(role: str, missing: str) -> None:
     truth, short = truth_of("a"), short_of("a", 2.0, pace=[(0.05, 2.0, 25)])
     assert time_energy.energy_errors([truth, short], [(short, 500.0, 0.3)]) is not None
     del (truth if role == "truth" else short)[missing]
     assert time_energy.energy_errors([truth, short], [(short, 500.0, 0.3)]) is None
 
 
-def test_the_first_figures_are_those_of_kernels_that_the_limiter_leaves_alone(power_truth: ModuleType) -> None:
+def test_the_first_figures_are_those_of_kernels_that_the_limiter_leaves_alone() -> None:
     lots = [(tick / 20, 2.0, 25) for tick in range(1, 90)]
     held = [(0.0, 1400, 60, LIMITER)]
     windows = []
@@ -285,7 +261,7 @@ class FakeDevice:
 
 
 @pytest.fixture
-def quick(power_windows: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def quick(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(power_windows, "TRUTH_SECONDS", 0.02)
     monkeypatch.setattr(power_windows, "SHORT_SECONDS", 0.01)
     monkeypatch.setattr(power_windows, "KERNELS", ["tiled(tile=16) 64x64x64 f32", "tiled(tile=32) 64x64x64 f32"])
@@ -320,7 +296,7 @@ def test_a_recording_that_is_broken_off_leaves_what_it_had(quick: ModuleType, tm
     [(0.005, 250, 240), (0.2, 8, 188), (0.5, 10, 100), (1.0, 1, 1000), (2.0, 1, 1000), (57.0, 1, 53)],
 )
 def test_a_reference_has_a_thousand_launches_unless_they_take_too_short_or_too_long(
-    power_windows: ModuleType, gemm_ms: float, launches_per_replay: int, replays: int
+    gemm_ms: float, launches_per_replay: int, replays: int
 ) -> None:
     asked = []
 

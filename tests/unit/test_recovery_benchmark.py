@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-import pytest
 from chaos.plan import ALONE
 
-ROOT = Path(__file__).parents[2]
+from benchmarks import recovery
 
 
-@pytest.fixture
-def recovery(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return import_module("recovery")
-
-
-def test_every_fault_that_strikes_alone_is_in_one_class(recovery: Any) -> None:
+def test_every_fault_that_strikes_alone_is_in_one_class() -> None:
     listed = [name for names in recovery.CLASSES.values() for name in names]
     assert sorted(listed) == sorted(kind.name.lower() for kind in ALONE)
 
 
-def test_a_class_shows_its_worst_fault_and_one_that_was_not_made_good_before_all(recovery: Any) -> None:
+def test_a_class_shows_its_worst_fault_and_one_that_was_not_made_good_before_all() -> None:
     def fault(*seconds: float | None) -> dict[str, Any]:
         summary: dict[str, Any] = recovery.summary(seconds, 30.0)
         return summary

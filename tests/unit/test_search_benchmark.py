@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-import pytest
-
+from benchmarks import search as benchmark
 from farm.campaign import Search, Strategy, load
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.report.best import Found, Timed
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return import_module("search")
 
 
 def found(
@@ -42,7 +31,7 @@ def found(
     )
 
 
-def test_a_search_is_held_against_the_grid_in_times_and_device_time(benchmark: Any) -> None:
+def test_a_search_is_held_against_the_grid_in_times_and_device_time() -> None:
     search = [
         found(64, device_s=1, grid=(2.0, 2.0)), found(128, device_s=2, grid=(1.5, 2.0)),
         found(192, device_s=1, grid=(1.8, 2.0)), found(256, device_s=1),
@@ -58,16 +47,14 @@ def test_a_search_is_held_against_the_grid_in_times_and_device_time(benchmark: A
     }
 
 
-def test_without_a_share_none_is_told(benchmark: Any) -> None:
+def test_without_a_share_none_is_told() -> None:
     assert benchmark.compared([found(64, device_s=1)], [found(64, device_s=0)])["share_of_best_pct"] is None
     assert benchmark.baseline_of([found(64, device_s=1)])["median_speed_up_over_baseline"] is None
     told = benchmark.baseline_of([found(64, device_s=1, baseline_ms=ms) for ms in (1, 2, 4)])
     assert told == {"problems_with_baseline": 3, "median_speed_up_over_baseline": 1.0}
 
 
-def test_the_default_grid_has_a_hundred_problems_and_each_strategy_asks_for_the_same(
-    benchmark: Any, tmp_path: Path
-) -> None:
+def test_the_default_grid_has_a_hundred_problems_and_each_strategy_asks_for_the_same(tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text(benchmark.TILES)
     campaign = load(tmp_path / "grid.yaml", limit=10**6)
     assert sum(map(len, campaign.problems)) == 108
@@ -81,7 +68,7 @@ def test_the_default_grid_has_a_hundred_problems_and_each_strategy_asks_for_the_
     assert len({c.digest for c in wanted.values()}) == 3
 
 
-def test_a_trial_says_that_it_is_one(benchmark: Any) -> None:
+def test_a_trial_says_that_it_is_one() -> None:
     one = benchmark.compared([found(64, device_s=1, grid=(1.0, 2.0))], [found(64, device_s=4)])
     figures = {
         "trial": benchmark.TRIALS["recorded"], "kernels": 32, "power": "none",
