@@ -9,7 +9,8 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 
 from farm.errors import FarmError
+from workers.devices import open_device
 from workers.devices.cards import find_cards
 
 RESULTS = Path(__file__).parent / "results"
@@ -29,6 +31,17 @@ def cards() -> list[str]:
     except FarmError:
         return []
     return [f"{count} x {name}, driver {driver}" for (name, driver), count in found.items()]
+
+
+@contextmanager
+def first_card() -> Iterator[Any]:
+    """The first card of this host, open inside the block."""
+    device = open_device(find_cards()[0])
+    device.open()
+    try:
+        yield device
+    finally:
+        device.close()
 
 
 def machine() -> dict[str, Any]:

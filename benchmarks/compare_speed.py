@@ -20,11 +20,11 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from benchmarks.common import at_sizes
-from benchmarks.farms import MADE_UP_CONFIGURATIONS, MADE_UP_ENVIRONMENT, farm_home
+from benchmarks.farms import farm_home
+from benchmarks.made_up import CONFIGURATIONS, ENVIRONMENT, card, vacuum
 from farm.compare.comparing import compare
 from farm.compare.gathering import Question
 from farm.db import devices
-from farm.devices import Backend, DeviceIdentity, traits_of_capability
 
 TYPES = {"nvidia-h200": 1.0, "nvidia-a100-sxm4-80gb": 1.25}
 """The cards, and how their times compare."""
@@ -42,21 +42,13 @@ FROM configurations c CROSS JOIN LATERAL (
 
 def fill(engine: Engine, rows: int) -> None:
     with engine.begin() as connection:
-        connection.execute(MADE_UP_CONFIGURATIONS, {"shapes": rows // 2 // 32})
-        environment_id = connection.execute(MADE_UP_ENVIRONMENT).scalar_one()
+        connection.execute(CONFIGURATIONS, {"shapes": rows // 2 // 32})
+        environment_id = connection.execute(ENVIRONMENT).scalar_one()
         for number, (device_type, factor) in enumerate(TYPES.items()):
-            card = DeviceIdentity(
-                uuid=f"GPU-{number}",
-                type=device_type,
-                name=device_type,
-                backend=Backend.CUDA,
-                traits=traits_of_capability((9, 0)),
-            )
-            device_id = devices.register(connection, host="made-up", host_facts={}, device=card)
+            device_id = devices.register(connection, host="made-up", host_facts={}, device=card(number, device_type))
             parameters = {"device_id": device_id, "environment_id": environment_id, "factor": factor}
             connection.execute(_ROWS, parameters)
-    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(text("VACUUM ANALYZE"))
+    vacuum(engine)
 
 
 def of_size(rows: int, repetitions: int) -> dict[str, Any]:

@@ -38,8 +38,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cards import first_card
-from benchmarks.common import markdown, write
+from benchmarks.common import first_card, markdown, write
 from farm import keys
 from farm.builds.cache import KernelCache
 from farm.devices import traits_of_capability

@@ -2,7 +2,7 @@
 
     python -m benchmarks.deleting_speed [--rows 10000 100000 1000000]
 
-For each size a farm of its own is filled with made-up rows as in views_speed.py: one campaign with a job and a row for each
+For each size a farm of its own is filled with made-up rows as in `views_speed`: one campaign with a job and a row for each
 configuration, and a sentinel for each batch. It is deleted, restored, deleted again and vacuumed, once each. The sentinels
 and the number of rows are checked after each step.
 """
@@ -18,24 +18,20 @@ from sqlalchemy import Connection, text
 
 from benchmarks.common import markdown, write
 from benchmarks.farms import farm_home
-from benchmarks.views_speed import BATCH, FILL, KERNELS, TYPES
+from benchmarks.made_up import BATCH, fill, vacuum
 from farm.db import archive, deletions
 from farm.db.engine import make_engine
 from farm.db.states import DeletionKind
 
 
 def of_size(rows: int) -> dict[str, float]:
-    each = rows // TYPES
-    numbers = {"each": each, "problems": each // KERNELS, "kernels": KERNELS, "batches": each // BATCH, "batch": BATCH}
     found = {}
     with farm_home(FARM_DEVICES="cpu") as (urls, _):
         engine = make_engine(urls.database_url, application="benchmark")
+        fill(engine, rows)
         with engine.begin() as connection:
-            for statement in FILL:
-                connection.execute(text(statement), numbers)
             connection.execute(text("UPDATE campaigns SET state = 'done', digest = repeat('d', 64)"))
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text("VACUUM ANALYZE"))
+        vacuum(engine)
 
         def seconds(step: Callable[[Connection], object], *, left: int) -> float:
             began = time.perf_counter()

@@ -29,7 +29,7 @@ from sqlalchemy import Engine, text
 
 from benchmarks.common import markdown, write
 from benchmarks.farms import small_farm, store
-from benchmarks.million_jobs import RESULT
+from benchmarks.made_up import RESULT, campaign_of
 from farm.broker import queue_of_device, queue_of_type
 from farm.campaign import Campaign
 from farm.coordinator.costs import CostBook
@@ -54,19 +54,6 @@ UPDATE batches SET claimed_at = finished_at - make_interval(secs => :seconds) WH
 """)
 _NEW = text("SELECT id, queue FROM batches WHERE NOT folded AND state = 'queued' AND sent_at IS NULL ORDER BY id")
 _ALL_LIVE = text("UPDATE devices SET last_seen_at = clock_timestamp()")
-
-
-def campaign(name: str, owner: str, jobs: int, *, priority: int = 0) -> Campaign:
-    """A campaign of that many jobs, a multiple of 10."""
-    tens = jobs // 10
-    m = min(tens, 1000)
-    return Campaign.from_document(
-        {
-            "name": name, "owner": owner, "priority": priority, "targets": "any",
-            "problems": {"m": f"1..{m}", "n": f"1..{tens // m}", "k": 64, "types": "f32"},
-            "kernels": [{"family": "tiled", "tile": "4..13"}],
-        }
-    )  # fmt: skip
 
 
 @dataclass
@@ -193,7 +180,7 @@ def of_owners(engine: Engine, asked: argparse.Namespace) -> dict[str, Any]:
         for n in range(first, first + count):
             job_seconds = JOB_SECONDS[n % len(JOB_SECONDS)]
             jobs = 10 * max(2, round(2 * fair / job_seconds / 10))
-            found.append(farm.submit(campaign(f"of-{n:03}", f"owner-{n:03}", jobs), job_seconds))
+            found.append(farm.submit(campaign_of(f"of-{n:03}", f"owner-{n:03}", jobs), job_seconds))
         return found
 
     ids = come(0, asked.owners)
@@ -212,7 +199,7 @@ def of_owners(engine: Engine, asked: argparse.Namespace) -> dict[str, Any]:
     first = [farm.first_row.get(i, float("inf")) / round_s for i in ids]
     busy = sum(used.values()) / (asked.devices * farm.now)
     turns = list(farm.turns)
-    began, later = farm.now, come(asked.owners, asked.owners // 10)
+    began, later = farm.now, come(asked.owners, max(1, asked.owners // 10))
     farm.run(began + 4 * round_s, lambda: all(i in farm.first_row for i in later))
     waited = [(farm.first_row.get(i, float("inf")) - began) / round_s for i in later]
     return {
@@ -234,14 +221,14 @@ def of_owners(engine: Engine, asked: argparse.Namespace) -> dict[str, Any]:
 def of_a_million(engine: Engine, asked: argparse.Namespace) -> dict[str, Any]:
     """Small campaigns beside one that has all devices."""
     farm = farm_of(engine, asked.devices)
-    farm.submit(campaign("million", "ann", asked.jobs), MILLION_JOB_SECONDS)
+    farm.submit(campaign_of("million", "ann", asked.jobs), MILLION_JOB_SECONDS)
     farm.run(60)
     waits: defaultdict[str, list[float]] = defaultdict(list)
     for n in range(ARRIVALS):
         for kind, owner, priority in (("urgent", "bob", 10), ("small", "ann", 0)):
             came = farm.now
             campaign_id = farm.submit(
-                campaign(f"{kind}-{n}", owner, SMALL_JOBS, priority=priority),
+                campaign_of(f"{kind}-{n}", owner, SMALL_JOBS, priority=priority),
                 SMALL_JOB_SECONDS[n % len(SMALL_JOB_SECONDS)],
             )
             farm.run(came + 300, lambda i=campaign_id: i in farm.first_row)  # type: ignore[misc]

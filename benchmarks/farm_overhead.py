@@ -25,7 +25,8 @@ import psutil
 from sqlalchemy import text
 
 from benchmarks.common import markdown, write
-from benchmarks.farms import announce, campaign_text, farm_home, record, run_submit, submit
+from benchmarks.farms import announce, farm_home, run_submit, submit
+from benchmarks.made_up import campaign_text, record
 from farm.broker import MEASURE_BATCH, make_app
 from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule

@@ -16,10 +16,11 @@ from typing import Any
 
 from sqlalchemy import Engine, text
 
+from benchmarks.made_up import TRAITS, job_cost_s, made_up_ms, record
 from farm.campaign import Campaign, load, plan
 from farm.db import batches, campaigns, devices, migrate
 from farm.db.engine import DISPATCHING, make_engine
-from farm.devices import DeviceKind, DeviceTraits, host_name
+from farm.devices import host_name
 from farm.errors import NoDeviceLeft
 from farm.provenance import Provenance
 from farm.services import ServiceUrls, services
@@ -29,27 +30,6 @@ from farm.services.stack import COORDINATOR, WORKERS, Stack
 from farm.settings import settings
 from workers.devices import discover, open_device
 from workers.devices.recording import write_recording
-
-
-def campaign_text(jobs: int) -> str:
-    """A campaign of exactly that many configurations: shapes times 10 tiles."""
-    return (
-        f"name: overhead-{jobs}\ntargets: any\n"
-        f"problems: {{m: 1..{jobs // 1000}, n: 1..100, k: 64, types: f32}}\n"
-        "kernels: [{family: tiled, tile: 4..13}]\n"
-    )
-
-
-def record(campaign_file: Path, recording: Path) -> None:
-    """A recording that answers the whole campaign. Its times are made up, and its provenance says so."""
-    campaign = load(campaign_file, limit=10**7)
-    traits = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**36)
-    rows = ({"configuration": c, "runtime_ms": 1e-3 + c.problem.flops * 1e-9} for c in campaign.configurations())
-    write_recording(
-        recording,
-        rows,
-        Provenance(device_type="overhead", device_name="Overhead", traits=traits, provenance="made up for load"),
-    )
 
 
 @contextmanager
@@ -117,7 +97,6 @@ def made_up_devices(folder: Path, files: Sequence[Path], count: int, job_seconds
 
     A job takes that long, give or take half, of which nine tenths are said to be its window; it draws 100 W.
     """
-    traits = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**36)
     configurations = [c for file in files for c in load(file, limit=10**7).configurations()]
     words = []
     for number in range(count):
@@ -125,16 +104,16 @@ def made_up_devices(folder: Path, files: Sequence[Path], count: int, job_seconds
         rows = (
             {
                 "configuration": c,
-                "runtime_ms": 1e-3 + c.problem.flops * 1e-9,
+                "runtime_ms": made_up_ms(c),
                 "power_w": 100.0,
-                "cost_s": (cost_s := job_seconds * (0.5 + (n * 7919 % 1000) / 1000)),
+                "cost_s": (cost_s := job_cost_s(n, job_seconds)),
                 "window_s": 0.9 * cost_s,
             }
             for n, c in enumerate(configurations)
         )
         said = f"made up for a trial, {number + 1} of {count}"
         write_recording(
-            path, rows, Provenance(device_type="made-up", device_name="Made up", traits=traits, provenance=said)
+            path, rows, Provenance(device_type="made-up", device_name="Made up", traits=TRAITS, provenance=said)
         )
         words.append(f"recorded:{path}?scale=1")
     return words
@@ -311,16 +290,3 @@ def run_submit(file: Path) -> dict[str, float]:
     began = time.perf_counter()
     peak_kib = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return {"submit_s": time.perf_counter() - began, "peak_rss_mb": peak_kib / 1024}
-
-
-MADE_UP_CONFIGURATIONS = text("""
-INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
-SELECT gen_random_uuid(), 64 * (1 + shape % 25), 64 * (1 + shape / 25 % 25), 64 * (1 + shape / 625), t, t, t, 'nn', 1, 0,
-    'tiled', jsonb_build_object('tile', tile)
-FROM generate_series(0, :shapes - 1) shape, unnest(ARRAY['f32', 'f64']) t, generate_series(1, 16) tile
-""")
-"""`shapes` shapes in two types, with sixteen kernels each."""
-
-MADE_UP_ENVIRONMENT = text("""
-INSERT INTO environments (id, content) VALUES (gen_random_uuid(), '{"driver": "made up"}') RETURNING id
-""")

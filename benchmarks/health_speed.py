@@ -21,11 +21,11 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from benchmarks.common import at_sizes
-from benchmarks.farms import MADE_UP_CONFIGURATIONS, MADE_UP_ENVIRONMENT, farm_home
+from benchmarks.farms import farm_home
+from benchmarks.made_up import CONFIGURATIONS, ENVIRONMENT, card, vacuum
 from farm.compare.health import Question
 from farm.compare.health.asking import health
 from farm.db import devices
-from farm.devices import Backend, DeviceIdentity, traits_of_capability
 
 CARDS = 8
 SLOW = 3
@@ -46,25 +46,21 @@ FROM configurations c CROSS JOIN LATERAL (
 
 def fill(engine: Engine, rows: int) -> None:
     with engine.begin() as connection:
-        connection.execute(MADE_UP_CONFIGURATIONS, {"shapes": max(1, rows // CARDS // 2 // 32)})
-        environment_id = connection.execute(MADE_UP_ENVIRONMENT).scalar_one()
+        connection.execute(CONFIGURATIONS, {"shapes": max(1, rows // CARDS // 2 // 32)})
+        environment_id = connection.execute(ENVIRONMENT).scalar_one()
         ids = []
         for number in range(CARDS):
-            card = DeviceIdentity(
-                uuid=f"GPU-{number}",
-                type="nvidia-h200",
-                name="NVIDIA H200",
-                backend=Backend.CUDA,
-                traits=traits_of_capability((9, 0)),
+            ids.append(
+                devices.register(
+                    connection, host=f"gpu{number // 4}", host_facts={}, device=card(number, "nvidia-h200")
+                )
             )
-            ids.append(devices.register(connection, host=f"gpu{number // 4}", host_facts={}, device=card))
         connection.execute(text("UPDATE devices SET last_seen_at = '-infinity'"))  # none has a worker
         for days, slower in ((30, 1.0), (1, 1.05)):
             for number, device_id in enumerate(ids):
                 parameters = {"device_id": device_id, "environment_id": environment_id, "days": days}
                 connection.execute(_ROWS, {**parameters, "factor": slower if number == SLOW else 1.0})
-    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(text("VACUUM ANALYZE"))
+    vacuum(engine)
 
 
 def of_size(rows: int, repetitions: int) -> dict[str, Any]:

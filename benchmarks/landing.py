@@ -32,8 +32,8 @@ from sqlalchemy import Engine, text
 
 from benchmarks.common import markdown, write
 from benchmarks.farm_overhead import end_to_end
-from benchmarks.farms import announce, campaign_text, farm_home, record, submit
-from benchmarks.million_jobs import RESULT
+from benchmarks.farms import announce, farm_home, submit
+from benchmarks.made_up import RESULT, campaign_text, record
 from farm.db import batches, measurements
 from farm.schema.results import RESULTS
 

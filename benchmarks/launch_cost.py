@@ -14,8 +14,7 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks.cards import first_card
-from benchmarks.common import markdown, write
+from benchmarks.common import first_card, markdown, write
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, OperandRules
 from workers.measure.telemetry import TelemetryLog

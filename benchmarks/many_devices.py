@@ -19,21 +19,19 @@ import heapq
 import json
 import statistics
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import redis
 from sqlalchemy import Engine, text
 
 from benchmarks.common import markdown, write
-from benchmarks.fairness import campaign
 from benchmarks.farms import small_farm, store
-from benchmarks.thousand_devices import cpu_seconds, postgres_and_redis, redis_client
+from benchmarks.made_up import campaign_of, register_devices
+from benchmarks.processes import cpu_seconds, postgres_and_redis, redis_client
 from farm.broker import queue_of_type
-from farm.db import devices
 from farm.services.stack import COORDINATOR, Stack
 from farm.settings import settings
-from workers.devices import discover
 
 WARM_UP_SECONDS = 20.0
 TICK_SECONDS = 0.02
@@ -138,27 +136,13 @@ class Fleet:
             self.idle_s[device] += time.monotonic() - since
 
 
-def fleet_of(engine: Engine, broker_url: str, count: int, job_seconds: float) -> Fleet:
-    (first,) = discover(settings().devices)
-    with engine.begin() as connection:
-        ids = [
-            devices.register(
-                connection,
-                host=f"host-{n // 8:04}",
-                host_facts={},
-                device=replace(first, uuid=f"{first.uuid}-{n:05}", name=f"simulated {n}"),
-            )
-            for n in range(count)
-        ]
-    return Fleet(engine, redis_client(broker_url), queue_of_type(first.type), ids, job_seconds)
-
-
 def once(asked: argparse.Namespace, owners: int) -> dict[str, float]:
     with small_farm() as (urls, engine):
-        fleet = fleet_of(engine, urls.broker_url or "", asked.devices, asked.job_seconds)
+        device_type, ids = register_devices(engine, asked.devices, "simulated")
+        fleet = Fleet(engine, redis_client(urls.broker_url or ""), queue_of_type(device_type), ids, asked.job_seconds)
         jobs = 1.3 * asked.devices * (asked.seconds + 2 * WARM_UP_SECONDS) / asked.job_seconds
         for n in range(owners):
-            store(engine, campaign(f"of-{n:03}", f"owner-{n:03}", 10_000 * round(1 + jobs / owners / 10_000)))
+            store(engine, campaign_of(f"of-{n:03}", f"owner-{n:03}", 10_000 * round(1 + jobs / owners / 10_000)))
         with Stack(urls, settings().home, programs=[COORDINATOR]) as stack:
             while not fleet.batches:
                 stack.check()

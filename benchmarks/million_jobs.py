@@ -26,22 +26,9 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from benchmarks.common import markdown, write
-from benchmarks.farms import announce, campaign_text, farm_home, record, run_submit
+from benchmarks.farms import announce, farm_home, run_submit
+from benchmarks.made_up import RESULT, campaign_text, record
 from farm.db import batches, campaigns, jobs
-from farm.measurement import Measurement, Source
-
-RESULT = Measurement(
-    source=Source.RECORDED,
-    runtime_ms=1.0,
-    runtime_q1_ms=0.9,
-    runtime_q3_ms=1.1,
-    runtime_min_ms=0.8,
-    runtime_rse=0.01,
-    samples=10,
-    stop_reason="recorded",
-    l2="cold",
-    environment={"recording": "made up for load"},
-)
 
 FORMED_AT_ONCE = 10
 """Batches that are formed in one transaction: the coordinator forms up to 10,000 jobs of a campaign together."""

@@ -26,8 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cards import first_card
-from benchmarks.common import end_like_interrupted, markdown, write
+from benchmarks.common import end_like_interrupted, first_card, markdown, write
 from benchmarks.power_windows import SETTLING_SECONDS, Window, collect, counter_power_w, load
 from benchmarks.time_energy_truth import (
     FARM_CANDIDATE,

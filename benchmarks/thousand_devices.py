@@ -28,50 +28,31 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-import psutil
-import redis
 from sqlalchemy import Engine, text
 
 from benchmarks.common import markdown, write
-from benchmarks.farms import campaign_text, farm_home
+from benchmarks.farms import farm_home, store
+from benchmarks.made_up import campaign_text, record, register_devices
+from benchmarks.processes import cpu_seconds, postgres_and_redis, redis_client
 from farm.broker import queue_of_device, queue_of_type
-from farm.campaign import load, plan
+from farm.campaign import load
 from farm.db import batches, campaigns, devices
 from farm.db.engine import HASTY, make_engine
-from farm.devices import DeviceIdentity, DeviceKind, DeviceTraits
+from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
-from farm.provenance import Provenance
 from farm.services.stack import COORDINATOR, Stack
 from farm.settings import settings
-from workers.devices import discover
 from workers.devices.recorded import RecordedDevice
-from workers.devices.recording import write_recording
 from workers.measure.explain import Explanation
 from workers.runner import Deadline, Runner
 
 WARM_UP_SECONDS = 30.0
 CONNECTIONS = 5  # of each process of stand-ins
-
-
-def record(file: Path, recording: Path, job_seconds: float) -> None:
-    """A recording in which every job takes that long, give or take half."""
-    campaign = load(file, limit=10**7)
-    rows = (
-        {"configuration": c, "runtime_ms": 1.0, "cost_s": job_seconds * (0.5 + (n * 7919 % 1000) / 1000)}
-        for n, c in enumerate(campaign.configurations())
-    )
-    traits = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**36)
-    write_recording(
-        recording,
-        rows,
-        Provenance(device_type="thousand", device_name="Stand-in", traits=traits, provenance="made up for load"),
-    )
 
 
 # --- a process of stand-ins --------------------------------------------------------------------------
@@ -137,12 +118,6 @@ class StandIn(RecordedDevice):
             self.times.rest += time.perf_counter() - got - self.measured_s
 
 
-def redis_client(broker_url: str) -> redis.Redis:
-    """A client of its own on the embedded broker's socket."""
-    url = urlsplit(broker_url)
-    return redis.Redis(unix_socket_path=unquote(url.path), password=unquote(url.password or ""))
-
-
 def stand_in_process(ids: list[int]) -> None:
     """Serves these devices until SIGTERM. SIGUSR1 opens the window; SIGUSR2 closes it, and prints what was in it."""
     stop, window, close = threading.Event(), threading.Event(), threading.Event()
@@ -179,45 +154,6 @@ def stand_in_process(ids: list[int]) -> None:
 # --- the benchmark -----------------------------------------------------------------------------------
 
 
-def announce_all(engine: Engine, count: int) -> list[int]:
-    (first,) = discover(settings().devices)
-    with engine.begin() as connection:
-        return [
-            devices.register(
-                connection,
-                host=f"host-{n // 8:04}",
-                host_facts={},
-                device=replace(first, uuid=f"{first.uuid}-{n:05}", name=f"stand-in {n}"),
-            )
-            for n in range(count)
-        ]
-
-
-def submit(engine: Engine, file: Path) -> int:
-    campaign = load(file, limit=10**7)
-    with engine.begin() as connection:
-        known = campaigns.known_devices(connection)
-        return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs()).campaign_id
-
-
-def cpu_seconds(pids: list[int]) -> float:
-    """CPU seconds of these processes and their children."""
-    total = 0.0
-    for pid in pids:
-        process = psutil.Process(pid)
-        for one in (process, *process.children(recursive=True)):
-            times = one.cpu_times()
-            total += times.user + times.system
-    return total
-
-
-def postgres_and_redis(engine: Engine, broker_url: str) -> list[int]:
-    """The main processes of this farm's services."""
-    with engine.connect() as connection:
-        postgres = psutil.Process(connection.execute(text("SELECT pg_backend_pid()")).scalar_one()).ppid()
-    return [postgres, int(redis_client(broker_url).info()["process_id"])]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, default=1000)
@@ -235,10 +171,10 @@ def main() -> None:
         Path(folder).chmod(0o755)
         file, recording = Path(folder) / "campaign.yaml", Path(folder) / "recording.parquet"
         file.write_text(campaign_text(jobs))
-        record(file, recording, asked.job_seconds)
+        record(file, recording, job_seconds=asked.job_seconds)
         with farm_home(recording, FARM_DEVICES=f"recorded:{recording}?scale=1") as (urls, engine):
-            ids = announce_all(engine, asked.devices)
-            campaign_id = submit(engine, file)
+            _, ids = register_devices(engine, asked.devices, "stand-in")
+            campaign_id = store(engine, load(file, limit=10**7))
             environment = {
                 **os.environ,
                 "FARM_DATABASE_URL": urls.database_url,

@@ -19,68 +19,10 @@ from sqlalchemy import Connection, text
 
 from benchmarks.common import markdown, write
 from benchmarks.farms import farm_home
+from benchmarks.made_up import fill, vacuum
 from farm.db import filters, measurements
 from farm.db.engine import make_engine
 from farm.moments import moment
-
-KERNELS = 100
-TYPES = 2
-BATCH = 100
-
-FILL = (
-    "INSERT INTO hosts (name) VALUES ('gpu01'), ('gpu02')",
-    """
-    INSERT INTO devices (uuid, host_id, type, name, backend, traits)
-    SELECT 'GPU-' || i, 1 + i % 2, CASE WHEN i < 4 THEN 'nvidia-h200' ELSE 'nvidia-a100' END, 'Made up', 'cuda', '{}'
-    FROM generate_series(0, 7) i
-    """,
-    "INSERT INTO environments VALUES (gen_random_uuid(), '{}')",
-    "INSERT INTO pools (name, device_types) VALUES ('type:nvidia-h200', '{nvidia-h200}'), ('type:nvidia-a100', '{nvidia-a100}')",
-    """
-    INSERT INTO campaigns (name, digest, owner, document, rules, state)
-    VALUES ('made-up', 'd', 'bench', '{}', '{}', 'active')
-    """,
-    "INSERT INTO lanes (campaign_id, pool_id, jobs, done) VALUES (1, 1, :each, :each), (1, 2, :each, :each)",
-    """
-    INSERT INTO configurations
-    SELECT gen_random_uuid(), 64 * (1 + p % 20), 64 * (1 + p / 20 % 20), 64 * (1 + p / 400), 'f16', 'f16', 'f32', 'nn', 1, 0,
-        CASE q WHEN 0 THEN 'cublaslt' ELSE 'cutlass' END,
-        CASE q WHEN 0 THEN jsonb_build_object('algorithm', 0) ELSE jsonb_build_object('stages', q) END
-    FROM generate_series(0, :problems - 1) p CROSS JOIN generate_series(0, :kernels - 1) q
-    """,
-    """
-    INSERT INTO jobs (lane_id, configuration_id, state)
-    SELECT l, id, 'done' FROM generate_series(1, 2) l CROSS JOIN configurations ORDER BY l, id
-    """,
-    """
-    INSERT INTO batches (lane_id, queue, state, job_ids, jobs, done, device_id, claimed_at, finished_at, folded)
-    SELECT 1 + b / :batches, 'gpu', 'done', '{}', :batch, :batch, 1 + b / :batches * 4 + b % 4, at - interval '4 s', at, true
-    FROM generate_series(0, 2 * :batches - 1) b
-    CROSS JOIN LATERAL (SELECT now() - interval '3 days' * (1 - (b % :batches + 1.0) / :batches) AS at) t
-    """,
-    """
-    INSERT INTO measurements (job_id, campaign_id, configuration_id, device_id, environment_id, measured_at, source,
-        runtime_ms, runtime_q1_ms, runtime_q3_ms, runtime_min_ms, runtime_rse, samples, stop_reason, l2, power_w,
-        sm_clock_mhz, temperature_c, throttle_reasons, distribution, seed, clock_policy, cost_s, window_s, details)
-    SELECT j.id, 1, j.configuration_id, b.device_id, (SELECT id FROM environments), b.finished_at, 'measured', f.t, f.t,
-        f.t, f.t, 0.003, 10, 'converged', 'cold', 300 + 100 * random(), 1500 + j.id % 400, 50 + j.id % 20,
-        CASE WHEN j.id % 10 = 0 THEN 'sw_power_cap' ELSE 'none' END, 'uniform', 0, 'default', 0.1, 0.05, '{}'
-    FROM (SELECT jobs.*, row_number() OVER (PARTITION BY lane_id ORDER BY id) - 1 AS n FROM jobs) j
-    JOIN (
-        SELECT batches.*, row_number() OVER (PARTITION BY lane_id ORDER BY id) - 1 AS n FROM batches
-    ) b ON b.lane_id = j.lane_id AND b.n = j.n / :batch
-    CROSS JOIN LATERAL (SELECT exp(random()) AS t WHERE j.id IS NOT NULL) f
-    ORDER BY b.finished_at, j.id
-    """,
-    """
-    INSERT INTO measurements (campaign_id, configuration_id, device_id, environment_id, measured_at, source, runtime_ms,
-        runtime_q1_ms, runtime_q3_ms, runtime_min_ms, runtime_rse, samples, stop_reason, l2, distribution, seed, cost_s, details)
-    SELECT 1, (SELECT id FROM configurations LIMIT 1), device_id, (SELECT id FROM environments), finished_at, 'sentinel',
-        1, 1, 1, 1, 0.003, 10, 'converged', 'cold', 'uniform', 0, 0.1, '{}'
-    FROM batches ORDER BY finished_at
-    """,
-    "UPDATE devices SET measured = :each / 4",
-)
 
 QUESTIONS = {
     "v_best_kernels: all": "SELECT * FROM v_best_kernels",
@@ -112,18 +54,14 @@ def ask(connection: Connection, question: str) -> int:
 
 
 def of_size(rows: int, repetitions: int) -> dict[str, dict[str, float]]:
-    each = rows // TYPES
-    numbers = {"each": each, "problems": each // KERNELS, "kernels": KERNELS, "batches": each // BATCH, "batch": BATCH}
     found = {}
     with farm_home(FARM_DEVICES="cpu") as (urls, _):
         engine = make_engine(
             urls.database_url, application="benchmark"
         )  # as any connection: farm_home's is a coordinator's
-        with engine.begin() as connection:
-            for statement in FILL:
-                connection.execute(text(statement), numbers)
+        fill(engine, rows)
+        vacuum(engine)
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text("VACUUM ANALYZE"))
             landed = connection.execute(text("SELECT count(*) FROM v_measurements")).scalar_one()
             assert landed == rows, landed
             for question in (*QUESTIONS, *FILTERS):

@@ -1,6 +1,6 @@
-"""Two commits beside each other: results of one benchmark that both ran in turn on one machine.
+"""Compare two commits by the results of one benchmark that both ran in turn on one machine.
 
-    python -m benchmarks.beside landing --now NOW.json... --before BEFORE.json... --commit 521d314
+    python -m benchmarks.compare_commits landing --now NOW.json... --before BEFORE.json... --commit 521d314
 
 Takes the JSON files that the runs wrote, and writes `results/<name>_beside.json` and `.md`: the median of each figure of the present
 commit, and under `before` that of the other.
