@@ -20,7 +20,7 @@ from farm.cli.commands import COMMANDS
 from farm.settings import Settings
 
 ROOT = Path(farm.__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
 
@@ -117,6 +117,13 @@ def test_documents_show_the_figures_of_the_committed_benchmarks(document: str, f
     shown = [table for table in tables_in(ROOT / document) if table.splitlines()[0] in heads]
     assert len(shown) == figures
     assert set(shown) <= measured
+
+
+def test_every_benchmark_is_in_the_table_of_benchmarks() -> None:
+    folder = ROOT / "benchmarks"
+    listed = set(re.findall(r"^\| `(\w+)` \|", (folder / "README.md").read_text(), flags=re.MULTILINE))
+    programs = {path.stem for path in folder.glob("*.py") if "__main__" in path.read_text()}
+    assert listed == programs - {"nvbench_round"}  # a part of another one
 
 
 def test_the_shares_of_a_core_in_the_readme_are_those_that_were_measured() -> None:
