@@ -1,4 +1,4 @@
-"""The README, followed from top to bottom by one user in one folder, on a machine without a GPU and with nothing prepared.
+"""The README and the tutorial, followed from top to bottom by one user in one folder, on a machine without a GPU and with nothing prepared.
 
 Blocks that need Docker, a GPU or other hosts are marked by a comment before them, `<!-- needs: gpu -->`, which readers do not see.
 All others are run in order, line by line, as they stand. Three things are done as a user would: `make` finds its environment made
@@ -30,7 +30,8 @@ from homes import environment, holder, let_go, need_embedded_services, processes
 import farm
 
 ROOT = Path(farm.__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = "\n".join((ROOT / name).read_text() for name in ("README.md", "docs/tutorial.md"))
+"""The tutorial goes on where the README ends."""
 
 NEEDS = {
     "gpu": r"cuda|cublaslt|compare-cards\.yaml|--fill",
@@ -47,7 +48,7 @@ _BLOCK = re.compile(r"(?:^<!-- needs: (\w+) -->\n)?^```(sh|console|python)\n(.*?
 
 def blocks() -> list[tuple[str | None, str, str]]:
     """What each block needs, its language, and its lines."""
-    return [(needs, language, text) for needs, language, text in _BLOCK.findall(README)]
+    return [(needs, language, text) for needs, language, text in _BLOCK.findall(PAGES)]
 
 
 def commands_in(language: str, text: str) -> list[str]:
@@ -128,7 +129,7 @@ def serve(folder: Path, words: list[str], variables: dict[str, str]) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)  # of a machine that does much else
-def test_a_user_who_follows_the_readme_from_top_to_bottom_gets_through(folder: Path) -> None:
+def test_a_user_who_follows_the_readme_and_the_tutorial_from_top_to_bottom_gets_through(folder: Path) -> None:
     kept = {
         k: v for k, v in environment(folder).items() if k not in ("FARM_HOME", "MAKEFLAGS", "MAKELEVEL", "VIRTUAL_ENV")
     }
@@ -155,7 +156,7 @@ def test_only_blocks_that_need_what_is_not_here_are_left_out() -> None:
     assert {needs for needs, _ in marked} == set(NEEDS)
     for needs, text in marked:
         assert re.search(NEEDS[needs], text), text
-    assert len(re.findall("<!-- needs:", README)) == len(marked)
+    assert len(re.findall("<!-- needs:", PAGES)) == len(marked)
     ran = [line for needs, language, text in blocks() if not needs for line in commands_in(language, text)]
     assert len(ran) > 25
     assert {"replay", "compare", "report", "health", "train", "serve", "import"} <= {

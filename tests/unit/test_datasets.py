@@ -139,9 +139,9 @@ def test_a_file_is_as_it_is_described(path: Path, described: dict[str, dict[str,
     assert set(rows.column_names) <= named
 
 
-def test_every_count_of_rows_in_the_readme_of_the_project_is_that_of_the_file() -> None:
+def test_every_count_of_rows_in_the_tutorial_is_that_of_the_file() -> None:
     """The table of datasets has the rows and the rows with power of each; no other number stands beside a dataset's name."""
-    shown = {row["dataset"]: row for row in table_rows((ROOT / "README.md").read_text(), "dataset")}
+    shown = {row["dataset"]: row for row in table_rows((ROOT / "docs" / "tutorial.md").read_text(), "dataset")}
     assert sorted(shown) == NAMES
     for name, row in shown.items():
         tables = [pq.read_table(part.path, columns=["power_w", "device_uuid"]) for part in datasets.find(name).parts]

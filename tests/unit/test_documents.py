@@ -20,7 +20,10 @@ from farm.cli.commands import COMMANDS
 from farm.settings import Settings
 
 ROOT = Path(farm.__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
 
@@ -66,8 +69,8 @@ def test_a_command_in_a_document_exists_with_its_options(document: str, words: l
     assert given <= known | {"--help"}, f"{document}: {words[:2]} has no {given - known}"
 
 
-def test_every_command_is_in_the_readme() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_every_command_is_in_the_table_of_commands() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
     missing = [entry.name for entry in COMMANDS if f"farm {entry.name}" not in text]
     assert missing == []
 
@@ -82,16 +85,22 @@ def test_links_and_files_named_in_a_document_exist(path: Path) -> None:
     assert missing == []
 
 
-def test_the_campaign_in_the_readme_loads(tmp_path: Path) -> None:
-    (block,) = blocks((ROOT / "README.md").read_text(), "yaml")
-    file = tmp_path / "readme.yaml"
+def test_the_campaign_in_the_tutorial_loads(tmp_path: Path) -> None:
+    (block,) = blocks((ROOT / "docs" / "tutorial.md").read_text(), "yaml")
+    file = tmp_path / "tutorial.yaml"
     file.write_text(block)
     assert load(file, limit=10_000).size == 4 * 4 * 3
 
 
-def test_make_targets_in_the_readme_exist() -> None:
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/tutorial.md"])
+def test_make_targets_in_a_document_exist(name: str) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z]+)", (ROOT / "README.md").read_text()))
+    named = set(re.findall(r"\bmake ([a-z]+)", (ROOT / name).read_text()))
+    assert named
     assert named <= targets
 
 
@@ -102,7 +111,6 @@ def tables_in(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("document", "figures"),
     [
-        ("README.md", 2),
         ("docs/scale.md", 6),
         ("docs/measuring.md", 5),
         ("docs/reporting.md", 1),
