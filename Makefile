@@ -1,10 +1,11 @@
 # make run    set up, then measure the quickstart campaign (with EXTRA=cuda… and a GPU: learn-quickstart), train, and report
 # make test   set up, then run every test
-# make long   set up, then the whole runs that take minutes: the README from top to bottom, a replay of every dataset, chaos
+# make long   set up, then the whole runs that take minutes: README and tutorial from top to bottom, every dataset replayed, chaos
 # make chaos  set up, then break a farm for three minutes and audit it; SEED=7 repeats a run, SECONDS=300 is longer
 # make soak   the same for an hour on hosts of its own (network namespaces, which need root), with 10 owners
 # make attack set up, then attack farms as a neighbour, token holder, worker host, local user and service would, and count what held
 # make lint   set up, then hold the code to its standards
+# make docs   set up, then build the documentation site into build/site; warnings are errors
 #
 # Nothing but Python 3.11 or 3.12 is needed. PYTHON=/path/to/python chooses one; EXTRA=cuda13 (or cuda12) adds the GPU, and
 # is remembered until another EXTRA, or an empty one (EXTRA=), is given.
@@ -14,7 +15,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := run
-.PHONY: run setup test long chaos soak attack lint format lock clean
+.PHONY: run setup test long chaos soak attack lint docs format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -81,6 +82,15 @@ lint: $(STAMP)
 	FARM_HOME=$$home $(BIN)/farm db upgrade
 	FARM_HOME=$$home $(BIN)/farm db check
 
+# The packages of the site come on top of the environment, in the same versions where it has them already.
+$(VENV)/.docs: $(STAMP) requirements/docs.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	touch $@
+
+# Material warns about MkDocs 2, which requirements/docs.txt does not install.
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -94,6 +104,7 @@ lock: $(STAMP)
 	$$compile pyproject.toml -c requirements/all.txt -o requirements/worker.txt
 	$$compile pyproject.toml --extra trainer -c requirements/all.txt -o requirements/trainer.txt
 	$$compile pyproject.toml --extra trainer --extra web -c requirements/all.txt -o requirements/web.txt
+	$$compile pyproject.toml --extra docs -c requirements/all.txt -o requirements/docs.txt
 	for extra in cuda12 cuda13 build; do
 	  $$compile pyproject.toml $$all --extra $$extra -c requirements/all.txt -o requirements/$$extra.txt
 	  $$compile pyproject.toml --extra $$extra -c requirements/all.txt -o requirements/worker-$$extra.txt
