@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -195,3 +196,30 @@ def test_no_tracked_file_names_a_path_of_this_checkout() -> None:
     if listed.returncode == 128:
         pytest.skip("not a git checkout")
     assert listed.stdout == ""
+
+
+# --- files of the hosting service --------------------------------------------------------------------
+
+
+def test_the_hosted_workflow_runs_ci_on_every_supported_python() -> None:
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["run"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert requires == ">=3.11,<3.13"
+    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12"]
+
+
+def test_hooks_before_a_commit_run_programs_of_the_environment() -> None:
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    programs = {Path(hook["entry"].split()[0]) for hook in repository["hooks"]}
+    assert all((Path(sys.prefix) / "bin" / program.name).exists() for program in programs)
+    assert {program.parent for program in programs} == {Path(".venv/bin")}
+
+
+@pytest.mark.parametrize("form", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda p: p.stem)
+def test_a_form_for_issues_has_a_name_and_distinct_fields(form: Path) -> None:
+    document = yaml.safe_load(form.read_text())
+    assert document["name"]
+    assert document["description"]
+    fields = [part["id"] for part in document["body"] if part["type"] != "markdown"]
+    assert len(set(fields)) == len(fields)
