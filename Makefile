@@ -4,7 +4,7 @@
 # make chaos  set up, then break a farm for three minutes and audit it; SEED=7 repeats a run, SECONDS=300 is longer
 # make soak   the same for an hour on hosts of its own (network namespaces, which need root), with 10 owners
 # make attack set up, then attack farms as a neighbour, token holder, worker host, local user and service would, and count what held
-# make lint   set up, then hold the code to its standards
+# make lint   set up, then hold the code and the prose to their standards
 # make docs   set up, then build the documentation site into build/site; warnings are errors
 #
 # Nothing but Python 3.11 or 3.12 is needed. PYTHON=/path/to/python chooses one; EXTRA=cuda13 (or cuda12) adds the GPU, and
@@ -77,6 +77,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/prose.py
 	home=$$(mktemp -d)
 	trap 'rm -rf "$$home"' EXIT
 	FARM_HOME=$$home $(BIN)/farm db upgrade

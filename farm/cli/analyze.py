@@ -30,7 +30,7 @@ from farm.errors import AmbiguousDevice, BadInput, NotFound, UnknownDevice
 from farm.services.session import session
 from farm.texts import some_of
 
-app = typer.Typer(help="Studies of what was measured.", no_args_is_help=True)
+app = typer.Typer(help="Study measurements.", no_args_is_help=True)
 
 
 @app.callback()
@@ -49,7 +49,7 @@ def tiles(
         str | None, typer.Option("--device", "-d", help="Only this device: its UUID or its start.")
     ] = None,
     baseline: Annotated[
-        int, typer.Option("--baseline", "-b", min=1, max=32, help="The tile that others are held against.")
+        int, typer.Option("--baseline", "-b", min=1, max=32, help="The tile that others are compared with.")
     ] = USUAL_BASELINE,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw PNGs into this folder.")] = None,
     force: ForceOption = False,

@@ -25,7 +25,7 @@ from farm.moments import moment
 from farm.services.session import session
 from farm.settings import settings
 
-app = typer.Typer(help="Who changed what, when and from where.", invoke_without_command=True)
+app = typer.Typer(help="Show who changed what, when and from where.", invoke_without_command=True)
 
 FOLLOW_SECONDS = 2.0
 
@@ -147,9 +147,9 @@ def trim(
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old rows for good. Nothing else removes any. Only the database's owner can, and a row says that it was done.
+    """Remove old rows permanently. Only the owner of the database can do this, and the audit records it.
 
-    Export them first if you have to keep them.
+    Nothing else removes rows. Export them first if you must keep them.
 
     Examples:
         farm audit trim --before 365d

@@ -28,7 +28,7 @@ def show(
     ] = MOST_ROWS,
     as_json: JsonOption = False,
 ) -> None:
-    """The best kernel of each problem that a campaign found: its time, cuBLASLt's beside it, and what finding it cost.
+    """Show the best kernel that a campaign found for each problem, its time compared with cuBLASLt's, and the cost of the search.
 
     The share of the best is told where other campaigns measured all kernels of the problem on that type.
 

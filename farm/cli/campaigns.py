@@ -34,7 +34,7 @@ AgainOption = Annotated[
     bool,
     typer.Option(
         "--again",
-        help="Measure it once more, as after a driver changed; while its last repetition is not over, go on with that.",
+        help="Measure it again, for example after a driver update. If its last repetition is not finished, continue that one.",
         show_default=False,
     ),
 ]
@@ -102,7 +102,7 @@ def submit(
     again: AgainOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Submit a campaign. The same file twice is the same campaign: nothing is measured again, but with --again.
+    """Submit a campaign. Submitting the same file twice measures nothing again, except with --again.
 
     Examples:
         farm submit sweep.yaml
@@ -259,7 +259,7 @@ def _print_plan(made: Planned, as_json: bool) -> None:
 
 
 def watch(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
-    """Follow a campaign to its end. Ctrl-C stops the watching, not the campaign.
+    """Follow a campaign until it ends. Ctrl-C stops watching, not the campaign.
 
     Examples:
         farm watch quickstart
@@ -297,7 +297,7 @@ WaitOption = Annotated[
 
 
 def cancel(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOption = False) -> None:
-    """Cancel a campaign. Its results stay; submitting it again goes on with it.
+    """Cancel a campaign. Its results are kept. Submit it again to continue.
 
     When this returns, no further job of it is started. A device that has one in hand finishes it, and its row is stored:
     --wait returns after that.
@@ -320,7 +320,7 @@ def cancel(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOp
 
 
 def pause(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOption = False) -> None:
-    """Pause a campaign: no further job of it starts until farm resume.
+    """Pause a campaign. No further job starts until farm resume.
 
     When this returns, no further job of it is started. A device that has one in hand finishes it, and its row is stored:
     --wait returns after that.
@@ -344,7 +344,7 @@ def pause(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOpt
 
 
 def resume(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
-    """Go on with a campaign that was paused.
+    """Resume a paused campaign.
 
     Examples:
         farm resume quickstart

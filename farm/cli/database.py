@@ -21,7 +21,9 @@ from farm.services import services
 from farm.services.session import require_own
 from farm.settings import settings
 
-app = typer.Typer(help="The database's revision, and the roles of services, workers and readers.", no_args_is_help=True)
+app = typer.Typer(
+    help="Manage the revision of the database and the roles of services, workers and readers.", no_args_is_help=True
+)
 
 
 @app.command()

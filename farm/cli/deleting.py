@@ -25,10 +25,10 @@ from farm.moments import duration
 from farm.settings import settings
 
 delete = typer.Typer(
-    help="Delete a campaign, an import or a model, with what depends on it. farm restore undoes it until farm vacuum.",
+    help="Delete a campaign, an import or a model, with everything that depends on it. Undo with farm restore until farm vacuum.",
     no_args_is_help=True,
 )
-restore = typer.Typer(help="Put back what was deleted, as it was.", no_args_is_help=True)
+restore = typer.Typer(help="Restore a deleted campaign, import or model.", no_args_is_help=True)
 
 CampaignArgument = Annotated[
     str, typer.Argument(help="A campaign's name, or the first six or more digits of its digest.", show_default=False)
@@ -175,7 +175,7 @@ def _restore(kind: Kind, name: str, as_json: bool) -> None:
 
 
 def deleted(as_json: JsonOption = False) -> None:
-    """List what is deleted and can be restored, since when, and how large it is.
+    """List deletions that can be restored, with their time and size.
 
     Examples:
         farm deleted
@@ -227,7 +227,7 @@ def vacuum(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove for good what was deleted.
+    """Remove deleted data permanently.
 
     Examples:
         farm vacuum --older-than 30d

@@ -21,7 +21,7 @@ from farm.settings import settings
 from farm.texts import seconds_text, share_text
 
 app = typer.Typer(
-    help="Devices and hosts: what each does now, errors of the last hour, when it was last heard of.",
+    help="List and control devices and hosts: current work, errors of the last hour, last heartbeat.",
     invoke_without_command=True,
 )
 
@@ -38,18 +38,18 @@ ImportedOption = Annotated[
 
 @app.callback()
 def _devices(context: typer.Context, all_: ImportedOption = False, as_json: JsonOption = False) -> None:
-    """List the devices; drain, quarantine and resume take them out of work and back, until somebody says otherwise."""
+    """List devices. drain and quarantine stop them, and resume starts them again."""
     if context.invoked_subcommand is None:
         list_(all_, as_json)
 
 
 @app.command("list")
 def list_(all_: ImportedOption = False, as_json: JsonOption = False) -> None:
-    """Devices and hosts: state, what each does now, errors of the last hour by class, and when it was last heard of.
+    """List devices and hosts: state, current work, errors of the last hour by class, and last heartbeat.
 
-    Duty is the share of time inside a measurement, in the last ten minutes and without breaks of a minute and more.
-    Silent ones first: FARM_SILENT_AFTER_SECONDS (20) without a word from their worker. Devices of imported files are not
-    listed without --all; --json has them always.
+    Duty is the share of time inside a measurement, in the last ten minutes, without breaks of a minute or more. Silent devices come
+    first: their worker sent no heartbeat for FARM_SILENT_AFTER_SECONDS (20). --all adds devices of imported files; --json always has
+    them.
 
     Examples:
         farm devices list --json

@@ -25,7 +25,7 @@ def health(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the health of devices: each is compared with its peers and with its own past; ends with exit code 7 where one is not.
+    """Check the health of devices against their peers and their own past. Exits with code 7 if a device is unhealthy.
 
     Which is slow, hot, throttled, power-capped, drifting or gone, since when, with how much confidence, and what to do.
 

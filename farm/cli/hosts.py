@@ -19,7 +19,7 @@ from farm.services import host_settings
 from farm.services.session import session
 from farm.settings import settings
 
-app = typer.Typer(help="Worker hosts: one database login for each.", invoke_without_command=True)
+app = typer.Typer(help="Manage worker hosts: one database login for each.", invoke_without_command=True)
 
 NameArgument = Annotated[str, typer.Argument(help="The host's name, as farm devices shows it.", show_default=False)]
 
@@ -66,9 +66,9 @@ def add(
     ] = worker_logins.DEFAULT_PREFIX,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the login of a worker host, and print what to set there. For a host that has one: give it the rights of this version.
+    """Make the login of a worker host and print its settings. If the host has a login, give it the rights of this version.
 
-    The login acts for devices that are registered on this host, whatever the host calls itself. Run this again for each host after
+    The login acts for devices that are registered under this name. Run this again for each host after
     farm db upgrade.
 
     A new login gets a password of its own, printed this once. The address of Redis is that of FARM_BROKER_URL, and the password of

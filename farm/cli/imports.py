@@ -21,7 +21,9 @@ from farm.importers import gpperf as of_gpperf
 from farm.importers.landing import Import, LeftOut, Outcome, Table, import_table
 from farm.services.session import session
 
-app = typer.Typer(help="Rows that were measured elsewhere, to compare with and to learn from.", no_args_is_help=True)
+app = typer.Typer(
+    help="Import rows that were measured elsewhere, to compare with and to train on.", no_args_is_help=True
+)
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check every row, say what would come, store nothing.")]
 

@@ -37,10 +37,10 @@ def jobs(
     campaign: Annotated[
         str, typer.Option("--campaign", "-c", help="A campaign's name, or the first digits of its digest.")
     ],
-    all_: Annotated[bool, typer.Option("--all", help="Every job, whatever --limit says.", show_default=False)] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Every job. Overrides --limit.", show_default=False)] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Jobs of a campaign: state, attempts, last error, and a command that measures each alone, where it failed.
+    """List jobs of a campaign: state, attempts, last error, and a command that repeats each job on the device where it failed.
 
     The command works on the device's own host, needs no services and stores nothing.
 
@@ -108,7 +108,7 @@ def retry(
     job_ids: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Open jobs again that ended without a result, with all their attempts before them: all that are dead, or those chosen.
+    """Retry jobs that ended without a result: all dead jobs, or the selected ones. Each gets all its attempts again.
 
     --class invalid and --job choose among invalid jobs too, unless --state says otherwise.
 

@@ -33,7 +33,7 @@ from farm.settings import environment_for_children, settings
 from farm.signing import Purpose
 from farm.texts import lines_text, seconds_text
 
-app = typer.Typer(help="Kernels that are built ahead of time.", no_args_is_help=True)
+app = typer.Typer(help="Manage kernels that are built ahead of time.", no_args_is_help=True)
 
 FolderOption = Annotated[
     Path | None,

@@ -14,7 +14,7 @@ from farm.settings import settings
 from farm.signing import Purpose, Signer
 
 app = typer.Typer(
-    help="Keys that models and kernels are signed with, and whose signatures are trusted.", invoke_without_command=True
+    help="Show and make the keys that sign models and kernels, and list the trusted keys.", invoke_without_command=True
 )
 
 

@@ -102,7 +102,7 @@ def measure(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure one configuration on one device of this host, alone. It needs no services and stores nothing.
+    """Measure one configuration on one device of this host. Needs no services and stores nothing.
 
     Nothing else should use the device meanwhile. A device that a farm-worker serves is refused: stop the farm-worker first.
     Where several devices are named, the first is used.

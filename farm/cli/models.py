@@ -29,7 +29,7 @@ from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
 from farm.settings import settings
 
-app = typer.Typer(help="The registered models.", invoke_without_command=True)
+app = typer.Typer(help="List and manage registered models.", invoke_without_command=True)
 
 NameArgument = Annotated[str, typer.Argument(help="A model or a device type: gemm-forest-nvidia-h200 or nvidia-h200.")]
 ReasonOption = Annotated[str | None, typer.Option("--reason", help="Why; kept in the model's history.")]
@@ -195,8 +195,8 @@ def sign(
 ) -> None:
     """Sign the files that a version has in the registry now, as the trainer does with those that it makes.
 
-    Look at the version first: whoever can write to the registry may have put them there, and programs that trust your key will
-    load them. It is for versions that were registered before there were signatures, and for keys that were replaced.
+    Examine the version first: anyone who can write to the registry may have put the files there, and programs that trust your key
+    will load them. Use this for versions that were registered before signatures existed, and after a key was replaced.
 
     Examples:
         farm models sign nvidia-h200 3

@@ -15,7 +15,7 @@ from farm.errors import BadInput
 from farm.settings import settings
 
 app = typer.Typer(
-    help="What owners may have underway: open jobs, device time, priorities.", invoke_without_command=True
+    help="Show and set limits of owners: open jobs, device time, priorities.", invoke_without_command=True
 )
 
 NO_LIMIT = "none"
@@ -25,7 +25,7 @@ OwnerArgument = Annotated[str, typer.Argument(help="An owner of campaigns: a tok
 
 @app.callback()
 def _quotas(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List what owners may have underway, and what they have. Quotas hold for the role submit."""
+    """List the limits of owners and their use. Quotas apply to the role submit."""
     if context.invoked_subcommand is not None:
         return
     with farm_of(settings()) as farm:
@@ -72,14 +72,14 @@ def set_(
     device_hours: Annotated[
         str | None,
         typer.Option(
-            "--device-hours", metavar="H", help="Estimated device time underway; none: no limit.", show_default=False
+            "--device-hours", metavar="H", help="Estimated device time in progress; none: no limit.", show_default=False
         ),
     ] = None,
     min_priority: Annotated[int | None, typer.Option("--min-priority", min=-100, max=100, show_default=False)] = None,
     max_priority: Annotated[int | None, typer.Option("--max-priority", min=-100, max=100, show_default=False)] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give an owner limits of its own. What no option names stays as it is. What the owner has underway stays too.
+    """Set limits for an owner. Limits without an option don't change, and neither does work in progress.
 
     Examples:
         farm quotas set ada --open-jobs 50000 --device-hours 100 --max-priority 10

@@ -45,7 +45,7 @@ def recommend(
     ] = 300.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Rank the kernels that were measured and that a card can run for a problem, with the model of its type: the best first.
+    """Rank the measured kernels that a card can run for a problem, best first, with the model of its type.
 
     Bounds hold a measurement in nine cases of ten. The safe choice is the kernel that is best in the worst case, by the upper
     bound.

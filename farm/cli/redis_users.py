@@ -11,7 +11,7 @@ from farm.cli.output import JsonOption, emit_json, remarks
 from farm.redis_users import User
 from farm.settings import settings
 
-app = typer.Typer(help="The users of Redis.", no_args_is_help=True)
+app = typer.Typer(help="Manage the users of Redis.", no_args_is_help=True)
 
 
 @app.callback()

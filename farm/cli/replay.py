@@ -54,7 +54,9 @@ def replay(
     home: Annotated[
         Path | None,
         typer.Option(
-            "--home", help="Folder of this replay's farm; beside the farm's own, unless given.", show_default=False
+            "--home",
+            help="Folder of the farm for this replay. The default is a folder next to the farm's own.",
+            show_default=False,
         ),
     ] = None,
     output: Annotated[
@@ -66,7 +68,7 @@ def replay(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay what other devices measured: no GPU is needed. Without a name: the datasets that there are.
+    """Replay measurements of other devices, without a GPU. Without a name, list the datasets.
 
     Recorded devices answer the dataset's campaign in a farm of its own; the rows are labelled as recorded. A report is written at
     the end, and what to look at next is printed.

@@ -39,11 +39,11 @@ def report(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """The report of a campaign: one HTML file that works without a network, to be read, printed and sent.
+    """Write the report of a campaign: one HTML file that works without a network.
 
-    Rooflines, time and energy against size, heat maps of kernel parameters, the Pareto front of time and energy, the best kernel
-    of each problem, tiles and occupancy, devices beside each other, the accuracy of the model, and where all of it comes from. Of
-    a campaign that goes on, what was measured so far.
+    It has rooflines, time and energy against size, heat maps of kernel parameters, and the Pareto front of time and energy. It has
+    the best kernel of each problem, tiles and occupancy, a comparison of devices, the accuracy of the model, and the provenance.
+    The report of a running campaign has the rows that landed so far.
 
     Examples:
         farm report quickstart --open

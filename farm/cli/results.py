@@ -57,7 +57,7 @@ def results(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measurements. On a terminal the first 30, or as many as --limit says; exports hold every column and row.
+    """Show or export measurements. A terminal shows the first 30 rows or --limit; exports have every column and row.
 
     --where takes the language of a campaign's constraints, over the columns of an export, the parameters of kernels and
     parts of details and environment. A row matches no condition on a value that it lacks; has(power_w) asks for one.

@@ -50,7 +50,7 @@ def run(
     again: AgainOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a campaign here, train and register a model, predict a shape that was held out, and report.
+    """Measure a campaign on this machine, train and register a model, predict a held-out shape, and print a report.
 
     Starts what is not up and stops what it started. Interrupted, it goes on where it was when it is run again;
     what is measured stays measured.

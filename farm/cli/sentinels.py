@@ -22,7 +22,7 @@ def sentinels(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Do devices drift? Each measures a fixed GEMM, its sentinel, now and then while it works for a campaign.
+    """Show the drift of devices. Each device measures a fixed GEMM, its sentinel, at intervals during a campaign.
 
     Drift is that of the median of the latest three from the median of the first three; positive is slower. It is flagged
     where it is beyond 2% and beyond three times the spread. Of its type: the latest over the median of all devices of the

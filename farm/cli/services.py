@@ -84,7 +84,7 @@ def _show(stack: RunningStack, *, started: bool) -> None:
 
 
 def down(as_json: JsonOption = False) -> None:
-    """Stop what farm up started, and services that a killed command left running. Data stay.
+    """Stop what farm up started, and services that a killed command left running. Data are kept.
 
     Examples:
         farm down
@@ -103,7 +103,7 @@ _CHECKS = Table("checks", Column("check"), Column("state"), Column("what", folds
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Check everything that the farm depends on, and name the fix of what is wrong. Changes nothing.
+    """Check every dependency of the farm and name the fix for each problem. Changes nothing.
 
     Examples:
         farm doctor

@@ -14,9 +14,7 @@ from farm.db import web_sessions
 from farm.errors import BadInput
 from farm.services.session import session
 
-app = typer.Typer(
-    help="Sessions of the web page: the browsers that are signed in, and ending them.", invoke_without_command=True
-)
+app = typer.Typer(help="List and end the sessions of browsers that are signed in.", invoke_without_command=True)
 
 
 @app.callback()

@@ -62,7 +62,7 @@ def status(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Campaigns and how far they are; with a name, what of it runs where, how fast, and what is stuck and why.
+    """Show the progress of campaigns. With a name, show what runs where, how fast, and what is stuck and why.
 
     Above the campaigns it says which coordinator leads, what keeps it from its work, which devices are
     on probation or in quarantine, and why jobs are stuck.

@@ -17,7 +17,7 @@ from farm.moments import duration
 from farm.services.session import session
 
 app = typer.Typer(
-    help="Tokens of the web page and the API: who may read, submit or operate.", invoke_without_command=True
+    help="Manage tokens of the pages and the API, which allow to read, submit or operate.", invoke_without_command=True
 )
 
 
@@ -85,7 +85,7 @@ def create(
 def revoke(
     name: Annotated[str, typer.Argument(help="The token's name.", show_default=False)], as_json: JsonOption = False
 ) -> None:
-    """Let nobody in any more with a token, from this moment.
+    """Revoke a token. It gives no access from now on.
 
     Examples:
         farm tokens revoke ada

@@ -30,7 +30,7 @@ def train(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a model per device type, evaluate it on shapes held out, and register it; the better one is champion.
+    """Train a model for each device type, evaluate it on held-out shapes, and register it. The better version is champion.
 
     Examples:
         farm train

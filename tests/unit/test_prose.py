@@ -1,0 +1,59 @@
+"""The prose check of `make lint`: what it reads of a document, and what it finds there."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import farm
+
+ROOT = Path(farm.__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def prose() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("prose", ROOT / "docs" / "prose.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_paragraphs_items_and_cells_are_texts_of_their_own(prose: ModuleType) -> None:
+    document = "# Head\n\nOne\ntwo.\n- three\n- four\n  five\n\n| a | b `c` |\n| --- | --- |\n"
+    texts = [(line, text) for line, text in prose.texts_of(document) if text.strip("- ")]
+    assert texts == [(1, "Head"), (3, "One two."), (5, "three"), (6, "four five"), (9, "a"), (9, "b X")]
+
+
+def test_code_comments_and_addresses_are_not_read(prose: ModuleType) -> None:
+    document = "```sh\nwhoever\n```\n<!-- whoever -->\nSee [that](whoever.md) and `whoever`.\n"
+    assert [text for _, text in prose.texts_of(document)] == ["See that and X."]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Whoever reads it.", 1),
+        ("Rows of which one is used.", 1),
+        ("The table beside it.", 1),
+        ("Each row has a beside-the-point column.", 0),
+        ("The kernel of the problem.", 0),
+    ],
+)
+def test_a_word_is_found_as_a_whole_word_in_any_case(prose: ModuleType, text: str, found: int) -> None:
+    assert len(list(prose.faults_in(text))) == found
+
+
+def test_a_long_sentence_is_found_and_two_short_ones_are_not(prose: ModuleType) -> None:
+    words = prose.RULES["words_in_a_sentence"]
+    assert len(list(prose.faults_in("word " * (words + 1) + "."))) == 1
+    assert list(prose.faults_in("word " * (words - 1) + "end. " + "Word " * words)) == []
+
+
+def test_help_texts_of_commands_in_groups_and_of_options_are_read(prose: ModuleType) -> None:
+    places = {place for place, _ in prose.help_texts()}
+    assert {"farm run", "farm models show", "farm run file", "farm results limit"} <= places
