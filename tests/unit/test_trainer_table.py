@@ -110,7 +110,7 @@ def test_a_table_without_a_needed_column_is_refused_by_name() -> None:
 
 def test_the_documentation_names_every_column_of_the_models_interface() -> None:
     page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
-    interface = page.split("## What goes in")[1].split("## How it is made")[0]
+    interface = page.split("## Inputs")[1].split("## How a model is made")[0]
     named = set(re.findall(r"`(\w+)`", interface))
     assert {*vocabulary_of(configurations(TABLE)).raw_columns, *OUTPUTS} <= named
     assert {str(element) for element in INPUT_TYPES} | set(FAMILIES) <= named
