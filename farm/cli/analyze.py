@@ -55,7 +55,7 @@ def tiles(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """How tile size changes time, power, energy, occupancy and shared memory of the family tiled.
+    """Show how tile size changes time, power, energy, occupancy and shared memory of the family tiled.
 
     Examples:
         farm analyze tiles paper-tiled

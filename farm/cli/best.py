@@ -30,7 +30,7 @@ def show(
 ) -> None:
     """Show the best kernel that a campaign found for each problem, its time compared with cuBLASLt's, and the cost of the search.
 
-    The share of the best is told where other campaigns measured all kernels of the problem on that type.
+    The share of the best is shown if other campaigns measured all kernels of the problem on that type.
 
     Examples:
         farm best cutlass-tuned

@@ -299,8 +299,8 @@ WaitOption = Annotated[
 def cancel(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOption = False) -> None:
     """Cancel a campaign. Its results are kept. Submit it again to continue.
 
-    When this returns, no further job of it is started. A device that has one in hand finishes it, and its row is stored:
-    --wait returns after that.
+    After the command returns, no further job of the campaign starts. A device finishes the job in hand, and its row is
+    stored. --wait returns after that.
 
     Examples:
         farm cancel quickstart
@@ -322,8 +322,8 @@ def cancel(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOp
 def pause(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOption = False) -> None:
     """Pause a campaign. No further job starts until farm resume.
 
-    When this returns, no further job of it is started. A device that has one in hand finishes it, and its row is stored:
-    --wait returns after that.
+    After the command returns, no further job of the campaign starts. A device finishes the job in hand, and its row is
+    stored. --wait returns after that.
 
     Examples:
         farm pause quickstart

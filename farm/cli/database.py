@@ -28,7 +28,7 @@ app = typer.Typer(
 
 @app.command()
 def upgrade(as_json: JsonOption = False) -> None:
-    """Bring the database to the revision that this version of the farm needs. What is there stays.
+    """Upgrade the database to the revision that this version of the farm needs. Data are kept.
 
     Examples:
         farm db upgrade
@@ -49,7 +49,7 @@ def upgrade(as_json: JsonOption = False) -> None:
 
 @app.command()
 def current(as_json: JsonOption = False) -> None:
-    """Say which revision the database has, which this version needs, and from which one on it serves workers.
+    """Show the revision of the database, the revision that this version needs, and the oldest revision of workers that it serves.
 
     Examples:
         farm db current
@@ -125,7 +125,7 @@ def worker_role(
     name: Annotated[str, typer.Argument(help="The role's name.")] = roles.WORKER_ROLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Create or update the database role of worker hosts: it can claim and land, and nothing else.
+    """Create or update the database role of worker hosts. It can only claim and land.
 
     It cannot change tables, campaigns, results, models or other roles. Run this again after every farm db upgrade.
 
@@ -151,7 +151,7 @@ def reader_role(
     name: Annotated[str, typer.Argument(help="The role's name.")] = roles.READER_ROLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Create or update a database role for pandas, Grafana and the like: it can read the views, and nothing else.
+    """Create or update a database role for pandas, Grafana and similar programs. It can only read the views.
 
     docs/sql.md describes them. Run this again after every farm db upgrade.
 
@@ -206,7 +206,7 @@ def _require_shared(whom: str, who: str, name: str) -> None:
 
 @app.command()
 def check() -> None:
-    """For developers: fail where the tables in code and the migrations differ.
+    """For developers: fail if the tables in code differ from the migrations.
 
     Examples:
         farm db check

@@ -83,7 +83,7 @@ def delete_import(
 def delete_model(
     name: ModelArgument, yes: YesOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False
 ) -> None:
-    """Delete a version of a model, or all versions. The champion before becomes the champion.
+    """Delete a version of a model, or all versions. The previous champion becomes champion.
 
     Examples:
         farm delete model nvidia-h200/3

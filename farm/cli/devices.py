@@ -141,7 +141,7 @@ def drain(
     reason: Annotated[str | None, typer.Option("--reason", "-r", help="Why; shown with the device.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give the devices no more work. What they hold they finish. It lasts until farm devices resume.
+    """Give the devices no more work. They finish the batch in hand. Undo with farm devices resume.
 
     Examples:
         farm devices drain GPU-4e7a5dfa --reason "new driver"
@@ -155,7 +155,7 @@ def quarantine(
     reason: Annotated[str, typer.Option("--reason", "-r", help="Why; shown with the device.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
-    """Stop using the devices: the job in hand is finished, the rest goes elsewhere. It lasts until farm devices resume.
+    """Stop using the devices. They finish the job in hand, and other devices take the rest. Undo with farm devices resume.
 
     Examples:
         farm devices quarantine GPU-4e7a5dfa --reason "wrong results"

@@ -71,8 +71,9 @@ def add(
     The login acts for devices that are registered under this name. Run this again for each host after
     farm db upgrade.
 
-    A new login gets a password of its own, printed this once. The address of Redis is that of FARM_BROKER_URL, and the password of
-    its user farm_worker is FARM_REDIS_WORKER_PASSWORD. Notes on standard error say where to find what is not known here.
+    A new login gets a new password, which is printed once. The address of Redis is that of FARM_BROKER_URL, and the
+    password of its user farm_worker is FARM_REDIS_WORKER_PASSWORD. Notes on standard error explain where to find values
+    that this host does not know.
 
     Examples:
         farm hosts add gpu-7
@@ -113,7 +114,7 @@ def add(
 
 @app.command()
 def revoke(name: NameArgument, as_json: JsonOption = False) -> None:
-    """End the login of a worker host and its connections. Results stay, and what the host had in hand goes back.
+    """End the login of a worker host and its connections. Its results are kept, and its jobs in hand go to other devices.
 
     Examples:
         farm hosts revoke gpu-7

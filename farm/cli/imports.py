@@ -38,9 +38,9 @@ def dataset(
     dry_run: DryRun = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Import the farm's own recordings, each whole or not at all, and each once: the same content again adds nothing.
+    """Import the farm's own recordings. Each file is imported completely or not at all. The same content again adds nothing.
 
-    Of several files, those that hold something else are left out and named.
+    Files with other content are left out and named.
 
     Examples:
         farm import dataset examples/datasets/*.parquet
@@ -72,7 +72,7 @@ def aiconfigurator(
     dry_run: DryRun = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Import GEMM tables of NVIDIA AIConfigurator: what the vendor's library took in bf16; other rows are left out.
+    """Import GEMM tables of NVIDIA AIConfigurator: times of the vendor's library in bf16. Other rows are left out.
 
     Examples:
         farm import aiconfigurator gemm_perf.parquet --dry-run

@@ -110,7 +110,7 @@ def retry(
 ) -> None:
     """Retry jobs that ended without a result: all dead jobs, or the selected ones. Each gets all its attempts again.
 
-    --class invalid and --job choose among invalid jobs too, unless --state says otherwise.
+    --class invalid and --job also select invalid jobs, unless you give --state.
 
     Examples:
         farm retry quickstart

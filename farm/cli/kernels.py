@@ -57,7 +57,7 @@ def list_(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The kernels that the farm knows: built, in work, wanted and failed, and how many jobs wait for each.
+    """List kernels: built, in work, wanted and failed, and how many jobs wait for each.
 
     Examples:
         farm kernels list
@@ -120,10 +120,10 @@ def add(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Put kernels that were built elsewhere into the farm's store. Jobs that wait for them go on.
+    """Add kernels that were built on another host to the farm's store. Jobs that wait for them continue.
 
-    A kernel runs as the worker, on every host that measures it. So one is taken only where it was signed with this host's key
-    or one of FARM_KERNEL_KEYS.
+    A kernel runs as the worker, on every host that measures it. It is accepted only if this host's key or one of
+    FARM_KERNEL_KEYS signed it.
 
     Examples:
         farm kernels add built-kernels
@@ -195,10 +195,10 @@ def build(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build the kernels of a campaign here, for hosts without a compiler. It needs no services and no GPU.
+    """Build the kernels of a campaign on this host, for hosts without a compiler. Needs no services and no GPU.
 
-    Built ones are kept, so that it goes on where it was after Ctrl-C. A host reads them from the folder that FARM_KERNELS
-    names; farm kernels add gives them to a whole farm.
+    Built kernels are kept, so you can continue after Ctrl-C. A host reads them from the folder that FARM_KERNELS names.
+    farm kernels add gives them to a whole farm.
 
     Examples:
         farm kernels build sweep.yaml --arch sm_90a --output built-kernels
@@ -292,7 +292,7 @@ def prune(
     keep: Annotated[float, typer.Option("--keep", min=0, help="How much to keep, in MB.")] = 2000,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove kernels from this host's own folder, those that were not used for longest first. They are fetched again.
+    """Remove kernels from this host's own folder, the least recently used first. They are fetched again when needed.
 
     Examples:
         farm kernels prune --keep 500

@@ -46,8 +46,8 @@ def make(
 ) -> None:
     """Make a key: the private one goes into a file that only you can read, the public one is printed.
 
-    Who signs names the file in FARM_MODEL_SIGNING_KEY or FARM_KERNEL_SIGNING_KEY. Who loads models or kernels has the public
-    key in FARM_MODEL_KEYS or FARM_KERNEL_KEYS.
+    On the host that signs, set FARM_MODEL_SIGNING_KEY or FARM_KERNEL_SIGNING_KEY to the file. On hosts that load models or
+    kernels, add the public key to FARM_MODEL_KEYS or FARM_KERNEL_KEYS.
 
     Examples:
         farm keys make builder.pem

@@ -104,8 +104,8 @@ def measure(
 ) -> None:
     """Measure one configuration on one device of this host. Needs no services and stores nothing.
 
-    Nothing else should use the device meanwhile. A device that a farm-worker serves is refused: stop the farm-worker first.
-    Where several devices are named, the first is used.
+    No other program should use the device meanwhile. A device that a farm-worker serves is refused, so stop the farm-worker
+    first. If you name several devices, the first one is used.
 
     Examples:
         farm measure "tiled(tile=16) 512x512x512 f32"

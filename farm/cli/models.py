@@ -86,7 +86,7 @@ def pull(
     version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Download a model: mlflow.pyfunc.load_model(FOLDER) loads it where the farm is not installed.
+    """Download a model. mlflow.pyfunc.load_model(FOLDER) loads it, also on a machine without the farm.
 
     Examples:
         farm models pull nvidia-h200 --to h200-model
@@ -121,7 +121,7 @@ def show(
     card: Annotated[bool, typer.Option("--card", help="Print the model card, which is Markdown.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Everything about a version: errors by fold and target, sources, the decision on it, the champions so far.
+    """Show a version: errors by fold and target, sources, the decision on it, previous champions.
 
     Examples:
         farm models show nvidia-h200
@@ -147,7 +147,7 @@ def compare(
     second: Annotated[str, typer.Argument(help="Another.")] = registry.CHALLENGER,
     as_json: JsonOption = False,
 ) -> None:
-    """Two versions side by side: errors by fold and target, of each on its own table.
+    """Compare two versions: errors by fold and target, each on its own table.
 
     Examples:
         farm models compare nvidia-h200 2 3
@@ -173,7 +173,7 @@ def promote(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a version the champion by hand.
+    """Make a version the champion.
 
     Examples:
         farm models promote nvidia-h200 3 --reason "better on large shapes"
@@ -193,7 +193,7 @@ def sign(
     version: Annotated[str, typer.Argument(help="A version number or an alias.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Sign the files that a version has in the registry now, as the trainer does with those that it makes.
+    """Sign the present files of a version in the registry, as the trainer does.
 
     Examine the version first: anyone who can write to the registry may have put the files there, and programs that trust your key
     will load them. Use this for versions that were registered before signatures existed, and after a key was replaced.
@@ -217,7 +217,7 @@ def sign(
 
 @app.command()
 def rollback(name: NameArgument, reason: ReasonOption = None, as_json: JsonOption = False) -> None:
-    """Make the champion before the present one the champion again.
+    """Make the previous champion the champion again.
 
     Examples:
         farm models rollback nvidia-h200

@@ -41,9 +41,10 @@ def open_(
 ) -> None:
     """Open the page of a campaign, or a report, in the browser.
 
-    The page is that of FARM_API_URL, or of the farm serve of this home. Where no page is served, the report of the campaign is
-    written to a file in the farm's home and opened. Without a browser or a display, the address is printed. The browser is signed
-    in with FARM_API_TOKEN, or as who runs the farm serve of this home; an address that is printed does so once, within 10 minutes.
+    The page is that of FARM_API_URL, or of the farm serve of this home. If no page is served, the command writes the report
+    of the campaign to a file in the farm's home and opens it. Without a browser or a display, it prints the address. It
+    signs the browser in with FARM_API_TOKEN, or as the account that runs the farm serve of this home. A printed address
+    signs in once, within 10 minutes.
 
     Examples:
         farm open quickstart

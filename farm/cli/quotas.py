@@ -123,7 +123,7 @@ def _seconds(option: str, written: str) -> float | None:
 
 @app.command()
 def reset(owner: OwnerArgument, as_json: JsonOption = False) -> None:
-    """Take an owner's own limits away, so that the defaults hold (FARM_QUOTA_OPEN_JOBS and others).
+    """Remove the limits of an owner. The defaults apply again (FARM_QUOTA_OPEN_JOBS and others).
 
     Examples:
         farm quotas reset ada

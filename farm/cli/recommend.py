@@ -47,8 +47,7 @@ def recommend(
 ) -> None:
     """Rank the measured kernels that a card can run for a problem, best first, with the model of its type.
 
-    Bounds hold a measurement in nine cases of ten. The safe choice is the kernel that is best in the worst case, by the upper
-    bound.
+    Bounds contain nine of ten measurements. The safe choice is the kernel with the lowest upper bound.
 
     Examples:
         farm recommend 4096x4096x4096 --dtype f16 --type nvidia-h200

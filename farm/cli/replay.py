@@ -70,8 +70,8 @@ def replay(
 ) -> None:
     """Replay measurements of other devices, without a GPU. Without a name, list the datasets.
 
-    Recorded devices answer the dataset's campaign in a farm of its own; the rows are labelled as recorded. A report is written at
-    the end, and what to look at next is printed.
+    Recorded devices run the dataset's campaign in a separate farm. Its rows are labelled as recorded. The command writes a
+    report at the end, and prints what to look at next.
 
     Examples:
         farm replay paper-tiled

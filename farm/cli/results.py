@@ -59,8 +59,9 @@ def results(
 ) -> None:
     """Show or export measurements. A terminal shows the first 30 rows or --limit; exports have every column and row.
 
-    --where takes the language of a campaign's constraints, over the columns of an export, the parameters of kernels and
-    parts of details and environment. A row matches no condition on a value that it lacks; has(power_w) asks for one.
+    --where uses the language of a campaign's constraints, for the columns of an export, the parameters of kernels, and
+    parts of details and environment. A row matches no condition on a value that it lacks. has(power_w) selects rows with a
+    value.
 
     Examples:
         farm results --campaign quickstart --sort -tflops --limit 10

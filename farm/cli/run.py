@@ -52,8 +52,8 @@ def run(
 ) -> None:
     """Measure a campaign on this machine, train and register a model, predict a held-out shape, and print a report.
 
-    Starts what is not up and stops what it started. Interrupted, it goes on where it was when it is run again;
-    what is measured stays measured.
+    It starts the services that are not running, and stops them at the end. If you interrupt it, run it again to continue.
+    Measured rows are kept.
 
     Examples:
         farm run examples/campaigns/quickstart.yaml

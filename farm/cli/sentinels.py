@@ -24,9 +24,9 @@ def sentinels(
 ) -> None:
     """Show the drift of devices. Each device measures a fixed GEMM, its sentinel, at intervals during a campaign.
 
-    Drift is that of the median of the latest three from the median of the first three; positive is slower. It is flagged
-    where it is beyond 2% and beyond three times the spread. Of its type: the latest over the median of all devices of the
-    type, which compares hosts.
+    Drift is the difference between the medians of the latest three and the first three. Positive is slower. It is flagged
+    above 2% and above three times the spread. Of its type: the latest over the median of all devices of the type, which
+    compares hosts.
 
     Examples:
         farm sentinels

@@ -62,9 +62,10 @@ def serve(
 ) -> None:
     """Serve the web page and the API, until Ctrl-C.
 
-    Only you have access, and may do everything. A link that works once signs your browser in; farm open makes another. Your other
-    commands find a key in the farm's home. With --tokens others have access, each with a token that says whether they may read,
-    submit or operate. Every other --host needs --tokens, and a certificate or a proxy that has one.
+    By default only you have access, and you can do everything. A link that works once signs your browser in, and farm open
+    makes another. Your other commands find a key in the farm's home. With --tokens others have access too, each with a
+    token for the role read, submit or operate. A --host other than loopback needs --tokens, and a certificate or a proxy
+    that has one.
 
     Examples:
         farm serve

@@ -74,7 +74,7 @@ def revoke(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End sessions, from this moment. The token that they belong to stays valid: farm tokens revoke ends both.
+    """End sessions now. Their token stays valid. farm tokens revoke ends both.
 
     Examples:
         farm sessions revoke 12 15

@@ -64,11 +64,11 @@ def status(
 ) -> None:
     """Show the progress of campaigns. With a name, show what runs where, how fast, and what is stuck and why.
 
-    Above the campaigns it says which coordinator leads, what keeps it from its work, which devices are
-    on probation or in quarantine, and why jobs are stuck.
+    Above the campaigns it shows the leading coordinator and its obstacles, devices on probation or in quarantine, and why
+    jobs are stuck.
 
-    Rates are jobs per minute that ended, measured or not. The time left is that of the jobs that
-    are not stuck, at the pace of the last five minutes; none is shown where nothing ended lately.
+    Rates are jobs per minute that ended, measured or not. The time left is for jobs that are not stuck, at the rate of the
+    last five minutes. It is not shown if no job ended in that time.
 
     Examples:
         farm status

@@ -65,7 +65,7 @@ def create(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token and print it, this once. Use it as FARM_API_TOKEN, or sign in to the page with it.
+    """Make a token and print it once. Use it as FARM_API_TOKEN, or sign in to the page with it.
 
     Examples:
         farm tokens create ada --role submit --expires 30d
