@@ -29,9 +29,9 @@ from benchmarks.common import RESULTS, end_like_interrupted, markdown, write
 from benchmarks.farms import measured, store
 from benchmarks.paper_cutlass import add_kernels
 from benchmarks.recordings import configuration_of, export
-from farm.campaign import Campaign, Search, Strategy, load
-from farm.campaign.search import BASELINE
-from farm.kernels import Kernel
+from farm.campaign import Campaign, load
+from farm.campaign.strategies import Grid
+from farm.kernels import BASELINE, Kernel
 from farm.provenance import METADATA_KEY
 from farm.report.best import Found, Timed, Where
 
@@ -177,10 +177,7 @@ def of_recording(recording: Path) -> dict[str, Any]:
 def measure(asked: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Measures the campaign, or the library beside a sweep of it: rows of recordings, and how the run went."""
     campaign = load(asked.campaign, limit=10**5)
-    if asked.sweep is None:
-        campaign = replace(campaign, search=Search(strategy=Strategy.GRID))
-    else:
-        campaign = only_cublaslt(campaign)
+    campaign = replace(campaign, search=Grid()) if asked.sweep is None else only_cublaslt(campaign)
     most = asked.gpus if asked.device == "cuda" else min(asked.gpus, 2)
     on = {"kind": asked.device, "most": most, "seconds": asked.seconds, "files": [asked.campaign], "job_seconds": 0.01}
     with measured(

@@ -36,7 +36,8 @@ from sqlalchemy import Engine
 
 from benchmarks.common import end_like_interrupted, markdown, write
 from benchmarks.farms import cancel, check, choose_devices, farm_home, is_over, programs, store
-from farm.campaign import Campaign, Search, Strategy, load
+from farm.campaign import Campaign, Search, load
+from farm.campaign.strategies import STRATEGIES, Halving, Random
 from farm.db import campaigns
 from farm.devices import DeviceKind, DeviceTraits
 from farm.kernels import Configuration
@@ -58,17 +59,18 @@ measure: {timing: {max_seconds: 0.1}}
 """
 
 
-STRATEGIES = (Strategy.GRID, Strategy.RANDOM, Strategy.HALVING)
-"""Those that look for the fastest kernel of listed problems."""
+LISTED = ("grid", "random", "halving")
+"""The strategies that look for the fastest kernel of listed problems."""
 
 
-def asked_for(campaign: Campaign, strategy: Strategy, search: Search) -> Campaign:
+def asked_for(campaign: Campaign, strategy: str, search: Search) -> Campaign:
     """The campaign by that strategy; `search` is what halving is asked for."""
     kernels = sum(map(len, campaign.kernels))
-    if strategy is Strategy.RANDOM:
-        chosen = Search(strategy=strategy, kernels=min(kernels, max(1, sum(search.rounds(kernels)[1:]))))
+    chosen: Search
+    if strategy == "random":
+        chosen = Random(kernels=min(kernels, max(1, sum(search.rounds(kernels)[1:]))))
     else:
-        chosen = search if strategy is Strategy.HALVING else Search(strategy=strategy)
+        chosen = search if strategy == search.strategy else STRATEGIES[strategy]()
     return replace(campaign, name=f"{campaign.name}-{strategy}", search=chosen)
 
 
@@ -197,7 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--campaign", type=Path, help="a file whose problems and kernels are searched")
     parser.add_argument("--strategies", default="halving,random")
-    parser.add_argument("--keep", type=float, default=Search.model_fields["keep"].default)
+    parser.add_argument("--keep", type=float, default=Halving.model_fields["keep"].default)
     parser.add_argument("--finalists", type=int, help="4, or 1 on a CPU")
     parser.add_argument("--power", choices=("none", "all"), default="none")
     parser.add_argument("--seconds", type=float, default=900.0, help="of measuring at the most")
@@ -206,8 +208,8 @@ def main() -> None:
     parser.add_argument("--result", help="name of the files in results/: search, or search_trial where it is one")
     asked = parser.parse_args()
     end_like_interrupted()
-    finalists = asked.finalists or (1 if asked.device == "cpu" else Search.model_fields["finalists"].default)
-    halving = Search(strategy=Strategy.HALVING, keep=asked.keep, finalists=finalists)
+    finalists = asked.finalists or (1 if asked.device == "cpu" else Halving.model_fields["finalists"].default)
+    halving = Halving(keep=asked.keep, finalists=finalists)
     with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -218,7 +220,7 @@ def main() -> None:
             if recorded
             else choose_devices(asked.device, asked.gpus, [], folder, 0)
         )
-        strategies = [Strategy.GRID, *(Strategy(word) for word in asked.strategies.split(","))]
+        strategies = ["grid", *asked.strategies.split(",")]
         done: dict[str, tuple[list[Found], dict[str, int], float]] = {}
         with farm_home(FARM_DEVICES=",".join(words)) as (urls, engine), programs(urls, engine, words) as stack:
             until = time.monotonic() + asked.seconds
@@ -229,9 +231,9 @@ def main() -> None:
                     print(f"{strategy} was cancelled: the time is over.", file=sys.stderr)
                     break
                 done[strategy] = (*found_by(engine, ended[0], wanted), ended[1])
-    if Strategy.GRID not in done:
+    if "grid" not in done:
         sys.exit("The grid was not measured in that time: nothing to compare with.")
-    grid, counts, seconds = done.pop(Strategy.GRID)
+    grid, counts, seconds = done.pop("grid")
     figures = {
         "trial": TRIALS[asked.device],
         "devices": len(words),

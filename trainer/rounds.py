@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sqlalchemy import Engine
 
-from farm.campaign import Campaign, Destination, Plan, PlannedJob, Search, plan
-from farm.campaign.search import FamilyDraw
+from farm.campaign import Campaign, Destination, Plan, PlannedJob, plan
+from farm.campaign.strategies import Learn
+from farm.campaign.strategies.draws import FamilyDraw
 from farm.db import campaigns, learning
 from farm.db.trainings import Start
 from farm.gemm import Problem
@@ -68,7 +70,7 @@ def decide(engine: Engine, started: Start) -> str | None:
         test = read_test_table(connection, started.device_type, of_campaign=round_.campaign_id)
         curve = [each for each in learning.curve(connection, round_.campaign_id) if each["pool"] == round_.pool.name]
     search = campaign.search
-    assert search is not None
+    assert isinstance(search, Learn)
     model = fast_model(started.device_type, table) if len(table) else None
     scores = {} if model is None or test.empty else score(model, configurations(test))
     rows = 0 if model is None else len(configurations(table))
@@ -100,7 +102,7 @@ def decide(engine: Engine, started: Start) -> str | None:
 
 
 def why_stop(
-    search: Search, scores: Mapping[str, Score], device_seconds: float, rows: int, curve: list[dict[str, Any]]
+    search: Learn, scores: Mapping[str, Score], device_seconds: float, rows: int, curve: list[dict[str, Any]]
 ) -> str | None:
     """Why a campaign ends here; None where it goes on.
 
@@ -126,7 +128,7 @@ def why_stop(
     return None
 
 
-def missed_target(search: Search, scores: Mapping[str, Score]) -> str:
+def missed_target(search: Learn, scores: Mapping[str, Score]) -> str:
     """What was reached of the target of a campaign that ends for another reason; empty where it has no target."""
     if not search.target:
         return ""
@@ -139,7 +141,7 @@ def missed_target(search: Search, scores: Mapping[str, Score]) -> str:
     return f" before the target was reached: {reached}"
 
 
-def expected_later(search: Search, device_seconds: float, *, measured: int, coming: int) -> int:
+def expected_later(search: Learn, device_seconds: float, *, measured: int, coming: int) -> int:
     """How many jobs may follow the next round, from what the budget leaves and what rows have cost."""
     if not coming or device_seconds <= 0:
         return 0
@@ -152,13 +154,13 @@ def next_round(
 ) -> tuple[list[PlannedJob], int]:
     """The jobs of round `number`, and how many of its problems were drawn at random."""
     search = planned.campaign.search
-    assert search is not None
+    assert isinstance(search, Learn)
     assert search.problems is not None
     assert search.kernels is not None
     measured = set(zip(*(table[name] for name in PROBLEM), strict=True))
     wanted, test = search.problems, frozenset(planned.test_set)
     options: dict[Problem, dict[Configuration, PlannedJob]] = {}
-    for problem in planned.random_problems(OVERDRAW * wanted, stream=number):
+    for problem in islice(search.round_problems(planned.domain(), number), OVERDRAW * wanted):
         s = problem.shape
         if problem in test or (s.m, s.n, s.k, str(problem.types.ab), str(problem.layout)) in measured:
             continue

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from farm.campaign.loading import load, loads, texts_named
     from farm.campaign.named_shapes import shape_sets
     from farm.campaign.planning import Destination, KnownDevice, Plan, PlannedJob, PoolSpec, plan
-    from farm.campaign.search import Search, Strategy
+    from farm.campaign.strategies import Search
     from farm.campaign.targets import Target, TargetKind
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "PoolSpec",
     "ProblemBlock",
     "Search",
-    "Strategy",
     "Target",
     "TargetKind",
     "load",
@@ -65,10 +64,7 @@ __getattr__ = names_of(
             "PoolSpec",
             "plan",
         ),
-        "search": (
-            "Search",
-            "Strategy",
-        ),
+        "strategies": ("Search",),
         "named_shapes": ("shape_sets",),
         "figures": (
             "InvalidGroup",

@@ -7,26 +7,18 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from farm.campaign.blocks import KernelBlock, ProblemBlock
-from farm.campaign.domain import Points, random_points, sobol_points
-from farm.campaign.drawing import DrawnBlock, draw, max_without_kernel
+from farm.campaign.drawing import DomainSource, DrawnBlock, max_without_kernel
 from farm.campaign.expressions import PROBLEM_NAMES, Constraint, compile_all
-from farm.campaign.search import Search, Strategy
+from farm.campaign.strategies import Search
 from farm.campaign.targets import Target
 from farm.errors import CampaignFileError
 from farm.gemm import Problem
 from farm.kernels import Configuration, Kernel
 from farm.measurement import MeasuringRules
-
-_STREAM = 2**32
-"""Between the seeds of two streams of one campaign; a seed is smaller."""
-
-_TEST_STREAM = 1
-"""Of the strategy learn, the stream of its test set; those of its rounds come after it."""
 
 _KERNELS_KEPT = 10_000
 """Up to this many kernels of a block are built once and shared by all problems; more are built as they come."""
@@ -86,6 +78,11 @@ class Campaign:
         """Problems that are drawn where the domains have so many, with those of a test set. 0 for a campaign without a domain."""
         return sum(self.search.drawn_problems().values()) if self.drawn and self.search is not None else 0
 
+    @property
+    def learns(self) -> bool:
+        """Whether a trainer decides its rounds."""
+        return self.search is not None and self.search.learns
+
     @cached_property
     def families(self) -> tuple[str, ...]:
         """The kernel families that it asks for."""
@@ -131,7 +128,7 @@ class Campaign:
         asked = {name: value for name, value in self.document.items() if name not in ("description", "priority")}
         asked["measure"] = self.rules.model_dump(mode="json", exclude_defaults=True)
         if self.search is not None:
-            asked["search"] = self.search.model_dump(mode="json", exclude_defaults=True)
+            asked["search"] = self.search.to_digest()
         return hashlib.sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @classmethod
@@ -159,12 +156,8 @@ class Campaign:
         """
         yield from self.listed
         test = self.test_set(runs) if test_set is None else test_set
-        for problem in self._kept_problems(self._any_kernel(runs), test):
+        for problem in self._kept_problems(runs, test):
             yield from self.kernels_for(problem)
-
-    def _any_kernel(self, runs: Callable[[Configuration], bool]) -> Callable[[Problem], bool]:
-        """Whether any kernel of the campaign on a problem can be measured."""
-        return lambda problem: any(map(runs, self.kernels_for(problem)))
 
     def _keeps(self) -> Callable[[Problem], bool]:
         """Whether the constraints on problems keep one."""
@@ -184,48 +177,26 @@ class Campaign:
     def _streams(self) -> list[_KernelStream]:
         return [_KernelStream(block, self) for block in self.kernels]
 
-    def _kept_problems(self, runs: Callable[[Problem], bool], test_set: Sequence[Problem]) -> Iterator[Problem]:
-        """Every problem that the constraints on problems keep: those that are listed, or those drawn of which `runs` is true."""
+    def _kept_problems(self, runs: Callable[[Configuration], bool], test_set: Sequence[Problem]) -> Iterator[Problem]:
+        """Every problem that the constraints on problems keep: those that are listed, or those drawn that can be measured."""
         keeps = self._keeps()
         for block in self.problems:
             yield from filter(keeps, block)
-        if not self.drawn or self.search is None or self.search.problems is None:
-            return
-        if self.search.strategy is not Strategy.LEARN:
-            yield from self._random_problems(self.search.problems, runs)
-            return
-        yield from test_set
-        test = frozenset(test_set)
-        # Round 1 fills the domain evenly; later rounds are decided by what was learned (`trainer.rounds`).
-        filling = self._draw(
-            sobol_points,
-            seed=self.search.seed,
-            keeps=lambda problem: problem not in test and keeps(problem),
-            runs=runs,
+        if self.drawn and self.search is not None:
+            yield from self.search.first_problems(self.domain(runs), test_set)
+
+    def domain(self, runs: Callable[[Configuration], bool]) -> DomainSource:
+        """What its problems are drawn from: those that constraints keep and that have a kernel of which `runs` is true."""
+        return DomainSource(
+            blocks=self.drawn,
+            keeps=self._keeps(),
+            runs=lambda problem: any(map(runs, self.kernels_for(problem))),
+            max_without_kernel=max_without_kernel(self.kernel_count),
         )
-        yield from islice(filling, self.search.problems)
-
-    def _draw(
-        self, points: Points, *, seed: int, keeps: Callable[[Problem], bool], runs: Callable[[Problem], bool]
-    ) -> Iterator[Problem]:
-        """Problems of its domain without end, or until each element type has no further one."""
-        bound = max_without_kernel(self.kernel_count)
-        return draw(self.drawn, points, seed=seed, keeps=keeps, runs=runs, max_without_kernel=bound)
-
-    def _random_problems(self, count: int, runs: Callable[[Problem], bool], *, stream: int = 0) -> Iterator[Problem]:
-        """So many independent problems of its domain that constraints keep and of which `runs` is true."""
-        seed = (0 if self.search is None else self.search.seed) + stream * _STREAM
-        yield from islice(self._draw(random_points, seed=seed, keeps=self._keeps(), runs=runs), count)
-
-    def random_problems(self, count: int, runs: Callable[[Configuration], bool], *, stream: int) -> Iterator[Problem]:
-        """So many independent problems of its domain that have a kernel of which `runs` is true; each `stream` draws others."""
-        return self._random_problems(count, self._any_kernel(runs), stream=_TEST_STREAM + stream)
 
     def test_set(self, runs: Callable[[Configuration], bool]) -> tuple[Problem, ...]:
-        """Of the strategy learn: the problems that its models are tested on and never learn from, in the order of the draw."""
-        if self.search is None or self.search.strategy is not Strategy.LEARN:
-            return ()
-        return tuple(self._random_problems(self.search.test_problems, self._any_kernel(runs), stream=_TEST_STREAM))
+        """The problems that its models are tested on and never learn from, in the order of the draw."""
+        return () if self.search is None else self.search.test_set(self.domain(runs))
 
 
 def in_order(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]:

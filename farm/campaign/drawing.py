@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from farm.campaign.domain import COORDINATES, Domain, Points, item_at
+from farm.campaign.domain import COORDINATES, Domain, Points, item_at, random_points, sobol_points
 from farm.gemm import ElementTypes, Layout, Problem
 
 MAX_REFUSED = 10_000
@@ -22,6 +22,9 @@ MAX_REFUSED_KERNELS = 2_000_000
 """Kernels whose rules are applied to problems in a row that none of them runs: 4 to 60 seconds for each stratum."""
 
 MIN_WITHOUT_KERNEL = 10
+
+_STREAM = 2**32
+"""Between the seeds of two streams of one campaign; a seed is smaller."""
 
 
 def max_without_kernel(kernels: int) -> int:
@@ -137,6 +140,31 @@ def draw(
             strata.remove(chosen)
         else:
             yield problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainSource:
+    """The domain of a campaign, to draw problems from: without end, or until each element type has no further one.
+
+    The fields are those of `draw`.
+    """
+
+    blocks: Sequence[DrawnBlock]
+    keeps: Callable[[Problem], bool]
+    runs: Callable[[Problem], bool]
+    max_without_kernel: int
+
+    def random(self, seed: int, *, stream: int = 0) -> Iterator[Problem]:
+        """Independent problems; each `stream` of a seed draws others."""
+        return self._draw(random_points, seed + stream * _STREAM, self.keeps)
+
+    def even(self, seed: int, *, without: Set[Problem]) -> Iterator[Problem]:
+        """Problems that fill the domain evenly, but for some."""
+        return self._draw(sobol_points, seed, lambda problem: problem not in without and self.keeps(problem))
+
+    def _draw(self, points: Points, seed: int, keeps: Callable[[Problem], bool]) -> Iterator[Problem]:
+        bound = self.max_without_kernel
+        return draw(self.blocks, points, seed=seed, keeps=keeps, runs=self.runs, max_without_kernel=bound)
 
 
 def _typed(blocks: Sequence[DrawnBlock]) -> Iterator[tuple[DrawnBlock, ElementTypes]]:

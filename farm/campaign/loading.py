@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,13 +31,13 @@ from farm.campaign.schema import (
     ShapesFields,
     campaign_model,
 )
-from farm.campaign.search import FIELDS_OF, Search, Strategy
 from farm.campaign.shape_files import ReadText, among, reading_in
+from farm.campaign.strategies import STRATEGIES, Search, search_model
 from farm.campaign.targets import Target
 from farm.errors import CampaignFileError, CampaignTooLarge, TooManyCandidates
 from farm.kernels import FAMILIES
 from farm.logins import login_name
-from farm.measurement import ALL_FAMILIES, TimingRules
+from farm.measurement import TimingRules
 
 
 def load(path: Path, *, limit: int) -> Campaign:
@@ -117,9 +117,8 @@ def _loaded(file: Located, path: Path, *, limit: int, owner: str | None, read_te
     fields = _checked(file, read_text)
     _refuse_too_large(fields, path, limit)
     campaign = _built(fields, file, path, owner)
-    _check_halving_leaves_some(campaign, file)
+    _check_search_fits(campaign, file)
     _check_drawn(campaign, file)
-    _check_target_can_be_met(campaign, file)
     return campaign
 
 
@@ -189,72 +188,49 @@ def _check_sample_limits(file: Located) -> None:
 def _check_search(file: Located) -> None:
     """Looks at the data as written, as what a strategy does not read is wrong even where it is the default."""
     search = file.data.get("search")
-    known = [strategy.value for strategy in Strategy]
     if "search" in file.data and search is None:
-        why = f"it has no value; write for example {{strategy: {Strategy.HALVING}}}, or remove the field"
-        file.problems.add(file.line_of(("search",)), f"search: {why}")
-    if not isinstance(search, dict) or search.get("strategy") not in known:
-        return
-    strategy = Strategy(search["strategy"])
-
-    def refuse(name: str, why: str) -> None:
-        location = ("search", name)
-        file.problems.add(file.line_of(location), f"{field_path(location)}: {why}")
-
-    draws = any(isinstance(block, dict) and "domain" in block for _, block in _items(file.data.get("problems")))
-    if draws and strategy not in (Strategy.RANDOM, Strategy.LEARN):
-        refuse(
-            "strategy", f"{strategy} does not draw problems from a domain; use learn or random, or list the problems"
+        file.problems.add(
+            file.line_of(("search",)),
+            "search: it has no value; write for example {strategy: halving}, or remove the field",
         )
+    strategy = search_model(search)
+    if not isinstance(search, dict) or strategy is Search:
         return
-    for name in [name for name in search if strategy not in FIELDS_OF.get(name, known)]:
-        refuse(name, f"{strategy} does not read it; remove it, or use {' or '.join(FIELDS_OF[name])}")
-    if strategy is Strategy.HALVING and "seed" in search and "kernels" not in search:
-        refuse("seed", "nothing is drawn, as all kernels are tried; remove it, or say how many kernels to draw")
-    kernels, finalists = search.get("kernels"), search.get("finalists", Search.model_fields["finalists"].default)
-    if strategy is Strategy.HALVING and type(kernels) is int and type(finalists) is int and kernels <= finalists:
-        refuse("kernels", f"all of {kernels} kernels would be finalists ({finalists}); draw more, or use random")
+    draws = any(isinstance(block, dict) and "domain" in block for _, block in _items(file.data.get("problems")))
+    if draws and not strategy.draws_domains:
+        drawing = " or ".join(sorted(name for name, other in STRATEGIES.items() if other.draws_domains))
+        why = f"{search['strategy']} does not draw problems from a domain; use {drawing}, or list the problems"
+        _refuse(file, [("strategy", why)])
+        return
+    _refuse(file, strategy.mistakes_written(search))
 
 
-def _check_halving_leaves_some(campaign: Campaign, file: Located) -> None:
-    search, kernels = campaign.search, sum(map(len, campaign.kernels))
-    if search is None or search.strategy is not Strategy.HALVING or kernels > search.finalists:
-        return
-    file.problems.add(
-        file.line_of(("search", "finalists")),
-        f"search.finalists: all of the campaign's {kernels} kernels would be finalists ({search.finalists}); "
-        "ask for fewer, or use grid",
-    )
+def _refuse(file: Located, mistakes: Iterable[tuple[str, str]]) -> None:
+    """Adds what is wrong with fields of the search."""
+    for name, why in mistakes:
+        file.problems.add(file.line_of(("search", name)), f"search.{name}: {why}")
+
+
+def _check_search_fits(campaign: Campaign, file: Located) -> None:
+    if campaign.search is not None:
+        kernels, draws = campaign.kernel_count, bool(campaign.drawn)
+        _refuse(file, campaign.search.mistakes_in(kernels=kernels, families=campaign.families, draws=draws))
     file.problems.raise_if_any()
 
 
 def _check_drawn(campaign: Campaign, file: Located) -> None:
     """A domain is drawn from, and only a domain is."""
-    search = campaign.search
+    drawn = campaign.search is not None and any(campaign.search.drawn_problems().values())
     example = "search: {strategy: random, problems: 500}"
     if campaign.drawn and campaign.problems:
         why = "some blocks list their problems and some draw them from a domain; make them two campaigns"
         file.problems.add(file.line_of(("problems",)), f"problems: {why}")
-    elif campaign.drawn and (search is None or search.problems is None):
+    elif campaign.drawn and not drawn:
         where = ("search",) if "search" in file.data else ("problems",)
         why = f"the problems are drawn from a domain: say how many, as in {example}"
         file.problems.add(file.line_of(where), f"{where[0]}: {why}")
-    elif not campaign.drawn and search is not None and search.strategy is Strategy.LEARN:
-        why = "learn chooses problems from a domain; write for example problems: {domain: serving-and-general, types: f16}"
-        file.problems.add(file.line_of(("search", "strategy")), f"search.strategy: {why}")
-    elif not campaign.drawn and search is not None and search.problems is not None:
-        why = "the problems of this campaign are listed, not drawn from a domain; remove it"
-        file.problems.add(file.line_of(("search", "problems")), f"search.problems: {why}")
-    file.problems.raise_if_any()
-
-
-def _check_target_can_be_met(campaign: Campaign, file: Located) -> None:
-    """A family without a kernel has no test rows, so that its target is never reached."""
-    targets = (campaign.search.target if campaign.search is not None else None) or {}
-    missing = [name for name in targets if name != ALL_FAMILIES and name not in campaign.families]
-    if missing:
-        why = f"the campaign has no kernel of {', '.join(missing)}, only of {', '.join(campaign.families)}; remove it, or add one"
-        file.problems.add(file.line_of(("search", "target")), f"search.target: {why}")
+    elif not campaign.drawn and drawn:
+        _refuse(file, [("problems", "the problems of this campaign are listed, not drawn from a domain; remove it")])
     file.problems.raise_if_any()
 
 

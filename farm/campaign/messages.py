@@ -23,7 +23,7 @@ from farm.campaign.schema import (
     SourceFields,
     campaign_model,
 )
-from farm.campaign.search import FIELDS_OF, Search, Strategy
+from farm.campaign.strategies import STRATEGIES, Search, readers_of
 from farm.campaign.words import did_you_mean
 
 
@@ -78,8 +78,8 @@ def _unknown_field(location: Location, file: Located) -> str:
     if model is ListFields and name in CampaignFields.model_fields:
         return f"configurations are all that such a campaign measures; remove {name}, or configurations"
     known = [*model.model_fields, *(["configurations"] if model is CampaignFields else [])]
-    if model is Search and (strategy := file.data["search"].get("strategy")) in list(Strategy):
-        known = [name for name in known if strategy in FIELDS_OF.get(name, (strategy,))]
+    if issubclass(model, Search) and (others := readers_of(name)):
+        return f"{file.data['search']['strategy']} does not read it; remove it, or use {' or '.join(others)}"
     return f"there is no such field here; {did_you_mean(name, known, what='the fields are')}"
 
 
@@ -101,7 +101,9 @@ def _missing_field(location: Location, file: Located) -> str:
 
 
 def _fields_of(location: Location, file: Located) -> str:
-    return f"its fields are {', '.join(_model_at(location, file).model_fields)}"
+    model = _model_at(location, file)
+    models = STRATEGIES.values() if model is Search else (model,)
+    return f"its fields are {', '.join(dict.fromkeys(name for each in models for name in each.model_fields))}"
 
 
 def _model_at(location: Location, file: Located) -> type[BaseModel]:

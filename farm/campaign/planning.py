@@ -8,14 +8,16 @@ from functools import cached_property
 from itertools import groupby
 
 from farm.campaign.campaign import Campaign
+from farm.campaign.drawing import DomainSource
 from farm.campaign.figures import PlanSummary
-from farm.campaign.search import Draw, FamilyDraw, Search, Strategy, baseline_of
+from farm.campaign.strategies import Search
+from farm.campaign.strategies.draws import KernelSample
 from farm.campaign.summary import summarise
 from farm.campaign.targets import Target, TargetKind
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
 from farm.gemm import Problem
-from farm.kernels import FAMILIES, Configuration
+from farm.kernels import FAMILIES, Configuration, baseline_of
 from farm.kernels.binary import Binary
 
 
@@ -60,7 +62,7 @@ class PlannedJob:
     any_device: bool = False
     # What must have been built for it: one binary for each architecture in the pool that can run it.
     binaries: tuple[Binary, ...] = ()
-    # Of a search: the round that it belongs to. Of the strategy learn, 0 is the test set.
+    # Of a search: the round that it belongs to. Of a campaign that learns, 0 is the test set.
     round: int = 0
 
 
@@ -171,12 +173,12 @@ class Plan:
 
     @cached_property
     def test_set(self) -> tuple[Problem, ...]:
-        """Of the strategy learn: the problems of its test set, drawn once; none otherwise."""
+        """The problems of the test set of a campaign that learns, drawn once; none otherwise."""
         return self.campaign.test_set(self._runs)
 
-    def random_problems(self, count: int, *, stream: int) -> Iterator[Problem]:
-        """So many independent problems of the campaign's domain that run on a device of the targets."""
-        return self.campaign.random_problems(count, self._runs, stream=stream)
+    def domain(self) -> DomainSource:
+        """What problems are drawn from that run on a device of the targets."""
+        return self.campaign.domain(self._runs)
 
     def _runs(self, configuration: Configuration) -> bool:
         return any(job.invalid_reason is None for job in self.grid([configuration]))
@@ -191,7 +193,7 @@ class Plan:
             NothingToMeasure: at the end, if there was no job, or none to learn from.
         """
         search = self.campaign.search
-        learns = search is not None and search.strategy is Strategy.LEARN
+        learns = self.campaign.learns
         test = frozenset(self.test_set)
         some = some_to_learn_from = False
         for job in self.grid(configurations) if search is None else self._searched(configurations, search):
@@ -219,24 +221,22 @@ class Plan:
     def _searched(self, configurations: Iterable[Configuration], search: Search) -> Iterator[PlannedJob]:
         """Problem by problem, as the configurations come: what is drawn of one problem is all that is in memory."""
         for problem, of_problem in groupby(configurations, key=lambda configuration: configuration.problem):
-            if search.kernels is None:
-                yield from self.grid(of_problem)
-            else:
-                valid: dict[PoolSpec, Draw | FamilyDraw] = {}
-                for job in self.grid(of_problem):
-                    if job.invalid_reason is not None:
-                        # Of a domain, much is out of reach of a kernel, and nobody named it.
-                        if not self.campaign.drawn:
-                            yield job
-                        continue
-                    draw = valid.get(job.pool)
-                    if draw is None:
-                        kind = FamilyDraw if self.campaign.drawn else Draw
-                        draw = valid.setdefault(job.pool, kind(search.kernels, search.seed))
+            drawn: dict[PoolSpec, KernelSample] = {}
+            for job in self.grid(of_problem):
+                if job.invalid_reason is not None:
+                    # Of a domain, much is out of reach of a kernel, and nobody named it.
+                    if not self.campaign.drawn:
+                        yield job
+                    continue
+                draw = drawn.get(job.pool) or search.draw(from_domain=bool(self.campaign.drawn))
+                if draw is None:
+                    yield job
+                else:
                     draw.add(job.configuration)
-                for pool, draw in valid.items():
-                    yield from (job for job in self.grid(draw.drawn()) if job.pool == pool)
-            if search.strategy is not Strategy.HALVING and not self.campaign.drawn:
+                    drawn[job.pool] = draw
+            for pool, draw in drawn.items():
+                yield from (job for job in self.grid(draw.drawn()) if job.pool == pool)
+            if not search.short_rounds and not self.campaign.drawn:
                 yield from self.baselines(problem)
 
     def baselines(self, problem: Problem) -> Iterator[PlannedJob]:

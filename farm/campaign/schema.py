@@ -15,8 +15,8 @@ from farm.campaign import expressions
 from farm.campaign.axes import AxisPart, parse_part, shown
 from farm.campaign.domain import Layers, ListedShapes, LogRange, Ranges, Source, Weighted, named_domains
 from farm.campaign.named_shapes import MODELS, shape_sets
-from farm.campaign.search import Search
 from farm.campaign.shape_files import ReadText, among, parse_shapes
+from farm.campaign.strategies import Search, search_model
 from farm.campaign.targets import ANY, Target, TargetKind
 from farm.campaign.words import did_you_mean
 from farm.errors import FarmError
@@ -427,5 +427,6 @@ MODEL_OF_ITEM: dict[str, Callable[[object], type[BaseModel]]] = {
     "problems": problem_model,
     "domain": source_model,
     "kernels": kernel_model,
+    "search": search_model,
 }
 """For the fields whose items are mappings of several kinds: the model of one item."""

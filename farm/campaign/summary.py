@@ -22,7 +22,7 @@ from farm.campaign.figures import (
     Quantiles,
     RoundCount,
 )
-from farm.campaign.search import Search, Strategy
+from farm.campaign.strategies import Grid, Search
 from farm.devices import DeviceKind
 from farm.gemm import Problem, Shape
 from farm.kernels import FAMILIES, Configuration, Kernel
@@ -51,7 +51,7 @@ def summarise(plan: Plan) -> PlanSummary:
     invalid: Counter[tuple[str, str]] = Counter()
     groups = Reasons()
     search = plan.campaign.search
-    rounds = _Rounds(plan, search or Search(strategy=Strategy.GRID))
+    rounds = _Rounds(plan, search or Grid())
     drawn = _Drawn()
     binaries: set[Binary] = set()
     for job in _counting(plan, offered):
@@ -92,7 +92,7 @@ class Meter:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._rounds = _Rounds(plan, plan.campaign.search or Search(strategy=Strategy.GRID))
+        self._rounds = _Rounds(plan, plan.campaign.search or Grid())
         self.jobs = 0
 
     def passing(self) -> Iterator[PlannedJob]:
@@ -230,8 +230,7 @@ class _Rounds:
         for pool, (n, first_s, all_s) in self._kernels.items():
             *shorts, last = self._search.rounds(n)
             for number, jobs in enumerate(shorts):
-                more = self._search.keep**-number  # as short_rules has it
-                seconds = jobs * min(more * first_s, all_s) / n
+                seconds = jobs * min(self._search.samples_factor(number) * first_s, all_s) / n
                 self._jobs[number] += jobs
                 self._seconds[number] += seconds
                 self.seconds[pool] += seconds

@@ -16,7 +16,6 @@ from farm.api import reports
 from farm.atomic_write import require_new, write_text
 from farm.campaign import Campaign, Target, TargetKind, load
 from farm.campaign.campaign import in_order
-from farm.campaign.search import Strategy
 from farm.cli.campaigns import CampaignIncomplete, direct, store
 from farm.cli.files import ForceOption
 from farm.cli.hints import print_next
@@ -119,7 +118,7 @@ def _campaign(dataset: Dataset) -> Campaign:
     """
     if dataset.campaign is not None:
         campaign = load(dataset.campaign, limit=settings().max_configurations)
-        if campaign.search is None or campaign.search.strategy is not Strategy.LEARN:
+        if not campaign.learns:
             return campaign
     (part,) = dataset.parts
     listed = {configuration for _, configuration in datasets.configurations(part.path)}

@@ -12,7 +12,7 @@ import typer
 from sqlalchemy import Connection
 
 from farm import registry
-from farm.campaign import Strategy, load
+from farm.campaign import load
 from farm.cli.campaigns import AgainOption, CampaignIncomplete, FileArgument, direct, repeated, store
 from farm.cli.hints import print_next
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
@@ -63,9 +63,8 @@ def run(
     began = time.monotonic()
     campaign = load(file, limit=settings().max_configurations)
     builds = can_build() and any(FAMILIES[family].binary for family in campaign.families)
-    learns = campaign.search is not None and campaign.search.strategy is Strategy.LEARN
     # A trainer also decides the rounds of a learning campaign: it runs beside the workers from the start.
-    trains = train or learns
+    trains = train or campaign.learns
     programs = ("coordinator", "workers", *(("trainer",) if trains else ()), *(("builder",) if builds else ()))
     with session(broker=True) as opened, Stack.attach_or_start(opened.settings, opened.urls, programs) as stack:
         if NVIDIA_DRIVER.exists() and importlib.util.find_spec("cupy") is None:
@@ -94,7 +93,7 @@ def run(
         report |= {
             "campaign": campaign.name,
             "digest": campaign.digest,
-            "searches": campaign.search is not None and not learns,
+            "searches": campaign.search is not None and not campaign.learns,
             "learning": curve,
             "trainings": outcomes,
             "predictions": [

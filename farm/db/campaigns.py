@@ -87,7 +87,6 @@ def store(
 
     What is stored is sent to the server before anything is locked: whoever stands still meanwhile holds up nobody.
     """
-    from farm.campaign import Strategy
     from farm.db import archive, learning, rounds, staging
 
     staging.begin(connection)
@@ -111,7 +110,6 @@ def store(
     ).one()
     rules = None if campaign.search is None else campaign.search.first_rules(campaign.rules)
     # In one order, so that two submissions never wait for each other's new pools.
-    learns = campaign.search is not None and campaign.search.strategy is Strategy.LEARN
     lane_of = {
         (pool, number): staging.lane(
             connection,
@@ -119,7 +117,7 @@ def store(
             staging.pool(connection, pool),
             number=number,
             rules=rules,
-            purpose=learning.purpose_of(number) if learns else None,
+            purpose=learning.purpose_of(number) if campaign.learns else None,
         )
         for pool, number in sorted(pools, key=lambda key: (key[0].name, key[1]))
     }

@@ -13,7 +13,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from farm.campaign import Destination, PlannedJob, PoolSpec, Search
+from farm.campaign import Destination, PlannedJob, PoolSpec
+from farm.campaign.strategies import Search, ShortRounds
 from farm.db import staging
 from farm.db.device_sessions import OVERLAPPED
 from farm.devices import Backend, DeviceKind, DeviceTraits
@@ -138,6 +139,7 @@ def decide(connection: Connection, lane_id: int) -> Decision | None:
     if lane is None or lane.open or lane.rules is None or lane.decided == lane.done:
         return None
     search = Search.model_validate(campaign.document["search"])
+    assert isinstance(search, ShortRounds)  # no other has lanes with rules
     of_pool = [other for other in lanes.values() if other.pool_id == lane.pool_id]
     sizes = connection.execute(_SIZES, {"lane_id": lane_id}).scalars()
     on = {n: search.going_on(n) for n in sizes if not search.goes_to_the_last(n)}
@@ -177,7 +179,7 @@ def _next_lanes(
     campaign: Row[Any],
     lane: Row[Any],
     of_pool: Sequence[Row[Any]],
-    search: Search,
+    search: ShortRounds,
     *,
     some_go_on: bool,
 ) -> dict[int, int]:

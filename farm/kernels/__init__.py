@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from farm.lazy import names_of
 
 if TYPE_CHECKING:
-    from farm.kernels.configuration import MEMORY_SHARE, Configuration, Kernel
+    from farm.kernels.configuration import BASELINE, MEMORY_SHARE, Configuration, Kernel, baseline_of
     from farm.kernels.families import FAMILIES, family_named
     from farm.kernels.family import KernelFamily, Parameter, Reason, Rule
 
 __all__ = [
+    "BASELINE",
     "FAMILIES",
     "MEMORY_SHARE",
     "Configuration",
@@ -20,6 +21,7 @@ __all__ = [
     "Parameter",
     "Reason",
     "Rule",
+    "baseline_of",
     "family_named",
 ]
 
@@ -27,9 +29,11 @@ __getattr__ = names_of(
     __name__,
     {
         "configuration": (
+            "BASELINE",
             "MEMORY_SHARE",
             "Configuration",
             "Kernel",
+            "baseline_of",
         ),
         "families": (
             "FAMILIES",

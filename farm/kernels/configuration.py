@@ -147,3 +147,12 @@ class Configuration:
         if need > have:
             return f"its operands take {need:,} bytes, the device has {have:,} for them"
         return None
+
+
+BASELINE = Kernel.of("cublaslt")
+"""What kernels on GPUs are compared with: the vendor's library, with the algorithm that its heuristic puts first."""
+
+
+def baseline_of(problem: Problem) -> Configuration:
+    """What the best kernel of a problem is compared with."""
+    return Configuration(problem, BASELINE)

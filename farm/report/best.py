@@ -15,11 +15,10 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.campaign import Campaign, plan
-from farm.campaign.search import BASELINE
 from farm.db import campaigns
 from farm.db.rounds import PROBLEM, problem_of
 from farm.gemm import Problem
-from farm.kernels import Configuration, Kernel
+from farm.kernels import BASELINE, Configuration, Kernel
 
 NORMAL_95 = 1.96
 """Standard errors on either side of a normal distribution's mean that hold 95% of it."""
@@ -235,7 +234,7 @@ def _grids(
     best_of = {where: Configuration(where[0], _kernel(row)).id for where, row in found.items()}
     grids = defaultdict[Where, _Grid](_Grid)
     # What was not drawn is no job.
-    drawn = campaign.search.kernels is not None
+    drawn = campaign.search.draws_kernels
     kernels = _expanded(connection, campaign) if drawn else _stored(connection, parameters)
     while chunk := list(islice(kernels, MOST_AT_ONCE)):
         known = _known_elsewhere(connection, parameters["campaign_id"], chunk)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from chaos.mischief import Poison, write_poisons
-from farm.campaign import Campaign, Search, Strategy
+from farm.campaign import Campaign
+from farm.campaign.strategies import Halving
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, device_type_of
 from farm.kernels import Configuration
 from farm.provenance import Provenance
@@ -35,7 +36,7 @@ COLUMNS = 20
 MORE_ROWS = 10
 """The most rows that a campaign of `more` has."""
 
-SEARCH = Search(strategy=Strategy.HALVING, keep=0.5, finalists=2)
+SEARCH = Halving(keep=0.5, finalists=2)
 SEARCHED_KERNELS, SEARCH_SHARE = 8, 0.2
 """Kernels of each problem that is searched, and about how many jobs of searching there are for one of the others."""
 

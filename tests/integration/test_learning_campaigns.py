@@ -259,7 +259,7 @@ def asked(**search: Any) -> dict[str, Any]:
         (asked(test_share=1), "search.test_share: there is no such field here; did you mean test_problems?"),
         (
             asked(rounds=3),
-            "search.rounds: there is no such field here; the fields are strategy, problems, kernels, seed, test_problems, "
+            "search.rounds: there is no such field here; the fields are strategy, kernels, seed, problems, test_problems, "
             "random_share, budget_seconds, target\n",
         ),
         (asked(keep=0.5), "search.keep: learn does not read it; remove it, or use halving"),

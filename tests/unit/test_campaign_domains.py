@@ -354,7 +354,7 @@ def test_the_size_counts_the_kernels_that_are_drawn_for_a_problem() -> None:
 def test_huge_ranges_of_kernels_for_drawn_problems_are_refused_before_anything_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, search: str, candidates: int, problems: str
 ) -> None:
-    monkeypatch.delattr(farm.campaign.campaign, "draw")
+    monkeypatch.delattr(farm.campaign.drawing, "draw")
     path = tmp_path / "d.yaml"
     path.write_text(
         "name: d\nproblems: {domain: serving-and-general, types: f16}\n"
@@ -493,7 +493,7 @@ def test_the_test_set_of_a_learning_campaign_is_drawn_once_for_all_of_its_jobs(m
         drawn[blocks[1].__name__] += 1
         return draw(*blocks, **rest)
 
-    monkeypatch.setattr(farm.campaign.campaign, "draw", counted)
+    monkeypatch.setattr(farm.campaign.drawing, "draw", counted)
     planned = plan(campaign_of(search=LEARN), [GPU], allow_missing=False)
     problems: dict[int, set[Problem]] = {0: set(), 1: set()}
     for job in planned.jobs():
@@ -558,7 +558,8 @@ def test_a_domain_that_makes_no_sense_is_refused_with_its_line(tmp_path: Path, d
         ),
         (
             "search: {strategy: halving, problems: 5}",
-            "4: search.strategy: halving does not draw problems from a domain; use learn or random, or list the problems",
+            "4: search.strategy: halving does not draw problems from a domain; use learn or random, or list the problems\n"
+            "{path}:4: search.problems: halving does not read it; remove it, or use random or learn",
         ),
         (
             "search: {strategy: grid}",
@@ -583,7 +584,7 @@ def test_a_search_that_does_not_suit_a_domain_is_refused(tmp_path: Path, search:
     )
     with pytest.raises(CampaignFileError) as raised:
         load(path, limit=1000)
-    assert str(raised.value) == f"{path}:{told}"
+    assert str(raised.value) == f"{path}:{told.replace('{path}', str(path))}"
 
 
 @pytest.mark.parametrize(

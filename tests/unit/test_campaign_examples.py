@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from farm.campaign import Campaign, KnownDevice, Search, Strategy, load, plan, shape_sets
+from farm.campaign import Campaign, KnownDevice, load, plan, shape_sets
 from farm.campaign.domain import named_domains
 from farm.campaign.expressions import PROBLEM_NAMES
 from farm.campaign.named_shapes import MODELS
 from farm.campaign.schema import SOURCE_MODELS, AxesFields, CampaignFields, DrawnFields, ListFields, ShapesFields
+from farm.campaign.strategies import STRATEGIES
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.kernels import FAMILIES
 from farm.measurement import MeasuringRules
@@ -91,7 +92,7 @@ def test_the_documentation_names_every_field_family_set_and_name_of_a_constraint
         *ShapesFields.model_fields,
     ]
     names += [*MeasuringRules.model_fields, *timing.model_fields, *shape_sets(), *FAMILIES, *PROBLEM_NAMES]
-    names += [*Search.model_fields, *Strategy]
+    names += [*STRATEGIES, *(name for strategy in STRATEGIES.values() for name in strategy.model_fields)]
     names += [*DrawnFields.model_fields, *named_domains(), *(model.name for model in MODELS)]
     names += [name for fields in SOURCE_MODELS.values() for name in fields.model_fields]
     names += [p.name for family in FAMILIES.values() for p in family.parameters]

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.campaign import Campaign, KnownDevice, Search, Strategy, load, plan
-from farm.campaign.search import Draw
+from farm.campaign import Campaign, KnownDevice, Search, load, plan
+from farm.campaign.strategies import Grid, Halving, Random
+from farm.campaign.strategies.draws import Draw
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError
 from farm.kernels import Configuration
@@ -43,8 +44,8 @@ def campaign_of(search: dict[str, object] | None, **fields: object) -> Campaign:
     return Campaign.from_document(document)
 
 
-def halving(**fields: object) -> Search:
-    return Search.model_validate({"strategy": "halving", **fields})
+def halving(**fields: object) -> Halving:
+    return Halving.model_validate({"strategy": "halving", **fields})
 
 
 # --- which go on -----------------------------------------------------------------------------------------
@@ -62,9 +63,9 @@ def halving(**fields: object) -> Search:
         (halving(), 4, [4, 4]),  # no more than the finalists: nothing to choose
         (halving(), 1, [1, 1]),
         (halving(), 0, [0, 0]),  # all of them failed, or none can run
-        (Search(strategy=Strategy.GRID), 32, [32]),
-        (Search(strategy=Strategy.RANDOM, kernels=8), 32, [8]),
-        (Search(strategy=Strategy.RANDOM, kernels=60), 32, [32]),
+        (Grid(), 32, [32]),
+        (Random(kernels=8), 32, [8]),
+        (Random(kernels=60), 32, [32]),
     ],
 )
 def test_how_many_kernels_each_round_measures(search: Search, kernels: int, rounds: list[int]) -> None:
@@ -103,8 +104,8 @@ def test_no_short_round_is_stricter_than_the_campaign_s_own_rules() -> None:
 
 def test_only_halving_has_short_rounds() -> None:
     assert halving().first_rules(MeasuringRules()) is not None
-    assert Search(strategy=Strategy.GRID).first_rules(MeasuringRules()) is None
-    assert Search(strategy=Strategy.RANDOM, kernels=3).first_rules(MeasuringRules()) is None
+    assert Grid().first_rules(MeasuringRules()) is None
+    assert Random(kernels=3).first_rules(MeasuringRules()) is None
 
 
 # --- what is drawn ---------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def test_a_draw_is_the_same_in_any_order_however_often_a_kernel_comes() -> None:
 def test_a_draw_is_the_same_on_every_host_and_python() -> None:
     assert drawn(KERNELS) == DRAWN
     code = (
-        "from farm.campaign.search import Draw\nfrom farm.kernels import Configuration\nd = Draw(5, 0)\n"
+        "from farm.campaign.strategies.draws import Draw\nfrom farm.kernels import Configuration\nd = Draw(5, 0)\n"
         "for t in range(1, 33): d.add(Configuration.parse(f'tiled(tile={t}) 512x512x512 f32'))\n"
         "print([str(c.kernel) for c in d.drawn()])"
     )
@@ -312,7 +313,7 @@ def test_equal_searches_are_one_campaign_and_without_a_search_it_is_the_one_it_w
         ("", "5: search: it has no value; write for example {strategy: halving}, or remove the field"),
         (
             "halving",
-            "5: search: 'halving' is not a mapping; its fields are strategy, problems, kernels, keep, finalists, seed, test_problems, random_share, budget_seconds, target",
+            "5: search: 'halving' is not a mapping; its fields are strategy, kernels, seed, problems, finalists, keep, test_problems, random_share, budget_seconds, target",
         ),
         (
             "{strategy: best}",

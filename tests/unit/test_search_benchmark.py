@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks import search as benchmark
-from farm.campaign import Search, Strategy, load
+from farm.campaign import load
+from farm.campaign.strategies import Grid, Halving, Random
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.report.best import Found, Timed
 
@@ -58,13 +59,13 @@ def test_the_default_grid_has_a_hundred_problems_and_each_strategy_asks_for_the_
     (tmp_path / "grid.yaml").write_text(benchmark.TILES)
     campaign = load(tmp_path / "grid.yaml", limit=10**6)
     assert sum(map(len, campaign.problems)) == 108
-    halving = Search(strategy=Strategy.HALVING)
-    wanted = {strategy: benchmark.asked_for(campaign, strategy, halving) for strategy in benchmark.STRATEGIES}
+    halving = Halving()
+    wanted = {strategy: benchmark.asked_for(campaign, strategy, halving) for strategy in benchmark.LISTED}
     assert {(c.problems, c.kernels, c.rules) for c in wanted.values()} == {
         (campaign.problems, campaign.kernels, campaign.rules)
     }
-    assert wanted[Strategy.RANDOM].search == Search(strategy=Strategy.RANDOM, kernels=8 + 4)
-    assert wanted[Strategy.GRID].search == Search(strategy=Strategy.GRID)
+    assert wanted["random"].search == Random(kernels=8 + 4)
+    assert wanted["grid"].search == Grid()
     assert len({c.digest for c in wanted.values()}) == 3
 
 

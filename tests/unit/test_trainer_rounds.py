@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from farm.campaign import Search, Strategy
+from farm.campaign.strategies import Learn
 from farm.cli import run
 from farm.report.pictures.learning import conclusion
 from tests.learning_curves import point
@@ -14,8 +14,8 @@ from trainer.rounds import why_stop
 from trainer.test_set import Score
 
 
-def search(**fields: Any) -> Search:
-    return Search(strategy=Strategy.LEARN, budget_seconds=100, **fields)
+def search(**fields: Any) -> Learn:
+    return Learn(budget_seconds=100, **fields)
 
 
 def scored(**means: float) -> dict[str, Score]:

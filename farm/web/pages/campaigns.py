@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from farm.api import campaigns, devices, jobs
 from farm.api.campaigns import CampaignNow
 from farm.api.jobs import Choice
-from farm.campaign.search import Strategy
+from farm.campaign.strategies import search_model
 from farm.db.states import CampaignState, FailureKind, JobState
 from farm.errors import BadInput
 from farm.web.pages import charts
@@ -63,7 +63,7 @@ def show(visit: Visiting, campaign: str) -> Response:
         commands=_commands(visit, found),
         text=yaml.safe_dump(found.document, sort_keys=False, allow_unicode=True, width=100),
         # Its chart may appear while somebody looks.
-        learns=(found.document.get("search") or {}).get("strategy") == Strategy.LEARN,
+        learns=search_model(found.document.get("search")).learns,
         curves=charts.learning_curves(found.learning),
         over=found.state in (CampaignState.DONE, CampaignState.CANCELLED) and not found.running,
     )
