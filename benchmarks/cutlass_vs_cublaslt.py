@@ -31,7 +31,8 @@ from benchmarks.paper_cutlass import add_kernels
 from benchmarks.recordings import configuration_of, export
 from farm.campaign import Campaign, load
 from farm.campaign.strategies import Grid
-from farm.kernels import BASELINE, Kernel
+from farm.devices import DeviceKind
+from farm.kernels import BASELINES, Kernel
 from farm.provenance import METADATA_KEY
 from farm.report.best import Found, Timed, Where
 
@@ -40,7 +41,11 @@ CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "cutlass-tuned
 
 def only_cublaslt(campaign: Campaign) -> Campaign:
     """The campaign's problems by the library alone, under its rules for the time."""
-    asked = {**campaign.document, "name": f"{campaign.name}-cublaslt", "kernels": [{"family": BASELINE.family}]}
+    asked = {
+        **campaign.document,
+        "name": f"{campaign.name}-cublaslt",
+        "kernels": [{"family": BASELINES[DeviceKind.CUDA].family}],
+    }
     measure = {**campaign.rules.model_dump(mode="json"), "power": "none"}
     return Campaign.from_document({**asked, "constraints": [], "measure": measure})
 
@@ -58,7 +63,7 @@ def beside(rows: Iterable[Mapping[str, Any]]) -> list[Found]:
     for row in rows:
         what = configuration_of(row)
         where, answer = (what.problem, row["device_type"]), (timed(row, what.kernel), row["cost_s"] or 0.0)
-        if what.kernel == BASELINE:
+        if what.kernel == BASELINES[DeviceKind.CUDA]:
             baselines[where] = answer
         else:
             groups.setdefault(where, []).append(answer)

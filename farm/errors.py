@@ -86,6 +86,10 @@ class UnknownFamily(BadInput):
     """There is no kernel family {value!r}. Use one of {known}."""
 
 
+class BadFamilyPackage(BadInput):
+    """The kernel families of the package {package} cannot be used: {why}. Repair or uninstall the package."""
+
+
 class BadKernelParameter(BadInput):
     """{family} cannot be asked for {name}={value!r}: {why}."""
 

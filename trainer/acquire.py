@@ -15,6 +15,7 @@ import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 
 from farm.forest.predictor import Predictor
+from farm.kernels import FAMILIES
 from trainer.forest import ForestSettings, fit
 from trainer.table import configurations, kernel_columns
 
@@ -97,7 +98,7 @@ def measuring_cost(measured: pd.DataFrame, candidates: pd.DataFrame) -> _Floats:
 
 def _cost_features(frame: pd.DataFrame) -> _Floats:
     m, n, k = (np.log2(frame[name].to_numpy("float64")) for name in "mnk")
-    families = pd.Categorical(frame["family"], categories=["blas", "tiled", "cublaslt", "cutlass", "cutlass3x"]).codes
+    families = pd.Categorical(frame["family"], categories=list(FAMILIES)).codes
     tile = frame["tile"].fillna(0).to_numpy("float64") if "tile" in frame else np.zeros(len(frame))
     narrow = frame["ab"].isin(["f16", "bf16", "f8e4m3", "i8"]).to_numpy("float64")
     return np.column_stack([m, n, k, m + n + k, families, tile, narrow])

@@ -15,9 +15,10 @@ from farm.forest.card import Card
 from farm.forest.choice import CONSTANTS, KERNELS, OF_KERNELS, TILES, Choices, kinds, sizes_of, time_ms
 from farm.forest.columns import Configurations, Floats
 from farm.forest.physics import Work
+from farm.kernels import FAMILIES
 from trainer.blas import one_thread
 
-FAMILY = "cublaslt"
+FAMILY = next(family.name for family in FAMILIES.values() if family.chooses)
 CHOSEN = ("chosen_tile_m", "chosen_tile_n", "chosen_slices", "chosen_waves", "chosen_algorithm")
 """The columns of what measurements of the family say of the kernel that was chosen; NaN where they say nothing."""
 

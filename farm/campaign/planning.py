@@ -17,7 +17,7 @@ from farm.campaign.targets import Target, TargetKind
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
 from farm.gemm import Problem
-from farm.kernels import FAMILIES, Configuration, baseline_of
+from farm.kernels import BASELINES, FAMILIES, Configuration
 from farm.kernels.binary import Binary
 
 
@@ -91,8 +91,9 @@ class Destination:
         return PlannedJob(configuration, self.pool, reason, binaries=binaries)
 
     def baseline(self, problem: Problem) -> PlannedJob | None:
-        """What the best kernel of a problem is held against here; None on CPUs, and where it cannot run."""
-        job = self.job(baseline_of(problem)) if self.kind is DeviceKind.CUDA else None
+        """What the best kernel of a problem is held against here; None where there is none, or it cannot run."""
+        kernel = None if self.kind is None else BASELINES.get(self.kind)
+        job = None if kernel is None else self.job(Configuration(problem, kernel))
         return job if job is not None and job.invalid_reason is None else None
 
 

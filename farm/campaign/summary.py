@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from farm.campaign.planning import Plan, PlannedJob
 
 # How slow a device may be: figures that nearly every machine surpasses, since the estimate is to be an upper one.
-_CPU_FLOPS_PER_THREAD = 5e9
-_CUDA_LIBRARY_FLOPS = 5e12
-_TILED_FLOPS_PER_THREAD = 2e9
-"""The tiled kernel is limited by how many threads a block has: tile² of them, of which 32 x 32 reach about 2 TFLOP/s."""
 _CHECKING_FLOPS = 5e9
 _CHECKING_SHARE = 1 / 16
 """Verification sums columns in groups of 32 and computes in a type of twice the width."""
@@ -283,19 +279,12 @@ class Reasons:
 
 def upper_seconds(configuration: Configuration, rules: MeasuringRules) -> float:
     """Device time that measuring a configuration should not exceed, in seconds: an estimate from its size alone."""
-    problem, timing = configuration.problem, rules.timing
-    run_s = problem.flops / _slow_flops(configuration.kernel)
+    problem, timing, family = configuration.problem, rules.timing, FAMILIES[configuration.kernel.family]
+    run_s = problem.flops / family.estimated_flops(dict(configuration.kernel.parameters))
     timing_s = max(timing.warmup_seconds, run_s) + max(timing.max_seconds, timing.min_samples * run_s)
-    measures_power = rules.power != "none" and FAMILIES[configuration.kernel.family].kind is DeviceKind.CUDA
+    measures_power = rules.power != "none" and family.kind is DeviceKind.CUDA
     power_s = max(rules.power_seconds, run_s) if measures_power else 0.0
     return min(_OVERHEAD_S + _checking_s(problem) + timing_s + power_s, rules.job_seconds)
-
-
-def _slow_flops(kernel: Kernel) -> float:
-    parameters = dict(kernel.parameters)
-    if kernel.family == "blas":
-        return _CPU_FLOPS_PER_THREAD * parameters["threads"]
-    return _TILED_FLOPS_PER_THREAD * parameters["tile"] ** 2 if kernel.family == "tiled" else _CUDA_LIBRARY_FLOPS
 
 
 def _checking_s(problem: Problem) -> float:

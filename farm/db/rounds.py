@@ -7,7 +7,7 @@ that somebody died before. A job of an earlier round that is tried again later, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,27 +17,27 @@ from farm.campaign import Destination, PlannedJob, PoolSpec
 from farm.campaign.strategies import Search, ShortRounds
 from farm.db import staging
 from farm.db.device_sessions import OVERLAPPED
-from farm.devices import Backend, DeviceKind, DeviceTraits
-from farm.gemm import Problem
-from farm.kernels import FAMILIES, Configuration
+from farm.devices import Backend, DeviceTraits
+from farm.kernels import BASELINES, FAMILIES, problem_of
 from farm.kernels.binary import Binary
 from farm.measurement import MeasuringRules
 
 PROBLEM = "c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta"
 """What makes configurations (c) those of one problem."""
 
-ON_GPUS = [family.name for family in FAMILIES.values() if family.kind is DeviceKind.CUDA]
+WITH_BASELINE = [family.name for family in FAMILIES.values() if family.kind in BASELINES]
+"""The families that run on devices with a baseline."""
 
 # --- how much is to come -----------------------------------------------------------------------------
 
 _EXPECTED = text(f"""
-SELECT lane_id, n, on_gpus, count(*) AS problems
+SELECT lane_id, n, has_baseline, count(*) AS problems
 FROM (
-    SELECT j.lane_id, count(*) FILTER (WHERE j.state <> 'invalid') AS n, bool_or(c.family = ANY(:on_gpus)) AS on_gpus
+    SELECT j.lane_id, count(*) FILTER (WHERE j.state <> 'invalid') AS n, bool_or(c.family = ANY(:with_baseline)) AS has_baseline
     FROM jobs j JOIN configurations c ON c.id = j.configuration_id WHERE j.lane_id = ANY(:lane_ids)
     GROUP BY j.lane_id, {PROBLEM}
 ) p
-GROUP BY lane_id, n, on_gpus
+GROUP BY lane_id, n, has_baseline
 """)
 _EXPECT = text("UPDATE lanes SET later = :later WHERE id = :lane_id")
 
@@ -45,8 +45,8 @@ _EXPECT = text("UPDATE lanes SET later = :later WHERE id = :lane_id")
 def expect(connection: Connection, search: Search, lane_ids: Sequence[int]) -> None:
     """Notes with first rounds, which the caller holds, how many jobs the rounds after them will have at the most."""
     later = dict.fromkeys(sorted(lane_ids), 0)
-    for row in connection.execute(_EXPECTED, {"lane_ids": list(lane_ids), "on_gpus": ON_GPUS}):
-        later[row.lane_id] += row.problems * (sum(search.rounds(row.n)[1:]) + row.on_gpus)
+    for row in connection.execute(_EXPECTED, {"lane_ids": list(lane_ids), "with_baseline": WITH_BASELINE}):
+        later[row.lane_id] += row.problems * (sum(search.rounds(row.n)[1:]) + row.has_baseline)
     for lane_id, jobs in later.items():
         connection.execute(_EXPECT, {"lane_id": lane_id, "later": jobs})
 
@@ -225,8 +225,3 @@ def _destination(connection: Connection, pool: Row[Any]) -> Destination | None:
     traits = tuple(backend_of)
     executing = tuple(one for one, backend in backend_of.items() if backend.runs_kernels)
     return Destination(spec, traits[0].kind, traits, executing) if traits else None
-
-
-def problem_of(row: Mapping[str, Any]) -> Problem:
-    """The problem of a row that has the columns of `PROBLEM`."""
-    return Configuration.from_columns({**row, "family": "cublaslt", "parameters": {}}).problem

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from farm.lazy import names_of
 
 if TYPE_CHECKING:
-    from farm.kernels.configuration import BASELINE, MEMORY_SHARE, Configuration, Kernel, baseline_of
+    from farm.kernels.configuration import BASELINES, MEMORY_SHARE, Configuration, Kernel, problem_of
     from farm.kernels.families import FAMILIES, family_named
     from farm.kernels.family import KernelFamily, Parameter, Reason, Rule
 
 __all__ = [
-    "BASELINE",
+    "BASELINES",
     "FAMILIES",
     "MEMORY_SHARE",
     "Configuration",
@@ -21,19 +21,19 @@ __all__ = [
     "Parameter",
     "Reason",
     "Rule",
-    "baseline_of",
     "family_named",
+    "problem_of",
 ]
 
 __getattr__ = names_of(
     __name__,
     {
         "configuration": (
-            "BASELINE",
+            "BASELINES",
             "MEMORY_SHARE",
             "Configuration",
             "Kernel",
-            "baseline_of",
+            "problem_of",
         ),
         "families": (
             "FAMILIES",

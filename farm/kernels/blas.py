@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from farm.devices import DeviceKind, DeviceTraits
 from farm.gemm import ElementType, Problem
 from farm.kernels.family import KernelFamily, Parameter, Reason
-from farm.kernels.rules import same_types
+from farm.kernels.rules import plain_product, same_types
 
-
-def _plain_product(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
-    if problem.alpha == 1 and problem.beta == 0:
-        return None
-    return "computes A·B alone (it is NumPy's matmul): alpha must be 1 and beta 0"
+_FLOPS_OF_THREAD = 5e9
 
 
 def _threads_exist(_: Problem, parameters: Mapping[str, int], device: DeviceTraits) -> Reason:
@@ -25,7 +21,9 @@ def _threads_exist(_: Problem, parameters: Mapping[str, int], device: DeviceTrai
 BLAS = KernelFamily(
     name="blas",
     kind=DeviceKind.CPU,
+    worker="workers.kernels.blas:BlasFamily",
     meaning="the machine's BLAS through NumPy",
     parameters=(Parameter(name="threads", values=range(1, 4097), default=1, meaning="BLAS threads"),),
-    rules=(same_types(ElementType.F32, ElementType.F64), _plain_product, _threads_exist),
+    slow_flops=lambda parameters: _FLOPS_OF_THREAD * parameters["threads"],
+    rules=(same_types(ElementType.F32, ElementType.F64), plain_product("it is NumPy's matmul"), _threads_exist),
 )

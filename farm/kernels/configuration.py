@@ -65,6 +65,13 @@ _CANONICAL = re.compile(
 )
 
 
+def problem_of(row: Mapping[str, Any]) -> Problem:
+    """The problem of a row with the columns m, n, k, ab, cd, acc, layout, alpha, beta."""
+    types = ElementTypes(ElementType(row["ab"]), ElementType(row["cd"]), ElementType(row["acc"]))
+    shape = Shape(int(row["m"]), int(row["n"]), int(row["k"]))
+    return Problem(shape, types, Layout(row["layout"]), float(row["alpha"]), float(row["beta"]))
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """A problem and the kernel that computes it: what one job measures."""
@@ -111,10 +118,7 @@ class Configuration:
     @classmethod
     def from_columns(cls, row: Mapping[str, Any]) -> Configuration:
         """Rebuilds a configuration from the columns m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters."""
-        types = ElementTypes(ElementType(row["ab"]), ElementType(row["cd"]), ElementType(row["acc"]))
-        shape = Shape(int(row["m"]), int(row["n"]), int(row["k"]))
-        problem = Problem(shape, types, Layout(row["layout"]), float(row["alpha"]), float(row["beta"]))
-        return cls(problem, Kernel.of(row["family"], **row["parameters"]))
+        return cls(problem_of(row), Kernel.of(row["family"], **row["parameters"]))
 
     def columns(self) -> dict[str, Any]:
         """The columns that `from_columns` reads."""
@@ -149,10 +153,6 @@ class Configuration:
         return None
 
 
-BASELINE = Kernel.of("cublaslt")
-"""What kernels on GPUs are compared with: the vendor's library, with the algorithm that its heuristic puts first."""
-
-
-def baseline_of(problem: Problem) -> Configuration:
-    """What the best kernel of a problem is compared with."""
-    return Configuration(problem, BASELINE)
+BASELINES = {family.kind: Kernel.of(family.name) for family in FAMILIES.values() if family.baseline}
+"""What the best kernel of a problem is compared with, by kind of device: on GPUs the vendor's library, with the algorithm
+that its heuristic puts first; nothing on CPUs."""

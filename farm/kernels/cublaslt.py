@@ -51,6 +51,9 @@ def _eight_bit_fits(problem: Problem, _: Mapping[str, int], device: DeviceTraits
 CUBLASLT = KernelFamily(
     name="cublaslt",
     kind=DeviceKind.CUDA,
+    worker="workers.kernels.cublaslt:CublasLtFamily",
+    baseline=True,
+    chooses=True,
     meaning="the vendor's library, its own heuristic choice or its n-th algorithm",
     parameters=(Parameter(name="algorithm", values=range(256), default=0, meaning="rank in the heuristic's list"),),
     rules=(_types_known, whole_scalars, tensor_types_exist, _eight_bit_fits),

@@ -34,6 +34,9 @@ class Parameter:
         return None if value in self.values else limits(self.name, self.values)
 
 
+_SLOW_FLOPS = {DeviceKind.CPU: 5e9, DeviceKind.CUDA: 5e12}
+"""Of one thread, and of a library."""
+
 Reason = str | None
 Rule = Callable[[Problem, Mapping[str, int], DeviceTraits], Reason]
 
@@ -45,10 +48,22 @@ class KernelFamily:
     name: str
     kind: DeviceKind
     meaning: str
+    # The worker's part, as "module:class", which no program but a worker imports. See `workers.kernels.base`.
+    worker: str
     parameters: tuple[Parameter, ...] = ()
     rules: tuple[Rule, ...] = ()
     # For a family whose kernels are built ahead of time: which binary a problem needs with parameters on an architecture.
     binary: Callable[[Problem, Mapping[str, int], str], Binary] | None = None
+    # FLOP/s with these parameters that nearly every device surpasses, for upper estimates of time; by default by kind.
+    slow_flops: Callable[[Mapping[str, int]], float] | None = None
+    # Whether the kernel with default parameters is what others on devices of its kind are compared with; one for each kind.
+    baseline: bool = False
+    # Whether it is a library that chooses among kernels of its own, and its rows say which it chose; one family at most.
+    chooses: bool = False
+
+    def estimated_flops(self, parameters: Mapping[str, int]) -> float:
+        """FLOP/s that nearly every device surpasses."""
+        return _SLOW_FLOPS[self.kind] if self.slow_flops is None else self.slow_flops(parameters)
 
     def parameter(self, name: str) -> Parameter:
         for parameter in self.parameters:

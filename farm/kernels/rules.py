@@ -37,6 +37,17 @@ def same_types(*allowed: ElementType) -> Rule:
     return rule
 
 
+def plain_product(why: str) -> Rule:
+    """The family computes A·B alone."""
+
+    def rule(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
+        if problem.alpha == 1 and problem.beta == 0:
+            return None
+        return f"computes A·B alone ({why}): alpha must be 1 and beta 0"
+
+    return rule
+
+
 def whole_scalars(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
     if problem.types.acc is not _E.I32 or (problem.alpha.is_integer() and problem.beta.is_integer()):
         return None

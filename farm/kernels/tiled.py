@@ -20,10 +20,15 @@ def _tile_fits(problem: Problem, parameters: Mapping[str, int], device: DeviceTr
     return None
 
 
+_FLOPS_OF_THREAD = 2e9
+"""It is limited by how many threads a block has: tile² of them, of which 32 x 32 reach about 2 TFLOP/s."""
+
 TILED = KernelFamily(
     name="tiled",
     kind=DeviceKind.CUDA,
+    worker="workers.kernels.tiled:TiledFamily",
     meaning="the paper's shared-memory kernel: one thread per element of a tile x tile block of C",
     parameters=(Parameter(name="tile", values=range(1, 33), default=16, meaning="edge of a tile"),),
+    slow_flops=lambda parameters: _FLOPS_OF_THREAD * parameters["tile"] ** 2,
     rules=(same_types(ElementType.F32, ElementType.F64), _tile_fits),
 )

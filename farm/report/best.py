@@ -16,9 +16,10 @@ from sqlalchemy import Connection, text
 
 from farm.campaign import Campaign, plan
 from farm.db import campaigns
-from farm.db.rounds import PROBLEM, problem_of
+from farm.db.rounds import PROBLEM
+from farm.devices import DeviceKind
 from farm.gemm import Problem
-from farm.kernels import BASELINE, Configuration, Kernel
+from farm.kernels import BASELINES, Configuration, Kernel, problem_of
 
 NORMAL_95 = 1.96
 """Standard errors on either side of a normal distribution's mean that hold 95% of it."""
@@ -134,11 +135,12 @@ FROM v_all_measurements c WHERE c.campaign_id = :campaign_id GROUP BY c.device_t
 
 def best(connection: Connection, campaign_id: int, campaign: Campaign) -> list[Found]:
     """What was found so far, by device type and problem. Of a campaign that does not search too: a sweep has a best."""
+    baseline = BASELINES[DeviceKind.CUDA]
     parameters = {
         "campaign_id": campaign_id,
-        "baseline_family": BASELINE.family,
-        "baseline_parameters": json.dumps(dict(BASELINE.parameters)),
-        "has_baseline": campaign.measures(BASELINE),
+        "baseline_family": baseline.family,
+        "baseline_parameters": json.dumps(dict(baseline.parameters)),
+        "has_baseline": campaign.measures(baseline),
     }
     fastest = {_where(row): row for row in connection.execute(_BEST, parameters).mappings()}
     baselines = {_where(row): row for row in connection.execute(_BASELINES, parameters).mappings()}

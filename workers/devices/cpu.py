@@ -1,7 +1,7 @@
-"""The machine's own processor: real GEMMs through NumPy's BLAS, really timed.
+"""The machine's own processor: kernels of any family for CPUs, really timed.
 
-What is timed is NumPy's `matmul` into an output that exists already, so a short GEMM includes NumPy's call, about
-half a microsecond. Operands lie as the layout says and are passed as transposed views: BLAS gets the layout.
+What is timed is a call into an output that exists already: of the family `blas`, NumPy's `matmul`, so a short GEMM includes
+NumPy's call, about half a microsecond. Operands lie as the layout says and are passed as transposed views.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ import math
 import platform
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, device_type_of
 from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, OperandRules
 from workers.devices import host
+from workers.kernels.base import CpuFamily, CpuKernel
+from workers.kernels.blas import blas_libraries
+from workers.kernels.families import worker_parts
 from workers.measure import rapl
 from workers.measure.explain import Explanation
 from workers.measure.operands import HostArena, OperandSet, Rotation, SetLayout, plan_rotation
@@ -64,7 +65,7 @@ def identify() -> DeviceIdentity:
 
 
 class CpuDevice:
-    """Measures the family `blas`."""
+    """Measures every family that runs on processors."""
 
     def __init__(self, identity: DeviceIdentity) -> None:
         self.identity = identity
@@ -73,7 +74,7 @@ class CpuDevice:
         self._cache_bytes = host.last_level_cache_bytes()
         # What a rotation of small problems takes; a larger problem lets it grow.
         self._arena = HostArena(2 * self._cache_bytes)
-        self._blas = ThreadpoolController().select(user_api="blas")
+        self._families: dict[str, CpuFamily] = {name: make() for name, make in worker_parts(DeviceKind.CPU).items()}
         self._counters = rapl.packages()
         governor = host.clock_governor()
         self._clock_policy = None if governor is None else f"governor:{governor}"
@@ -107,20 +108,20 @@ class CpuDevice:
             most_sets=MOST_SETS,
         )
         operands = self._arena.sets(layout, rotation.sets, rules.operands)
-        with self._threads(dict(configuration.kernel.parameters)["threads"]) as threads:
+        with self._families[configuration.kernel.family].bind(configuration) as kernel:
             try:
-                checked = _run_and_verify(configuration, operands[0], rules.operands)
+                checked = _run_and_verify(configuration, kernel, operands[0], rules.operands)
             except MemoryError as error:
                 raise MeasurementFailed(why=f"no memory for the verification: {error}") from None
             verified = time.perf_counter()
-            timing, group = _timed(_Gemms(operands), rules, explanation)
+            timing, group = _timed(_Gemms(kernel, operands), rules, explanation)
             timed = time.perf_counter()
             taken = Explanation()
-            warm = _timed(_Gemms(operands[:1]), rules, taken)[0] if rules.timing.warm_l2 else None
+            warm = _timed(_Gemms(kernel, operands[:1]), rules, taken)[0] if rules.timing.warm_l2 else None
             warmed = time.perf_counter()
             power_w = None
             if rules.wants_power(configuration.id):
-                gemms = _Gemms(operands)
+                gemms = _Gemms(kernel, operands)
                 power_w = rapl.mean_power_w(self._counters, lambda: gemms.sample(group), rules.power_seconds)
             end = time.perf_counter()
         if explanation is not None:
@@ -140,25 +141,13 @@ class CpuDevice:
             cost_s=time.perf_counter() - start,
             window_s=end - verified,
             environment=self._environment,
-            details=_details(rotation, threads=threads, gemms_per_sample=group, verified_by=checked.method),
+            details=_details(rotation, **kernel.details, gemms_per_sample=group, verified_by=checked.method),
         )
-
-    @contextmanager
-    def _threads(self, asked: int) -> Iterator[int]:
-        """Runs BLAS with that many threads, and yields how many are in force. Raises `InvalidOnDevice`."""
-        if not self._blas.lib_controllers:
-            raise InvalidOnDevice(why="the number of threads of NumPy's BLAS cannot be set here (threadpoolctl)")
-        with self._blas.limit(limits=asked):
-            in_force = {int(library["num_threads"]) for library in self._blas.info()}
-            if in_force != {asked}:
-                found = " and ".join(str(n) for n in sorted(in_force))
-                raise InvalidOnDevice(why=f"asked for {asked} BLAS threads, but NumPy's BLAS uses {found}")
-            yield asked
 
     def _describe(self) -> dict[str, Any]:
         libraries = [
             " ".join(str(library.get(key)) for key in ("internal_api", "version", "architecture") if library.get(key))
-            for library in self._blas.info()
+            for library in blas_libraries().info()
         ]
         return {
             "blas": ", ".join(libraries),
@@ -169,10 +158,12 @@ class CpuDevice:
         }
 
 
-def _run_and_verify(configuration: Configuration, operands: OperandSet, rules: OperandRules) -> Verification:
+def _run_and_verify(
+    configuration: Configuration, kernel: CpuKernel, operands: OperandSet, rules: OperandRules
+) -> Verification:
     operands.d.fill(np.nan)
-    np.matmul(operands.a, operands.b, operands.d)
-    return verify(configuration.problem, operands, rules)
+    kernel.multiply(operands.a, operands.b, operands.d)
+    return verify(configuration.problem, operands, rules, roundings=kernel.roundings)
 
 
 def _timed(gemms: _Gemms, rules: MeasuringRules, explanation: Explanation | None = None) -> tuple[Timing, int]:
@@ -189,14 +180,15 @@ def _details(rotation: Rotation, **more: Any) -> dict[str, Any]:
 class _Gemms:
     """Runs GEMMs one after the other, each on the next operand set."""
 
-    def __init__(self, operands: list[OperandSet]) -> None:
+    def __init__(self, kernel: CpuKernel, operands: list[OperandSet]) -> None:
+        self._multiply: Callable[[Any, Any, Any], object] = kernel.multiply
         self._next = cycle([(o.a, o.b, o.d) for o in operands])
 
     def sample(self, count: int) -> tuple[float]:
         """Milliseconds of one GEMM, as the mean of `count`."""
-        matmul = np.matmul
+        multiply = self._multiply
         group = islice(self._next, count)
         start = time.perf_counter_ns()
         for a, b, d in group:
-            matmul(a, b, d)
+            multiply(a, b, d)
         return ((time.perf_counter_ns() - start) / count / 1e6,)

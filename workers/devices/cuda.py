@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.devices import DeviceIdentity
+from farm.devices import DeviceIdentity, DeviceKind
 from farm.errors import CudaUnavailable, DeviceOutOfMemory, FarmError, InvalidOnDevice, MeasurementFailed
 from farm.kernels import MEMORY_SHARE, Configuration
 from farm.measurement import Measurement, MeasuringRules, OperandRules
@@ -28,7 +28,7 @@ from workers.devices.cuda_errors import cuda_errors
 from workers.devices.cuda_tiers import Tiers, Work
 from workers.devices.cuda_verify import CudaVerifier
 from workers.kernels.base import BoundKernel, CardContext, CudaFamily, Placement
-from workers.kernels.families import CUDA_FAMILIES
+from workers.kernels.families import worker_parts
 from workers.kernels.sources import Kernels
 from workers.measure.elements import poison
 from workers.measure.explain import Explanation
@@ -59,7 +59,7 @@ SENTINEL = Configuration.parse("tiled(tile=32) 2048x2048x2048 f32")
 
 
 class CudaDevice:
-    """Measures the families of `workers.kernels.families`."""
+    """Measures every family that runs on CUDA cards."""
 
     def __init__(self, identity: DeviceIdentity, kernels: Kernels) -> None:
         self.identity = identity
@@ -92,7 +92,7 @@ class CudaDevice:
         card = CardContext(
             cp=self._cp, traits=self.identity.traits, threads_per_multiprocessor=threads, kernels=self._kernels
         )
-        self._families = {name: make(card) for name, make in CUDA_FAMILIES.items()}
+        self._families = {name: make(card) for name, make in worker_parts(DeviceKind.CUDA).items()}
         self._environment = self._describe()
 
     def close(self) -> None:

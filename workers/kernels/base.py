@@ -1,11 +1,13 @@
-"""What a kernel family must offer on a CUDA card: everything the engine asks of it, and no more.
+"""What a kernel family must offer on a device: everything the engine asks of it, and no more.
 
-The engine (`workers.devices.cuda`) places operands, verifies, times and reads power. A family turns a configuration into
-launches. Another family fits in by implementing `CudaFamily` and being named in `workers.kernels.families`.
+The engines (`workers.devices.cuda` and `workers.devices.cpu`) place operands, verify, time and read power. A family turns a
+configuration into launches or calls. `KernelFamily.worker` names a class that implements `CudaFamily` or `CpuFamily`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -90,7 +92,7 @@ class BoundKernel(Protocol):
 
 
 class CudaFamily(Protocol):
-    """A kernel family in the process that owns a card."""
+    """A kernel family in the process that owns a card. It is made with a `CardContext`."""
 
     def prepare(self, configuration: Configuration) -> None:
         """Does what needs no card: compiling, fetching. Called from another thread while the card measures something else."""
@@ -100,3 +102,24 @@ class CudaFamily(Protocol):
 
     def close(self) -> None:
         """Gives back what the family holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuKernel:
+    """A configuration ready to be computed on a processor."""
+
+    multiply: Callable[[Any, Any, Any], object]
+    """Called with A, B and D, NumPy arrays of which A and B may be transposed views. Writes A·B to D."""
+
+    details: Mapping[str, Any]
+    """What the row should hold of it."""
+
+    roundings: int = 1
+    """How often an element is rounded to the type of D."""
+
+
+class CpuFamily(Protocol):
+    """A kernel family in the process that measures a processor. It is made without arguments."""
+
+    def bind(self, configuration: Configuration) -> AbstractContextManager[CpuKernel]:
+        """Raises `InvalidOnDevice` where this processor cannot run it."""

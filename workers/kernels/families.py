@@ -1,18 +1,27 @@
-"""The kernel families that a CUDA card can run, by name."""
+"""The worker's parts of the kernel families, imported when a device is opened."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
 
-from workers.kernels.base import CardContext, CudaFamily
-from workers.kernels.cublaslt import CublasLtFamily
-from workers.kernels.cutlass.family import CutlassFamily
-from workers.kernels.cutlass3x.family import Cutlass3xFamily
-from workers.kernels.tiled import TiledFamily
+from farm.devices import DeviceKind
+from farm.errors import BadFamilyPackage
+from farm.kernels import FAMILIES
+from farm.kernels.families import PACKAGES
 
-CUDA_FAMILIES: Mapping[str, Callable[[CardContext], CudaFamily]] = {
-    "tiled": TiledFamily,
-    "cublaslt": CublasLtFamily,
-    "cutlass": CutlassFamily,
-    "cutlass3x": Cutlass3xFamily,
-}
+
+def worker_parts(kind: DeviceKind) -> dict[str, Any]:
+    """For each family of a kind of device, what `KernelFamily.worker` names. Raises `BadFamilyPackage`."""
+    return {family.name: _imported(family.name, family.worker) for family in FAMILIES.values() if family.kind is kind}
+
+
+def _imported(family: str, named: str) -> Any:
+    module, _, attribute = named.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:
+        if family not in PACKAGES:
+            raise
+        why = f"{named}, which measures its family {family!r}: {type(error).__name__}: {error}"
+        raise BadFamilyPackage(package=PACKAGES[family], why=why) from error

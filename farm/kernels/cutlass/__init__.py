@@ -38,6 +38,7 @@ def _exists(problem: Problem, parameters: Mapping[str, int], device: DeviceTrait
 CUTLASS = KernelFamily(
     name="cutlass",
     kind=DeviceKind.CUDA,
+    worker="workers.kernels.cutlass.family:CutlassFamily",
     meaning="CUTLASS kernels built ahead of time",
     parameters=(
         Parameter(name="tile_m", values=(16, 32, 64, 128, 256), default=128, meaning="threadblock rows of C"),

@@ -40,6 +40,7 @@ def _exists(problem: Problem, parameters: Mapping[str, int], device: DeviceTrait
 CUTLASS3X = KernelFamily(
     name="cutlass3x",
     kind=DeviceKind.CUDA,
+    worker="workers.kernels.cutlass3x.family:Cutlass3xFamily",
     meaning="CUTLASS 3.x kernels for Hopper built ahead of time",
     parameters=(
         Parameter(name="tile_m", values=_TILES, default=128, meaning="rows of C that a block computes"),

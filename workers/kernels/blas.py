@@ -1,0 +1,38 @@
+"""The `blas` family: the machine's BLAS through NumPy's `matmul`, in a given number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from farm.errors import InvalidOnDevice
+from farm.kernels import Configuration
+from workers.kernels.base import CpuKernel
+
+
+def blas_libraries() -> Any:
+    """The libraries that NumPy uses, as threadpoolctl controls them."""
+    return ThreadpoolController().select(user_api="blas")
+
+
+class BlasFamily:
+    """The family on this machine's processor."""
+
+    def __init__(self) -> None:
+        self._blas = blas_libraries()
+
+    @contextmanager
+    def bind(self, configuration: Configuration) -> Iterator[CpuKernel]:
+        asked = dict(configuration.kernel.parameters)["threads"]
+        if not self._blas.lib_controllers:
+            raise InvalidOnDevice(why="the number of threads of NumPy's BLAS cannot be set here (threadpoolctl)")
+        with self._blas.limit(limits=asked):
+            in_force = {int(library["num_threads"]) for library in self._blas.info()}
+            if in_force != {asked}:
+                found = " and ".join(str(n) for n in sorted(in_force))
+                raise InvalidOnDevice(why=f"asked for {asked} BLAS threads, but NumPy's BLAS uses {found}")
+            yield CpuKernel(multiply=np.matmul, details={"threads": asked})
