@@ -5,17 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from farm.campaign import KnownDevice, load, plan
 from farm.campaign.strategies import STRATEGIES
+from farm.compare.health import Question
+from farm.compare.health.document import Member
+from farm.compare.health.judging import judge
+from farm.compare.health.rows import Fleet, Rows
+from farm.compare.health.rules import RULES
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError
 
 EXTENDING = Path(__file__).parents[2] / "docs" / "extending.md"
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 CPU = KnownDevice(
     "CPU-1", "cpu-x", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=8), Backend.CPU
@@ -33,14 +42,14 @@ def run_example(section: str) -> dict[str, Any]:
 
 
 @contextmanager
-def unchanged_after(registry: dict[str, Any]) -> Iterator[None]:
-    """Forgets what an example registers."""
-    before = dict(registry)
+def unchanged_after(registry: Any) -> Iterator[None]:
+    """Forgets what an example registers, in a list or dictionary."""
+    before = registry.copy()
     try:
         yield
     finally:
         registry.clear()
-        registry.update(before)
+        registry.update(before) if isinstance(registry, dict) else registry.extend(before)
 
 
 def test_the_files_to_touch_exist() -> None:
@@ -70,3 +79,38 @@ def test_a_search_strategy_of_one_s_own_is_read_and_used(tmp_path: Path) -> None
         file.write_text(f"{text}{{strategy: best}}\n")
         with pytest.raises(CampaignFileError, match=r"write grid or .* or thinned \(all kernels, .* or every n-th\)"):
             load(file, limit=100)
+
+
+def rows_of(counts: list[int]) -> Rows:
+    """So many rows of each device, all of different cells."""
+    device = np.repeat(np.arange(len(counts)), counts)
+    cells = np.arange(len(device))
+    same = np.zeros(len(device), np.int64)
+    floats = dict.fromkeys(
+        ("runtime_ms", "power_w", "runtime_sustained_ms", "temperature_c", "power_limit_w"), np.ones(len(device))
+    )
+    return Rows(
+        device=device, cell=cells, clocks=same, environment=same, when=cells + NOW.timestamp(), reasons=same, **floats
+    )
+
+
+def test_a_health_rule_of_one_s_own_is_used() -> None:
+    held = rows_of([20, 1])
+    fleet = Fleet(
+        rows=held,
+        sentinels=rows_of([0, 0]),
+        shapes=np.arange(len(held)),
+        configurations=np.arange(len(held)),
+        environments=[{}],
+        clocks=["default"],
+    )
+    members = [Member(id=n, uuid=f"GPU-{n}", type="nvidia-h200", host="gpu01") for n in range(2)]
+
+    def verdicts() -> list[str]:
+        found = judge(members, fleet, Question(), since=NOW - timedelta(days=1), until=NOW + timedelta(days=1))
+        return [device.verdict.value for device in found.devices]
+
+    with unchanged_after(RULES):
+        assert verdicts() == ["unknown", "unknown"]
+        run_example("Add a health rule")
+        assert verdicts() == ["unknown", "differs"]

@@ -17,7 +17,8 @@ from farm.compare.health.document import Member
 from farm.compare.health.judging import judge
 from farm.compare.health.peers import medians_of_others
 from farm.compare.health.rows import Fleet, Rows, bits_of, latest, places
-from farm.compare.health.samples import Asked, Sample, estimate, levels, tail
+from farm.compare.health.rules.throttled import SLOWED
+from farm.compare.health.samples import ENERGY, PAST, SENTINEL, TIME, Comparison, Sample, estimate, levels, tail
 
 UNTIL = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SINCE = UNTIL - timedelta(days=7)
@@ -463,10 +464,10 @@ def test_the_latest_row_of_each_device_and_cell_is_found(triples: list[tuple[int
 
 
 def test_all_tests_together_are_wrong_as_often_as_one_may_be() -> None:
-    def samples(asked: Asked, count: int) -> list[Sample]:
-        return [Sample(asked=asked, device=n, by_shape=np.zeros(9), rows=9, against="") for n in range(count)]
+    def samples(comparison: Comparison, count: int) -> list[Sample]:
+        return [Sample(comparison=comparison, device=n, by_shape=np.zeros(9), rows=9, against="") for n in range(count)]
 
-    counts = {Asked.TIME: 4, Asked.PAST: 3, Asked.SENTINEL: 2, Asked.ENERGY: 5, Asked.SLOWED: 6}
+    counts = {TIME: 4, PAST: 3, SENTINEL: 2, ENERGY: 5, SLOWED: 6}
     level = levels([one for asked, count in counts.items() for one in samples(asked, count)], 0.05)
     assert sum(level[asked] * count for asked, count in counts.items()) == pytest.approx(0.05)
 
@@ -476,7 +477,7 @@ def test_an_interval_of_two_series_holds_their_difference() -> None:
     held = 0
     for _ in range(500):
         one = Sample(
-            asked=Asked.SENTINEL, device=0, by_shape=rng.normal(0.05, 0.02, 20), earlier=rng.normal(0, 0.02, 15), rows=0, against=""
+            comparison=SENTINEL, device=0, by_shape=rng.normal(0.05, 0.02, 20), earlier=rng.normal(0, 0.02, 15), rows=0, against=""
         )  # fmt: skip
         found = estimate(one, 0.05, logarithm=True)
         assert found.low is not None

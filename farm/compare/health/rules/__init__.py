@@ -1,0 +1,32 @@
+"""The rules of a device's health: one rule in one module, registered here. Of findings that are as bad, the order is theirs."""
+
+from __future__ import annotations
+
+from farm.compare.health.rules.clocks import Clocks
+from farm.compare.health.rules.drifting import Drifting
+from farm.compare.health.rules.energy import Energy
+from farm.compare.health.rules.failing import Failing
+from farm.compare.health.rules.heat import Heat
+from farm.compare.health.rules.power_held import PowerHeld
+from farm.compare.health.rules.power_limit import PowerLimit
+from farm.compare.health.rules.regressed import Regressed
+from farm.compare.health.rules.rule import HealthRule
+from farm.compare.health.rules.slow import Slow
+from farm.compare.health.rules.state import State
+from farm.compare.health.rules.throttled import Throttled
+
+RULES: list[HealthRule] = [
+    State(),
+    Slow(),
+    Drifting(),
+    Regressed(),
+    Energy(),
+    Heat(),
+    Throttled(),
+    PowerHeld(),
+    PowerLimit(),
+    Clocks(),
+    Failing(),
+]
+
+__all__ = ["RULES", "HealthRule"]

@@ -1,0 +1,35 @@
+"""A clock policy that is not that of most peers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from farm.compare.health.document import Finding, Verdict
+from farm.compare.health.rules.rule import HealthRule
+from farm.compare.health.window import Device, since_unbroken
+
+
+class Clocks(HealthRule):
+    """At other clocks than most of its peers."""
+
+    def findings(self, device: Device) -> Iterator[Finding]:
+        member, clocks = device.member, device.window.clocks
+        mine = clocks[device.number]
+        of_others = Counter(c for peer in device.peers if (c := clocks[peer]) is not None)
+        # A device without a power limit is a CPU: its clock policy names a governor.
+        if device.window.limits[device.number] is None or mine is None or not of_others:
+            return
+        usual, count = of_others.most_common(1)[0]
+        if mine == usual or count < 2 or 2 * count <= of_others.total():
+            return
+        flags = np.array([device.window.fleet.clocks[which] == mine for which in device.rows.clocks], bool)
+        yield Finding(
+            verdict=Verdict.DIFFERS,
+            evidence=f"its clocks are {mine}, those of {count} of its peers {usual}",
+            advice=f"nvidia-smi -i {member.uuid} -rgc and -rac on {member.host} set them back, if nobody wanted them so. "
+            "Rows at other clocks are not compared.",
+            since=since_unbroken(flags, device.rows.when),
+        )

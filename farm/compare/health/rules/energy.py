@@ -1,0 +1,35 @@
+"""Energy beside peers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from farm.compare.health.document import Finding, Verdict
+from farm.compare.health.rules.rule import HealthRule
+from farm.compare.health.samples import ENERGY, Sample
+from farm.compare.health.window import Device, Window
+from farm.compare.health.words import factor, median_of, on_shapes
+
+ENERGY_TOLERANCE = 0.10
+"""Equal cards differ more in energy than in time, as their leakage and temperature do: by up to 1.6% on four H200s of one host."""
+
+
+class Energy(HealthRule):
+    """Draws more for the same work."""
+
+    def samples(self, window: Window) -> Iterable[Sample]:
+        return window.beside_peers(ENERGY, np.log(window.now.energy_mj))
+
+    def findings(self, device: Device) -> Iterator[Finding]:
+        if found := device.all_beyond(ENERGY, ENERGY_TOLERANCE):
+            yield Finding(
+                verdict=Verdict.DIFFERS,
+                evidence=f"takes {factor(found)} times the energy of {median_of(found)} {on_shapes(found)}",
+                advice="A card that is hotter or leaks more draws more; its results of power and energy are its own. "
+                f"farm compare --by device --type {device.member.type}",
+                since=device.since_apart(math.log(found.value), lambda rows: np.log(rows.energy_mj)),
+                estimate=found,
+            )

@@ -1,0 +1,43 @@
+"""Jobs that fail on a device and that other devices then measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from farm.compare.health.document import Finding, Verdict
+from farm.compare.health.rules.rule import HealthRule
+from farm.compare.health.samples import SELDOM, Comparison, Group, Sample, tail
+from farm.compare.health.window import Device, Window
+from farm.compare.health.words import DRAIN
+
+FAILURES = Comparison("failures", Group.CONDITION, factor=False)
+
+
+class Failing(HealthRule):
+    """Fails more jobs than a few that others measure."""
+
+    def samples(self, window: Window) -> Iterable[Sample]:
+        for number, member in enumerate(window.members):
+            jobs = member.done + member.refuted
+            if window.wanted[number] and jobs:
+                yield Sample(
+                    comparison=FAILURES,
+                    device=number,
+                    by_shape=np.array([float(member.refuted)]),
+                    rows=jobs,
+                    against="other devices",
+                    tries=jobs,
+                )
+
+    def findings(self, device: Device) -> Iterator[Finding]:
+        member = device.member
+        for sample in device.samples(FAILURES):
+            if tail(member.refuted, sample.tries, SELDOM) <= device.level[FAILURES]:
+                yield Finding(
+                    verdict=Verdict.FAILING,
+                    evidence=f"{member.refuted} jobs failed on it that other devices then measured, and {member.done} were measured; "
+                    f"the last: {member.last_failure or 'no message'}",
+                    advice=f"farm doctor on {member.host}; " + DRAIN.format(uuid=member.uuid),
+                )

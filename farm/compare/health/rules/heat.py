@@ -1,0 +1,51 @@
+"""Temperature beside peers, and beside that at which the driver slows a card down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from farm.compare.health.document import Finding, Verdict
+from farm.compare.health.rules.rule import HealthRule
+from farm.compare.health.samples import TEMPERATURE, Sample
+from farm.compare.health.window import Device, Window
+from farm.compare.health.words import DRAIN, degrees, median_of, on_shapes
+
+HOT_C = 10.0
+"""Cards of one chassis differ by how the air reaches them: by up to 9 °C on four H200s of one host, 5 °C from their median."""
+
+SLOWDOWN_MARGIN_C = 3.0
+"""This close to the temperature at which the driver slows a card down there is nothing left for a warmer day."""
+
+_ADVICE = "Look at its fans, its filters and its place in the chassis."
+
+
+class Heat(HealthRule):
+    """Hotter under the same work, or near the temperature at which it slows down."""
+
+    def samples(self, window: Window) -> Iterable[Sample]:
+        return window.beside_peers(TEMPERATURE, window.now.temperature_c)
+
+    def findings(self, device: Device) -> Iterator[Finding]:
+        if found := device.all_beyond(TEMPERATURE, HOT_C):
+            yield Finding(
+                verdict=Verdict.HOT,
+                evidence=f"{degrees(found)} beside {median_of(found)} under the same work, {on_shapes(found)}",
+                advice=_ADVICE,
+                since=device.since_apart(found.value, lambda rows: rows.temperature_c),
+                estimate=found,
+            )
+        slowdown_c, now = device.member.slowdown_c, device.window.now
+        if slowdown_c is None:
+            return
+        limit = slowdown_c - SLOWDOWN_MARGIN_C
+        warm = now.temperature_c[now.device == device.number]
+        if np.any(warm >= limit):
+            figures = device.rows.temperature_c
+            yield Finding(
+                verdict=Verdict.HOT,
+                evidence=f"reached {float(np.nanmax(warm)):.0f} °C, and slows down at {slowdown_c:.0f} °C",
+                advice=f"{_ADVICE} " + DRAIN.format(uuid=device.member.uuid),
+                since=device.since_flag(figures >= limit, np.isfinite(figures), half=0),
+            )

@@ -1,0 +1,77 @@
+"""Time beside peers: slower than they are, or apart from another with no third to tell which is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from farm.compare.health.document import Estimate, Finding, Verdict
+from farm.compare.health.rows import Rows
+from farm.compare.health.rules.rule import HealthRule
+from farm.compare.health.samples import TIME, Sample
+from farm.compare.health.window import Device, Window
+from farm.compare.health.words import DRAIN, factor, median_of, on_shapes
+from farm.compare.statistics import Floats
+
+
+class Slow(HealthRule):
+    """Slower than the majority, or than each of two and more others."""
+
+    def samples(self, window: Window) -> Iterable[Sample]:
+        return window.beside_peers(TIME, _log_time(window.now))
+
+    def findings(self, device: Device) -> Iterator[Finding]:
+        member = device.member
+        if _is_slow(device):
+            found = device.estimate(TIME)
+            assert found is not None
+            yield Finding(
+                verdict=Verdict.SLOW,
+                evidence=f"takes {factor(found)} times as long as {median_of(found)} {on_shapes(found)}",
+                advice=f"farm compare --by device --type {member.type} --top 10 shows on what. "
+                + DRAIN.format(uuid=member.uuid),
+                since=device.since_apart(np.log(found.value), _log_time),
+                estimate=found,
+            )
+        elif apart := _apart(device):
+            other, found = min(apart, key=lambda one: abs(math.log(one[1].value)))
+            uuid = device.window.members[other].uuid
+            yield Finding(
+                verdict=Verdict.DIFFERS,
+                evidence=f"takes {factor(found)} times as long as {uuid}, and no third tells which of them is wrong; {on_shapes(found)}",
+                advice=f"Measure a third {member.type}, or look at clocks, heat and power limit of both: "
+                f"farm compare {uuid} {member.uuid} --top 10",
+                estimate=found,
+            )
+
+
+def _is_slow(device: Device) -> bool:
+    told = [sample for sample in device.samples(TIME) if device.estimated(sample).low is not None]
+    enough = bool(told) and (told[0].other is None or len(told) > 1)
+    return enough and all(device.beyond(sample, device.window.question.tolerance) for sample in told)
+
+
+def _apart(device: Device) -> list[tuple[int, Estimate]]:
+    """The others that it is apart from, where it is apart from each that is not slow itself."""
+    tolerance = 1 + device.window.question.tolerance
+    told = [
+        (sample.other, found)
+        for sample in device.samples(TIME)
+        if sample.other is not None and (found := device.estimated(sample)).low is not None
+    ]
+    if len(told) > 1 and all(found.value < 1 for _, found in told):
+        return []
+    # That the other one is slower than this one is this one's lower side.
+    left = [(other, found) for other, found in told if not _is_slow(device.other(other))]
+    apart = [
+        (other, found)
+        for other, found in left
+        if found.low is not None and found.high is not None and (found.low > tolerance or found.high < 1 / tolerance)
+    ]
+    return apart if len(apart) == len(left) else []
+
+
+def _log_time(rows: Rows) -> Floats:
+    return np.asarray(np.log(rows.runtime_ms))

@@ -1,0 +1,205 @@
+"""What health rules look at: the rows of a window, and one device among them (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+
+import numpy as np
+
+from farm.compare.health import past
+from farm.compare.health.document import Estimate, Member, Question, Since
+from farm.compare.health.past import Before
+from farm.compare.health.peers import Shared, deviations
+from farm.compare.health.rows import Bools, Fleet, Rows, latest
+from farm.compare.health.samples import Comparison, Sample, estimate, fewest_shapes
+from farm.compare.statistics import Floats, Ints, medians_at
+from farm.gpus import find_gpu
+
+Figure = Callable[[Rows], Floats]
+
+LIMIT_APART = 0.01
+"""Power limits that are closer are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The devices of a fleet, what was measured on them in a window, and what before it."""
+
+    members: Sequence[Member]
+    fleet: Fleet
+    question: Question
+    wanted: Bools  # of each member: whether the question is about it
+    since: datetime
+    kinds: Ints  # of each member: which type
+    now: Rows  # the last row of each device and cell
+    before: Before
+    fewest: int  # shapes below which nothing is told
+    # Of the last row of each member, None where there is none or it does not say.
+    limits: Sequence[float | None]
+    clocks: Sequence[str | None]
+
+    @classmethod
+    def of(cls, members: Sequence[Member], fleet: Fleet, question: Question, wanted: Bools, since: datetime) -> Window:
+        start = since.timestamp()
+        now = latest(fleet.since(start))
+        types = sorted({member.type for member in members})
+        limited = _last(now, np.isfinite(now.power_limit_w), len(members))
+        any_row = _last(now, now.clocks >= 0, len(members))
+        return cls(
+            members=members,
+            fleet=fleet,
+            question=question,
+            wanted=wanted,
+            since=since,
+            kinds=np.array([types.index(member.type) for member in members], np.int64),
+            now=now,
+            before=past.before(fleet.rows, now, since=start),
+            fewest=fewest_shapes(question.alpha / 2 / max(1, int(wanted.sum()))),
+            limits=[None if row is None else float(now.power_limit_w[row]) for row in limited],
+            clocks=[None if row is None else fleet.clocks[int(now.clocks[row])] for row in any_row],
+        )
+
+    def beside_peers(self, comparison: Comparison, values: Floats) -> Iterable[Sample]:
+        """Of each wanted device how far its values, one for each row of `now`, are from those of its peers."""
+        known = np.flatnonzero(np.isfinite(values))
+        shared = Shared(
+            device=self.now.device[known],
+            cell=self.now.cell[known],
+            shape=self.fleet.shapes[self.now.cell[known]],
+            kind=self.kinds[self.now.device[known]],
+            value=values[known],
+        )
+        return [
+            Sample(
+                comparison=comparison,
+                device=one.device,
+                by_shape=one.by_shape,
+                rows=one.rows,
+                against=f"{one.peers} peer{'s' if one.peers > 1 else ''}",
+                other=one.other,
+            )
+            for listed in deviations(shared, fewest=self.fewest)
+            if self.wanted[listed[0].device]
+            for one in listed
+            if len(one.by_shape) > 1
+        ]
+
+
+class Device:
+    """One device of a window, with what was compared of it."""
+
+    def __init__(
+        self,
+        window: Window,
+        number: int,
+        samples: Mapping[int, Sequence[Sample]],
+        level: Mapping[Comparison, float],
+    ) -> None:
+        self.window = window
+        self.number = number
+        self.level = level
+        self._samples = samples
+
+    @property
+    def member(self) -> Member:
+        return self.window.members[self.number]
+
+    def other(self, number: int) -> Device:
+        """Another device of the window."""
+        return Device(self.window, number, self._samples, self.level)
+
+    @property
+    def peers(self) -> list[int]:
+        """The other devices of its type."""
+        kinds = self.window.kinds
+        return [peer for peer in np.flatnonzero(kinds == kinds[self.number]).tolist() if peer != self.number]
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Its rows, also those before the window."""
+        rows = self.window.fleet.rows
+        return rows.taken(rows.device == self.number)
+
+    def samples(self, *comparisons: Comparison) -> list[Sample]:
+        return [sample for sample in self._samples.get(self.number, ()) if sample.comparison in comparisons]
+
+    def estimated(self, sample: Sample) -> Estimate:
+        return estimate(sample, self.level[sample.comparison], logarithm=sample.comparison.factor)
+
+    def estimate(self, comparison: Comparison) -> Estimate | None:
+        """Beside single peers that of the nearest one that is told well enough."""
+        found = [self.estimated(sample) for sample in self.samples(comparison)]
+        told = [one for one in found if one.low is not None] or found[:1]
+        return min(told, key=lambda one: abs(math.log(one.value) if comparison.factor else one.value), default=None)
+
+    def beyond(self, sample: Sample, tolerance: float) -> bool:
+        """Whether its figures are shown to be larger than the tolerance."""
+        low = self.estimated(sample).low
+        return low is not None and low > (1 + tolerance if sample.comparison.factor else tolerance)
+
+    def all_beyond(self, comparison: Comparison, tolerance: float) -> Estimate | None:
+        """The estimate that is nearest to its peers, where the device is beyond the tolerance from all of them."""
+        told = [sample for sample in self.samples(comparison) if self.estimated(sample).low is not None]
+        if told and all(self.beyond(sample, tolerance) for sample in told):
+            return self.estimate(comparison)
+        return None
+
+    # --- since when ------------------------------------------------------------------------------------
+
+    def since_apart(self, apart: float, figure: Figure, *, share: bool = False) -> Since | None:
+        """Since when its rows are about that far from what its peers have now, or had last."""
+        now, kinds = self.window.now, self.window.kinds
+        peers = np.flatnonzero(kinds[now.device] == kinds[self.number])
+        others = now.taken(peers[now.device[peers] != self.number])
+        theirs = figure(others)
+        known = np.isfinite(theirs)
+        usual = medians_at(theirs[known], others.cell[known], len(self.window.fleet.shapes))
+        values = figure(self.rows) - usual[self.rows.cell]
+        told = np.isfinite(values)
+        return since(past.began(values[told], self.rows.when[told], half=apart / 2, shares=share))
+
+    def since_flag(self, flags: Bools, known: Bools, *, half: float) -> Since | None:
+        """Since when a larger share than `half` of its known rows has the flag."""
+        return since(past.began(flags[known].astype(np.float64), self.rows.when[known], half=half, shares=True))
+
+
+def default_limit(member: Member) -> float | None:
+    """What its driver says that it comes with, or else its maker."""
+    if member.default_limit_w is not None:
+        return member.default_limit_w
+    gpu = find_gpu(member.type)
+    return None if gpu is None else float(gpu.power_w)
+
+
+def moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def since(began: past.Began | None) -> Since | None:
+    if began is None:
+        return None
+    after = None if began.after is None else moment(began.after)
+    return Since(at=moment(began.at), after=after, confidence=began.confidence)
+
+
+def since_unbroken(flags: Bools, when: Floats) -> Since | None:
+    """Since when the flag is up without a break."""
+    if not len(flags):
+        return None
+    order = np.argsort(when, kind="stable")
+    down = np.flatnonzero(~flags[order])
+    at = min(int(down[-1]) + 1, len(order) - 1) if len(down) else 0
+    return Since(at=moment(float(when[order[at]])), after=moment(float(when[order[at - 1]])) if at else None)
+
+
+def _last(rows: Rows, which: Bools, devices: int) -> list[int | None]:
+    """Of each device the last of these rows, None where it has none."""
+    at = np.flatnonzero(which)
+    in_time = at[np.argsort(rows.when[at], kind="stable")]
+    last = np.full(devices, -1)
+    last[rows.device[in_time]] = in_time
+    return [None if one < 0 else one for one in last.tolist()]
