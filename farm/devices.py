@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -35,11 +34,6 @@ class Backend(StrEnum):
     def refuses_by_traits(self) -> bool:
         """Whether two devices of one type and equal traits refuse the same configurations. Each recording has its own rows."""
         return self.runs_kernels
-
-    @property
-    def type_prefix(self) -> str:
-        """How the normalised types of its devices begin."""
-        return {Backend.CPU: "cpu-", Backend.RECORDED: "recorded-", Backend.CUDA: ""}[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,24 +86,6 @@ class DeviceIdentity:
 def host_name() -> str:
     """The name under which this host's devices are announced."""
     return platform.node() or "localhost"
-
-
-def device_type_of(product_name: str, backend: Backend) -> str:
-    """The normalised type of a product name.
-
-    >>> device_type_of("NVIDIA GeForce RTX 4070", Backend.CUDA)
-    'nvidia-geforce-rtx-4070'
-    >>> device_type_of("NVIDIA H200 MIG 1g.18gb", Backend.CUDA)
-    'nvidia-h200-mig-1g-18gb'
-    >>> device_type_of("Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz", Backend.CPU)
-    'cpu-intel-xeon-platinum-8488c'
-    """
-    name = re.sub(r"\((?:R|TM|C)\)|®|™", " ", product_name, flags=re.IGNORECASE)
-    if backend is Backend.CPU:
-        name = re.sub(r"@.*$|\b\d+-Core\b|\b(?:CPU|Processor)\b", " ", name, flags=re.IGNORECASE)
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
-    prefix = backend.type_prefix
-    return slug if slug.startswith(prefix) else prefix + slug
 
 
 _SHARED_KIB = {

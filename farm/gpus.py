@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 from farm.devices import UNKNOWN_MEMORY_BYTES, DeviceKind, DeviceTraits, traits_of_capability
 from farm.gemm import ElementType
+from farm.vendors import RECORDED
 
 
 class Limits(BaseModel):
@@ -74,7 +75,7 @@ def find_gpu(device_type: str) -> Gpu | None:
     A recording of a card counts as the card: `recorded-nvidia-h200` is an H200. Cards whose names fit with a memory come in the
     order of the table.
     """
-    wanted = device_type.removeprefix("recorded-")
+    wanted = RECORDED.recorded_type(device_type)
     for gpu in all_gpus():
         if any(re.fullmatch(rf"{re.escape(name)}{_MEMORY}", wanted) for name in gpu.names):
             return gpu

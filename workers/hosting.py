@@ -17,12 +17,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from farm import python
 from farm.db import device_sessions, devices, worker_versions
 from farm.db.device_sessions import Server, Session
-from farm.devices import Backend, DeviceIdentity, host_name
+from farm.devices import DeviceIdentity, host_name
 from farm.errors import DeviceContended, DeviceLocked, DeviceLockUnusable, FarmError
 from farm.services.backoff import BackOff
 from farm.services.groups import ProcessGroup
 from farm.settings import settings
 from farm.variables import WORKER_DEVICE_ID, WORKER_SESSION
+from farm.vendors import VENDORS
 from workers import metrics
 from workers.device_lock import EXIT_SESSION_LOST, DeviceLock, lock_folder
 from workers.lookout import Look, Lookout
@@ -265,9 +266,7 @@ class Host:
     def _environment_of(self, identity: DeviceIdentity, session: Session) -> dict[str, str]:
         own = {WORKER_DEVICE_ID: str(session.device_id), WORKER_SESSION: str(session.epoch)}
         own |= metrics.labels_of(identity, settings())
-        if identity.backend is Backend.CUDA:
-            own["CUDA_VISIBLE_DEVICES"] = identity.uuid
-            own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        own |= VENDORS[identity.backend].environment(identity.uuid)
         return {**self._environment, **own}
 
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from farm.devices import Backend, DeviceIdentity
+from farm.devices import DeviceIdentity
 from farm.errors import BadRecording, CudaUnavailable, FarmError, MissingColumns, UnknownDeviceSelection
+from farm.vendors import CPU, NVIDIA
 from workers.devices import cards, discover
 from workers.devices.apart import Apart, Found
 from workers.devices.discovery import warn_of_unused_cards
@@ -80,7 +81,7 @@ class Lookout:
     def asks_for(self, uuid: str, backend: str) -> bool:
         """Whether the selection names a device that this host once had."""
         words = {word.lower() for word in self._words}
-        return uuid.lower() in words or (backend == Backend.CUDA and not words.isdisjoint({"auto", "cuda"}))
+        return uuid.lower() in words or (backend == NVIDIA.backend and not words.isdisjoint({"auto", NVIDIA.word}))
 
     def _look_at_cards(self) -> list[DeviceIdentity] | Exception:
         if not any(_names_cards(word) for word in self._words):
@@ -101,10 +102,10 @@ class Lookout:
                 if not isinstance(visible, CudaUnavailable):
                     raise visible
                 warn_of_unused_cards(visible)
-            return _devices(self._apart.look(["cpu"])["cpu"])
+            return _devices(self._apart.look([CPU.word])[CPU.word])
         if isinstance(visible, Exception):
             raise visible
-        if word in ("auto", "cuda"):
+        if word in ("auto", NVIDIA.word):
             return visible
         return [identity for identity in visible if identity.uuid.lower() == word.lower()]
 
@@ -116,7 +117,7 @@ def _devices(found: Found) -> list[DeviceIdentity]:
 
 
 def _names_cards(word: str) -> bool:
-    return word in ("auto", "cuda") or word.upper().startswith(("GPU-", "MIG-"))
+    return word == "auto" or NVIDIA.is_named_by(word)
 
 
 class _Cards:

@@ -32,7 +32,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
-from farm.devices import Backend
 from farm.errors import BadInput, DevicePoisoned, FarmError, InvalidOnDevice, NotFound, ServiceUnavailable
 from farm.kernels import Configuration
 from farm.logs import set_up_logging
@@ -78,7 +77,7 @@ def _measure(request: Answer, held: ExitStack) -> Iterator[Answer]:
     rules = MeasuringRules.model_validate(request["rules"])
     try:
         found = discover(request["device"])
-        if found[0].backend is not Backend.RECORDED:
+        if found[0].backend.runs_kernels:
             held.callback(DeviceLock.take(found[0].uuid, lock_folder()).release)
         device = open_device(found[0])
         device.open()

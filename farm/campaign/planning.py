@@ -19,6 +19,7 @@ from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
 from farm.gemm import Problem
 from farm.kernels import BASELINES, FAMILIES, Configuration
 from farm.kernels.binary import Binary
+from farm.vendors import kind_named_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,19 +372,12 @@ def _executing(devices: Sequence[KnownDevice]) -> tuple[DeviceTraits, ...]:
 def _missing(target: Target, devices: Sequence[KnownDevice], campaign: Campaign, allow_missing: bool) -> Destination:
     """The pool of a device that has not been seen yet, where the target names one and it may be missing."""
     if allow_missing and target.kind is TargetKind.TYPE:
-        return Destination(PoolSpec.of_types([target.value]), _kind_named_by(target.value), (), ())
+        return Destination(PoolSpec.of_types([target.value]), kind_named_by(target.value), (), ())
     if allow_missing and target.kind is TargetKind.DEVICE:
-        return Destination(PoolSpec.of_device(target.value), _kind_named_by(target.value), (), ())
+        return Destination(PoolSpec.of_device(target.value), kind_named_by(target.value), (), ())
     needs_devices = target.kind not in (TargetKind.TYPE, TargetKind.DEVICE)
     error = TargetNeedsDevices if needs_devices else NoSuchTarget
     raise error(path=campaign.where, line=target.line, target=target, known=_known(devices))
-
-
-def _kind_named_by(name: str) -> DeviceKind | None:
-    """The kind of device that a type (`cpu-amd-epyc`) or UUID (`GPU-…`) is certain to be, if any."""
-    if name.startswith(("cpu-", "recorded-cpu-", "CPU-")):
-        return DeviceKind.CPU
-    return DeviceKind.CUDA if name.startswith(("nvidia-", "recorded-nvidia-", "GPU-", "MIG-")) else None
 
 
 def _known(devices: Sequence[KnownDevice]) -> str:

@@ -7,9 +7,10 @@ from typing import TypeVar
 
 from farm.db import imports
 from farm.db.imports import ImportedDevice
-from farm.devices import Backend, DeviceIdentity, device_type_of
+from farm.devices import Backend, DeviceIdentity
 from farm.gpus import traits_of_type
 from farm.importers.landing import Reader, Table, check_name
+from farm.vendors import device_type_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,14 @@ from enum import StrEnum
 from itertools import product
 from typing import Any
 
-from farm.devices import DeviceTraits
+from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadInput, NotPredictable
 from farm.gemm import Problem
 from farm.gpus import traits_of_type
 from farm.kernels import Configuration, Kernel
 from farm.registry.direct import Model
 from farm.registry.predictions import Prediction, predict
+from farm.vendors import kind_named_by
 
 MOST_CANDIDATES = 200_000
 """Kernels that a family is looked through for; a family with more is refused rather than looked through in part."""
@@ -81,7 +82,8 @@ def recommend(
     if unknown:
         raise NotPredictable(why=f"the model has not seen {', '.join(unknown)}; it knows {', '.join(known)}")
     device_type, asked = model.device_type, list(families) or list(known)
-    device = None if device_type.startswith("cpu-") else traits_of_type(device_type)  # nothing is known of a CPU
+    of_cpu = kind_named_by(device_type) is DeviceKind.CPU  # nothing is known of one
+    device = None if of_cpu else traits_of_type(device_type)
     fitting = [name for name in asked if _knows(known[name], problem)]
     if not fitting:
         seen = "; ".join(f"{name} with {_said(known[name])}" for name in asked)

@@ -11,9 +11,10 @@ from typing import Any
 from chaos.mischief import Poison, write_poisons
 from farm.campaign import Campaign
 from farm.campaign.strategies import Halving
-from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, device_type_of
+from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
 from farm.kernels import Configuration
 from farm.provenance import Provenance
+from farm.vendors import device_type_of
 from workers.devices import discover
 from workers.devices.recording import write_recording
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.devices import Backend, DeviceKind, DeviceTraits, device_type_of
+from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import (
     BadConfiguration,
     BadElementType,
@@ -23,6 +23,7 @@ from farm.errors import (
 )
 from farm.gemm import INPUT_TYPES, LARGEST_EXTENT, ElementType, ElementTypes, Layout, Problem, Shape
 from farm.kernels import FAMILIES, MEMORY_SHARE, Configuration, Kernel
+from farm.vendors import device_type_of
 
 F32 = ElementTypes.parse("f32")
 

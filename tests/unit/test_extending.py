@@ -21,6 +21,7 @@ from farm.compare.health.rows import Fleet, Rows
 from farm.compare.health.rules import RULES
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError
+from farm.vendors import NVIDIA, VENDORS, kind_named_by, vendor_of_type
 
 EXTENDING = Path(__file__).parents[2] / "docs" / "extending.md"
 
@@ -114,3 +115,15 @@ def test_a_health_rule_of_one_s_own_is_used() -> None:
         assert verdicts() == ["unknown", "unknown"]
         run_example("Add a health rule")
         assert verdicts() == ["unknown", "differs"]
+
+
+def test_a_device_vendor_of_one_s_own_is_known_by_its_names() -> None:
+    with unchanged_after(VENDORS):
+        assert kind_named_by("amd-instinct-mi300x") is None
+        run_example("Add a device vendor")
+        assert kind_named_by("amd-instinct-mi300x") is DeviceKind.CUDA
+        assert kind_named_by("recorded-amd-instinct-mi300x") is DeviceKind.CUDA
+        vendor = vendor_of_type("amd-instinct-mi300x")
+        assert vendor.is_named_by("amd-7f0c")
+        assert "rocm-smi" in vendor.advice_on_power_limit("AMD-7f0c", "box", 750)
+        assert vendor_of_type("nvidia-h200") is NVIDIA

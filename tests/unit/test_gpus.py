@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from farm.devices import UNKNOWN_MEMORY_BYTES, Backend, DeviceKind, DeviceTraits, device_type_of
+from farm.devices import UNKNOWN_MEMORY_BYTES, Backend, DeviceKind, DeviceTraits
 from farm.gemm import ElementType
 from farm.gpus import Gpu, all_gpus, find_gpu, traits_of_type
+from farm.vendors import device_type_of
 
 
 @pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)

@@ -15,14 +15,13 @@ from typing import Any
 from farm import errors, python
 from farm.devices import DeviceIdentity
 from farm.errors import FarmError
+from farm.vendors import CPU, RECORDED
 
 Found = list[DeviceIdentity] | FarmError
 """What a word names, or why that cannot be found."""
 
 _Answer = tuple[list[DeviceIdentity] | None, str, dict[str, Any]]
 """The devices; or None, the class of an error, and its fields."""
-
-_RECORDED = "recorded:"
 
 
 class Apart:
@@ -42,10 +41,10 @@ class Apart:
 
 def _state(word: str) -> object:
     """What the devices of a word depend on; None where that is not known, and they are looked for each time."""
-    if word.startswith(_RECORDED):
-        file = Path(word.removeprefix(_RECORDED).partition("?")[0])
+    if RECORDED.is_named_by(word):
+        file = Path(word.removeprefix(RECORDED.word).partition("?")[0])
         return tuple(_version(path) for path in (file, file.with_name(f"{file.name}.json")))
-    return word if word == "cpu" or word.upper().startswith("CPU-") else None
+    return word if CPU.is_named_by(word) else None
 
 
 def _version(path: Path) -> tuple[int, ...] | str:

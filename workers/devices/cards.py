@@ -7,9 +7,10 @@ import logging
 import os
 from collections.abc import Mapping
 
-from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, device_type_of
+from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
 from farm.errors import CudaUnavailable, DevicePoisoned
 from farm.installing import INSTALL
+from farm.vendors import NVIDIA, device_type_of
 from workers.measure.nvml import Card, Nvml
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,16 @@ def find_cards(environment: Mapping[str, str] | None = None) -> list[DeviceIdent
                 log.warning("the card %s is lost: %s", card.uuid, error)
     if found:
         require_cupy(driver)
+    return found
+
+
+def find(word: str, _selection: str) -> list[DeviceIdentity]:
+    """The cards among which a word of FARM_DEVICES names some. Raises `CudaUnavailable`."""
+    found = find_cards()
+    if word == NVIDIA.word and not found:
+        raise CudaUnavailable(
+            why="the driver shows no card to this process. Look at nvidia-smi and CUDA_VISIBLE_DEVICES."
+        )
     return found
 
 

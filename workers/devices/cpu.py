@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, device_type_of
+from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
 from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, OperandRules
+from farm.vendors import device_type_of
 from workers.devices import host
 from workers.kernels.base import CpuFamily, CpuKernel
 from workers.kernels.blas import blas_libraries
@@ -62,6 +63,11 @@ def identify() -> DeviceIdentity:
             "rapl_packages": len(rapl.packages()),
         },
     )
+
+
+def find(_word: str, _selection: str) -> list[DeviceIdentity]:
+    """The one device that a word of FARM_DEVICES may name."""
+    return [identify()]
 
 
 class CpuDevice:

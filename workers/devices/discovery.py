@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from pathlib import Path
-from urllib.parse import parse_qs
+from typing import Any
 
-from farm.devices import Backend, DeviceIdentity
+from farm.devices import DeviceIdentity
 from farm.errors import CudaUnavailable, NoSuchDevice, UnknownDeviceSelection
 from farm.settings import settings
+from farm.vendors import CPU, VENDORS
 from workers.devices import cards
 from workers.devices.base import Device
 from workers.kernels.sources import Kernels, own_kernels
 
 log = logging.getLogger(__name__)
-
-_UUIDS = ("GPU-", "MIG-", "CPU-")
 
 
 def discover(selection: str) -> list[DeviceIdentity]:
@@ -41,21 +41,16 @@ def discover(selection: str) -> list[DeviceIdentity]:
 def _discover_one(word: str, selection: str) -> list[DeviceIdentity]:
     if word == "auto":
         return _automatic()
-    if word == "cpu":
-        return [_cpu()]
-    if word == "cuda":
-        return _cards()
-    if word.startswith("recorded:"):
-        return [_recording(word.removeprefix("recorded:"), selection)]
-    if word.upper().startswith(_UUIDS):
-        return [_named(word)]
-    raise UnknownDeviceSelection(value=selection, why=f"{word!r} is none of the known words")
-
-
-def _cpu() -> DeviceIdentity:
-    from workers.devices import cpu  # imports NumPy
-
-    return cpu.identify()
+    vendor = next((vendor for vendor in VENDORS.values() if vendor.is_named_by(word)), None)
+    if vendor is None:
+        raise UnknownDeviceSelection(value=selection, why=f"{word!r} is none of the known words")
+    known: list[DeviceIdentity] = _imported(vendor.finder)(word, selection)
+    if not vendor.has_uuid(word):
+        return known
+    named = [identity for identity in known if identity.uuid.lower() == word.lower()]
+    if not named:
+        raise NoSuchDevice(uuid=word, known=", ".join(identity.uuid for identity in known) or "no such devices")
+    return named[:1]
 
 
 def _automatic() -> list[DeviceIdentity]:
@@ -64,7 +59,7 @@ def _automatic() -> list[DeviceIdentity]:
     except CudaUnavailable as error:
         warn_of_unused_cards(error)
         found = []
-    return found or [_cpu()]
+    return found or _discover_one(CPU.word, CPU.word)
 
 
 def warn_of_unused_cards(error: CudaUnavailable) -> None:
@@ -73,55 +68,18 @@ def warn_of_unused_cards(error: CudaUnavailable) -> None:
         log.warning("this host has an NVIDIA driver, but the CPU is measured. %s", error)
 
 
-def _cards() -> list[DeviceIdentity]:
-    found = cards.find_cards()
-    if not found:
-        raise CudaUnavailable(
-            why="the driver shows no card to this process. Look at nvidia-smi and CUDA_VISIBLE_DEVICES."
-        )
-    return found
-
-
-def _named(uuid: str) -> DeviceIdentity:
-    known = [_cpu()] if uuid.upper().startswith("CPU-") else cards.find_cards()
-    for identity in known:
-        if identity.uuid.lower() == uuid.lower():
-            return identity
-    raise NoSuchDevice(uuid=uuid, known=", ".join(identity.uuid for identity in known) or "no such devices")
-
-
-def _recording(text: str, selection: str) -> DeviceIdentity:
-    file, mark, query = text.partition("?")
-    options = parse_qs(query, keep_blank_values=True, strict_parsing=False)
-    unknown = sorted(set(options) - {"scale", "device"})
-    if not file or unknown or (mark and not options):
-        why = f"a recording has no option {', '.join(unknown)}" if unknown else "a recording is written recorded:FILE"
-        raise UnknownDeviceSelection(value=selection, why=why)
-    given = options.get("scale", ["0"])[-1]
-    try:
-        scale = float(given)
-    except ValueError:
-        scale = -1.0
-    if not 0 <= scale <= 1000:
-        raise UnknownDeviceSelection(value=selection, why=f"scale is {given!r}, and must be a number from 0 to 1000")
-    from workers.devices import recorded  # imports Arrow
-
-    return recorded.identify(Path(file), scale, options.get("device", [None])[-1])
-
-
 def open_device(identity: DeviceIdentity, kernels: Kernels | None = None) -> Device:
     """The device of an identity, not opened yet. All it needs is in the identity, which may come from the database.
 
     Kernels that are built ahead of time come from `kernels`; without, from this host alone.
     """
-    if identity.backend is Backend.CPU:
-        from workers.devices.cpu import CpuDevice
+    vendor = VENDORS[identity.backend]
+    loaded = (kernels or own_kernels(settings()),) if vendor.loads_kernels else ()
+    device: Device = _imported(vendor.worker)(identity, *loaded)
+    return device
 
-        return CpuDevice(identity)
-    if identity.backend is Backend.RECORDED:
-        from workers.devices.recorded import RecordedDevice
 
-        return RecordedDevice(identity)
-    from workers.devices.cuda import CudaDevice  # imports CuPy when it is opened
-
-    return CudaDevice(identity, kernels or own_kernels(settings()))
+def _imported(named: str) -> Any:
+    """What `module:name` names; importing it takes NumPy, Arrow or NVML."""
+    module, _, name = named.partition(":")
+    return getattr(import_module(module), name)

@@ -8,19 +8,21 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from farm.devices import Backend, DeviceIdentity, device_type_of
-from farm.errors import BadRecording, FarmError, InvalidOnDevice
+from farm.devices import Backend, DeviceIdentity
+from farm.errors import BadRecording, FarmError, InvalidOnDevice, UnknownDeviceSelection
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, Source
 from farm.recording import UNSTATED
 from farm.schema.column import ColumnType
 from farm.schema.results import CONFIGURATION, RESULTS
+from farm.vendors import RECORDED, device_type_of
 from workers.devices import recording
 from workers.devices.recording import DEVICE_COLUMN, ID_COLUMN, JSON_COLUMNS, RESULT_COLUMNS
 from workers.measure.explain import Explanation
@@ -29,6 +31,24 @@ _RECORDINGS = uuid.UUID("0d2b7b0a-52f2-4b0e-8a54-6b7c1f1d7a10")  # the name spac
 
 CHECKED_IDS = 256
 """Ids stored in a file are compared with freshly made ones on this many rows, spread over the file."""
+
+
+def find(word: str, selection: str) -> list[DeviceIdentity]:
+    """The device of `recorded:FILE?scale=0.1&device=UUID`. Raises `UnknownDeviceSelection` and what `identify` does."""
+    file, mark, query = word.removeprefix(RECORDED.word).partition("?")
+    options = parse_qs(query, keep_blank_values=True, strict_parsing=False)
+    unknown = sorted(set(options) - {"scale", "device"})
+    if not file or unknown or (mark and not options):
+        why = f"a recording has no option {', '.join(unknown)}" if unknown else "a recording is written recorded:FILE"
+        raise UnknownDeviceSelection(value=selection, why=why)
+    given = options.get("scale", ["0"])[-1]
+    try:
+        scale = float(given)
+    except ValueError:
+        scale = -1.0
+    if not 0 <= scale <= 1000:
+        raise UnknownDeviceSelection(value=selection, why=f"scale is {given!r}, and must be a number from 0 to 1000")
+    return [identify(Path(file), scale, options.get("device", [None])[-1])]
 
 
 def identify(path: Path, scale: float, device: str | None = None) -> DeviceIdentity:

@@ -10,6 +10,7 @@ import numpy as np
 from farm.compare.health.document import Finding, Verdict
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.window import Device, since_unbroken
+from farm.vendors import vendor_of_type
 
 
 class Clocks(HealthRule):
@@ -29,7 +30,7 @@ class Clocks(HealthRule):
         yield Finding(
             verdict=Verdict.DIFFERS,
             evidence=f"its clocks are {mine}, those of {count} of its peers {usual}",
-            advice=f"nvidia-smi -i {member.uuid} -rgc and -rac on {member.host} set them back, if nobody wanted them so. "
+            advice=f"{vendor_of_type(member.type).advice_on_clocks(member.uuid, member.host)} "
             "Rows at other clocks are not compared.",
             since=since_unbroken(flags, device.rows.when),
         )

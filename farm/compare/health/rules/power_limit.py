@@ -9,6 +9,7 @@ import numpy as np
 from farm.compare.health.document import Finding, Verdict
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.window import LIMIT_APART, Device, default_limit, since_unbroken
+from farm.vendors import vendor_of_type
 
 
 class PowerLimit(HealthRule):
@@ -28,6 +29,6 @@ class PowerLimit(HealthRule):
         yield Finding(
             verdict=Verdict.POWER_CAPPED,
             evidence=f"its power limit is {mine:.0f} W, {have} {usual:.0f} W",
-            advice=f"nvidia-smi -i {member.uuid} -pl {usual:.0f} on {member.host} sets it back, if nobody wanted it so.",
+            advice=vendor_of_type(member.type).advice_on_power_limit(member.uuid, member.host, usual),
             since=since_unbroken(flags, rows.when[known]),
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from farm.compare.health.document import Finding, Since, Verdict
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.window import Device
+from farm.vendors import vendor_of_type
 
 
 class State(HealthRule):
@@ -26,7 +27,7 @@ class State(HealthRule):
             yield Finding(
                 verdict=Verdict.GONE,
                 evidence=f"{member.host} no longer shows it",
-                advice=f"nvidia-smi on {member.host}: a card that fell off the bus takes a reset or a restart.",
+                advice=vendor_of_type(member.type).advice_if_gone(member.host),
                 since=Since(at=member.vanished_at),
             )
         elif member.silent and member.last_seen_at is not None and member.last_seen_at >= since:

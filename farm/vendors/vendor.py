@@ -1,0 +1,66 @@
+"""What the farm knows of a vendor's devices without touching one (pure)."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from farm.devices import Backend, DeviceKind
+
+
+class DeviceVendor:
+    """Names, kernels and advice of one vendor's devices. Workers import what `worker` and `finder` name, as `module:name`."""
+
+    backend: ClassVar[Backend]
+
+    kind: ClassVar[DeviceKind | None]
+    """What executes kernels; None where that differs from device to device."""
+
+    worker: ClassVar[str]
+    """The class of `workers.devices.base.Device` that is made with an identity."""
+
+    loads_kernels: ClassVar[bool] = False
+    """Whether `worker` also takes the kernels that are built ahead of time."""
+
+    finder: ClassVar[str]
+    """The function that finds the devices of a word of FARM_DEVICES; it also takes the whole selection."""
+
+    word: ClassVar[str]
+    """What selects all its devices in FARM_DEVICES."""
+
+    type_prefix: ClassVar[str]
+    """How normalised types that are certain to be its begin."""
+
+    uuid_prefixes: ClassVar[tuple[str, ...]]
+
+    def type_of(self, product_name: str) -> str:
+        """The normalised type of a product name."""
+        name = re.sub(r"\((?:R|TM|C)\)|®|™", " ", product_name, flags=re.IGNORECASE)
+        return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
+
+    def has_type(self, device_type: str) -> bool:
+        """Whether a type is certain to be one of its."""
+        return device_type.startswith(self.type_prefix)
+
+    def has_uuid(self, uuid: str) -> bool:
+        """Whether a UUID, in whatever case, is one of its."""
+        return uuid.upper().startswith(self.uuid_prefixes)
+
+    def is_named_by(self, word: str) -> bool:
+        """Whether a word of FARM_DEVICES names its devices."""
+        return word == self.word or self.has_uuid(word)
+
+    def environment(self, uuid: str) -> dict[str, str]:
+        """Environment variables of a process that opens that device alone."""
+        return {}
+
+    # --- advice ----------------------------------------------------------------------------------------
+
+    def advice_if_gone(self, host: str) -> str:
+        return f"farm doctor on {host}."
+
+    def advice_on_power_limit(self, uuid: str, host: str, usual_w: float) -> str:
+        return f"Set its power limit back on {host}, if nobody wanted it so."
+
+    def advice_on_clocks(self, uuid: str, host: str) -> str:
+        return f"Set its clocks back on {host}, if nobody wanted them so."
