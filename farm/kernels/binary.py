@@ -19,8 +19,10 @@ from farm.errors import BadArchitecture, BadBinary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """How a source beside this module is compiled."""
+    """A source of a kernel family, and how it is compiled."""
 
+    name: str  # as binaries name it
+    path: Path
     options: tuple[str, ...]
     library: bool  # a shared library for the host with the kernel in it, and not a cubin
 
@@ -29,20 +31,21 @@ class Template:
         return f"-gencode=arch=compute_{arch[3:]},code={arch}" if self.library else f"-arch={arch}"
 
 
-_CUTLASS_OPTIONS = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
+_TEMPLATES: dict[str, Template] = {}
 
-TEMPLATES: Mapping[str, Template] = {
-    "cutlass/gemm2x.cu": Template(options=("-cubin", *_CUTLASS_OPTIONS), library=False),
-    "cutlass3x/gemm3x.cu": Template(
-        options=(
-            *("-shared", "-cudart=static", *_CUTLASS_OPTIONS),
-            # Nothing of one library meets another's in a process that loads hundreds of them.
-            *("-Xcompiler=-fPIC,-fvisibility=hidden", "-Xlinker=--exclude-libs=ALL,-s"),
-        ),
-        library=True,
-    ),
-}
-"""The sources that kernels are compiled from."""
+
+def register(template: Template) -> Template:
+    """Makes known what kernels are compiled from: nothing else reaches a compiler. The family's module calls it."""
+    _TEMPLATES[template.name] = template
+    return template
+
+
+def template_named(name: str) -> Template | None:
+    """The template of that name, of whatever family."""
+    import farm.kernels.families  # noqa: F401  # each family registers its own; they import this module
+
+    return _TEMPLATES.get(name)
+
 
 _FIRST_ARCHITECTURE = 75
 _ARCHITECTURE = re.compile(r"sm_(\d{2,3})[af]?")
@@ -50,9 +53,9 @@ _NAME, _VALUE = re.compile(r"[A-Z][A-Z0-9_]*"), re.compile(r"[\w:]+")
 
 
 @cache
-def template(name: str) -> str:
-    """The text of a template."""
-    return (Path(__file__).parent / name).read_text()
+def text_of(template: Template) -> str:
+    """The source."""
+    return template.path.read_text()
 
 
 def architecture_of(compute_capability: tuple[int, int]) -> str:
@@ -99,15 +102,23 @@ class Binary:
     label: str  # for people: what is compiled in, in one line
 
     @property
+    def recipe(self) -> Template:
+        """The template. Raises `BadBinary` where this version of the farm has none of that name."""
+        found = template_named(self.template)
+        if found is None:
+            raise BadBinary(why=f"this version of the farm has no template {self.template!r}", binary=self)
+        return found
+
+    @property
     def options(self) -> tuple[str, ...]:
         """What the compiler is told; where headers lie is its own business."""
         defined = (f"-D{name}={value}" for name, value in self.definitions)
-        how = TEMPLATES[self.template]
+        how = self.recipe
         return (*how.options, how.for_architecture(self.arch), *defined)
 
     def hash(self, versions: Versions) -> str:
         """SHA-256 of the template, the options and the versions: equal hashes are the same kernel."""
-        text = "\0".join((template(self.template), versions.cutlass, versions.cuda, *self.options))
+        text = "\0".join((text_of(self.recipe), versions.cutlass, versions.cuda, *self.options))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __str__(self) -> str:
@@ -130,8 +141,7 @@ class Binary:
             definitions=ordered(dict(found.get("definitions", {}))),
             label=str(found.get("label")),
         )
-        if made.template not in TEMPLATES:
-            raise BadBinary(why=f"this version of the farm has no template {made.template!r}", binary=made)
+        _ = made.recipe
         capability_of(made.arch)
         for name, value in made.definitions:
             if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):

@@ -28,8 +28,8 @@ from farm.errors import (
 )
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel, cutlass3x
-from farm.kernels.binary import Binary, Versions, architecture_of, ordered, template
-from farm.kernels.cutlass.binaries import binary_of
+from farm.kernels.binary import Binary, Versions, architecture_of, ordered, text_of
+from farm.kernels.cutlass.binaries import TEMPLATE, binary_of
 from farm.kernels.cutlass.point import widest_access
 from farm.services.processes import is_alive
 from workers.kernels.cutlass.compiler import Compiler, error_line, resources
@@ -128,12 +128,12 @@ class TestWhatNamesABinary:
         assert binary().hash(versions) != binary().hash(VERSIONS)
 
     def test_another_template_makes_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        before, changed = binary().hash(VERSIONS), template("cutlass/gemm2x.cu") + "\n// changed"
-        monkeypatch.setattr("farm.kernels.binary.template", lambda _: changed)
+        before, changed = binary().hash(VERSIONS), text_of(TEMPLATE) + "\n// changed"
+        monkeypatch.setattr("farm.kernels.binary.text_of", lambda _: changed)
         assert binary().hash(VERSIONS) != before
 
     def test_the_template_uses_every_definition(self) -> None:
-        text = template("cutlass/gemm2x.cu")
+        text = text_of(TEMPLATE)
         assert [name for name, _ in binary().definitions if name not in text] == []
 
     def test_people_can_tell_it_by_a_line(self) -> None:
@@ -205,7 +205,7 @@ class TestLibraries:
         fake(tmp_path, writes(cubin() + b"this call is not implemented\n")).compile(HOPPER)
 
     def test_the_template_uses_every_definition(self) -> None:
-        text = template(HOPPER.template)
+        text = text_of(HOPPER.recipe)
         assert [name for name, _ in HOPPER.definitions if name not in text] == []
 
 

@@ -19,7 +19,7 @@ from typing import Self
 
 from farm.builds.record import Built, Record
 from farm.errors import BuildFailed, CompilerMissing, DoesNotCompile
-from farm.kernels.binary import TEMPLATES, Binary, Versions, template
+from farm.kernels.binary import Binary, Versions, text_of
 from workers.kernels.cutlass.facts import read_facts
 
 TIME_LIMIT_SECONDS = 300.0
@@ -104,12 +104,12 @@ class Compiler:
         """Raises `DoesNotCompile` where trying again is no use, and `BuildFailed` where it may be."""
         with tempfile.TemporaryDirectory(prefix="gemm-farm-build-") as name:
             folder = Path(name)
-            (folder / _SOURCE).write_text(template(binary.template))
+            (folder / _SOURCE).write_text(text_of(binary.recipe))
             began = time.monotonic()
             said = self._run(binary, folder, time_limit)
             seconds = time.monotonic() - began
             code = (folder / _output(binary)).read_bytes()
-        if not TEMPLATES[binary.template].library and _NOT_IMPLEMENTED in code:
+        if not binary.recipe.library and _NOT_IMPLEMENTED in code:
             raise DoesNotCompile(binary=binary, why=f"CUTLASS has no instruction for it on {binary.arch}")
         try:
             params_bytes, shared_bytes, threads = read_facts(code)
@@ -173,11 +173,11 @@ class Compiler:
     def _libraries(self, binary: Binary) -> tuple[Path, ...]:
         """Where CUDA's libraries lie in the wheels, which nvcc does not look through; elsewhere it knows its own."""
         place = self.nvcc.parent.parent / "lib"
-        return (place,) if TEMPLATES[binary.template].library and place.is_dir() else ()
+        return (place,) if binary.recipe.library and place.is_dir() else ()
 
 
 def _output(binary: Binary) -> str:
-    return _LIBRARY if TEMPLATES[binary.template].library else _CUBIN
+    return _LIBRARY if binary.recipe.library else _CUBIN
 
 
 def error_line(said: str, headers: Path) -> str | None:
