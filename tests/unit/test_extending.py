@@ -127,3 +127,17 @@ def test_a_device_vendor_of_one_s_own_is_known_by_its_names() -> None:
         assert vendor.is_named_by("amd-7f0c")
         assert "rocm-smi" in vendor.advice_on_power_limit("AMD-7f0c", "box", 750)
         assert vendor_of_type("nvidia-h200") is NVIDIA
+
+
+def test_an_importer_of_one_s_own_reads_rows(tmp_path: Path) -> None:
+    file = tmp_path / "squares.csv"
+    file.write_text("card,n,ms\nNVIDIA H200,512,0.01\nNVIDIA H200,8,0.002\nNVIDIA H200,1024,0.03\n")
+    table = run_example("Add an importer")["look"](file)
+    reader = table.reader()
+    found = list(reader.rows(lambda _rows: None))
+    assert [(str(row.configuration.problem.shape), row.measurement.runtime_ms) for row in found] == [
+        ("512x512x512", 0.01),
+        ("1024x1024x1024", 0.03),
+    ]
+    assert [(device.identity.type, device.rows) for device in reader.devices()] == [("nvidia-h200", 2)]
+    assert [(one.rows, one.what) for one in reader.left_out()] == [(1, "small products")]
