@@ -70,7 +70,7 @@ def asked_for(campaign: Campaign, strategy: str, search: Search) -> Campaign:
     if strategy == "random":
         chosen = Random(kernels=min(kernels, max(1, sum(search.rounds(kernels)[1:]))))
     else:
-        chosen = search if strategy == search.strategy else STRATEGIES[strategy]()
+        chosen = search if strategy == search.strategy else STRATEGIES[strategy].model_validate({"strategy": strategy})
     return replace(campaign, name=f"{campaign.name}-{strategy}", search=chosen)
 
 

@@ -150,5 +150,7 @@ def test_a_mistake_is_a_message_and_begins_no_file(command: Command, engine: Eng
     refused(command("import", "gpperf", "l40s.parquet"), 2, "l40s.parquet is not a recording", "no CSV")
     refused(command("import", "gpperf", "tiled.csv", "none.csv"), 2, "none.csv", "there is no such file")
     refused(command("import", "aiconfigurator", "tiled.csv"), 2, "tiled.csv is not a recording")
-    refused(command("import", "dataset", "l40s.parquet"), 2, "l40s.parquet lacks the columns family, parameters, ab, cd")
+    refused(
+        command("import", "dataset", "l40s.parquet"), 2, "l40s.parquet lacks the columns family, parameters, ab, cd"
+    )
     assert is_empty(engine)
