@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from farm.campaign.blocks import KernelBlock, ProblemBlock
+from farm.campaign.constraints import PROBLEM_NAMES, Constraint
 from farm.campaign.drawing import DomainSource, DrawnBlock, max_without_kernel
-from farm.campaign.expressions import PROBLEM_NAMES, Constraint, compile_all
 from farm.campaign.strategies import Search
 from farm.campaign.targets import Target
 from farm.errors import CampaignFileError
+from farm.expressions.python import compile_all
 from farm.gemm import Problem
 from farm.kernels import Configuration, Kernel
 from farm.measurement import MeasuringRules

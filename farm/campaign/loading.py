@@ -6,16 +6,17 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 
-from farm.campaign import expressions
 from farm.campaign.axes import Axis, AxisPart
 from farm.campaign.blocks import KernelBlock, ProblemBlock, ShapeList, ShapeProduct, largest_factors
 from farm.campaign.campaign import Campaign, in_order
+from farm.campaign.constraints import parse_constraint
 from farm.campaign.domain import Domain, Source, Weighted
 from farm.campaign.drawing import DrawnBlock, with_whole_weights
 from farm.campaign.messages import add_findings, field_path
@@ -35,6 +36,7 @@ from farm.campaign.shape_files import ReadText, among, reading_in
 from farm.campaign.strategies import STRATEGIES, Search, search_model
 from farm.campaign.targets import Target
 from farm.errors import CampaignFileError, CampaignTooLarge, TooManyCandidates
+from farm.expressions.tree import BadExpression
 from farm.kernels import FAMILIES
 from farm.logins import login_name
 from farm.measurement import TimingRules
@@ -155,8 +157,8 @@ def _check_constraints_apply(file: Located) -> None:
         return  # a kernel is not even named right: what it has is not known
     for i, written in enumerate(constraints if isinstance(constraints, list) else [constraints]):
         try:
-            constraint = expressions.parse(written)
-        except expressions.Refused:
+            constraint = parse_constraint(written)
+        except BadExpression:
             continue
         if any(constraint.applies_to(family) for family in families):
             continue
@@ -297,7 +299,7 @@ def _built(fields: CampaignFields | ListFields, file: Located, path: Path | None
     if isinstance(fields, ListFields):
         return Campaign(**common, listed=in_order(fields.configurations))
     constraints = {
-        c.text: expressions.Constraint(c.text, c.names, file.line_of(file.written(("constraints", i))))
+        c.text: replace(c, line=file.line_of(file.written(("constraints", i))))
         for i, c in enumerate(fields.constraints)
     }
     listed = [block for block in fields.problems if not isinstance(block, DrawnFields)]

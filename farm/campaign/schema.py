@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationInfo, create_model
 
-from farm.campaign import expressions
 from farm.campaign.axes import AxisPart, parse_part, shown
+from farm.campaign.constraints import Constraint, parse_constraint
 from farm.campaign.domain import Layers, ListedShapes, LogRange, Ranges, Source, Weighted, named_domains
 from farm.campaign.named_shapes import MODELS, shape_sets
 from farm.campaign.shape_files import ReadText, among, parse_shapes
@@ -406,9 +406,7 @@ class CampaignFields(CommonFields):
 
     problems: OneOrMore[Annotated[ProblemFields, PlainValidator(_problems_of)]]
     kernels: OneOrMore[Annotated[KernelFields, _parsed(_kernel_of)]]
-    constraints: Annotated[
-        list[Annotated[expressions.Constraint, _parsed(expressions.parse)]], BeforeValidator(_as_list)
-    ] = []
+    constraints: Annotated[list[Annotated[Constraint, _parsed(parse_constraint)]], BeforeValidator(_as_list)] = []
     search: Search | None = None
 
 

@@ -20,13 +20,14 @@ from sqlalchemy import Engine, text
 from test_batches import land, leased
 
 from farm.campaign import Campaign
-from farm.campaign.expressions import compile_all, parse
+from farm.campaign.constraints import parse_constraint
 from farm.db import filters, measurements
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.errors import BadFilter, BadMoment
+from farm.expressions.python import compile_all
 from farm.measurement import Source
 from farm.moments import moment
 from farm.schema.results import EXPORTED
@@ -78,6 +79,7 @@ def matching(engine: Engine, *where: str, **more: Any) -> list[int]:
         ("abs(runtime_ms - 3) <= 1 and max(m, n, k) > 1000", [3]),
         ("family == 'tiled'", [1, 2, 3]),
         ("layout in ('tn', 'tt') and ab != acc", [4]),
+        ("details.registers in (40, 'x') and '1h' < measured_at in (measured_at,)", [2]),
         ("family not in ['tiled']", [4]),
         ("tile == 16", [1, 3]),
         ("not tile == 16", [2]),  # cublaslt has no tile
@@ -157,7 +159,7 @@ def test_a_campaigns_constraint_chooses_the_same_configurations(
     engine: Engine, rows: dict[int, int], written: str
 ) -> None:
     names = ("m", "n", "k", "alpha", "beta", "flops", "bytes", "intensity", "layout", "ab")
-    holds = compile_all([parse(written)], names)
+    holds = compile_all([parse_constraint(written)], names)
     with engine.connect() as connection:
         every = connection.execute(
             text(f"SELECT runtime_ms, {', '.join(names)} FROM v_measurements ORDER BY runtime_ms")
@@ -178,7 +180,7 @@ def test_a_campaigns_constraint_chooses_the_same_configurations(
         ("m", "at character 1, m is a number where a comparison is needed"),
         ("runtime > 3", "at character 1, there is no column runtime; did you mean runtime_ms?"),
         ("m > 3 and powr_w > 3", "at character 11, there is no column powr_w; did you mean power_w?"),
-        ("layout == nn", "at character 11, there is no column nn; did you mean n?"),
+        ("layout == nn", "at character 11, nn stands without quotes; write 'nn'"),
         ("ähm > 3", "at character 1, there is no column"),
         ("'ä' == host and zzzzzz > 3", "at character 17, there is no column zzzzzz; if it is a word, write 'zzzzzz'. "
          "Columns: campaign, device_type"),
@@ -195,6 +197,8 @@ def test_a_campaigns_constraint_chooses_the_same_configurations(
         ("m.x == 3", "only details and environment have parts"),
         ("parameters.tile == 3", "only details and environment have parts"),
         ("details.a == details.b", "with a column, a number or a word"),
+        ("details.a == measured_at", "compare details.a with a column, a number or a word"),
+        ("has(details.a) == details", "details is an object; name a part of it"),
         ("measured_at > 'soon'", "'soon' is not a time. Write 2026-11-22"),
         ("configuration_id == '12'", "'12' is not an id"),
         ("configuration_id > '00000000-0000-0000-0000-000000000000'", "orders words"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from farm.campaign import Campaign, KnownDevice, load, plan, shape_sets
+from farm.campaign.constraints import PROBLEM_NAMES
 from farm.campaign.domain import named_domains
-from farm.campaign.expressions import PROBLEM_NAMES
 from farm.campaign.named_shapes import MODELS
 from farm.campaign.schema import SOURCE_MODELS, AxesFields, CampaignFields, DrawnFields, ListFields, ShapesFields
 from farm.campaign.strategies import STRATEGIES
