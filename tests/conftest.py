@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.register_assert_rewrite("support")
+from support import environment  # noqa: F401 - first: others read the environment when they are imported
+
+# isort: split
+
 import shutil
 import subprocess
 import tempfile
@@ -10,12 +17,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import environment  # noqa: F401 - first: others read the environment when they are imported
 import hypothesis
-import pytest
 import redis
-from homes import embedded_settings, eventually, need_embedded_services
-from programs import free_port, redis_answers
 from psycopg.errors import InsufficientPrivilege, ObjectInUse
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError, ProgrammingError
@@ -28,6 +31,8 @@ from farm.services import ServiceUrls, services
 from farm.services.binaries import redis_server
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
+from support.homes import embedded_settings, eventually, need_embedded_services
+from support.programs import free_port, redis_answers
 
 hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine is no error
 hypothesis.settings.load_profile("patient")

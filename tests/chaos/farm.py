@@ -17,7 +17,6 @@ from typing import Self
 
 import psutil
 import redis
-from homes import embedded_settings
 from sqlalchemy import Engine
 
 import chaos
@@ -37,6 +36,7 @@ from farm.services.urls import redis_client_url
 from farm.services.usage import revive
 from farm.settings import Settings
 from farm.variables import WORKER_DEVICE_ID
+from support.homes import embedded_settings
 
 log = logging.getLogger("chaos")
 

@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 import numpy as np
-from delegating import Delegating
 from sqlalchemy import Engine, event
 
 from farm.db.batches import working
@@ -32,6 +31,7 @@ from farm.errors import DevicePoisoned, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
 from farm.variables import WORKER_DEVICE_ID
+from support.delegating import Delegating
 from workers.devices import Device, open_device
 from workers.kernels.sources import Kernels
 from workers.measure.explain import Explanation

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from homes import processes_under
 from sqlalchemy import text
 
 from chaos.alone import Alone, StandsStill, Strike, findings_of
@@ -29,6 +28,7 @@ from chaos.recovery import histogram, read_landings, recovered_among_others, too
 from chaos.schedule import Schedule
 from chaos.workload import make_workload
 from farm.services.cluster import remove_cluster
+from support.homes import processes_under
 
 log = logging.getLogger("chaos")
 

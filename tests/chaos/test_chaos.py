@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from homes import eventually, need_embedded_services, skip_but_fail_in_ci
 
 from chaos import mischief
 from chaos.__main__ import kinds_of
@@ -27,6 +26,7 @@ from chaos.run import DEVICES, SICK_DEVICE, report, run
 from chaos.workload import Workload
 from farm.db.batches import working
 from farm.variables import WORKER_DEVICE_ID
+from support.homes import eventually, need_embedded_services, skip_but_fail_in_ci
 
 NOTHING_TO_MEASURE = Workload((), (), {}, {}, ())
 

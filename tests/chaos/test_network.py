@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from homes import skip_but_fail_in_ci
 
 from chaos.network import NAMESPACES, Network, Unavailable
+from support.homes import skip_but_fail_in_ci
 
 SERVER = """
 import socket

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from quick import QUICK
 
 from farm.errors import FarmError, InvalidOnDevice
 from farm.gemm import Layout
 from farm.kernels import Configuration
+from support.quick import QUICK
 from workers.devices.cuda import CudaDevice
 from workers.measure.verify import error_bound
 

@@ -6,13 +6,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from quick import QUICK, launched_again
 
 from farm.campaign import load
 from farm.errors import MeasurementFailed
 from farm.gemm import Layout
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
+from support.quick import QUICK, launched_again
 from workers.devices.cuda import CudaDevice
 from workers.measure.verify import error_bound
 

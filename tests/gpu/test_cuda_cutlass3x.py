@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from quick import QUICK, launched_again
 
 from farm.campaign import load
 from farm.errors import KernelMissing, MeasurementFailed
 from farm.kernels import Configuration
+from support.quick import QUICK, launched_again
 from workers.devices.cuda import CudaDevice
 from workers.measure.verify import error_bound
 

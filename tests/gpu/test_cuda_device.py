@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quick import QUICK
 
 from farm.errors import ElementNotWritten, InvalidOnDevice, WrongResult
 from farm.gemm import INPUT_TYPES, ElementType, Layout
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, OperandRules, TimingRules
+from support.quick import QUICK
 from workers.devices import cards
 from workers.devices.cuda import CudaDevice
 from workers.kernels import tiled

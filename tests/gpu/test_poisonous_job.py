@@ -10,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from homes import embedded_settings, environment, eventually, need_embedded_services, processes_under
 
 from farm.campaign import Campaign, plan
 from farm.db import campaigns, devices, jobs
@@ -18,9 +17,10 @@ from farm.db.engine import make_engine
 from farm.db.states import JobState
 from farm.services import prepare_database, services
 from farm.services.stack import COORDINATOR, Program, Stack
+from support.homes import embedded_settings, environment, eventually, need_embedded_services, processes_under
 from workers.devices import cards
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 ILLEGAL_M, ENDLESS_M, LARGE_M, WRONG_M = 111, 222, 333, 444  # as in misbehaving_worker.py
 
 
@@ -48,10 +48,10 @@ def test_jobs_that_are_at_fault_harm_only_themselves(monkeypatch: pytest.MonkeyP
     folder.chmod(0o755)
     settings = embedded_settings(folder / ".farm")
     monkeypatch.setenv("FARM_DEVICES", cards.find_cards()[0].uuid)
-    path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
     for name, value in environment(settings.home, PYTHONPATH=path).items():
         monkeypatch.setenv(name, value)
-    worker = Program("workers", (sys.executable, str(HERE / "misbehaving_worker.py")))
+    worker = Program("workers", (sys.executable, "-m", "support.misbehaving_worker"))
     try:
         with services(settings, broker=True) as urls:
             prepare_database(settings, urls)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from cables import Cable, cable_to
-from compared import CONFIGURATIONS, Put
-from samples import cpu, document, landed
 from sqlalchemy import Engine
 
 from farm.campaign import Campaign, KnownDevice, plan
@@ -16,6 +13,9 @@ from farm.db.engine import make_engine
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement
+from support.cables import Cable, cable_to
+from support.compared import CONFIGURATIONS, Put
+from support.samples import cpu, document, landed
 
 
 @pytest.fixture

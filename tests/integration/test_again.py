@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from commands import Command, farm_here, refused
-from samples import cpu, row
 from sqlalchemy import Engine, text
-from test_batches import counts, leased
 
 from farm.campaign import Campaign, load
 from farm.db import batches, campaigns, devices
 from farm.kernels import Configuration
+from support.batch_steps import counts, leased
+from support.commands import Command, farm_here, refused
+from support.samples import cpu, row
 
 FILE = {
     "name": "nightly",

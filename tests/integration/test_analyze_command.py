@@ -12,8 +12,6 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from commands import NOWHERE, Command, farm_here, refused
-from samples import document, row
 from sqlalchemy import Engine, text
 
 import farm
@@ -21,6 +19,8 @@ from farm.campaign import Campaign
 from farm.db import measurements
 from farm.db.campaigns import Stored
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
+from support.commands import NOWHERE, Command, farm_here, refused
+from support.samples import document, row
 
 RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 SHAPE = ["m", "n", "k"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from sqlalchemy import Engine, text
+
 from chaos.audit import harm_to_healthy_jobs
 from chaos.workload import Workload
-from sqlalchemy import Engine, text
-from test_batches import land, leased
-
 from farm.db.campaigns import Stored
+from support.batch_steps import land, leased
 
 HEALTHY = Workload((), (), {}, {}, ())
 

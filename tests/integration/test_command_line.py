@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import NOWHERE, Command, farm_here, farm_in, refused
 from sqlalchemy import Engine, text
 
 from farm.cli.commands import every_command
 from farm.db import migrate
+from support.commands import NOWHERE, Command, farm_here, farm_in, refused
 
 GOOD = {
     "name": "good",

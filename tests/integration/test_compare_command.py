@@ -13,11 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import Command, farm_here, refused
-from compared import A100, CONFIGURATIONS, H200, Put, taken
-from samples import card, row
 from sqlalchemy import Engine, text
-from test_searches import fold, measure, wanted
 
 import farm
 from farm.campaign import Campaign
@@ -29,6 +25,10 @@ from farm.db import trainings
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
+from support.commands import Command, farm_here, refused
+from support.compared import A100, CONFIGURATIONS, H200, Put, taken
+from support.samples import card, row
+from support.searches import fold, measure, wanted
 
 FOUR_CARDS = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-compare-cards.parquet"
 

@@ -11,14 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_here, refused
-from compared import A100, CONFIGURATIONS, H200, Put, taken
-from homes import need_embedded_services
-from samples import card, cpu, document
 from sqlalchemy import Engine, text
-from test_batches import claim, form
-from test_farm_run import Farm
-from test_searches import fold, land
 
 from farm.campaign import Campaign
 from farm.compare import filling
@@ -29,6 +22,13 @@ from farm.devices import DeviceIdentity, DeviceKind, DeviceTraits
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.provenance import Provenance
+from support.batch_steps import claim, form
+from support.commands import Command, farm_here, refused
+from support.compared import A100, CONFIGURATIONS, H200, Put, taken
+from support.farm_home import Farm
+from support.homes import need_embedded_services
+from support.samples import card, cpu, document
+from support.searches import fold, land
 from workers.devices.recording import write_recording
 
 H, A = "nvidia-h200", "nvidia-a100-sxm4-80gb"

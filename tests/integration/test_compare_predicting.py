@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import Command, farm_here, refused
-from compared import Put
-from samples import card, row
 from sqlalchemy import Engine
 
 from farm import registry
@@ -21,9 +18,12 @@ from farm.compare.gathering import Question
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.registry import trust
-from tests.cheap_training import cheap_trainings
-from tests.model_records import record_models
-from tests.training_tables import tiled_table, without_champion
+from support.cheap_training import cheap_trainings
+from support.commands import Command, farm_here, refused
+from support.compared import Put
+from support.model_records import record_models
+from support.samples import card, row
+from support.training_tables import tiled_table, without_champion
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 

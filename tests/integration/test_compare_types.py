@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from foreign_tables import AICONFIGURATOR
 from sqlalchemy import Engine
 
 from benchmarks import compare_types
+from support.foreign_tables import AICONFIGURATOR
 
 L40S, A100, H100, B200 = "nvidia-l40s", "nvidia-a100-sxm4-80gb", "nvidia-h100-80gb-hbm3", "nvidia-b200"
 

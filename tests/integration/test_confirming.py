@@ -7,18 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import Command, farm_here, refused
-from compared import H200
-from samples import row
-from serving import served
 from sqlalchemy import Engine, text
-from test_batches import claim, form
 
 from farm.db import batches
 from farm.devices import DeviceIdentity
-from tests.cheap_training import cheap_trainings
-from tests.model_records import record_models
-from tests.training_tables import tiled_table
+from support.batch_steps import claim, form
+from support.cheap_training import cheap_trainings
+from support.commands import Command, farm_here, refused
+from support.compared import H200
+from support.model_records import record_models
+from support.samples import row
+from support.serving import served
+from support.training_tables import tiled_table
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 

@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 from celery import Celery
-from homes import eventually
-from programs import COORDINATOR, programs
-from samples import cpu, document
 from sqlalchemy import Engine, text
-from test_batches import claim, counts, expire, form, land, leased
 
 from farm.broker import make_app, queue_of_device, queue_of_type
 from farm.campaign import Campaign
@@ -25,6 +21,10 @@ from farm.db.states import DeviceState, FailureKind
 from farm.devices import DeviceIdentity
 from farm.services import ServiceUrls
 from farm.settings import Settings
+from support.batch_steps import claim, counts, expire, form, land, leased
+from support.homes import eventually
+from support.programs import COORDINATOR, programs
+from support.samples import cpu, document
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from foreign_tables import LAYER, SGEMM, TILED
 from sqlalchemy import Engine
 
 from farm.devices import DeviceKind, DeviceTraits
@@ -24,6 +23,7 @@ from farm.errors import BadRecording, RowNotImported
 from farm.importers import aiconfigurator, dataset, gpperf
 from farm.importers.landing import import_table
 from farm.provenance import METADATA_KEY, Provenance
+from support.foreign_tables import LAYER, SGEMM, TILED
 
 PROVENANCE = Provenance(
     device_type="nvidia-l4",

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from commands import NOWHERE, Command, farm_here, refused
-from samples import document
-from serving import served
 from sqlalchemy import Engine, text
-from test_batches import leased
-from test_deleting import imported, land
 
 from farm.campaign import Campaign
 from farm.db import batches, campaigns
 from farm.db.campaigns import Stored
+from support.batch_steps import leased
+from support.commands import NOWHERE, Command, farm_here, refused
+from support.imported_rows import imported, land
+from support.samples import document
+from support.serving import served
 
 Submit = Callable[[Campaign], Stored]
 

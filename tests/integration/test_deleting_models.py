@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_here, refused
 from sqlalchemy import Engine
 
 from farm import registry
 from farm.errors import NoSuchDeletion, NoSuchModel
 from farm.registry import deletions
+from support.commands import Command, farm_here, refused
 
 NAME = "gemm-forest-cpu-test"
 

@@ -10,12 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import farm_here
-from homes import eventually
-from programs import COORDINATOR, FARM_WORKER, Start, programs
-from samples import cpu, document, row
 from sqlalchemy import Engine, text
-from test_batches import form, land
 
 from farm.campaign import Campaign
 from farm.compare import reading
@@ -25,6 +20,11 @@ from farm.db.campaigns import Stored
 from farm.db.device_sessions import Server, Session
 from farm.errors import DeviceContended, LeaseLost, SessionLost
 from farm.services import ServiceUrls
+from support.batch_steps import form, land
+from support.commands import farm_here
+from support.homes import eventually
+from support.programs import COORDINATOR, FARM_WORKER, Start, programs
+from support.samples import cpu, document, row
 
 Submit = Callable[[Campaign], Stored]
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from homes import eventually
-from programs import COORDINATOR, FARM_WORKER, programs
 from sqlalchemy import Engine, text
 
 import farm
@@ -15,6 +13,8 @@ from farm.campaign import Campaign, load, plan
 from farm.db import campaigns, devices
 from farm.db.states import DeviceState
 from farm.services import ServiceUrls
+from support.homes import eventually
+from support.programs import COORDINATOR, FARM_WORKER, programs
 
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"

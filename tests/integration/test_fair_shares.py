@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from samples import cpu, document, row
 from sqlalchemy import Engine, text
-from test_batches import claim, counts, land, leased
 
 from farm.broker import queue_of_device, queue_of_type
 from farm.campaign import Campaign
@@ -20,6 +18,8 @@ from farm.db.fair_shares import Key
 from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.settings import Settings
+from support.batch_steps import claim, counts, land, leased
+from support.samples import cpu, document, row
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]

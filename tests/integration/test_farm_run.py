@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -14,16 +13,12 @@ import tempfile
 import time
 import venv
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
-from commands import called
-from homes import ask, embedded_settings
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from sqlalchemy.exc import OperationalError, ProgrammingError
@@ -37,6 +32,8 @@ from farm.services import services
 from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
 from farm.services.stack import COORDINATOR, WORKERS, Stack
+from support.farm_home import Farm
+from support.homes import ask, embedded_settings
 from workers.devices.recording import write_recording
 
 CAMPAIGN = """
@@ -54,53 +51,6 @@ kernels:
 measure:
   timing: {max_seconds: 0.03, min_samples: 3, warmup_seconds: 0.001}
 """
-
-
-@dataclass(frozen=True)
-class Farm:
-    """A farm home of its own, and the command line on it."""
-
-    folder: Path
-    devices: str = "cpu"
-
-    def __call__(self, *arguments: str, code: int = 0, timeout: float = 280) -> subprocess.CompletedProcess[str]:
-        """What starts programs is a process of its own. What asks is not: one more second each time, of imports."""
-        if arguments[0] in ("run", "train"):
-            done = subprocess.run(
-                [sys.executable, "-m", "farm", *arguments],
-                cwd=self.folder,
-                env=self.environment,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                check=False,
-            )
-        else:
-            done = called(arguments, self.folder, self.environment)
-        assert done.returncode == code, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done
-
-    @property
-    def environment(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FARM_", "MLFLOW_"))}
-        return {**kept, "FARM_HOME": str(self.folder / ".farm"), "FARM_DEVICES": self.devices}
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json").stdout)
-
-    def processes(self) -> list[psutil.Process]:
-        """Everything that runs for this home."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.status() != psutil.STATUS_ZOMBIE and str(self.folder) in " ".join(
-                    (*process.cmdline(), process.environ().get("FARM_HOME", ""))
-                ):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from commands import Command, farm_here, refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from samples import card, cpu, document, landed, row
 from sqlalchemy import Engine, text
-from test_batches import land, leased
 
 from farm.campaign import Campaign
 from farm.campaign.constraints import parse_constraint
@@ -31,6 +28,9 @@ from farm.expressions.python import compile_all
 from farm.measurement import Source
 from farm.moments import moment
 from farm.schema.results import EXPORTED
+from support.batch_steps import land, leased
+from support.commands import Command, farm_here, refused
+from support.samples import card, cpu, document, landed, row
 
 Announce = Callable[[DeviceIdentity], int]
 

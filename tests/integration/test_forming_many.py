@@ -8,10 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from obstructing import foreign
-from samples import cpu, document
 from sqlalchemy import Connection, Engine, event, text
-from test_batches import claim
 
 from farm.broker import queue_of_device, queue_of_type
 from farm.campaign import Campaign
@@ -25,6 +22,9 @@ from farm.db.campaigns import Stored
 from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.settings import Settings
+from support.batch_steps import claim
+from support.obstructing import foreign
+from support.samples import cpu, document
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]

@@ -13,11 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import Command, farm_here, refused
-from samples import card, cpu, document, landed, row
 from sqlalchemy import Engine, text
-from test_batches import leased
-from test_searches import gpu, measure, wanted
 
 import farm
 from farm.campaign import Campaign
@@ -28,6 +24,10 @@ from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.states import DeviceState, FailureKind
 from farm.devices import DeviceIdentity
+from support.batch_steps import leased
+from support.commands import Command, farm_here, refused
+from support.samples import card, cpu, document, landed, row
+from support.searches import gpu, measure, wanted
 
 DATASETS = Path(farm.__file__).parent.parent / "examples" / "datasets"
 FOUR_CARDS = DATASETS / "nvidia-h200-compare-cards.parquet"

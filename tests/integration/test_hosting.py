@@ -15,8 +15,6 @@ from typing import Any, cast
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from homes import environment, eventually
-from samples import cpu
 from sqlalchemy import Engine, make_url, text
 
 import farm
@@ -26,6 +24,8 @@ from farm.devices import Backend, DeviceIdentity, host_name
 from farm.services import ServiceUrls
 from farm.services.processes import is_alive
 from farm.variables import WORKER_DEVICE_ID
+from support.homes import environment, eventually
+from support.samples import cpu
 from workers.devices import discover
 from workers.hosting import Host
 from workers.lookout import Look, Lookout

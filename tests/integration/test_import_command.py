@@ -19,12 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import Command, farm_here, refused
-from homes import environment, eventually
-from samples import cpu, document
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
-from test_batches import land, leased
 
 import farm
 from farm.campaign import Campaign, PoolSpec, plan
@@ -36,6 +32,10 @@ from farm.errors import BadRecording, ImportNotAllowed, NoSuchTarget, RowNotImpo
 from farm.importers import files
 from farm.importers.dataset import look
 from farm.importers.landing import Import, Outcome, import_table
+from support.batch_steps import land, leased
+from support.commands import Command, farm_here, refused
+from support.homes import environment, eventually
+from support.samples import cpu, document
 from trainer.choice import CHOSEN
 from trainer.table import configurations, read_test_table, read_training_table
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_here, refused
-from foreign_tables import LAYER, RAN, SGEMM, TILED, layers, sheet
 from sqlalchemy import Engine, text
 
 from farm.db import measurements, trainings
 from farm.errors import BadRecording, RowNotImported
 from farm.importers import aiconfigurator, gpperf
 from farm.importers.landing import Import, Outcome, Table, import_table
+from support.commands import Command, farm_here, refused
+from support.foreign_tables import LAYER, RAN, SGEMM, TILED, layers, sheet
 from trainer.table import read_training_table
 
 SCALARS = [("1.0", "0.0"), ("1.0", "1.0"), ("0.5", "0.5")]

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import farm_here
-from imports import farm_alone
 
 import farm
 from farm.db.campaigns import Stored
 from farm.names import recall
+from support.commands import farm_here
+from support.imports import farm_alone
 
 RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 LEARNING = {"mlflow", "pandas", "sklearn", "scipy", "numpy", "matplotlib"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import subprocess
@@ -12,21 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from audit import faults
-from commands import farm_here, farm_in, refused
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fsspec.implementations.memory import MemoryFileSystem
-from homes import eventually
-from programs import COORDINATOR, FARM_WORKER, Start, programs
-from samples import ahead, card, cpu, document, row
 from sqlalchemy import Engine, text
-from test_batches import claim, counts, form, land, leased
-from test_runner import Scripted
-from toolkit import Toolkit
 
 from farm import keys
 from farm.builds.cache import KernelCache
-from farm.builds.record import Built, Record
 from farm.builds.stores import DatabaseStore, FileStore, Store, store_of
 from farm.campaign import Campaign, plan
 from farm.cli.run import _require_builder
@@ -34,7 +23,6 @@ from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.campaigns import Stored
 from farm.db.engine import make_engine
 from farm.db.errands import MOST_STARTS
-from farm.db.kernels import Start as Build
 from farm.db.states import JobState, KernelState
 from farm.devices import DeviceIdentity
 from farm.errors import (
@@ -51,7 +39,28 @@ from farm.measurement import Measurement
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.settings import Settings
-from farm.signing import Purpose, Signer
+from farm.signing import Purpose
+from support.batch_steps import claim, counts, form, land, leased
+from support.commands import farm_here, farm_in, refused
+from support.homes import eventually
+from support.invariants import faults
+from support.kernel_builds import (
+    SIGNER,
+    awaited,
+    began,
+    binary_of,
+    build,
+    built_of,
+    leased_of,
+    let_go,
+    source,
+    start,
+    wanted,
+)
+from support.programs import COORDINATOR, FARM_WORKER, Start, programs
+from support.samples import ahead, card, cpu, document, row
+from support.scripted_device import Scripted
+from support.toolkit import Toolkit
 from workers.kernels import sources
 from workers.kernels.sources import FarmKernels
 from workers.runner import Runner
@@ -83,64 +92,10 @@ def states(engine: Engine) -> dict[str, str]:
         return {f"{k['label'].split('stages ')[1][0]} {k['arch']}": k["state"] for k in kernels.listed(connection)}
 
 
-def wanted(engine: Engine) -> list[int]:
-    with engine.connect() as connection:
-        return kernels.unsent(connection, resend_after=1000)
-
-
-def start(engine: Engine, kernel_id: int, versions: Versions = BUILT_WITH, *, builder: str = "here") -> Build | None:
-    with engine.begin() as connection:
-        return kernels.start(connection, kernel_id, versions, builder=builder)
-
-
-def began(engine: Engine, kernel_id: int) -> Build:
-    started = start(engine, kernel_id)
-    assert started is not None
-    return started
-
-
-SIGNER = Signer(Ed25519PrivateKey.generate())
-RECORD = {
-    "seconds": 1.0, "params_bytes": 368, "shared_bytes": 49152, "threads": 128, "registers": 99, "spill_bytes": 0,
-    "stack_bytes": 0, "static_shared_bytes": 0,
-}  # fmt: skip
-
-
-def built_of(binary: Binary, code: bytes = b"code") -> Built:
-    made = {
-        **RECORD, "hash": binary.hash(BUILT_WITH), "sha256": hashlib.sha256(code).hexdigest(), "bytes": len(code),
-        **{"cutlass": BUILT_WITH.cutlass, "cuda": BUILT_WITH.cuda}, **binary.to_json(),
-    }  # fmt: skip
-    return Built(code, Record.model_validate(made)).signed(SIGNER)
-
-
-def build(engine: Engine, kernel_id: int, store: Store | None = None) -> Built:
-    """What a builder does with it."""
-    started = began(engine, kernel_id)
-    built = built_of(Binary.from_json(started.description), f"code {kernel_id}".encode())
-    (store or DatabaseStore(engine)).put(built.record.hash, built.code)
-    with engine.begin() as connection:
-        assert kernels.built(
-            connection, started, record=built.record.model_dump(), signature=built.signature, builder="here"
-        )
-    return built
-
-
 def fail(engine: Engine, kernel_id: int, *, final: bool) -> None:
     started = began(engine, kernel_id)
     with engine.begin() as connection:
         assert kernels.failed(connection, started, error="gemm.cu(3): error: no", final=final, builder="here")
-
-
-def let_go(engine: Engine) -> int:
-    with engine.begin() as connection:
-        return batches.let_go(connection)
-
-
-def awaited(engine: Engine, stored: Stored) -> tuple[int, int, int]:
-    with engine.connect() as connection:
-        found = kernels.awaited(connection, stored.campaign_id)
-    return found.kernels, found.building, found.jobs
 
 
 # --- what jobs wait for ------------------------------------------------------------------------------
@@ -163,14 +118,6 @@ def test_jobs_wait_for_their_kernels_and_go_on_as_each_is_built(engine: Engine, 
     assert let_go(engine) == 6
     assert len(leased_of(engine, gpu).jobs) == 6
     assert let_go(engine) == 0
-
-
-def leased_of(engine: Engine, device_id: int, size: int = 100) -> batches.Lease:
-    batch_id = form(engine, size, kind="nvidia-test")
-    assert batch_id is not None
-    lease = claim(engine, batch_id, device_id)
-    assert lease is not None
-    return lease
 
 
 def test_what_is_built_already_is_not_waited_for(engine: Engine, gpu: int, stored: Stored, submit: Submit) -> None:
@@ -227,18 +174,6 @@ def test_a_retry_builds_again_what_could_not_be_built(engine: Engine, gpu: int, 
         build(engine, kernel_id)
     assert let_go(engine) == 12
     assert len(leased_of(engine, gpu).jobs) == 12
-
-
-def source(engine: Engine, folder: Path, store: Store | None = None) -> FarmKernels:
-    return FarmKernels(
-        KernelCache(folder / "cache"), store or DatabaseStore(engine), engine, BUILT_WITH, [SIGNER.public]
-    )
-
-
-def binary_of(job: batches.ClaimedJob) -> Binary:
-    binary = job.configuration.binary(card().traits)
-    assert binary is not None
-    return binary
 
 
 def land_what_is_there(engine: Engine, lease: batches.Lease, folder: Path) -> int:

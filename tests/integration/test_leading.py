@@ -12,13 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from cables import Cable, through
-from homes import eventually
-from programs import COORDINATOR, Program, Start, programs
-from samples import cpu, document
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
-from test_batches import counts
 
 from farm.broker import make_app
 from farm.campaign import Campaign
@@ -35,6 +30,11 @@ from farm.devices import DeviceIdentity
 from farm.errors import NotLeading
 from farm.services import ServiceUrls
 from farm.settings import Settings
+from support.batch_steps import counts
+from support.cables import Cable, through
+from support.homes import eventually
+from support.programs import COORDINATOR, Program, Start, programs
+from support.samples import cpu, document
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]

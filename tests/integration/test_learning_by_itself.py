@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from samples import cpu, document
 from sqlalchemy import Engine, text
-from test_batches import land, leased
 
 from farm.broker import make_app
 from farm.campaign import Campaign
@@ -17,6 +15,8 @@ from farm.db import batches, campaigns, trainings
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
 from farm.settings import Settings
+from support.batch_steps import land, leased
+from support.samples import cpu, document
 
 Submit = Callable[[Campaign], Stored]
 

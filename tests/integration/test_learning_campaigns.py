@@ -10,51 +10,26 @@ from typing import Any
 import pytest
 import redis
 import yaml
-from commands import farm_here, refused
-from samples import cpu, document, row
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
-from test_batches import claim, form
 
 from farm.broker import TRAIN_QUEUE, client_name
 from farm.campaign import Campaign
-from farm.db import batches, campaigns, learning, measurements, progress, trainings
+from farm.db import batches, learning, measurements, progress, trainings
 from farm.db.campaigns import Stored
-from farm.db.trainings import Start
 from farm.devices import DeviceIdentity
 from farm.errors import ErrandLost
 from farm.measurement import is_test_row
 from farm.services import ServiceUrls
 from farm.services.urls import redis_client_url
-from tests import learning_curves
+from support import learning_curves
+from support.commands import farm_here, refused
+from support.learning_campaigns import begun, decided, learning_campaign, measure, requested, state
+from support.samples import cpu, document
 from trainer import rounds
 from trainer.table import read_test_table, read_training_table
 
 Submit = Callable[[Campaign], Stored]
-
-
-def learning_campaign(name: str = "learning", **search: Any) -> Campaign:
-    """100 problems of a small domain in two rounds, on a CPU with two kernels."""
-    asked: dict[str, Any] = {
-        "name": name,
-        "problems": {"domain": {"m": "1..512", "n": "16..512", "k": "16..512", "align": [1, 8]}, "types": ["f32"]},
-        "kernels": {"family": "blas", "threads": [1, 2]},
-        "search": {"strategy": "learn", "problems": 10, "kernels": 2, "test_problems": 20, **search},
-    }
-    return Campaign.from_document(document(**asked))
-
-
-def measure(engine: Engine, device: int, jobs: int = 1000) -> int:
-    """The next batches land, up to so many jobs, with times that follow from the problem; how many jobs did."""
-    count = 0
-    while count < jobs and (batch := form(engine, min(100, jobs - count))) is not None:
-        lease = claim(engine, batch, device)
-        assert lease is not None
-        results = [(job, row(runtime_ms=1e-6 * (1000 + job.configuration.problem.flops))) for job in lease.jobs]
-        with engine.begin() as connection:
-            batches.land(connection, lease, results, {})
-        count += len(results)
-    return count
 
 
 def lanes(engine: Engine) -> list[tuple[int, str, int, bool]]:
@@ -64,32 +39,6 @@ def lanes(engine: Engine) -> list[tuple[int, str, int, bool]]:
             text("SELECT round, purpose, jobs, decided IS NOT NULL FROM lanes ORDER BY campaign_id, round")
         )
         return [tuple(each) for each in found]
-
-
-def requested(engine: Engine) -> list[int]:
-    with engine.begin() as connection:
-        batches.fold(connection)
-        return learning.request(connection)
-
-
-def begun(engine: Engine, training_id: int) -> Start:
-    with engine.begin() as connection:
-        started = trainings.start(connection, training_id)
-    assert started is not None
-    return started
-
-
-def decided(engine: Engine, training_id: int) -> str | None:
-    """The training decides on its round, as a trainer does it."""
-    return rounds.decide(engine.execution_options(isolation_level="AUTOCOMMIT"), begun(engine, training_id))
-
-
-def state(engine: Engine) -> str:
-    with engine.begin() as connection:
-        batches.fold(connection)
-        campaigns.finish(connection)
-        found: str = connection.execute(text("SELECT state FROM campaigns")).scalar_one()
-    return found
 
 
 def test_a_test_set_and_a_first_round_are_stored_apart(engine: Engine, device: int, submit: Submit) -> None:

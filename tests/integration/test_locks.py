@@ -10,16 +10,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from cables import Cable, through
-from commands import farm_here
-from homes import eventually
-from obstructing import foreign
 from psycopg.errors import DiskFull, LockNotAvailable
-from samples import cpu, document, row
 from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
-from test_batches import counts, expire, form, land, leased, rows
-from test_runner import Scripted
 
 from farm.broker import make_app, queue_of_type
 from farm.campaign import Campaign, plan
@@ -41,6 +34,13 @@ from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.services import ServiceUrls
 from farm.settings import Settings
+from support.batch_steps import counts, expire, form, land, leased, rows
+from support.cables import Cable, through
+from support.commands import farm_here
+from support.homes import eventually
+from support.obstructing import foreign
+from support.samples import cpu, document, row
+from support.scripted_device import Scripted
 from workers import runner
 from workers.runner import Runner
 

@@ -14,14 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from homes import environment, eventually
-from programs import COORDINATOR, FARM_WORKER, Start, free_port, kill_in_a_batch, programs
 from prometheus_client.parser import text_string_to_metric_families
-from samples import ahead, card, cpu, document, row
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
-from test_batches import claim, form, land, leased
-from test_runner import Measure, Scripted
 
 import farm
 from farm.campaign import Campaign, load
@@ -41,6 +36,11 @@ from farm.measurement import Measurement
 from farm.metrics import PREFIX, Count, Duration, Metrics
 from farm.services import ServiceUrls
 from farm.settings import Settings
+from support.batch_steps import claim, form, land, leased
+from support.homes import environment, eventually
+from support.programs import COORDINATOR, FARM_WORKER, Start, free_port, kill_in_a_batch, programs
+from support.samples import ahead, card, cpu, document, row
+from support.scripted_device import Measure, Scripted
 from workers import runner
 from workers.metrics import DEVICE_TYPE, DEVICE_UUID, FOLDER
 from workers.runner import Runner

@@ -22,8 +22,6 @@ from uuid import UUID
 import numpy as np
 import pandas as pd
 import pytest
-from programs import free_port
-from samples import cpu, document, row
 from sqlalchemy import Engine, text
 
 from farm import registry
@@ -35,8 +33,10 @@ from farm.errors import BadInput, MissingColumns, NoSuchModel, NotPredictable, R
 from farm.kernels import Configuration
 from farm.measurement import Source
 from farm.registry.predictions import OUTSIDE
-from tests.cheap_training import cheap_trainings
-from tests.training_tables import DEVICE_TYPE, tiled_table
+from support.cheap_training import cheap_trainings
+from support.programs import free_port
+from support.samples import cpu, document, row
+from support.training_tables import DEVICE_TYPE, tiled_table
 from trainer.folds import FOLD_KINDS
 from trainer.forest import ForestSettings
 from trainer.registry import TrainingOutcome, train_and_register

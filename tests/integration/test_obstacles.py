@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_here
-from homes import eventually
-from obstructing import foreign, read_only
-from samples import cpu, document
 from sqlalchemy import Engine
 
 from farm.campaign import Campaign
 from farm.db import obstacles
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
+from support.commands import Command, farm_here
+from support.homes import eventually
+from support.obstructing import foreign, read_only
+from support.samples import cpu, document
 
 Submit = Callable[[Campaign], Stored]
 

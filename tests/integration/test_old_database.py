@@ -7,17 +7,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import old_database
 import pytest
-from homes import environment
-from samples import row
-from shared_server import server_of_the_owner
 from sqlalchemy import Engine, text
 
 from farm.db import batches, campaigns, migrate, worker_logins
 from farm.db.engine import make_engine
 from farm.errors import DatabaseIsNewer, DatabaseTooOld
 from farm.services import ServiceUrls
+from support import old_database
+from support.homes import environment
+from support.samples import row
+from support.shared_server import server_of_the_owner
 
 
 @pytest.fixture(scope="module")

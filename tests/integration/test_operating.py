@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_here, farm_in, refused
-from samples import cpu, document
 from sqlalchemy import Engine, text
-from test_batches import claim, counts, form, land, leased
 
 from farm.campaign import Campaign
 from farm.cli import progress as following
@@ -29,6 +26,9 @@ from farm.kernels import Configuration
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.settings import Settings
+from support.batch_steps import claim, counts, form, land, leased
+from support.commands import Command, farm_here, farm_in, refused
+from support.samples import cpu, document
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]

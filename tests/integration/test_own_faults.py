@@ -8,14 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from homes import eventually
-from obstructing import foreign, read_only
-from programs import COORDINATOR, FARM_WORKER, Start, programs
-from samples import cpu, document, row
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
-from test_batches import claim, counts, form, land, leased
-from test_runner import Measure, Scripted
 
 from farm.campaign import Campaign
 from farm.db import batches
@@ -25,6 +19,12 @@ from farm.errors import KernelUnreachable, LeaseLost
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.services import ServiceUrls
+from support.batch_steps import claim, counts, form, land, leased
+from support.homes import eventually
+from support.obstructing import foreign, read_only
+from support.programs import COORDINATOR, FARM_WORKER, Start, programs
+from support.samples import cpu, document, row
+from support.scripted_device import Measure, Scripted
 from workers import runner, tasks
 from workers.runner import Runner
 from workers.watchdog import Watchdog

@@ -9,11 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from commands import farm_here
-from samples import cpu, document, row
 from sqlalchemy import Connection, Engine, text
-from test_batches import counts, form, land, leased, recording
-from test_runner import Scripted
 
 from farm.broker import TRY_DEVICE, queue_of_device
 from farm.campaign import Campaign
@@ -28,6 +24,10 @@ from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.metrics import Metrics
 from farm.settings import Settings
+from support.batch_steps import counts, form, land, leased, recording
+from support.commands import farm_here
+from support.samples import cpu, document, row
+from support.scripted_device import Scripted
 from workers import tasks
 from workers.runner import Runner
 

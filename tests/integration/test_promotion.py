@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from commands import NOWHERE, Command, farm_here, refused
 from sqlalchemy import Engine
 
 from farm import registry
@@ -18,8 +17,9 @@ from farm.errors import NoChampionBefore, NoSuchModel, NotPromotable
 from farm.kernels import Configuration
 from farm.registry.held_out import predict_held_out
 from farm.registry.promotions import MOST_CHARACTERS
-from tests.cheap_training import cheap_trainings
-from tests.training_tables import DEVICE_TYPE, blas_table, tiled_table
+from support.cheap_training import cheap_trainings
+from support.commands import NOWHERE, Command, farm_here, refused
+from support.training_tables import DEVICE_TYPE, blas_table, tiled_table
 from trainer import evaluate, folds
 from trainer.folds import Splits
 from trainer.forest import ForestSettings

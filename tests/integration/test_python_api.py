@@ -10,11 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from commands import farm_here
-from samples import cpu, document, landed, row
-from serving import served
 from sqlalchemy import Engine, text
-from test_batches import land, leased
 
 import farm
 from farm.api.campaigns import Progress
@@ -23,9 +19,13 @@ from farm.errors import BadInput, CampaignFileError
 from farm.schema.arrow import ARROW_TYPES
 from farm.schema.results import COLUMNS, EXPORTED
 from farm.settings import settings
-from tests.cheap_training import cheap_trainings
-from tests.model_records import record_models
-from tests.training_tables import tiled_table
+from support.batch_steps import land, leased
+from support.cheap_training import cheap_trainings
+from support.commands import farm_here
+from support.model_records import record_models
+from support.samples import cpu, document, landed, row
+from support.serving import served
+from support.training_tables import tiled_table
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 

@@ -7,15 +7,10 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from audit import faults, unfinished
-from homes import eventually
-from samples import ahead, card, cpu, document, row
 from sqlalchemy import Connection, Engine, text
-from test_batches import claim, counts, expire, form, leased, rows
-from test_runner import Scripted
 
 from farm.campaign import Campaign, plan
 from farm.coordinator.costs import CostBook
@@ -30,44 +25,19 @@ from farm.errors import LeaseHeld, LeaseLost
 from farm.kernels.binary import BUILT_WITH
 from farm.metrics import Metrics
 from farm.settings import Settings
+from support.batch_steps import claim, counts, expire, form, leased, rows
+from support.homes import eventually
+from support.invariants import faults, unfinished
+from support.races import at_once, nothing_is_broken
+from support.samples import ahead, card, cpu, document, row
+from support.scripted_device import Scripted
 from workers import runner
 from workers.runner import Runner
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]
-T = TypeVar("T")
 FAILED = Failure(FailureKind.FAILED, "a hiccup")
 FINAL = {JobState.DONE, JobState.INVALID, JobState.DEAD}
-
-
-def at_once(*actions: Callable[[], T]) -> list[T | LeaseLost]:
-    """Runs them at the same moment. Returns what each returned, or the `LeaseLost` that it raised; raises all else."""
-    start = threading.Barrier(len(actions))
-    found: dict[int, T | LeaseLost] = {}
-    errors: list[BaseException] = []
-
-    def run(n: int) -> None:
-        start.wait()
-        try:
-            found[n] = actions[n]()
-        except LeaseLost as lost:
-            found[n] = lost
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(len(actions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for error in errors:
-        raise error
-    return [found[n] for n in range(len(actions))]
-
-
-def nothing_is_broken(engine: Engine) -> None:
-    with engine.connect() as connection:
-        assert faults(connection) == []
 
 
 @pytest.fixture

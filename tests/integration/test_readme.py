@@ -24,10 +24,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from commands import called
-from homes import environment, holder, let_go, need_embedded_services, processes_under, urls_of
 
 import farm
+from support.commands import called
+from support.homes import environment, holder, let_go, need_embedded_services, processes_under, urls_of
 
 ROOT = Path(farm.__file__).parent.parent
 PAGES = "\n".join((ROOT / name).read_text() for name in ("README.md", "docs/tutorial.md"))

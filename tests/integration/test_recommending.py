@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from commands import NOWHERE, Command, farm_here, refused
 
 from farm import registry
 from farm.errors import NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.registry import Objective
-from tests.cheap_training import cheap_trainings
-from tests.training_tables import tiled_table
+from support.cheap_training import cheap_trainings
+from support.commands import NOWHERE, Command, farm_here, refused
+from support.training_tables import tiled_table
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 

@@ -10,10 +10,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from commands import farm_here
-from homes import eventually
-from programs import FARM_WORKER, programs, redis_answers
-from samples import cpu, document
 from sqlalchemy import Engine, text
 
 import farm
@@ -28,6 +24,10 @@ from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
 from farm.services.doctor import examine
 from farm.settings import Settings
+from support.commands import farm_here
+from support.homes import eventually
+from support.programs import FARM_WORKER, programs, redis_answers
+from support.samples import cpu, document
 
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"

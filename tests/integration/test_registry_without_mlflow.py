@@ -11,8 +11,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from commands import NOWHERE, farm_here
-from imports import farm_alone
 
 from farm import registry
 from farm.errors import ModelUnreadable
@@ -22,7 +20,9 @@ from farm.registry import deletions, files, models
 from farm.registry.local import files_in_folder, versions_in_file
 from farm.registry.manifest import MANIFEST, Manifest
 from farm.settings import settings
-from tests.training_tables import DEVICE_TYPE, blas_table, tiled_table
+from support.commands import NOWHERE, farm_here
+from support.imports import farm_alone
+from support.training_tables import DEVICE_TYPE, blas_table, tiled_table
 from trainer.forest import ForestSettings, fit
 from trainer.packaging import save_model
 from trainer.table import configurations

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from commands import Command, farm_here
-from samples import cpu, document, row
 from sqlalchemy import Engine, text
-from test_batches import land, leased
 
 from farm.campaign import Campaign
 from farm.cli.measure import rules_of
@@ -24,6 +21,9 @@ from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.schema.arrow import ARROW_TYPES
 from farm.schema.results import COLUMNS, EXPORTED
+from support.batch_steps import land, leased
+from support.commands import Command, farm_here
+from support.samples import cpu, document, row
 
 LOOSE = {"power": "fraction", "power_fraction": 0.25, "timing": {"target_rse": 0.02, "warm_l2": True}}
 STRICT = {"operands": {"distribution": "normal", "seed": 7}}

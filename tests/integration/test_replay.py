@@ -16,9 +16,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from commands import NOWHERE, called, farm_here, refused
-from homes import holder, let_go, need_embedded_services, processes_under, urls_of
-from samples import ahead, card
 from sqlalchemy import Engine, text
 
 from farm import datasets
@@ -31,6 +28,9 @@ from farm.errors import NoBuilder
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.settings import Settings
+from support.commands import NOWHERE, called, farm_here, refused
+from support.homes import holder, let_go, need_embedded_services, processes_under, urls_of
+from support.samples import ahead, card
 
 SHIPPED = datasets.shipped()
 

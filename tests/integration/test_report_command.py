@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_here, refused
-from samples import card, cpu, document, row
 from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign
@@ -26,8 +24,10 @@ from farm.registry import Trust
 from farm.report import gathering
 from farm.report.page import PRINTED_ROWS
 from farm.settings import settings
-from tests import learning_curves as curves
-from tests.cheap_training import cheap_trainings
+from support import learning_curves as curves
+from support.cheap_training import cheap_trainings
+from support.commands import Command, farm_here, refused
+from support.samples import card, cpu, document, row
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 from trainer.table import read_training_table

@@ -7,27 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from homes import embedded_settings, environment, eventually, need_embedded_services
-from logins import logs_in
-from programs import COORDINATOR, FARM_WORKER, kill_in_a_batch, programs
 from psycopg import errors
-from samples import ahead, card, cpu, document
 from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import NotSupportedError, OperationalError, ProgrammingError
-from test_batches import land, leased
-from test_kernels import awaited, binary_of, build, leased_of, let_go, source, wanted
-from test_views import statements
 
 import farm
 from farm.campaign import Campaign, load
@@ -37,64 +27,22 @@ from farm.db.engine import ANNOUNCING, MEASURING, make_engine
 from farm.db.roles import READER_RIGHTS, RIGHTS, VIEWS, set_up_reader_role, set_up_worker_role
 from farm.devices import DeviceIdentity
 from farm.errors import BadRole, RoleRefused
-from farm.services import ServiceUrls, postgres, services
-from farm.services.cluster import remove_cluster
-from farm.services.home import Home
+from farm.services import ServiceUrls
 from farm.variables import WORKER_DEVICE_ID
+from support import worker_role
+from support.batch_steps import land, leased
+from support.homes import environment, eventually
+from support.kernel_builds import awaited, binary_of, build, leased_of, let_go, source, wanted
+from support.logins import logs_in
+from support.programs import COORDINATOR, FARM_WORKER, kill_in_a_batch, programs
+from support.samples import ahead, card, cpu, document
+from support.sql_document import statements
+from support.worker_role import PASSWORD, remove
+
+farm_services, name, url, worker = worker_role.farm_services, worker_role.name, worker_role.url, worker_role.worker
 
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"
-PASSWORD = "a/pass%word:of'workers"
-
-
-@pytest.fixture(scope="module")
-def farm_services() -> Iterator[ServiceUrls]:
-    """Servers as a fleet shares them: every role may log in with its password, and the farm's may create roles."""
-    need_embedded_services()
-    folder = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
-    folder.chmod(0o755)
-    settings = embedded_settings(folder / ".farm")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postgres, "_HBA", "local all all scram-sha-256\n")
-        patch.setattr(postgres, "_CREATE", postgres._CREATE.replace(" CREATEDB ", " CREATEDB CREATEROLE "))
-        try:
-            with services(settings, broker=True) as urls:
-                yield urls
-        finally:
-            remove_cluster(Home.of(settings))
-            shutil.rmtree(folder)
-
-
-@pytest.fixture
-def name(engine: Engine) -> Iterator[str]:
-    """A name for the role, which is removed after the test: roles belong to the server, not to a database."""
-    made = f"worker_{uuid.uuid4().hex[:8]}"
-    yield made
-    remove(engine, made)
-
-
-def remove(engine: Engine, role: str) -> None:
-    with engine.begin() as connection:
-        if roles.exists(connection, role):
-            connection.execute(text(f"GRANT {role} TO current_user"))
-            connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"))
-            connection.execute(text(f"DROP OWNED BY {role}"))
-            connection.execute(text(f"DROP ROLE {role}"))
-
-
-@pytest.fixture
-def url(engine: Engine, name: str, database_url: str) -> str:
-    """The database's URL under the workers' role."""
-    with engine.begin() as connection:
-        set_up_worker_role(connection, name, password=PASSWORD)
-    return make_url(database_url).set(username=name, password=PASSWORD).render_as_string(hide_password=False)
-
-
-@pytest.fixture
-def worker(url: str) -> Iterator[Engine]:
-    made = make_engine(url, application="test", pool_size=1)
-    yield made
-    made.dispose()
 
 
 def number(engine: Engine, statement: str) -> int:

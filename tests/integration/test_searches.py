@@ -11,88 +11,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit import unfinished
-from commands import Command, farm_here
-from homes import eventually
-from programs import COORDINATOR, FARM_WORKER, programs
-from samples import cpu, document, row
 from sqlalchemy import Engine, text
-from test_batches import claim, form
-from test_races import at_once, nothing_is_broken
 
 import farm
 from farm.campaign import Campaign, load
 from farm.coordinator.rounds import Rounds
 from farm.db import batches, campaigns, measurements, rounds, rules
-from farm.db.batches import Failure, Lease
+from farm.db.batches import Lease
 from farm.db.campaigns import Stored
-from farm.db.states import FailureKind, JobState
-from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
+from farm.db.states import JobState
+from farm.devices import DeviceIdentity, DeviceKind, DeviceTraits
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.services import ServiceUrls
+from support.batch_steps import claim, form
+from support.commands import Command, farm_here
+from support.homes import eventually
+from support.invariants import unfinished
+from support.programs import COORDINATOR, FARM_WORKER, programs
+from support.races import at_once, nothing_is_broken
+from support.samples import cpu, row
+from support.searches import fold, gpu, land, measure, time_ms, wanted
 from trainer.table import read_training_table
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"
-FAILED = Failure(FailureKind.FAILED, "a hiccup")
-
-
-def gpu(number: int = 1) -> DeviceIdentity:
-    return DeviceIdentity(
-        uuid=f"GPU-{number}",
-        type="nvidia-test",
-        name="Test GPU",
-        backend=Backend.CUDA,
-        traits=DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**36, compute_capability=(9, 0)),
-    )
-
-
-def wanted(name: str = "search", **changes: Any) -> Campaign:
-    """16 tiles for each of two problems, and by halving: 16 short, 8 short, 4 closely."""
-    asked = {
-        "name": name,
-        "problems": {"m": [64, 128], "n": 64, "k": 32, "types": ["f32"]},
-        "kernels": {"family": "tiled", "tile": "1..16"},
-        "search": {"strategy": "halving", "keep": 0.5, "finalists": 4},
-        "measure": {"power": "all", "max_attempts": 1},
-        **changes,
-    }
-    return Campaign.from_document(document(**{key: value for key, value in asked.items() if value is not None}))
-
-
-def time_ms(configuration: Configuration) -> float:
-    """The larger the tile, the faster; cuBLASLt takes half as long as the largest."""
-    tile = dict(configuration.kernel.parameters).get("tile", 32)
-    return configuration.problem.shape.m / tile
-
-
-def land(engine: Engine, lease: Lease, fails: Callable[[Configuration], bool] = lambda _: False) -> None:
-    failed = {job.id: FAILED for job in lease.jobs if fails(job.configuration)}
-    results = [(job, row(time_ms(job.configuration))) for job in lease.jobs if job.id not in failed]
-    with engine.begin() as connection:
-        batches.land(connection, lease, results, failed)
-
-
-def measure(
-    engine: Engine, device: int, fails: Callable[[Configuration], bool] = lambda _: False, size: int = 100
-) -> list[Lease]:
-    """All that waits, batch by batch, and folds it."""
-    leases = []
-    while (batch_id := form(engine, size, kind="nvidia-test")) is not None:
-        lease = claim(engine, batch_id, device)
-        assert lease is not None
-        land(engine, lease, fails)
-        leases.append(lease)
-    fold(engine)
-    return leases
-
-
-def fold(engine: Engine) -> list[int]:
-    with engine.begin() as connection:
-        batches.fold(connection)
-        return campaigns.finish(connection)
 
 
 def look(engine: Engine) -> None:

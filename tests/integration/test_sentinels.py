@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_roles
-from commands import Command, farm_here, refused
-from samples import cpu, document, row
 from sqlalchemy import Engine, text
-from test_batches import counts, form, land, leased
-from test_runner import Measure, Scripted
 
 from farm.campaign import Campaign
 from farm.db import batches, duty, sentinels
@@ -26,11 +21,16 @@ from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement, Source
 from farm.metrics import Metrics
+from support import worker_role
+from support.batch_steps import counts, form, land, leased
+from support.commands import Command, farm_here, refused
+from support.samples import cpu, document, row
+from support.scripted_device import Measure, Scripted
 from workers import canary, runner, tasks
 from workers.canary import SENTINEL_RULES
 from workers.runner import EXIT_SENTINEL, Deadline, Runner
 
-farm_services, name, url, worker = test_roles.farm_services, test_roles.name, test_roles.url, test_roles.worker
+farm_services, name, url, worker = worker_role.farm_services, worker_role.name, worker_role.url, worker_role.worker
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]

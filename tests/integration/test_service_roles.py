@@ -9,16 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from database_schema import differences, schema
-from homes import environment, eventually
-from logins import logs_in
-from programs import COORDINATOR, FARM_WORKER, programs
-from samples import cpu, document
-from shared_server import PASSWORDS, SUPERUSER, SharedServer, server_of_the_owner, shared_server, urls_of_roles
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
-from test_batches import claim, form, land, leased
-from test_learning_campaigns import decided, learning_campaign, measure, requested, state
 
 from farm.campaign import Campaign, plan
 from farm.db import campaigns, devices, migrate, roles
@@ -28,6 +20,14 @@ from farm.db.roles import set_up_worker_role
 from farm.db.service_roles import Service, set_up_service_roles
 from farm.errors import BadRole, RightMissing, RoleRefused
 from farm.services import ServiceUrls
+from support.batch_steps import claim, form, land, leased
+from support.database_schema import differences, schema
+from support.homes import environment, eventually
+from support.learning_campaigns import decided, learning_campaign, measure, requested, state
+from support.logins import logs_in
+from support.programs import COORDINATOR, FARM_WORKER, programs
+from support.samples import cpu, document
+from support.shared_server import PASSWORDS, SUPERUSER, SharedServer, server_of_the_owner, shared_server, urls_of_roles
 
 TRAINER = (sys.executable, "-m", "trainer.main")
 LEARNING = document(

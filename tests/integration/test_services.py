@@ -16,17 +16,6 @@ from pathlib import Path
 import psutil
 import pytest
 import redis
-from homes import (
-    ask,
-    embedded_settings,
-    environment,
-    eventually,
-    holder,
-    let_go,
-    need_embedded_services,
-    processes_under,
-    urls_of,
-)
 from pydantic import SecretStr
 
 from farm.errors import (
@@ -43,6 +32,17 @@ from farm.services.home import Home
 from farm.services.processes import User, become, is_alive
 from farm.services.urls import redis_client_url
 from farm.settings import Settings
+from support.homes import (
+    ask,
+    embedded_settings,
+    environment,
+    eventually,
+    holder,
+    let_go,
+    need_embedded_services,
+    processes_under,
+    urls_of,
+)
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="what only concerns root")
 
@@ -514,7 +514,7 @@ def test_binaries_closed_to_that_account_are_copied_once(folder: Path) -> None:
 AS_ANOTHER = """
 import os, sys
 import psycopg, redis, sqlalchemy.dialects.postgresql.psycopg, encodings.idna
-from homes import ask
+from support.homes import ask
 from farm.services import services
 from farm.settings import settings
 sys.path += os.environ.get("PACKAGES", "").split(":")

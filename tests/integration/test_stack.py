@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from homes import eventually, processes_under
 
 from farm.errors import EmbeddedServiceFailed
 from farm.services import Program, ServiceUrls, Stack
 from farm.services.processes import is_alive
 from farm.services.stack import KNOWN
 from farm.settings import Settings
+from support.homes import eventually, processes_under
 
 URLS = ServiceUrls(database_url="postgresql+psycopg://d", broker_url="redis://b", tracking_uri="sqlite:///t")
 

@@ -19,9 +19,6 @@ from typing import Any, ClassVar, TypeVar
 from unittest.mock import patch
 
 import pytest
-from audit import faults, unfinished
-from farm_model import Batch, Device, FarmModel, Job, Kernel
-from farm_model import Campaign as ModelCampaign
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -32,7 +29,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from samples import ahead, card, cpu, document, row
 from sqlalchemy import Connection, Engine, event, text
 
 from farm.campaign import Campaign, plan
@@ -58,6 +54,10 @@ from farm.errors import LeaseHeld, LeaseLost
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import Measurement
 from farm.settings import Settings
+from support.farm_model import Batch, Device, FarmModel, Job, Kernel
+from support.farm_model import Campaign as ModelCampaign
+from support.invariants import faults, unfinished
+from support.samples import ahead, card, cpu, document, row
 
 T = TypeVar("T")
 

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import Command, farm_here
-from homes import environment, eventually
-from programs import COORDINATOR, FARM_WORKER, programs
 from sqlalchemy import Engine, text
-from test_batches import leased
 
 import farm
 from farm.campaign import Campaign, load
 from farm.db import batches
 from farm.db.campaigns import Stored
 from farm.services import ServiceUrls
+from support.batch_steps import leased
+from support.commands import Command, farm_here
+from support.homes import environment, eventually
+from support.programs import COORDINATOR, FARM_WORKER, programs
 
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, farm_here, refused
-from samples import cpu, document
 from sqlalchemy import Engine
-from test_batches import claim, form, land, leased
 
 from farm.campaign import Campaign
 from farm.db.batches import Failure
@@ -20,6 +17,9 @@ from farm.db.campaigns import Stored
 from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.errors import BuildFailed, WrongResult
+from support.batch_steps import claim, form, land, leased
+from support.commands import Command, farm_here, refused
+from support.samples import cpu, document
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]

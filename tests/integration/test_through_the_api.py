@@ -10,9 +10,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from commands import NOWHERE, Command, farm_here, refused
-from samples import cpu, document, landed, row
-from serving import served
 from sqlalchemy import Engine, text
 
 from farm.api import OPERATIONS, Remote
@@ -21,9 +18,12 @@ from farm.db import batches, campaigns, tokens
 from farm.db.states import Role
 from farm.devices import DeviceIdentity
 from farm.registry import load_pyfunc
-from tests.cheap_training import cheap_trainings
-from tests.model_records import record_models
-from tests.training_tables import tiled_table
+from support.cheap_training import cheap_trainings
+from support.commands import NOWHERE, Command, farm_here, refused
+from support.model_records import record_models
+from support.samples import cpu, document, landed, row
+from support.serving import served
+from support.training_tables import tiled_table
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 

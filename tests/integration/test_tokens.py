@@ -8,12 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from commands import farm_here, refused
 from sqlalchemy import Engine, text
 
 from farm.db import tokens
 from farm.db.states import Role
 from farm.db.tokens import BadLifetime, BadTokenName, NoSuchToken, TokenExists
+from support.commands import farm_here, refused
 
 
 def holder(engine: Engine, token: str) -> tokens.Bearer | None:

@@ -16,8 +16,6 @@ from uuid import UUID
 import pytest
 import redis
 from celery import Celery
-from homes import environment, eventually
-from samples import cpu, document, row
 from sqlalchemy import Engine, text
 
 from farm import registry
@@ -37,8 +35,10 @@ from farm.services import ServiceUrls
 from farm.services.consumers import is_consumed
 from farm.services.session import Session
 from farm.settings import Settings
-from tests.cheap_training import cheap_trainings
-from tests.training_tables import tiled_table
+from support.cheap_training import cheap_trainings
+from support.homes import environment, eventually
+from support.samples import cpu, document, row
+from support.training_tables import tiled_table
 from trainer import tasks
 from trainer.forest import ForestSettings
 from trainer.registry import TrainingOutcome, train_and_register
@@ -305,12 +305,12 @@ def test_a_training_is_given_up_by_the_coordinator(engine: Engine, app: Celery, 
 
 # --- real trainers -------------------------------------------------------------------------------------
 
-ROOT = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 
 TRAINER = """
 import os, pathlib, time
 from farm.services import errands
-from tests.cheap_training import cheap_trainings
+from support.cheap_training import cheap_trainings
 from trainer import main, registry
 
 learn, folder = registry.learn, pathlib.Path(os.environ["TEST_FOLDER"])
@@ -341,7 +341,7 @@ class Trainer:
         with self._log.open("ab") as output:
             command = [sys.executable, "-c", TRAINER]
             variables = environment(folder / ".farm", **more)
-            self._process = subprocess.Popen(command, cwd=ROOT, env=variables, stderr=output)
+            self._process = subprocess.Popen(command, cwd=TESTS, env=variables, stderr=output)
 
     def log(self) -> str:
         return self._log.read_text()

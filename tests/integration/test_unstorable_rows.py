@@ -7,11 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from samples import cpu, document, row
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
-from test_batches import form, leased
-from test_runner import Scripted
 
 from farm.campaign import Campaign
 from farm.db import batches, measurements
@@ -20,6 +17,9 @@ from farm.devices import DeviceIdentity
 from farm.errors import MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement
+from support.batch_steps import form, leased
+from support.samples import cpu, document, row
+from support.scripted_device import Scripted
 from workers.runner import Runner
 
 

@@ -15,16 +15,6 @@ from typing import Any
 
 import psutil
 import pytest
-from homes import (
-    ask,
-    embedded_settings,
-    environment,
-    eventually,
-    holder,
-    let_go,
-    need_embedded_services,
-    processes_under,
-)
 from typer.testing import CliRunner
 
 from farm.broker import BUILD, BUILD_QUEUE, TRAIN, TRAIN_QUEUE, make_app
@@ -40,6 +30,16 @@ from farm.services.doctor import Check, State
 from farm.services.home import Home
 from farm.services.processes import is_alive
 from farm.settings import Settings, settings
+from support.homes import (
+    ask,
+    embedded_settings,
+    environment,
+    eventually,
+    holder,
+    let_go,
+    need_embedded_services,
+    processes_under,
+)
 
 SUPERVISOR = """
 import signal, sys

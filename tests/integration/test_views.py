@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from samples import card, document, landed, row
 from sqlalchemy import Engine, text
-from test_batches import claim, form, land, leased
-from test_searches import measure, wanted
 
-import farm
 from farm.campaign import Campaign
 from farm.coordinator.rounds import Rounds
 from farm.db import batches, campaigns, progress, roles, sentinels
@@ -25,10 +20,13 @@ from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.measurement import Source
 from farm.report import best
+from support.batch_steps import claim, form, land, leased
+from support.samples import card, document, landed, row
+from support.searches import measure, wanted
+from support.sql_document import DOCUMENT, statements
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]
-DOCUMENT = (Path(farm.__file__).parent.parent / "docs" / "sql.md").read_text()
 
 
 def asked(engine: Engine, statement: str, **parameters: Any) -> list[dict[str, Any]]:
@@ -287,20 +285,6 @@ def test_the_document_has_every_view_and_every_column_with_its_type(engine: Engi
     said["v_sentinels"] = dict(said["v_all_measurements"])
     assert said == there
     assert set(there) == set(roles.VIEWS)
-
-
-GRAFANA = {
-    r"\$__timeFilter\((\w+)\)": r"\1 BETWEEN now() - interval '1 hour' AND now()",
-    r"\$__timeGroupAlias\((\w+), '1m'\)": r"date_trunc('minute', \1) AS time",
-}
-
-
-def statements() -> list[str]:
-    """The document's queries, as Grafana's plugin would send them."""
-    found = re.findall(r"^```sql\n(.*?)^```", DOCUMENT, flags=re.MULTILINE | re.DOTALL)
-    for macro, sql in GRAFANA.items():
-        found = [re.sub(macro, sql, statement) for statement in found]
-    return found
 
 
 @pytest.mark.parametrize("number", range(len(statements())))

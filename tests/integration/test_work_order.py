@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from samples import cpu, document
 from sqlalchemy import Engine
-from test_batches import expire, land, leased
 
 from farm.campaign import Campaign
 from farm.db import batches
@@ -14,6 +12,8 @@ from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
+from support.batch_steps import expire, land, leased
+from support.samples import cpu, document
 
 
 def test_what_failed_comes_before_what_is_fresh_and_suspects_come_last(

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from homes import embedded_settings
-from programs import kill_in_a_batch, measuring
 from sqlalchemy import Engine, text
 
 import farm
@@ -20,6 +18,8 @@ from farm.db.engine import make_engine
 from farm.db.states import OPEN_JOB_STATES
 from farm.services import prepare_database, services
 from farm.services.stack import COORDINATOR, WORKERS, Stack
+from support.homes import embedded_settings
+from support.programs import kill_in_a_batch, measuring
 
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"
 

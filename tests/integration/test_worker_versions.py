@@ -6,11 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from homes import eventually
-from programs import COORDINATOR, FARM_WORKER, programs
-from samples import cpu, document
 from sqlalchemy import Engine, text
-from test_batches import claim, counts, form, land, leased
 
 import farm
 from farm.broker import queue_of_device
@@ -28,6 +24,10 @@ from farm.devices import DeviceIdentity
 from farm.errors import DatabaseIsNewer
 from farm.services import ServiceUrls
 from farm.settings import Settings
+from support.batch_steps import claim, counts, form, land, leased
+from support.homes import eventually
+from support.programs import COORDINATOR, FARM_WORKER, programs
+from support.samples import cpu, document
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from homes import environment
 
 import farm
 from farm.memory_limit import READING_BYTES, bounded_memory
+from support.homes import environment
 
 RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 

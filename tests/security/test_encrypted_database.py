@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from certificates import certificate
 
 from farm.db.engine import check_reachable, make_engine
 from farm.errors import DatabaseUnreachable
 from farm.services.urls import database_url
+from support.certificates import certificate
 
 SECRET = b"farm_application"
 """What a server would get to know first: the user's name. The password follows it."""

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import redis
-from certificates import certificate
 from kombu.exceptions import OperationalError
 
 from farm.broker import make_app
 from farm.services.urls import broker_url, redis_client_url
+from support.certificates import certificate
 
 PASSWORD = "the-password"
 

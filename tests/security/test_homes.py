@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from commands import NOWHERE
-from homes import embedded_settings, environment
 
 from farm import python
 from farm.errors import HomeUntrusted
 from farm.ownership import why_untrusted
 from farm.services.home import PASSABLE, Home
 from farm.settings import settings
+from support.commands import NOWHERE
+from support.homes import embedded_settings, environment
 
 STRANGER = 23_456
 """A user id that no account of this machine has."""

@@ -15,10 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from homes import environment, eventually
 from psycopg import errors, sql
-from samples import cpu, document, row
-from shared_server import server_of_the_owner, urls_of_roles
 from sqlalchemy import Connection, Engine, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
@@ -49,6 +46,9 @@ from farm.gemm import Shape
 from farm.kernels import Configuration
 from farm.measurement import Source
 from farm.services import ServiceUrls
+from support.homes import environment, eventually
+from support.samples import cpu, document, row
+from support.shared_server import server_of_the_owner, urls_of_roles
 
 PASSWORD = "of a/host%'s"
 KEY = "A" * 43 + "="

@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import pytest
-from samples import cpu
-from serving_process import Serving, serving
 from sqlalchemy import Engine
 
 from farm.api import PREFIX
@@ -25,6 +23,8 @@ from farm.db import devices, tokens
 from farm.db.states import Role
 from farm.registry import predictions
 from farm.web.limits import HEADER_SECONDS, address_group
+from support.samples import cpu
+from support.serving_process import Serving, serving
 
 PATIENCE = 60.0
 """Seconds for an answer: two busy cores are no error. Before the limits there was none at all."""

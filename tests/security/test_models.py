@@ -14,8 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import NOWHERE, Command, farm_here, refused
-from serving import served
 from sqlalchemy import Engine, text
 
 import farm
@@ -33,9 +31,11 @@ from farm.registry.held_out import predict_held_out
 from farm.registry.manifest import MANIFEST, BadManifest, File, Manifest
 from farm.settings import Settings, settings
 from farm.signing import Purpose, Signer
-from tests.cheap_training import cheap_trainings
-from tests.model_records import record_models
-from tests.training_tables import DEVICE_TYPE, tiled_table
+from support.cheap_training import cheap_trainings
+from support.commands import NOWHERE, Command, farm_here, refused
+from support.model_records import record_models
+from support.serving import served
+from support.training_tables import DEVICE_TYPE, tiled_table
 from trainer.forest import ForestSettings, fit
 from trainer.packaging import save_model
 from trainer.registry import train_and_register

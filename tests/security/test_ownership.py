@@ -12,10 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from commands import Command, farm_here, refused
-from homes import eventually
-from samples import cpu
-from serving import served
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
@@ -26,6 +22,10 @@ from farm.db.audit import local_actor
 from farm.db.quotas import Limits
 from farm.db.states import Role
 from farm.logins import login_name
+from support.commands import Command, farm_here, refused
+from support.homes import eventually
+from support.samples import cpu
+from support.serving import served
 
 FILE = """\
 name: {name}

@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from homes import eventually
-from programs import FARM_WORKER, Program, free_port, programs
 from sqlalchemy import Engine, text
 
 import farm
@@ -28,6 +26,8 @@ from farm.coordinator.sending import send
 from farm.db import campaigns, trainings
 from farm.messages import MAX_BYTES, Message, MessageRefused, Reason, read
 from farm.settings import Settings
+from support.homes import eventually
+from support.programs import FARM_WORKER, Program, free_port, programs
 
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"

@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from homes import eventually
-from programs import COORDINATOR, FARM_WORKER, free_port, programs
 from sqlalchemy import Engine, text
-from toolkit import Toolkit
 
 import farm
 from farm.broker import MEASURE_BATCH, make_app, queues_of_client
@@ -24,6 +21,9 @@ from farm.db import campaigns, trainings
 from farm.redis_users import User, acl_lines, name_of
 from farm.services.binaries import redis_server
 from farm.services.redis import why_broker_takes_no_messages
+from support.homes import eventually
+from support.programs import COORDINATOR, FARM_WORKER, free_port, programs
+from support.toolkit import Toolkit
 
 EXAMPLES = Path(farm.__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"

@@ -14,10 +14,10 @@ import httpx
 import psutil
 import pytest
 import yaml
-from homes import eventually
-from shared_server import SharedServer, shared_server
 
 import farm
+from support.homes import eventually
+from support.shared_server import SharedServer, shared_server
 
 ROOT = Path(farm.__file__).parent.parent
 SERVICE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["mlflow"]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from psycopg import errors, sql
-from shared_server import PASSWORDS, SUPERUSER, server_of_the_owner, urls_of_roles
 from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
@@ -20,6 +19,7 @@ from farm.db import worker_logins
 from farm.db.engine import make_engine
 from farm.db.roles import FUNCTIONS, set_up_reader_role
 from farm.services import ServiceUrls
+from support.shared_server import PASSWORDS, SUPERUSER, server_of_the_owner, urls_of_roles
 
 READER = "farm_reader"
 HOST = "host"

@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import called
-from homes import environment
 
 from farm.db.engine import check_reachable, make_engine, sqlalchemy_url
 from farm.errors import BadInput, BadServiceUrl, DatabaseUnreachable, RegistryUnreachable
@@ -19,6 +17,8 @@ from farm.logs import set_up_logging
 from farm.masking import masked
 from farm.services.urls import safe_url
 from farm.settings import Settings
+from support.commands import called
+from support.homes import environment
 
 SECRET = "hunter22"
 

@@ -21,12 +21,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from commands import called, farm_here, farm_in, refused
 from fastapi import FastAPI
-from homes import environment
-from serving_process import serving
 from sqlalchemy import Engine, text
-from visiting import chromium, chromium_path, visitor
 
 from farm.api import OPERATIONS, PREFIX, about
 from farm.api.access import Access
@@ -42,6 +38,10 @@ from farm.web.app import make_app
 from farm.web.cookies import LIMITS, LIMITS_ON_SHARED_NAMES
 from farm.web.local_access import LocalAccess, SignInCodes
 from farm.web.security import Policy
+from support.commands import called, farm_here, farm_in, refused
+from support.homes import environment
+from support.serving_process import serving
+from support.visiting import chromium, chromium_path, visitor
 
 HERE = "http://127.0.0.1:8000"
 OWN = "farm-0123456789abcdef0123.localhost"

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import farm_here
 from sqlalchemy import Engine, text
 
 from farm.builds.cache import KernelCache
@@ -21,6 +20,7 @@ from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.settings import Settings
 from farm.signing import Purpose, Signer, is_signed
+from support.commands import farm_here
 from workers.kernels.sources import FarmKernels, own_kernels
 
 _RECORD = {

@@ -14,14 +14,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from commands import called
-from homes import environment
 
 from farm import registry
 from farm.api import remote
 from farm.atomic_write import replacing, require_new, write_text
 from farm.cli.write_parameters import FILE as PARAMETERS
 from farm.errors import BadArchive, BadInput, FileThere
+from support.commands import called
+from support.homes import environment
 
 MINE = "all:\n\techo mine\n"
 

@@ -6,7 +6,8 @@ import importlib.util
 import sys
 
 import pytest
-from fake_cuda import FakeCupy, FakePynvml
+
+from support.fake_cuda import FakeCupy, FakePynvml
 
 
 @pytest.fixture

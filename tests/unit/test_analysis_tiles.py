@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from training_tables import GPPERF
 
 from farm.analysis import plots
 from farm.analysis.paper import PAPER_TILES, beside_paper
@@ -22,6 +21,7 @@ from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadInput, BadRecording, MissingColumns, ServiceUnavailable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.provenance import METADATA_KEY, Provenance
+from support.training_tables import GPPERF
 
 CUBE = Problem(Shape(512, 512, 512), ElementTypes.parse("f32"))
 FLAT = Problem(Shape(16, 512, 512), ElementTypes.parse("f32"))

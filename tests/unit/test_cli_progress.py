@@ -7,14 +7,14 @@ import io
 from typing import Any
 
 import pytest
-from screens import Terminal
 
 from farm.api.campaigns import Progress
 from farm.cli import progress
 from farm.cli.progress import LINE_SECONDS, LogLines, counting, follow
 from farm.cli.training import progress_text
 from farm.db.states import JobState
-from tests.learning_curves import point
+from support.learning_curves import point
+from support.screens import Terminal
 
 
 class Clock:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from rich.text import Text
-from screens import WIDTHS, printed
 
 import farm.cli
 from farm.cli.output import console
 from farm.cli.tables import TABLES, Column, Table, unique_beginnings
+from support.screens import WIDTHS, printed
 
 for module in pkgutil.iter_modules(farm.cli.__path__):
     importlib.import_module(f"farm.cli.{module.name}")

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_tree import imported, top_level
-from commands import NOWHERE, farm_here
-from imports import farm_alone
 
 from farm.cli.commands import COMMANDS, Entry, every_command, loaded
+from support.command_tree import imported, top_level
+from support.commands import NOWHERE, farm_here
+from support.imports import farm_alone
 
 SLOW_TO_IMPORT = frozenset(
     {"alembic", "celery", "fastapi", "httpx", "kombu", "matplotlib", "mlflow", "numpy", "pandas", "psycopg", "pyarrow",

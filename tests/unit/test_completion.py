@@ -9,7 +9,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from imports import Ran, farm_alone
 from typer import core
 
 from farm.cli import completing, write_parameters
@@ -17,6 +16,7 @@ from farm.cli.commands import COMMANDS, Entry, loaded, walk
 from farm.cli.commands import completed as completed_command
 from farm.cli.parameters import FILE
 from farm.names import recall, remember
+from support.imports import Ran, farm_alone
 
 NAMES = {
     "campaigns": ["tile-sweep", "quickstart"],

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_cuda import FakeCupy, FakePynvml
-from toolkit import Toolkit
 
 from farm.builds.record import Built
 from farm.devices import traits_of_capability
@@ -17,6 +15,8 @@ from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import MeasuringRules, TimingRules
 from farm.settings import Settings
+from support.fake_cuda import FakeCupy, FakePynvml
+from support.toolkit import Toolkit
 from workers.devices import discover, open_device
 from workers.devices.cuda import CudaDevice
 from workers.kernels.cutlass3x.library import Library

@@ -11,11 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_cuda import CUDARuntimeError, FakeCupy
-from homes import eventually
 from hypothesis import given
 from hypothesis import strategies as st
-from toolkit import PTXAS, cubin
 
 from farm.errors import (
     BadArchitecture,
@@ -32,6 +29,9 @@ from farm.kernels.binary import Binary, Versions, architecture_of, ordered, text
 from farm.kernels.cutlass.binaries import TEMPLATE, binary_of
 from farm.kernels.cutlass.point import widest_access
 from farm.services.processes import is_alive
+from support.fake_cuda import CUDARuntimeError, FakeCupy
+from support.homes import eventually
+from support.toolkit import PTXAS, cubin
 from workers.kernels.cutlass.compiler import Compiler, error_line, resources
 from workers.kernels.cutlass.facts import read_facts
 from workers.kernels.cutlass3x.library import ALIGNMENT, Library

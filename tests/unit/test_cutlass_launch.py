@@ -8,8 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from fake_cuda import FakeCupy, FakePynvml
-from toolkit import Toolkit, cubin
 
 from farm.builds.record import Built
 from farm.devices import traits_of_capability
@@ -19,6 +17,8 @@ from farm.kernels import Configuration
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import MeasuringRules, TimingRules
 from farm.settings import Settings
+from support.fake_cuda import FakeCupy, FakePynvml
+from support.toolkit import Toolkit, cubin
 from workers.devices import discover, open_device
 from workers.devices.cuda import ALIGNMENT, CudaDevice
 from workers.kernels.sources import own_kernels

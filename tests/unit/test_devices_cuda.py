@@ -1,4 +1,4 @@
-"""The CUDA device without a GPU: see fake_cuda.py. What only a card can show is in tests/gpu."""
+"""The CUDA device without a GPU: see support/fake_cuda.py. What only a card can show is in tests/gpu."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_cuda import CUDARuntimeError, FakeCupy, FakeKernel, FakePynvml, OutOfMemoryError
 
 from farm.devices import Backend, DeviceKind
 from farm.errors import (
@@ -25,6 +24,7 @@ from farm.errors import (
 from farm.gemm import ElementType, Layout, Shape
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
+from support.fake_cuda import CUDARuntimeError, FakeCupy, FakeKernel, FakePynvml, OutOfMemoryError
 from workers.devices import cards, cuda_tiers, cuda_verify, discover, open_device
 from workers.devices.cuda import CudaDevice
 from workers.devices.cuda_errors import cuda_name, translate

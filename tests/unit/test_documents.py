@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import yaml
-from command_tree import imported, top_level
 
 import farm
 from farm.campaign import load
 from farm.cli.commands import COMMANDS
 from farm.settings import Settings
+from support.command_tree import imported, top_level
 
 ROOT = Path(farm.__file__).parent.parent
 DOCUMENTS = [

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_tables import AICONFIGURATOR, LAYER, RAN, SGEMM, TILED, layers, sheet
-from training_tables import GPPERF
 
 import farm
 from benchmarks.cutlass_profiler import KERNELS, configuration
@@ -23,6 +21,8 @@ from farm.importers import aiconfigurator, files, gpperf
 from farm.importers.landing import LeftOut, Reader, Table
 from farm.importers.profiler import kernel_named
 from farm.measurement import Source
+from support.foreign_tables import AICONFIGURATOR, LAYER, RAN, SGEMM, TILED, layers, sheet
+from support.training_tables import GPPERF
 
 ROOT = Path(farm.__file__).parent.parent
 

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from homes import eventually
 
 from farm.services.groups import ProcessGroup
 from farm.services.processes import is_alive
+from support.homes import eventually
 
 LEADER = """
 import signal, subprocess, sys, time

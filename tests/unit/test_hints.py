@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
-from screens import printed
 
 from farm.cli import hints, output
 from farm.cli.app import app
 from farm.cli.tables import Column, Table
 from farm.settings import environment
+from support.screens import printed
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cutlass3x_compiled import COMPILED, COMPILED_AND_REFUSED, NOT_COMPILED
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from farm.gemm import INPUT_TYPES, ElementTypes, Layout, Problem, Shape
 from farm.kernels import FAMILIES, Configuration, Kernel
 from farm.kernels.binary import BUILT_WITH
 from farm.kernels.cutlass3x.point import SHARED_BYTES, Point
+from support.cutlass3x_compiled import COMPILED, COMPILED_AND_REFUSED, NOT_COMPILED
 
 CAMPAIGNS = Path(__file__).parents[2] / "examples" / "campaigns"
 A100, H200, B200 = (replace(traits_of_capability(c), memory_bytes=150 * 10**9) for c in ((8, 0), (9, 0), (10, 0)))

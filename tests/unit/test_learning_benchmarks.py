@@ -14,8 +14,8 @@ import pytest
 from benchmarks import aiconfigurator, choosing, gpperf, h200, learning, predict_speed
 from farm.importers import aiconfigurator as aiconfigurator_tables
 from farm.importers import gpperf as gpperf_tables
-from tests.foreign_tables import LAYER, SGEMM, layers, sheet
-from tests.training_tables import tiled_table
+from support.foreign_tables import LAYER, SGEMM, layers, sheet
+from support.training_tables import tiled_table
 from trainer.folds import by_shape
 from trainer.forest import ForestSettings
 from trainer.table import configurations, with_parameter_columns

@@ -19,9 +19,6 @@ from typing import Any, get_args
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from command_tree import top_level
-from commands import called
-from homes import environment, eventually, processes_under
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +30,9 @@ from farm.kernels import Configuration
 from farm.measurement import Distribution, Measurement, MeasuringRules, OperandRules, PowerWish, TimingRules
 from farm.repro import repro_command
 from farm.services import processes
+from support.command_tree import top_level
+from support.commands import called
+from support.homes import environment, eventually, processes_under
 from workers import devices, single
 from workers.device_lock import DeviceLock, lock_folder
 from workers.devices import cpu

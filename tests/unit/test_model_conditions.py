@@ -8,7 +8,7 @@ import pandas as pd
 
 from farm.registry import Conditions, PromotionTest, Verdict, protocol_groups, remedy
 from farm.registry.conditions import MAX_LISTED
-from tests.training_tables import tiled_table
+from support.training_tables import tiled_table
 from trainer.conditions import conditions_of
 
 PUBLISHED = {

@@ -10,7 +10,7 @@ from farm.cli.train import print_outcomes
 from farm.cli.versions import print_errors, print_side_by_side
 from farm.registry import Metrics
 from farm.registry.evaluations import in_order
-from tests.training_tables import TESTED
+from support.training_tables import TESTED
 
 FOLD = {"rows": 12.0, "r2": 0.9, "median_error_pct": 1.5, "mean_error_pct": 2.5, "p90_error_pct": 3.5}
 METRICS: Metrics = {

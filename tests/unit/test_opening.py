@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import NOWHERE, Command, farm_here, refused
 
 from farm.services.home import Home, write_json
 from farm.services.served import announced, served
 from farm.settings import Settings
+from support.commands import NOWHERE, Command, farm_here, refused
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from farm.db.kernels import Awaited
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow
 from farm.db.states import CampaignState, DeviceState
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
-from tests.learning_curves import point
+from support.learning_curves import point
 
 NOTHING = Awaited(0, 0, 0)
 LIVE = DeviceNow(

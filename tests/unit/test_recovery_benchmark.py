@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.plan import ALONE
-
 from benchmarks import recovery
+from chaos.plan import ALONE
 
 
 def test_every_fault_that_strikes_alone_is_in_one_class() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_tree import top_level
 
 import farm
 from farm.campaign import Campaign, KnownDevice, load, plan
@@ -18,6 +17,7 @@ from farm.cli.measure import rules_of
 from farm.devices import Backend, DeviceKind, DeviceTraits, traits_of_capability
 from farm.kernels import FAMILIES, Configuration
 from farm.repro import repro_command
+from support.command_tree import top_level
 
 EXAMPLES = sorted((Path(farm.__file__).parent.parent / "examples" / "campaigns").glob("*.yaml"))
 DEVICES = [

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import NOWHERE, farm_here
 
 from farm import settings as module
 from farm.errors import BadSettings
 from farm.services.doctor import State
 from farm.services.doctor.machine import check_settings
 from farm.settings import Settings, settings, unknown_variables
+from support.commands import NOWHERE, farm_here
 
 REPOSITORY = Path(__file__).parents[2]
 

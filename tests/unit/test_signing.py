@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from commands import NOWHERE, farm_here
 from pydantic import ValidationError
 
 from farm import keys
 from farm.settings import Settings
 from farm.signing import BadPublicKey, BadSigningKey, Purpose, Signer, is_signed
+from support.commands import NOWHERE, farm_here
 
 
 @pytest.fixture

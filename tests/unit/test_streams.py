@@ -11,9 +11,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from commands import NOWHERE
 
 from farm.cli.streams import REPLACE, in_ascii
+from support.commands import NOWHERE
 
 LINES = 4_000
 PROGRAM = f"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tests.training_tables import DEVICE_TYPE, tiled_table
+from support.training_tables import DEVICE_TYPE, tiled_table
 from trainer.acquire import PROBES, Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
 from trainer.table import with_parameter_columns
 

@@ -10,7 +10,7 @@ import pytest
 
 from farm.forest.columns import OUTPUTS, Floats
 from farm.forest.predictor import UNMEASURED, Interval, half_widths
-from tests.training_tables import tiled_table
+from support.training_tables import tiled_table
 from trainer.calibration import CLAIMS, FEWEST, bounds, calibrate, out_of_fold_bounds
 from trainer.evaluate import evaluate, metrics
 from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from test_trainer_timing import H200, seen, table
 
 from farm.forest.columns import Floats
 from farm.forest.energy import Energies
 from farm.forest.predictor import Predictor
 from farm.forest.timing import Timing
+from support.timing_tables import H200, seen, table
 from trainer.energy import MIN_ROWS, fit_energies
 from trainer.forest import ForestSettings, fit
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.forest.predictor import CLAIM
-from tests.training_tables import blas_table, published_tiled_table, tiled_table
+from support.training_tables import blas_table, published_tiled_table, tiled_table
 from trainer.calibration import bounds
 from trainer.evaluate import Metrics, evaluate, measured_outputs, metrics, out_of_fold
 from trainer.folds import HEADLINE, Splits, by_device, by_kernel, by_m, by_nk, by_row, by_shape, by_size

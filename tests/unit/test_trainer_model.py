@@ -23,7 +23,7 @@ from farm.forest.reach import FAR, MAX_PROBLEMS, Measured, positions
 from farm.forest.trees import Grove
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import FAMILIES
-from tests.training_tables import blas_table, tiled_table
+from support.training_tables import blas_table, tiled_table
 from trainer import packaging
 from trainer.forest import ForestSettings, as_arrays, fit
 from trainer.table import configurations, representatives

@@ -15,7 +15,7 @@ from farm.forest.columns import Configurations
 from farm.forest.features import Seen, see
 from farm.forest.physics import LIBRARY_TILES, Library, Tiling, Work, reference_ms
 from farm.gpus import find_gpu
-from tests.training_tables import blas_table, tiled_table
+from support.training_tables import blas_table, tiled_table
 from trainer.cards import card_of, card_of_gpu
 from trainer.table import configurations, vocabulary_of
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.registry import PromotionTest
-from tests.training_tables import blas_table, tiled_table
+from support.training_tables import blas_table, tiled_table
 from trainer.baseline import MEDIAN, ROOFLINE, baselines
 from trainer.evaluate import out_of_fold
 from trainer.folds import by_shape

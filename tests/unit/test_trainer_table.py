@@ -15,7 +15,7 @@ from farm.errors import MissingColumns, TooFewMeasurements
 from farm.forest.columns import OUTPUTS
 from farm.gemm import INPUT_TYPES
 from farm.kernels import FAMILIES
-from tests.training_tables import tiled_table
+from support.training_tables import tiled_table
 from trainer.table import check_training_table, configurations, parameter_names, table_hash, vocabulary_of
 
 TABLE = tiled_table((64, 96), tiles=(8, 16))

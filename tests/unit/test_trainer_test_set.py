@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from farm.errors import TestRowsInTraining
-from tests.training_tables import DEVICE_TYPE, tiled_table
+from support.training_tables import DEVICE_TYPE, tiled_table
 from trainer.evaluate import measured_outputs
 from trainer.forest import ForestSettings, fit
 from trainer.learn import TableFacts, learn

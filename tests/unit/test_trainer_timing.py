@@ -9,28 +9,14 @@ import numpy as np
 import pandas as pd
 
 from farm.forest.columns import Floats
-from farm.forest.features import Seen, see
 from farm.forest.physics import Tiling, Work
 from farm.forest.timing import CONSTANTS, Loops, Timing, start, time_ms
-from farm.gpus import find_gpu
-from trainer.cards import card_of_gpu
+from support.timing_tables import H200, seen, table
 from trainer.normal_equations import NormalEquations
-from trainer.table import configurations, vocabulary_of
+from trainer.table import vocabulary_of
 from trainer.timing import MIN_PROBLEMS, fit_timing
 
-GPU = find_gpu("nvidia-h200")
-assert GPU is not None
-H200 = card_of_gpu("nvidia-h200", GPU)
 SHAPES = list(itertools.product((1, 7, 20, 64, 180, 500, 1400, 4096), (33, 200, 512, 3000), (16, 120, 700, 4096)))
-
-
-def table(shapes: list[tuple[int, int, int]], tiles: tuple[int, ...] = (8, 16, 32), layout: str = "nn") -> pd.DataFrame:
-    rows = pd.DataFrame(
-        [(m, n, k, {"tile": tile}) for (m, n, k), tile in itertools.product(shapes, tiles)],
-        columns=["m", "n", "k", "parameters"],
-    )
-    usual = {"ab": "f32", "cd": "f32", "acc": "f32", "layout": layout, "alpha": 1.0, "beta": 0.0, "family": "tiled"}
-    return configurations(rows.assign(**usual, runtime_ms=1.0, power_w=np.nan, energy_mj=np.nan))
 
 
 def loops_of(frame: pd.DataFrame) -> Loops:
@@ -47,11 +33,6 @@ def truth(frame: pd.DataFrame) -> Floats:
     logs[names.index("step_ms")] += np.log(3.0)
     logs[names.index("issue")] += np.where(frame["tile"] == 8, np.log(4.0), np.log(1.5))
     return time_ms(logs, loops_of(frame), H200)["time"]
-
-
-def seen(frame: pd.DataFrame, timing: Timing) -> Seen:
-    vocabulary = vocabulary_of(frame)
-    return see(vocabulary.complete(frame), vocabulary, H200, timing)
 
 
 def test_what_a_formula_gave_is_foretold_of_shapes_that_were_not_measured() -> None:

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from api_farm import Asking, Served, access_to, fill
-from cheap_training import cheap_trainings
-from model_records import record_models
 from sqlalchemy import Engine
-from training_tables import tiled_table
 
 from farm.api.access import Access
 from farm.db.engine import ASKING, make_engine
 from farm.db.states import Role
+from support.api_farm import Asking, Served, access_to, fill
+from support.cheap_training import cheap_trainings
+from support.model_records import record_models
+from support.training_tables import tiled_table
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 

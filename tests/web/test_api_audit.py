@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from api_farm import Asking, Served, operation_called
-from samples import landed, row
 from sqlalchemy import text
 
 from farm.api.access import Access
 from farm.db import audit
 from farm.db.states import Role
+from support.api_farm import Asking, Served, operation_called
+from support.samples import landed, row
 
 
 def recorded(engine_of: Access) -> list[audit.Record]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 
-from api_farm import Asking, Served, no_constant, operation_called, told
 from pydantic import TypeAdapter
-from samples import landed, row
 from sqlalchemy import Engine
 
 from farm.api import OPERATIONS, PREFIX, campaigns, results
 from farm.api.access import Access
 from farm.web.errors import Told
+from support.api_farm import Asking, Served, no_constant, operation_called, told
+from support.samples import landed, row
 
 OF_CARD = "tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"
 

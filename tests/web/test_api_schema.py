@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from serving_process import serving
 from sqlalchemy import Engine
 
 from farm import keys
@@ -17,6 +16,7 @@ from farm.db import tokens
 from farm.db.states import Role
 from farm.settings import settings
 from farm.signing import Purpose
+from support.serving_process import serving
 
 EXAMPLES = 3
 """Requests of each operation that are drawn, beside those that go through its description line by line."""

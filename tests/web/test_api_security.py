@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import anyio
 import pytest
-from api_farm import EXAMPLES, HERE, Asking, Served, told
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from farm.api import OPERATIONS, PREFIX, Operation
@@ -21,6 +20,7 @@ from farm.db.states import Role
 from farm.web import places
 from farm.web.limits import LARGEST_BODY_BYTES, MAX_REQUESTS
 from farm.web.security import HEADERS, Guard, Policy
+from support.api_farm import EXAMPLES, HERE, Asking, Served, told
 
 PAUSE = f"{PREFIX}/campaigns/small/pause"
 CHECK = f"{PREFIX}/campaigns/check"

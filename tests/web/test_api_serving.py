@@ -10,9 +10,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from certificates import certificate
-from commands import farm_in, refused
-from serving_process import serving
 from sqlalchemy import Engine, make_url
 
 from farm.api import PREFIX
@@ -20,6 +17,9 @@ from farm.db import tokens
 from farm.db.states import Role
 from farm.errors import AddressUnusable, ServingRefused
 from farm.web.serving import listening, require_safe
+from support.certificates import certificate
+from support.commands import farm_in, refused
+from support.serving_process import serving
 
 DEVICES = f"{PREFIX}/devices"
 get = partial(httpx.get, timeout=120)  # a busy machine is no error

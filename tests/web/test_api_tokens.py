@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import httpx
-from api_farm import Asking, Served, told
 from sqlalchemy import text
 
 from farm.api import OPERATIONS, PREFIX
 from farm.db import tokens
 from farm.db.states import Role
+from support.api_farm import Asking, Served, told
 
 DEVICES = f"{PREFIX}/devices"
 COOKIE = "farm_session_8000"

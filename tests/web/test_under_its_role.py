@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from api_farm import Served, access_to, fill, operation_called
-from model_records import record_models
-from shared_server import server_of_the_owner, urls_of_roles
 from sqlalchemy import Engine, text
 
 from farm.api import OPERATIONS, Operation
@@ -16,6 +13,9 @@ from farm.db.engine import ASKING, make_engine
 from farm.db.service_roles import Service
 from farm.db.states import Role
 from farm.services import ServiceUrls
+from support.api_farm import Served, access_to, fill, operation_called
+from support.model_records import record_models
+from support.shared_server import server_of_the_owner, urls_of_roles
 
 
 @pytest.fixture(scope="module")

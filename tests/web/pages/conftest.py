@@ -12,10 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from browsing import IMPORTED, BrowsedFarm, record
-from homes import embedded_settings, need_embedded_services
 from sqlalchemy import Engine
-from visiting import visitor
 
 from farm.api.access import Access
 from farm.db.engine import make_engine
@@ -27,9 +24,12 @@ from farm.services.session import Session
 from farm.settings import Settings
 from farm.web.app import make_app
 from farm.web.security import Policy
-from tests.cheap_training import cheap_trainings
-from tests.model_records import record_models
-from tests.training_tables import tiled_table
+from support.browsing import IMPORTED, BrowsedFarm, record
+from support.cheap_training import cheap_trainings
+from support.homes import embedded_settings, need_embedded_services
+from support.model_records import record_models
+from support.training_tables import tiled_table
+from support.visiting import visitor
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 

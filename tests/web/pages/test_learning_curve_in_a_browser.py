@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import uvicorn
-from samples import cpu, document
 from sqlalchemy import Engine
-from visiting import chromium, chromium_path
 
-import tests.learning_curves as curves
 from farm.api.access import Access
 from farm.campaign import Campaign, plan
 from farm.db import campaigns, devices
 from farm.web.app import make_app
 from farm.web.security import Policy
+from support import learning_curves as curves
+from support.samples import cpu, document
+from support.visiting import chromium, chromium_path
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 playwright = pytest.importorskip("playwright.sync_api")

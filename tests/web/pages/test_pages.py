@@ -15,14 +15,9 @@ from typing import Any
 
 import httpx
 import pytest
-from commands import NOWHERE, farm_here
-from samples import card, cpu, document, landed, row
 from sqlalchemy import Engine, event, text
-from training_tables import log_test_set, without_champion
-from visiting import visitor
 
 import farm
-import tests.learning_curves as curves
 from farm import registry
 from farm.api import reports
 from farm.api.access import Access
@@ -37,6 +32,11 @@ from farm.services.session import Session
 from farm.web.app import make_app
 from farm.web.pages import models, results
 from farm.web.security import Policy
+from support import learning_curves as curves
+from support.commands import NOWHERE, farm_here
+from support.samples import card, cpu, document, landed, row
+from support.training_tables import log_test_set, without_champion
+from support.visiting import visitor
 
 NASTY = "<script>alert('x')</script>"
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import CAMPAIGN, IMPORTED, BrowsedFarm
-from visiting import chromium, chromium_path
+
+from support.browsing import CAMPAIGN, IMPORTED, BrowsedFarm
+from support.visiting import chromium, chromium_path
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 playwright = pytest.importorskip("playwright.sync_api")

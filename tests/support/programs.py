@@ -13,8 +13,9 @@ from pathlib import Path
 
 import psutil
 import redis
-from homes import environment, eventually
 from sqlalchemy import Engine, text
+
+from support.homes import environment, eventually
 
 COORDINATOR = (sys.executable, "-m", "farm.coordinator")
 FARM_WORKER = (sys.executable, "-m", "workers.main")

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from samples import card, cpu, document, landed, row
 from sqlalchemy import Engine, text
 
 from farm.api import OPERATIONS, PREFIX, Operation
@@ -29,6 +28,7 @@ from farm.services.session import Session
 from farm.settings import Settings
 from farm.web.app import make_app
 from farm.web.security import Policy
+from support.samples import card, cpu, document, landed, row
 
 HERE = "http://localhost:8000"
 

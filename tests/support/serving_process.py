@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from homes import environment
+from support.homes import environment
 
 
 class Serving:

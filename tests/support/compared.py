@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from samples import card, row
-
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement
+from support.samples import card, row
 
 SHAPES = [f"{m}x{n}x256" for m in (128, 512, 2048, 4096) for n in (128, 8192)]
 CONFIGURATIONS = [

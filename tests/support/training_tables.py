@@ -14,7 +14,7 @@ import pytest
 from farm import registry
 
 DEVICE_TYPE = "test-device"
-GPPERF = Path(__file__).parents[2] / "shared" / "data" / "gpperf"
+GPPERF = Path(__file__).parents[3] / "shared" / "data" / "gpperf"
 
 _RAW = ["m", "n", "k", "tile"]
 

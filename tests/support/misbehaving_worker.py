@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
-from delegating import Delegating
-
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
 from farm.services.groups import ProcessGroup
+from support.delegating import Delegating
 from workers.devices import Device, open_device
 from workers.devices.cuda_errors import cuda_errors
 from workers.kernels.base import Placement
@@ -77,7 +76,7 @@ def _open(identity: DeviceIdentity, kernels: Kernels) -> Device:
 
 
 def _start(command: Sequence[str], **options: Any) -> Any:
-    return ProcessGroup([sys.executable, __file__, AS_A_DEVICE], **options)
+    return ProcessGroup([sys.executable, "-m", "support.misbehaving_worker", AS_A_DEVICE], **options)
 
 
 if AS_A_DEVICE in sys.argv or __name__ != "__main__":  # Celery's child imports this module under another name

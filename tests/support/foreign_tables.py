@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from training_tables import GPPERF
+
+from support.training_tables import GPPERF
 
 AICONFIGURATOR = GPPERF.parent / "aiconfigurator"
 

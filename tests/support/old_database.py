@@ -2,21 +2,21 @@
 
 It was made in a checkout of that version (`farm.db.migrate.LAST_BEFORE_FIRST`), with this file beside its tests:
 
-    PYTHONPATH=. python tests/old_database.py revision_0025.sql.gz
+    PYTHONPATH=tests python -m support.old_database revision_0025.sql.gz
 """
 
 from __future__ import annotations
 
+from support import environment  # noqa: F401 - first: others read the environment when they are imported
+
+# isort: split
 import gzip
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import environment  # noqa: F401 - first: others read the environment when they are imported
 import pytest
-from samples import cpu, document, row
-from shared_server import server_of_the_owner
 from sqlalchemy import Engine, make_url
 
 from farm.campaign import Campaign, plan
@@ -25,6 +25,8 @@ from farm.db.batches import Failure
 from farm.db.engine import make_engine
 from farm.db.states import FailureKind, Role, Way
 from farm.services.binaries import postgres_of_wheel
+from support.samples import cpu, document, row
+from support.shared_server import server_of_the_owner
 
 FILE = Path(__file__).parent / "revision_0025.sql.gz"
 LOGIN = "farm_host_here"

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from homes import embedded_settings, need_embedded_services
 from sqlalchemy import URL, make_url
 
 import farm
@@ -22,6 +21,7 @@ from farm.services import ServiceUrls, postgres, services
 from farm.services.binaries import postgres_of_wheel
 from farm.services.cluster import remove_cluster
 from farm.services.home import Home
+from support.homes import embedded_settings, need_embedded_services
 
 SCRIPT = Path(farm.__file__).parent.parent / "docker" / "postgres-roles.sh"
 

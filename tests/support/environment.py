@@ -1,6 +1,6 @@
 """One environment for all tests, whatever shell, folder and account they are started from.
 
-`conftest` imports this before anything else: some modules of the farm and of rich read the environment when they are imported.
+`conftest` imports this before everything else of the farm: some modules of the farm and of rich read the environment when they are imported.
 What the tests start inherits it.
 """
 

@@ -1,0 +1,1 @@
+"""What tests share: farms, services, devices, tables and checks that several test modules use."""
