@@ -1,4 +1,4 @@
-"""What every test on a card needs. Without CuPy and a card they are skipped, with the reason.
+"""What every test on a card needs. Without CuPy and a card each module is skipped, with the reason.
 
     farm kernels build tests/gpu/cutlass.yaml --arch sm_90a -o kernels
     farm kernels build examples/campaigns/hopper-few.yaml --arch sm_90a -o kernels
@@ -14,6 +14,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from workers.devices import cards, open_device
 from workers.devices.cuda import CudaDevice
 
 
+@cache
 def _why_not() -> str | None:
     """Why there is no card to test on. Neither imports CuPy nor creates a context."""
     try:
@@ -32,14 +34,32 @@ def _why_not() -> str | None:
         return str(error)
 
 
+class _Skipped(pytest.Item):
+    """Stands for all tests of a module."""
+
+    def runtest(self) -> None:
+        pytest.skip(str(_why_not()))
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, self.name
+
+
+class _SkippedModule(pytest.Module):
+    """A module that is not imported: it has one test, which is skipped."""
+
+    def collect(self) -> list[pytest.Item]:
+        return [_Skipped.from_parent(self, name="all tests, which need a card")]
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return None if _why_not() is None else _SkippedModule.from_parent(parent, path=module_path)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
-    why_not = _why_not() if here else None
-    for item in here:
-        # CuPy warns of parts of CUDA that it looks for at import; they are not what is tested.
-        item.add_marker(pytest.mark.filterwarnings("default"))
-        if why_not is not None:
-            item.add_marker(pytest.mark.skip(reason=why_not))
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            # CuPy warns of parts of CUDA that it looks for at import; they are not what is tested.
+            item.add_marker(pytest.mark.filterwarnings("default"))
 
 
 @pytest.fixture(scope="package", autouse=True)
