@@ -1,4 +1,4 @@
-"""Small tables as GPPerf and AIConfigurator publish them, to import in tests; and where the published ones lie."""
+"""Small tables as GPPerf and AIConfigurator publish them, to import in tests; and samples of the published ones."""
 
 from __future__ import annotations
 
