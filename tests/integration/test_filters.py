@@ -5,22 +5,23 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign
 from farm.campaign.constraints import parse_constraint
-from farm.db import filters, measurements
+from farm.db import devices, filters, measurements
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
+from farm.db.engine import make_engine
 from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.errors import BadFilter, BadMoment
@@ -28,8 +29,10 @@ from farm.expressions.python import compile_all
 from farm.measurement import Source
 from farm.moments import moment
 from farm.schema.results import EXPORTED
+from farm.services import ServiceUrls
 from support.batch_steps import land, leased
 from support.commands import Command, farm_here, refused
+from support.databases import database
 from support.samples import card, cpu, document, landed, row
 
 Announce = Callable[[DeviceIdentity], int]
@@ -53,6 +56,18 @@ def rows(engine: Engine, announce: Announce) -> dict[int, int]:
     device = announce(card())
     landed(engine, device, [(written, row(n, **changes)) for n, (written, changes) in enumerate(TIMED, 1)])
     return {round(found["runtime_ms"]): found["measurement_id"] for found in read(engine)}
+
+
+@pytest.fixture(scope="module")
+def filled(farm_services: ServiceUrls) -> Iterator[Engine]:
+    """A database with the same rows, for all tests that only read."""
+    with database(farm_services, migrated=True) as url:
+        engine = make_engine(url, application="test")
+        with engine.begin() as connection:
+            device = devices.register(connection, host="here", host_facts={}, device=card())
+        landed(engine, device, [(written, row(n, **changes)) for n, (written, changes) in enumerate(TIMED, 1)])
+        yield engine
+        engine.dispose()
 
 
 def read(engine: Engine, *where: str, **more: Any) -> list[dict[str, Any]]:
@@ -112,10 +127,8 @@ def matching(engine: Engine, *where: str, **more: Any) -> list[int]:
         ("round == 0 and seed == 0", [1, 2, 3, 4]),
     ],
 )  # fmt: skip
-def test_rows_for_which_a_condition_holds(
-    engine: Engine, rows: dict[int, int], where: str, expected: list[int]
-) -> None:
-    assert matching(engine, where) == expected
+def test_rows_for_which_a_condition_holds(filled: Engine, where: str, expected: list[int]) -> None:
+    assert matching(filled, where) == expected
 
 
 def test_conditions_all_hold_and_ids_are_found(engine: Engine, rows: dict[int, int]) -> None:
@@ -153,14 +166,12 @@ HOLDS = st.recursive(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(written=HOLDS)
-def test_a_campaigns_constraint_chooses_the_same_configurations(
-    engine: Engine, rows: dict[int, int], written: str
-) -> None:
+def test_a_campaigns_constraint_chooses_the_same_configurations(filled: Engine, written: str) -> None:
     names = ("m", "n", "k", "alpha", "beta", "flops", "bytes", "intensity", "layout", "ab")
     holds = compile_all([parse_constraint(written)], names)
-    with engine.connect() as connection:
+    with filled.connect() as connection:
         every = connection.execute(
             text(f"SELECT runtime_ms, {', '.join(names)} FROM v_measurements ORDER BY runtime_ms")
         ).all()
@@ -168,7 +179,7 @@ def test_a_campaigns_constraint_chooses_the_same_configurations(
         expected = [round(time) for time, *values in every if holds(*values)]
     except ArithmeticError:
         return  # an error for a campaign, no value here
-    assert matching(engine, written) == expected
+    assert matching(filled, written) == expected
 
 
 @pytest.mark.parametrize(
@@ -226,18 +237,18 @@ def test_a_campaigns_constraint_chooses_the_same_configurations(
         ("m > " + "-" * 900 + "1", "nested too deeply"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_place(engine: Engine, rows: dict[int, int], where: str, says: str) -> None:
+def test_a_mistake_is_named_with_its_place(filled: Engine, where: str, says: str) -> None:
     with pytest.raises(BadFilter) as raised:
-        read(engine, where)
+        read(filled, where)
     assert str(raised.value).startswith("--where")
     assert says in str(raised.value)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(st.text(alphabet="mnk tile has()[]{}<>=!+-*/%&|~^.,:;'\"\\0123456789andornotif_details$", max_size=50))
-def test_no_text_becomes_a_broken_statement(engine: Engine, rows: dict[int, int], written: str) -> None:
+def test_no_text_becomes_a_broken_statement(filled: Engine, written: str) -> None:
     try:
-        found = read(engine, written)
+        found = read(filled, written)
     except BadFilter:
         return
     assert len(found) <= 4

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pytest
 from sqlalchemy import URL, make_url
 
 import farm
 from farm.db.engine import make_engine
 from farm.db.service_roles import Service, set_up_service_roles
-from farm.services import ServiceUrls, postgres, services
+from farm.services import ServiceUrls, postgres
 from farm.services.binaries import postgres_of_wheel
-from farm.services.cluster import remove_cluster
-from farm.services.home import Home
-from support.homes import embedded_settings, need_embedded_services
+from support.servers import WITH_PASSWORDS, own_services
 
 SCRIPT = Path(farm.__file__).parent.parent / "docker" / "postgres-roles.sh"
 
@@ -62,20 +57,9 @@ class SharedServer:
 @contextmanager
 def shared_server() -> Iterator[SharedServer]:
     """Every role logs in with its password, the superuser too. Redis runs beside it."""
-    need_embedded_services()
-    folder = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
-    folder.chmod(0o755)
-    settings = embedded_settings(folder / ".farm")
     superuser = f"ALTER ROLE {SUPERUSER} PASSWORD '{PASSWORDS[SUPERUSER].replace(chr(39), 2 * chr(39))}';\n"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postgres, "_HBA", "local all all scram-sha-256\n")
-        patch.setattr(postgres, "_CREATE", postgres._CREATE + superuser)
-        try:
-            with services(settings, broker=True) as urls:
-                yield SharedServer(urls)
-        finally:
-            remove_cluster(Home.of(settings))
-            shutil.rmtree(folder)
+    with own_services(hba=WITH_PASSWORDS, create=postgres._CREATE + superuser) as urls:
+        yield SharedServer(urls)
 
 
 @contextmanager

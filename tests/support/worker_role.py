@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, make_url, text
@@ -14,10 +11,8 @@ from sqlalchemy import Engine, make_url, text
 from farm.db import roles
 from farm.db.engine import make_engine
 from farm.db.roles import set_up_worker_role
-from farm.services import ServiceUrls, postgres, services
-from farm.services.cluster import remove_cluster
-from farm.services.home import Home
-from support.homes import embedded_settings, need_embedded_services
+from farm.services import ServiceUrls, postgres
+from support.servers import WITH_PASSWORDS, own_services
 
 PASSWORD = "a/pass%word:of'workers"
 
@@ -25,19 +20,10 @@ PASSWORD = "a/pass%word:of'workers"
 @pytest.fixture(scope="module")
 def farm_services() -> Iterator[ServiceUrls]:
     """Servers as a fleet shares them: every role may log in with its password, and the farm's may create roles."""
-    need_embedded_services()
-    folder = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
-    folder.chmod(0o755)
-    settings = embedded_settings(folder / ".farm")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postgres, "_HBA", "local all all scram-sha-256\n")
-        patch.setattr(postgres, "_CREATE", postgres._CREATE.replace(" CREATEDB ", " CREATEDB CREATEROLE "))
-        try:
-            with services(settings, broker=True) as urls:
-                yield urls
-        finally:
-            remove_cluster(Home.of(settings))
-            shutil.rmtree(folder)
+    with own_services(
+        hba=WITH_PASSWORDS, create=postgres._CREATE.replace(" CREATEDB ", " CREATEDB CREATEROLE ")
+    ) as urls:
+        yield urls
 
 
 @pytest.fixture
