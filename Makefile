@@ -1,6 +1,7 @@
 # make run    set up, then measure the quickstart campaign (with EXTRA=cuda… and a GPU: learn-quickstart), train, and report
-# make test   set up, then run every test
-# make long   set up, then the whole runs that take minutes: README and tutorial from top to bottom, every dataset replayed, chaos
+# make test   set up, then run every test but the long ones
+# make test-all  the same, and the long ones: farms with all their programs, README and tutorial, every dataset replayed, chaos
+# make long   set up, then run the long tests alone
 # make chaos  set up, then break a farm for three minutes and audit it; SEED=7 repeats a run, SECONDS=300 is longer
 # make soak   the same for an hour on hosts of its own (network namespaces, which need root), with 10 owners
 # make attack set up, then attack farms as a neighbour, token holder, worker host, local user and service would, and count what held
@@ -15,7 +16,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := run
-.PHONY: run setup test long chaos soak attack lint docs format lock clean
+.PHONY: run setup test test-all long chaos soak attack lint docs format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -59,6 +60,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile --no
 
 test: $(STAMP)
 	@$(PYTEST)
+
+test-all: $(STAMP)
+	@$(PYTEST) -m ''
 
 long: $(STAMP)
 	@$(PYTEST) -m long
