@@ -270,6 +270,7 @@ def test_a_second_worker_of_a_host_ends_and_says_who_serves_the_device(engine: E
     assert third.stop() == 0
 
 
+@pytest.mark.long
 def test_a_worker_of_another_container_waits_takes_over_and_the_first_ends_when_it_wakes_up(
     engine: Engine, submit: Submit, start: Start, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def submit(engine: Engine, campaign: Campaign) -> int:
         return campaigns.store(connection, campaign, made.jobs()).campaign_id
 
 
+@pytest.mark.long
 def test_a_drained_device_takes_no_message_and_a_resumed_one_does_again(
     engine: Engine, database_url: str, farm_services: ServiceUrls, tmp_path: Path, two_devices: str
 ) -> None:

@@ -111,6 +111,7 @@ def test_every_export_holds_the_same_rows(farm: Farm, report: Any) -> None:
     assert from_csv == from_parquet == from_json
 
 
+@pytest.mark.long
 def test_an_export_answers_as_a_recorded_device_and_teaches_no_model(farm: Farm, report: Any) -> None:
     farm("results", "-o", "recording.parquet")
     other = Farm(farm.folder / "other", devices="recorded:recording.parquet")
@@ -127,6 +128,7 @@ def test_an_export_answers_as_a_recorded_device_and_teaches_no_model(farm: Farm,
     assert all("gemm-farm" in r["environment"]["provenance"] for r in other.json("results"))
 
 
+@pytest.mark.long
 def test_a_device_that_cannot_be_opened_is_quarantined_with_its_reason(farm: Farm, report: Any) -> None:
     other = Farm(farm.folder / "broken", devices="recorded:broken.parquet")
     other.folder.mkdir()
@@ -255,6 +257,7 @@ def _environment_with(folder: Path, *distributions: str) -> Path:
     return python
 
 
+@pytest.mark.long
 def test_too_few_measurements_train_no_model_and_say_how_many_are_needed(farm: Farm, report: Any) -> None:
     few = CAMPAIGN.replace("whole-loop", "few").replace("[64, 128, 192]", "64").replace("[64, 160]", "[64, 80]")
     other = Farm(farm.folder / "few")
@@ -280,6 +283,7 @@ measure:
 """
 
 
+@pytest.mark.long
 def test_a_learning_campaign_is_decided_round_by_round_trained_and_predicted(farm: Farm) -> None:
     other = Farm(farm.folder / "learns")
     other.folder.mkdir()
@@ -296,6 +300,7 @@ def test_a_learning_campaign_is_decided_round_by_round_trained_and_predicted(far
     assert prediction["predicted_ms"] > 0
 
 
+@pytest.mark.long
 def test_an_interrupted_run_keeps_what_it_measured_and_goes_on(farm: Farm) -> None:
     """By Ctrl-C first, and in the middle of what is left by a terminal that is closed."""
     other = Farm(farm.folder / "interrupted", devices="recorded:slow.parquet?scale=1")

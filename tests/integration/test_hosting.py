@@ -126,6 +126,7 @@ def farm_worker(tmp_path: Path, database_url: str, farm_services: ServiceUrls) -
         process.wait()
 
 
+@pytest.mark.long
 def test_a_device_that_vanishes_is_marked_and_stopped_and_served_again_when_it_is_back(
     engine: Engine, farm_worker: Callable[..., FarmWorker], tmp_path: Path
 ) -> None:

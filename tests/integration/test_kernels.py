@@ -702,6 +702,7 @@ def test_a_run_that_nobody_can_build_for_ends_and_says_so(engine: Engine, stored
         _require_builder(opened, connection, stored.campaign_id, builds=False)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("cutlass_library") is None, reason="the extra build is not installed")
 def test_the_small_campaign_builds_with_the_real_compiler(database_url: str, tmp_path: Path) -> None:
     few = str(Path(__file__).parents[2] / "examples" / "campaigns" / "cutlass-few.yaml")

@@ -207,6 +207,7 @@ def test_an_address_that_cannot_be_used_ends_the_program_and_names_the_setting(
     assert f"{variable} is 'localhost': it names no port" in wrong.log()
 
 
+@pytest.mark.long
 def test_a_farm_worker_that_was_killed_leaves_no_files_behind_for_long(
     engine: Engine, start: Start, tmp_path: Path
 ) -> None:
