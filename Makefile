@@ -1,5 +1,5 @@
 # make run    set up, then measure the quickstart campaign (with EXTRA=cuda… and a GPU: learn-quickstart), train, and report
-# make test   set up, then run every test but the long ones
+# make test   set up, then run every test but the long ones; ORDER=7 shuffles the tests of each file, the same way each time
 # make test-all  the same, and the long ones: farms with all their programs, README and tutorial, every dataset replayed, chaos
 # make long   set up, then run the long tests alone
 # make chaos  set up, then break a farm for three minutes and audit it; SEED=7 repeats a run, SECONDS=300 is longer
@@ -56,7 +56,8 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(if $(EXTR
 
 # Most tests wait for processes of the farm: three at a time keep two cores busy. TESTERS=0 for one. Files keep their order, as
 # those of whole farms come first: otherwise files of few and long tests come last, and one core is idle meanwhile.
-PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder \
+  $(if $(ORDER),--random-order --random-order-bucket=module --random-order-seed=$(ORDER))
 
 test: $(STAMP)
 	@$(PYTEST)
