@@ -372,6 +372,7 @@ class TestWithNvcc:
         assert 64 <= built.record.registers <= 255
         assert built.record.spill_bytes == 0
 
+    @pytest.mark.long
     def test_a_kernel_for_hopper_compiles_into_a_library_that_takes_what_python_gives(self) -> None:
         """Without a card it is loaded all the same, judges problems, and says that there is no card."""
         try:

@@ -97,7 +97,7 @@ def test_a_curve_grows_while_somebody_looks_and_its_plot_is_never_taken_away(
     playwright.expect(page.get_by_text(f"No further round is measured: {curves.BUDGET_USED}.")).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_a_curve_is_drawn_in_the_colours_of_its_page_and_fits_narrow_windows(
     browser: Any, served: str, engine: Engine, campaign_id: int, scheme: str
 ) -> None:
