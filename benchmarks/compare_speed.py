@@ -22,8 +22,8 @@ from sqlalchemy import Engine, text
 from benchmarks.common import at_sizes
 from benchmarks.farms import farm_home
 from benchmarks.made_up import CONFIGURATIONS, ENVIRONMENT, card, vacuum
+from farm.compare.aggregation import Question
 from farm.compare.comparing import compare
-from farm.compare.gathering import Question
 from farm.db import devices
 
 TYPES = {"nvidia-h200": 1.0, "nvidia-a100-sxm4-80gb": 1.25}

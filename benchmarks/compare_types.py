@@ -33,9 +33,9 @@ from benchmarks.common import markdown, write
 from benchmarks.farms import farm_home
 from benchmarks.learning import add_data, needed
 from farm.compare import reading
+from farm.compare.aggregation import Question
 from farm.compare.comparing import compare
 from farm.compare.findings import About, Figures, Pairs, findings
-from farm.compare.gathering import Question
 from farm.compare.groups import Problems, bytes_of, flops_of
 from farm.compare.statistics import TIE, Bools
 from farm.gemm import ElementType

@@ -32,8 +32,8 @@ from benchmarks.farms import small_farm, store
 from benchmarks.made_up import RESULT, campaign_of
 from farm.broker import queue_of_device, queue_of_type
 from farm.campaign import Campaign
-from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, make_way, read_schedule
+from farm.coordinator.job_costs import CostBook
 from farm.coordinator.loop import BUSY_SECONDS, IDLE_SECONDS
 from farm.db import batches, devices
 from farm.settings import Settings, settings

@@ -28,8 +28,8 @@ from benchmarks.common import markdown, write
 from benchmarks.farms import announce, farm_home, run_submit, submit
 from benchmarks.made_up import campaign_text, record
 from farm.broker import MEASURE_BATCH, make_app
-from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
+from farm.coordinator.job_costs import CostBook
 from farm.db import batches, campaigns, devices
 from farm.services.stack import COORDINATOR, WORKERS, Stack
 from farm.settings import settings

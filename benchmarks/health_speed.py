@@ -24,7 +24,7 @@ from benchmarks.common import at_sizes
 from benchmarks.farms import farm_home
 from benchmarks.made_up import CONFIGURATIONS, ENVIRONMENT, card, vacuum
 from farm.compare.health import Question
-from farm.compare.health.asking import health
+from farm.compare.health.query import health
 from farm.db import devices
 
 CARDS = 8

@@ -22,7 +22,7 @@ from benchmarks.farms import farm_home
 from benchmarks.made_up import fill, vacuum
 from farm.db import filters, measurements
 from farm.db.engine import make_engine
-from farm.moments import moment
+from farm.time_parsing import moment
 
 QUESTIONS = {
     "v_best_kernels: all": "SELECT * FROM v_best_kernels",

@@ -17,9 +17,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, Secret
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from farm.completion_names import default_home
 from farm.errors import BadSettings, HomeUntrusted
 from farm.masking import masked
-from farm.names import default_home
 from farm.ownership import why_untrusted
 from farm.python import SAFE_PATH
 from farm.variables import IDLE_EXIT_SECONDS, INTERNAL_VARIABLES

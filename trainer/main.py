@@ -14,7 +14,7 @@ from farm.broker import TRAIN_QUEUE, consume, make_app
 from farm.errors import FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.encryption import warn_of_plain_connections
-from farm.services.waiting import set_on_signals, when_they_answer
+from farm.services.reconnecting import set_on_signals, when_they_answer
 from farm.settings import idle_exit_s, settings
 
 USAGE = """usage: farm-trainer

@@ -20,7 +20,7 @@ from farm.db.engine import make_engine
 from farm.db.trainings import Start
 from farm.errors import ErrandLost, FarmError
 from farm.registry import Trust, model_name
-from farm.services.errands import carry_out
+from farm.services.task_runner import carry_out
 from farm.settings import settings
 from trainer.progress import Progress
 

@@ -20,8 +20,8 @@ from farm.db import kernels, migrate
 from farm.devices import host_name
 from farm.errors import first_line
 from farm.logs import set_up_logging
-from farm.services.errands import heard_of
-from farm.services.waiting import when_they_answer
+from farm.services.reconnecting import when_they_answer
+from farm.services.task_runner import heard_of
 from farm.settings import idle_exit_s, settings
 from workers import building
 

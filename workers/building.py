@@ -20,7 +20,7 @@ from farm.db.kernels import Start
 from farm.devices import host_name
 from farm.errors import BadBinary, BuildFailed, DoesNotCompile, FarmError, WrongCompiler
 from farm.kernels.binary import Binary
-from farm.services.errands import carry_out
+from farm.services.task_runner import carry_out
 from farm.settings import settings
 from farm.signing import Purpose, Signer
 from workers.kernels.cutlass.compiler import Compiler

@@ -26,7 +26,7 @@ from farm.variables import WORKER_DEVICE_ID, WORKER_SESSION
 from farm.vendors import VENDORS
 from workers import metrics
 from workers.device_lock import EXIT_SESSION_LOST, DeviceLock, lock_folder
-from workers.lookout import Look, Lookout
+from workers.device_watcher import Look, Lookout
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from farm.errors import BadInput, FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.encryption import warn_of_plain_connections
 from farm.services.groups import collect_orphans
-from farm.services.waiting import set_on_signals, when_they_answer
+from farm.services.reconnecting import set_on_signals, when_they_answer
 from farm.settings import environment_for_children, settings
 from workers import metrics
+from workers.device_watcher import Lookout
 from workers.devices import discover
-from workers.lookout import Lookout
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from farm.api.access import Access
 from farm.api.operation import LARGEST_ID, Cli, Document, Download, operation
 from farm.db import audit
 from farm.db.states import Role, Way
-from farm.moments import moment
+from farm.time_parsing import moment
 
 Id = Annotated[int, Field(ge=0, le=LARGEST_ID)]
 Who = Annotated[str | None, Field(description="Only changes by this token or account.")]

@@ -17,7 +17,7 @@ from farm.api.sentinels import SentinelNow, sentinel_now
 from farm.api.submitting import store
 from farm.broker import TRAIN_QUEUE
 from farm.campaign.figures import PlanSummary
-from farm.coordinator.outlook import Outlook, Stuck, look, outlooks
+from farm.coordinator.estimates import Outlook, Stuck, look, outlooks
 from farm.db import campaigns, devices, duty, fair_shares, jobs, kernels, leadership, learning, sentinels
 from farm.db import progress as now
 from farm.db.engine import take_time

@@ -17,7 +17,7 @@ from farm.db.states import Role
 from farm.errors import BadInput, NothingShared
 
 if TYPE_CHECKING:
-    from farm.compare.gathering import Question
+    from farm.compare.aggregation import Question
 
 SMALLER_IS_A_TIE_PCT = 1.0
 
@@ -280,8 +280,8 @@ def pairs(access: Access, asked: Comparing) -> Download:
 def fill(access: Access, asked: Filling) -> ComparedAndFilled:
     """Submit what a group lacks and another has, as a campaign for each group; the same again adds nothing."""
     from farm.compare import filling
+    from farm.compare.aggregation import gather
     from farm.compare.comparing import compared
-    from farm.compare.gathering import gather
 
     engine = access.session.engine
     gathered = gather(engine, _question(access, asked), filling=True)
@@ -302,7 +302,7 @@ def fill(access: Access, asked: Filling) -> ComparedAndFilled:
 
 
 def _question(access: Access, asked: Comparing) -> Question:
-    from farm.compare.gathering import Question
+    from farm.compare.aggregation import Question
 
     if asked.mix_protocols and not asked.predict:
         raise BadInput(detail="--mix-protocols needs --predict.")

@@ -10,12 +10,12 @@ from pydantic import Field
 
 from farm.api.access import Access
 from farm.api.operation import Document, operation
-from farm.coordinator.outlook import condition, presence_text, skew_text
+from farm.coordinator.estimates import condition, presence_text, skew_text
 from farm.db import device_sessions, devices, duty, progress
 from farm.db.progress import DeviceNow, Presence
 from farm.db.states import DeviceState, FailureKind, Role
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
-from farm.texts import some_of
+from farm.formatting import some_of
 
 HOST = "host:"
 """How all devices of a host are named."""

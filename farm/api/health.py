@@ -10,7 +10,7 @@ from pydantic import Field
 from farm.api.access import Access
 from farm.api.operation import Cli, Document, operation
 from farm.compare.health import ALPHA, TOLERANCE, DeviceHealth, Question
-from farm.moments import moment
+from farm.time_parsing import moment
 
 
 class FleetHealth(Document):
@@ -55,7 +55,7 @@ def show(
     any_source: Annotated[bool, Field(description="Recorded and imported rows too, to try it out.")] = False,
 ) -> FleetHealth:
     """Check the health of devices: each is compared with its peers and with its own past."""
-    from farm.compare.health.asking import health  # it loads numpy, which no other operation needs to wait for
+    from farm.compare.health.query import health  # it loads numpy, which no other operation needs to wait for
 
     found = health(
         access.session.engine,

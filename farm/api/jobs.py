@@ -20,10 +20,10 @@ from farm.db.engine import take_time
 from farm.db.progress import DeviceNow, LaneNow, Presence
 from farm.db.states import CampaignState, FailureKind, JobState, Role
 from farm.errors import CampaignCancelled, NoSuchJob
+from farm.formatting import some_of
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.repro import repro_command
-from farm.texts import some_of
 
 Id = Annotated[int, Field(ge=0, le=LARGEST_ID)]
 

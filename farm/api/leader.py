@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from farm.api.access import Access
 from farm.api.operation import Document, operation
 from farm.db import leadership, locks, obstacles
-from farm.texts import failing_text, holder_text, leader_text
+from farm.formatting import failing_text, holder_text, leader_text
 
 
 class FailingStep(Document):

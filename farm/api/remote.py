@@ -29,7 +29,7 @@ from farm.errors import (
     TokenInTheClear,
     first_line,
 )
-from farm.logins import login_name
+from farm.system_account import login_name
 
 P = ParamSpec("P")
 R = TypeVar("R")

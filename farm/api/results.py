@@ -21,12 +21,12 @@ from farm.devices import DeviceIdentity, DeviceTraits
 from farm.errors import BadInput
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, Source
-from farm.moments import moment
 from farm.report.best import Timed, summary
 from farm.report.best import best as best_of
 from farm.repro import repro_command
 from farm.schema.column import Column, ColumnType
 from farm.schema.results import COLUMNS, EXPORTED
+from farm.time_parsing import moment
 
 if TYPE_CHECKING:
     from farm.api.connecting import Farm

@@ -12,7 +12,7 @@ from farm.api.operation import Cli, Document, operation
 from farm.db import campaigns, sentinels
 from farm.db.sentinels import SentinelRow, Watched
 from farm.errors import UnknownDevice
-from farm.texts import some_of
+from farm.formatting import some_of
 
 
 class SentinelNow(Document):

@@ -38,8 +38,8 @@ from farm.campaign.targets import Target
 from farm.errors import CampaignFileError, CampaignTooLarge, TooManyCandidates
 from farm.expressions.tree import BadExpression
 from farm.kernels import FAMILIES
-from farm.logins import login_name
 from farm.measurement import TimingRules
+from farm.system_account import login_name
 
 
 def load(path: Path, *, limit: int) -> Campaign:

@@ -24,7 +24,7 @@ from farm.campaign.schema import (
     campaign_model,
 )
 from farm.campaign.strategies import STRATEGIES, Search, readers_of
-from farm.campaign.words import did_you_mean
+from farm.campaign.suggestions import did_you_mean
 
 
 def add_findings(error: ValidationError, file: Located) -> None:

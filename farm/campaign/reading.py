@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from farm.errors import CampaignFileError
-from farm.texts import lines_text
+from farm.formatting import lines_text
 
 Location = tuple[str | int, ...]
 """Where a value stands in the file: the keys and list positions that lead to it."""

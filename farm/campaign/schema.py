@@ -17,8 +17,8 @@ from farm.campaign.domain import Layers, ListedShapes, LogRange, Ranges, Source,
 from farm.campaign.named_shapes import MODELS, shape_sets
 from farm.campaign.shape_files import ReadText, among, parse_shapes
 from farm.campaign.strategies import Search, search_model
+from farm.campaign.suggestions import did_you_mean
 from farm.campaign.targets import ANY, Target, TargetKind
-from farm.campaign.words import did_you_mean
 from farm.errors import FarmError
 from farm.gemm import LARGEST_EXTENT, ElementTypes, Layout, Shape
 from farm.kernels import FAMILIES, Configuration, Parameter

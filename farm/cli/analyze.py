@@ -27,8 +27,8 @@ from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.db import campaigns, measurements
 from farm.errors import AmbiguousDevice, BadInput, NotFound, UnknownDevice
+from farm.formatting import some_of
 from farm.services.session import session
-from farm.texts import some_of
 
 app = typer.Typer(help="Study measurements.", no_args_is_help=True)
 

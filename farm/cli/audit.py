@@ -21,9 +21,9 @@ from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.db import audit
 from farm.errors import BadInput
-from farm.moments import moment
 from farm.services.session import session
 from farm.settings import settings
+from farm.time_parsing import moment
 
 app = typer.Typer(help="Show who changed what, when and from where.", invoke_without_command=True)
 

@@ -12,8 +12,8 @@ from farm.api.results import BestOf
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
+from farm.formatting import seconds_text, types_of_text
 from farm.settings import settings
-from farm.texts import seconds_text, types_of_text
 
 MOST_ROWS = 30
 """Problems on the terminal, unless --limit says otherwise."""

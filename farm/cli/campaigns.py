@@ -25,9 +25,9 @@ from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState
 from farm.db.verdict import without_result
 from farm.errors import FarmError
+from farm.formatting import counts_text, seconds_text, types_of_text
 from farm.services.session import Session
 from farm.settings import settings
-from farm.texts import counts_text, seconds_text, types_of_text
 
 FileArgument = Annotated[Path, typer.Argument(help="A campaign file (YAML).", show_default=False)]
 AgainOption = Annotated[

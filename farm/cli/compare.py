@@ -48,7 +48,7 @@ def compare(
         farm compare --by driver --type nvidia-h200
         farm compare host=a host=b --check 2
     """
-    from farm.cli import compared  # it loads numpy, which no other command needs to wait for
+    from farm.cli import compare_view  # it loads numpy, which no other command needs to wait for
 
     if output is not None:
         require_new(output, force=force)
@@ -66,11 +66,11 @@ def compare(
         emit_json(told if filled is None else {**told, "fills": [one.model_dump() for one in filled.fills]})
     else:
         if filled is not None:
-            compared.show_fills(filled.fills)
+            compare_view.show_fills(filled.fills)
             if filled.nothing_shared is not None:
                 remarks.print(filled.nothing_shared, markup=False)
         if found is not None:
-            compared.show(found, filled=fill, every_note=notes)
+            compare_view.show(found, filled=fill, every_note=notes)
         if written is not None:
             remarks.print(f"{written.rows:,} pairs in {output}", markup=False)
     if found is not None and found.slower:

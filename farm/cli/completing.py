@@ -1,6 +1,6 @@
 """What the shell completes: names of campaigns, devices, types, models, kernel families and recordings.
 
-A completion answers at once or not at all: names come from the file that earlier commands left (`farm.names`), or from
+A completion answers at once or not at all: names come from the file that earlier commands left (`farm.completion_names`), or from
 the API that FARM_API_URL names, in `SECONDS`. It starts no service, and whatever goes wrong completes nothing.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from typer import core
 
-from farm.names import default_home, recall
+from farm.completion_names import default_home, recall
 from farm.ownership import why_untrusted
 
 SECONDS = 1.0

@@ -21,8 +21,8 @@ from farm.api.deletions import (
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.errors import BadInput, CampaignHasOpenWork
-from farm.moments import duration
 from farm.settings import settings
+from farm.time_parsing import duration
 
 delete = typer.Typer(
     help="Delete a campaign, an import or a model, with everything that depends on it. Undo with farm restore until farm vacuum.",

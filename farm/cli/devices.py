@@ -17,8 +17,8 @@ from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table, unique_beginnings
 from farm.db.progress import Presence
 from farm.db.states import DeviceState
+from farm.formatting import seconds_text, share_text
 from farm.settings import settings
-from farm.texts import seconds_text, share_text
 
 app = typer.Typer(
     help="List and control devices and hosts: current work, errors of the last hour, last heartbeat.",

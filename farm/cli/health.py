@@ -9,8 +9,8 @@ from farm.api import health as operations
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, emit_json
 from farm.errors import FarmError
+from farm.formatting import some_of
 from farm.settings import settings
-from farm.texts import some_of
 
 
 class DeviceUnwell(FarmError):
@@ -33,14 +33,14 @@ def health(
         farm health
         farm health --type nvidia-h200 --since 7d
     """
-    from farm.cli import unwell  # it loads numpy, which no other command needs to wait for
+    from farm.cli import health_view  # it loads numpy, which no other command needs to wait for
 
     with farm_of(settings()) as farm:
         found = farm.ask(operations.show, **query)
     if as_json:
         emit_json(found)
     else:
-        unwell.show(found)
+        health_view.show(found)
     if found.unwell:
         listed = [f"{one.uuid} on {one.host} ({one.verdict})" for one in found.devices if one.verdict.alarms]
         raise DeviceUnwell(unwell=len(listed), devices=len(found.devices), which=some_of(listed, most=4))

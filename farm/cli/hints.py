@@ -23,9 +23,9 @@ from rich.segment import Segment
 from rich.text import Text
 
 from farm.cli.commands import COMMANDS
+from farm.completion_names import default_home
 from farm.control_characters import neutralised
 from farm.errors import BadSettings
-from farm.names import default_home
 from farm.settings import settings
 
 WORKING = ("run", "up")

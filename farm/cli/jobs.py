@@ -16,8 +16,8 @@ from farm.cli.hints import pasteable
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
 from farm.db.states import OPEN_JOB_STATES, CampaignState, FailureKind, JobState
+from farm.formatting import counts_text
 from farm.settings import settings
-from farm.texts import counts_text
 
 JobsOption = Annotated[
     list[int] | None, typer.Option("--job", "-j", help="Only this job, by its id; may be repeated.", show_default="all")

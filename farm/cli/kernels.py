@@ -25,13 +25,13 @@ from farm.db import campaigns, kernels
 from farm.db.states import KernelState
 from farm.devices import host_name, traits_of_capability
 from farm.errors import BadBinary, BadInput, KernelsNotBuilt, NoSuchKernels, ServiceUnavailable
+from farm.formatting import lines_text, seconds_text
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary, capability_of
 from farm.services.processes import end_guarded, start_guarded
 from farm.services.session import session
 from farm.settings import environment_for_children, settings
 from farm.signing import Purpose
-from farm.texts import lines_text, seconds_text
 
 app = typer.Typer(help="Manage kernels that are built ahead of time.", no_args_is_help=True)
 

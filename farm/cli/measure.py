@@ -23,17 +23,17 @@ from rich.text import Text
 
 from farm import python
 from farm.campaign.axes import shown
-from farm.campaign.words import did_you_mean
-from farm.cli import explained, measured
+from farm.campaign.suggestions import did_you_mean
+from farm.cli import explain_view, measurement_view
 from farm.cli.charts import Paper
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable
+from farm.formatting import lines_text
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
-from farm.texts import lines_text
 
 START_SECONDS = 120.0
 """How long importing the libraries, which may be cold, and opening the device may take."""
@@ -293,14 +293,14 @@ _ROW = Table("measurement", Column("field"), Column("value", folds=True), facts=
 
 def _print(asked: Configuration, answer: Answer) -> None:
     """The row as a table, and the explanation below where there is one."""
-    paper = Paper(min(console.width, explained.WIDEST) - len(_INDENT), ascii_only=console.options.ascii_only)
-    rows = measured.lines(answer["device"], answer["measurement"])
+    paper = Paper(min(console.width, explain_view.WIDEST) - len(_INDENT), ascii_only=console.options.ascii_only)
+    rows = measurement_view.lines(answer["device"], answer["measurement"])
     fitting = [(paper.fitting(name) if isinstance(name, str) else name, value) for name, value in rows]
     _ROW.print([("configuration", asked.canonical), *fitting])
     console.print()
     if "explanation" not in answer:
         return
-    found = list(explained.sections(answer["explanation"], answer["measurement"], paper))
+    found = list(explain_view.sections(answer["explanation"], answer["measurement"], paper))
     if not found:
         remarks.print("There is nothing to explain: the device said only the row.")
     for title, lines in found:

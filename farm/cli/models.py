@@ -12,7 +12,7 @@ from farm.api import Direct, farm_of
 from farm.api import models as operations
 from farm.api.models import Asked, Promotion, Rollback
 from farm.atomic_write import own_name
-from farm.cli.asking import TypeOption, VersionOption
+from farm.cli.model_options import TypeOption, VersionOption
 from farm.cli.output import JsonOption, console, emit_json
 from farm.cli.tables import Column, Table
 from farm.cli.versions import (

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from rich.console import ConsoleDimensions
 
 from farm.cli.hints import Hinting
-from farm.texts import configuration_text, kernel_text, types_text
+from farm.formatting import configuration_text, kernel_text, types_text
 
 __all__ = ["JsonOption", "configuration_text", "console", "emit_json", "kernel_text", "remarks", "types_text"]
 

@@ -13,7 +13,7 @@ from farm.api.campaigns import Progress as Now
 from farm.cli.output import remarks
 from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState
-from farm.texts import percent_text, rate_text, seconds_text
+from farm.formatting import percent_text, rate_text, seconds_text
 
 REFRESH_SECONDS = 0.5
 LINE_SECONDS = 10.0

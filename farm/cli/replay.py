@@ -26,12 +26,12 @@ from farm.cli.tables import Column, Table
 from farm.datasets import Dataset
 from farm.db import devices
 from farm.errors import BadInput, NoWorkers
-from farm.logins import login_name
+from farm.formatting import seconds_text
 from farm.report.summary import summarise
 from farm.services import Stack
 from farm.services.session import Session, session
 from farm.settings import environment, settings
-from farm.texts import seconds_text
+from farm.system_account import login_name
 
 MOST_CONFIGURATIONS = 100_000
 """Of a file that is replayed row by row: its campaign lists them one by one."""

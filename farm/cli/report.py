@@ -83,7 +83,7 @@ def _made_here(
     force: bool,
 ) -> Path:
     """Writes the page, and pictures where a folder for them is given, and says what was written. Returns the page's path."""
-    from farm.report import drawn  # it loads numpy, which no other command needs to wait for
+    from farm.report import png_renderer  # it loads numpy, which no other command needs to wait for
 
     began = time.monotonic()
     found, text = reports.made(access, campaign, device_type=device_type, progress=step)
@@ -92,7 +92,7 @@ def _made_here(
     if png is not None:
         step(f"drawing {len(found.pictures)} PNGs")
         with writable(png):
-            pictures = drawn.write_pngs(found.pictures, png, force=force)
+            pictures = png_renderer.write_pngs(found.pictures, png, force=force)
     write_text(file, text, force=force)
     if as_json:
         emit_json({**found.to_json(), "file": str(file), "pngs": [str(path) for path in pictures]})

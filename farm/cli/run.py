@@ -23,6 +23,7 @@ from farm.cli.training import train_types
 from farm.db import devices, kernels, learning, trainings
 from farm.devices import host_name
 from farm.errors import NoBuilder, NoDeviceLeft, NoSuchModel, NoWorkers
+from farm.formatting import seconds_text
 from farm.kernels import FAMILIES, Configuration
 from farm.registry.held_out import predict_held_out
 from farm.report.summary import largest_measured, summarise
@@ -30,7 +31,6 @@ from farm.services import Stack
 from farm.services.session import Session, session
 from farm.services.stack import can_build
 from farm.settings import settings
-from farm.texts import seconds_text
 
 DEVICE_SECONDS = 60.0
 """How long the workers may take to announce a device."""

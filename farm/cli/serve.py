@@ -15,11 +15,11 @@ from farm.cli.output import remarks
 from farm.db import tokens as known_tokens
 from farm.db.engine import ASKING
 from farm.errors import ServingRefused, WebMissing
-from farm.logins import login_name
 from farm.logs import set_up_logging
 from farm.services.served import announced, own_name
 from farm.services.session import Session, session
 from farm.settings import settings
+from farm.system_account import login_name
 
 if TYPE_CHECKING:
     from farm.web.security import Policy

@@ -33,9 +33,9 @@ from farm.cli.tables import Column, Table, unique_beginnings
 from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState, DeviceState, JobState
 from farm.db.verdict import Verdict
+from farm.formatting import counts_text, percent_text, rate_text, seconds_text, share_text, some_of
 from farm.measurement import ALL_FAMILIES
 from farm.settings import settings
-from farm.texts import counts_text, percent_text, rate_text, seconds_text, share_text, some_of
 
 MOST_DUTIES = 8
 """Devices whose duty is named on the terminal. JSON has all of them."""

@@ -14,7 +14,7 @@ from farm.atomic_write import require_new, writable
 from farm.cli.files import write
 from farm.cli.output import remarks
 from farm.errors import SeveralSpaces
-from farm.texts import some_of
+from farm.formatting import some_of
 
 
 def export(farm: Farm, query: Mapping[str, Any], *, output: Path | None, force: bool) -> None:

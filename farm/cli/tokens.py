@@ -13,8 +13,8 @@ from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.db import tokens
 from farm.db.states import Role
-from farm.moments import duration
 from farm.services.session import session
+from farm.time_parsing import duration
 
 app = typer.Typer(
     help="Manage tokens of the pages and the API, which allow to read, submit or operate.", invoke_without_command=True

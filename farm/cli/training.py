@@ -9,12 +9,12 @@ from typing import Any
 from farm.broker import make_app
 from farm.cli.output import remarks
 from farm.cli.progress import LogLines
-from farm.coordinator.errands import Errands, trainings_of
+from farm.coordinator.task_dispatch import Errands, trainings_of
 from farm.db import trainings
 from farm.db.states import TrainingState
 from farm.errors import NoWorkers
+from farm.formatting import seconds_text, share_text
 from farm.services.session import Session
-from farm.texts import seconds_text, share_text
 
 ANSWER_SECONDS = 60.0
 """How long a trainer may take to begin."""

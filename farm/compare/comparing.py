@@ -11,8 +11,8 @@ import numpy as np
 from sqlalchemy import Engine
 
 from farm.compare import groups, pairing, predicting, reading, remedies
+from farm.compare.aggregation import Gathered, Question, gather
 from farm.compare.findings import NOTHING, About, Bounds, Findings, Pairs, findings
-from farm.compare.gathering import Gathered, Question, gather
 from farm.compare.predicting import Forecast
 from farm.compare.sides import Device
 from farm.compare.statistics import BOUNDS_CONFIDENCE, CONFIDENCE, Bools, Ints, Reduced

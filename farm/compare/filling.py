@@ -19,10 +19,10 @@ from farm.campaign.figures import MOST_REASONS
 from farm.campaign.planning import why_invalid_on_all
 from farm.campaign.summary import Reasons
 from farm.compare import reading
-from farm.compare.gathering import Gathered
+from farm.compare.aggregation import Gathered
 from farm.compare.sides import Side
 from farm.compare.statistics import Bools
-from farm.db import campaigns, underway
+from farm.db import campaigns, in_flight
 from farm.errors import FillTooLarge
 from farm.kernels import Configuration
 from farm.measurement import Distribution, MeasuringRules, OperandRules, Source
@@ -112,7 +112,7 @@ def _fill(
     with engine.connect() as connection:
         rules, notes = _rules(connection, gathered, name, missing)
         pools = _pools(targets, devices)
-        others = underway.campaigns_of(
+        others = in_flight.campaigns_of(
             connection, [one.id for one in runnable], pools=pools, rules=rules.model_dump_json()
         )
     left = in_order(one for one in runnable if one.id not in others)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farm.compare import costs, groups
-from farm.compare.costs import Cost
+from farm.compare import groups, money
 from farm.compare.groups import Grouping, Problems
+from farm.compare.money import Cost
 from farm.compare.statistics import (
     RUN_ERROR,
     Bools,
@@ -207,13 +207,13 @@ def findings(
 
 
 def _money(about: About, baseline: Reduced, side: Reduced, prices: tuple[float | None, float | None]) -> Cost | None:
-    return costs.money(
+    return money.money(
         about.flops, about.shapes, baseline.runtime_ms, side.runtime_ms, baseline_price=prices[0], price=prices[1]
     )
 
 
 def _carbon(about: About, baseline: Reduced, side: Reduced, grams_per_kwh: float | None) -> Cost | None:
-    return costs.carbon(about.flops, about.shapes, baseline.energy_mj, side.energy_mj, grams_per_kwh=grams_per_kwh)
+    return money.carbon(about.flops, about.shapes, baseline.energy_mj, side.energy_mj, grams_per_kwh=grams_per_kwh)
 
 
 def _with_bounds(pairs: Pairs, cost: Callable[[Reduced, Reduced], Cost | None]) -> Cost | None:

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from farm import registry
 from farm.compare import reading
-from farm.compare.gathering import Gathered
+from farm.compare.aggregation import Gathered
 from farm.compare.sides import Side
 from farm.compare.statistics import Bools, Floats, Ints, Reduced
 from farm.db.columns import Words

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sqlalchemy import Engine
 
-from farm.compare.gathering import Question, kinds_of_sides
+from farm.compare.aggregation import Question, kinds_of_sides
 from farm.compare.sides import UNKNOWN, Kind
 from farm.errors import FarmError, NotComparable, NothingShared, SideWithoutRows
 

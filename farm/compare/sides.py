@@ -11,7 +11,7 @@ from typing import Any
 
 from farm.errors import AmbiguousDevice, BadInput, BadMoment, BadSide, NothingOfThat, TooManySides
 from farm.measurement import Source
-from farm.moments import moment
+from farm.time_parsing import moment
 
 MOST_SIDES = 12
 SOURCES = tuple(source.value for source in Source if source is not Source.SENTINEL)

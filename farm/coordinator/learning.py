@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
-from farm.coordinator.pace import Pace
+from farm.coordinator.rate_limits import Pace
 from farm.db import trainings
 from farm.settings import Settings
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import MOST_IN_A_TURN, form_batches, make_way, read_schedule, send_batches
-from farm.coordinator.errands import Errands, builds_of, trainings_of
 from farm.coordinator.health import quarantine_refuted, send_trials
+from farm.coordinator.job_costs import CostBook
 from farm.coordinator.leading import Lead, leadership
 from farm.coordinator.learning import Learning
 from farm.coordinator.metrics import (
@@ -31,11 +30,12 @@ from farm.coordinator.metrics import (
     FailingStep,
     Watch,
 )
-from farm.coordinator.pace import Pace
+from farm.coordinator.rate_limits import Pace
 from farm.coordinator.rounds import Rounds
 from farm.coordinator.schedule import Schedule
 from farm.coordinator.sending import refusal
 from farm.coordinator.steps import Steps
+from farm.coordinator.task_dispatch import Errands, builds_of, trainings_of
 from farm.db import batches, campaigns, worker_logins
 from farm.errors import NotLeading, first_line
 from farm.settings import Settings

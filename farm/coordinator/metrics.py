@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from farm.coordinator.outlook import Cause, look, what_is_stuck
+from farm.coordinator.estimates import Cause, look, what_is_stuck
 from farm.db import gauges
 from farm.db.engine import DISPATCHING, make_engine
 from farm.errors import first_line

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
-from farm.coordinator.pace import Pace
+from farm.coordinator.rate_limits import Pace
 from farm.coordinator.steps import OneByOne
 from farm.db import learning, rounds
 from farm.db.engine import take_time

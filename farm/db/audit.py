@@ -23,7 +23,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from farm.db.states import Role, Way
-from farm.logins import login_name
+from farm.system_account import login_name
 
 log = logging.getLogger(__name__)
 

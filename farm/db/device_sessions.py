@@ -21,7 +21,7 @@ from sqlalchemy import Connection, text
 from farm.db import devices
 from farm.devices import DeviceIdentity
 from farm.errors import DeviceContended, SessionLost
-from farm.texts import seconds_text
+from farm.formatting import seconds_text
 
 OVERLAPPED = """EXISTS (
     SELECT FROM device_overlaps o WHERE o.device_id = r.device_id AND r.measured_at BETWEEN o.since AND o.rows_until

@@ -20,9 +20,9 @@ from farm.expressions.parser import Vocabulary, parse
 from farm.expressions.sql import Translator
 from farm.expressions.tree import BadExpression, Kind
 from farm.measurement import Source
-from farm.moments import moment
 from farm.schema import results
 from farm.schema.column import ColumnType
+from farm.time_parsing import moment
 
 _KINDS: Mapping[ColumnType, Kind] = {
     ColumnType.BIGINT: "number", ColumnType.SMALLINT: "number", ColumnType.DOUBLE: "number", ColumnType.TEXT: "word",

@@ -1,6 +1,6 @@
 """Kernels that are built ahead of time: which are wanted, who builds them, and what became of them.
 
-A builder's writes are fenced: see `farm.db.errands`. The jobs that wait for a kernel are `farm.db.batches.waiting`'s.
+A builder's writes are fenced: see `farm.db.task_rows`. The jobs that wait for a kernel are `farm.db.batches.waiting`'s.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from farm.db.errands import MOST_STARTS, Errands
 from farm.db.states import KernelState
+from farm.db.task_rows import MOST_STARTS, Errands
 from farm.kernels.binary import Binary, Versions
 
 _KERNELS = Errands(

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from farm.texts import holder_text
+from farm.formatting import holder_text
 
 HELD_SECONDS = 3.0
 """Transactions of the farm's own programs are shorter, but for submissions, deletions and imports of many rows."""

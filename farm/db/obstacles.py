@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from farm.db.locks import Holder
-from farm.texts import seconds_text, session_text
+from farm.formatting import seconds_text, session_text
 
 # The default, and not the setting of this transaction: a report reads in a transaction that is read-only by itself.
 _READ_ONLY = text("""

@@ -1,6 +1,6 @@
 """Requests to train, and what became of them. Each function is one transition of docs/states.md.
 
-A trainer's writes are fenced: see `farm.db.errands`.
+A trainer's writes are fenced: see `farm.db.task_rows`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, text
 
-from farm.db.errands import Errands
 from farm.db.states import TrainingState
+from farm.db.task_rows import Errands
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState, JobState
-from farm.texts import counts_text
+from farm.formatting import counts_text
 
 WITHOUT_RESULT = (JobState.DEAD, JobState.INVALID)
 """Job states that ended without a result although nobody cancelled the job."""

@@ -16,6 +16,7 @@ from farm.db import imports
 from farm.db.imports import ImportedDevice, ImportedRow
 from farm.devices import Backend, DeviceIdentity, DeviceKind
 from farm.errors import BadRecording
+from farm.formatting import shortened
 from farm.gemm import ElementType, Layout
 from farm.importers import files
 from farm.importers.landing import Reader, Row, Table, check_name, measurement_of, sha256_of
@@ -26,7 +27,6 @@ from farm.provenance import METADATA_KEY, Provenance
 from farm.recording import NEEDED_COLUMNS, UNSTATED, check_columns, provenance_in
 from farm.schema.column import ColumnType
 from farm.schema.results import COLUMNS, CONFIGURATION, RESULTS
-from farm.texts import shortened
 
 
 @dataclass(frozen=True, kw_only=True)

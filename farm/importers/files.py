@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import BadRecording, RowNotImported
+from farm.formatting import shortened
 from farm.recording import readable
-from farm.texts import shortened
 
 if TYPE_CHECKING:
     import pyarrow as pa

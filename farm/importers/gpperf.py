@@ -14,6 +14,7 @@ from pathlib import Path
 
 from farm.db.imports import ImportedRow
 from farm.errors import BadRecording
+from farm.formatting import shortened
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.importers import files
 from farm.importers.cards import CardReader, CardTable
@@ -21,7 +22,6 @@ from farm.importers.landing import Row, measurement_of, positive, sha256_of
 from farm.importers.profiler import kernel_named
 from farm.kernels import Configuration, Kernel
 from farm.recording import check_columns
-from farm.texts import shortened
 
 RTX_4070 = "NVIDIA GeForce RTX 4070"
 """The card of the published tables. Those of the tiled kernel do not name it."""

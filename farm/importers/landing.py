@@ -22,10 +22,10 @@ from farm.db import imports
 from farm.db.audit import change, local_actor
 from farm.db.imports import ImportedDevice, ImportedRow
 from farm.errors import BadRecording, FarmError, RowNotImported, first_line
+from farm.formatting import shortened
 from farm.measurement import Measurement, Source
 from farm.recording import readable
 from farm.schema.results import unstated
-from farm.texts import shortened
 
 Progress = Callable[[int], None]
 """Told how many rows have been read."""

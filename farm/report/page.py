@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import ServiceUnavailable
 from farm.installing import INSTALL
-from farm.report import drawn, interactive
+from farm.report import plotly_renderer, png_renderer
 from farm.report.charts import Picture
 from farm.report.document import Report
 
@@ -35,8 +35,8 @@ _TEMPLATES = files("farm.report").joinpath("templates")
 
 def need_web() -> None:
     """Raises `ServiceUnavailable` where a library is missing that pages need."""
-    drawn.need_matplotlib()
-    interactive.plotly_script()
+    png_renderer.need_matplotlib()
+    plotly_renderer.plotly_script()
     try:
         import jinja2  # noqa: F401
     except ImportError:
@@ -70,8 +70,8 @@ def html(
     shown = dict[str, Shown]()
     for number, picture in enumerate(report.pictures):
         progress(number, len(report.pictures))
-        pngs = drawn.page_pngs(picture)
-        figure = script_json(interactive.figure(picture))
+        pngs = png_renderer.page_pngs(picture)
+        figure = script_json(plotly_renderer.figure(picture))
         shown[picture.name] = Shown(
             picture, figure, _data_url(pngs.light), _data_url(pngs.dark), pngs.width, pngs.height
         )
@@ -81,8 +81,8 @@ def html(
         links=links,
         shown=shown,
         style=_text("report.css"),
-        plotly=_closed(interactive.plotly_script()) if shown else "",
-        charts=_closed(interactive.charts_script()) if shown else "",
+        plotly=_closed(plotly_renderer.plotly_script()) if shown else "",
+        charts=_closed(plotly_renderer.charts_script()) if shown else "",
         tables=_closed(_text("tables.js")),
         printed_rows=PRINTED_ROWS,
         scrolled_rows=SCROLLED_ROWS,

@@ -13,7 +13,7 @@ from farm.errors import FarmError, NotFound, NothingShared
 from farm.registry import Trust
 from farm.report.accuracy import accuracies
 from farm.report.document import Report
-from farm.report.gathering import Gathered, gather
+from farm.report.loading import Gathered, gather
 from farm.report.pictures.common import Told
 from farm.report.sections import beside, campaign, learning, measured, origins
 from farm.settings import settings

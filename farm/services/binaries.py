@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farm.errors import EmbeddedServiceClosed, EmbeddedServiceMissing
-from farm.logins import login_name
 from farm.services.processes import User, become
+from farm.system_account import login_name
 
 NEEDED_OF_POSTGRES = ("bin/initdb", "bin/postgres", "lib/postgresql", "share")
 """What a copy of the installation needs. The rest is client programs and static libraries."""

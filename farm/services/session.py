@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from farm.completion_names import remember
 from farm.db import audit, migrate
 from farm.db.audit import Change
 from farm.db.engine import DURABLE, make_engine
 from farm.devices import IMPORTED_PREFIX
 from farm.errors import NotThroughTheApi
-from farm.names import remember
 from farm.services import ServiceUrls, services
 from farm.settings import Settings, settings
 

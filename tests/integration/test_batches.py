@@ -12,9 +12,9 @@ from sqlalchemy import Connection, Engine, text
 
 from farm.broker import queue_of_type
 from farm.campaign import Campaign
-from farm.coordinator import outlook
-from farm.coordinator.costs import CostBook
+from farm.coordinator import estimates
 from farm.coordinator.dispatch import form_batches, read_schedule
+from farm.coordinator.job_costs import CostBook
 from farm.db import batches, campaigns, devices, jobs
 from farm.db.batches import Cost, Failure, Lease
 from farm.db.campaigns import Stored
@@ -542,9 +542,9 @@ def test_jobs_that_only_a_drained_device_may_take_are_stuck(engine: Engine, anno
     assert one is not None
     land(engine, one[1], {one[1].jobs[0].id: Failure(FailureKind.INVALID, "not in the recording")})
     with engine.connect() as connection:
-        stands = replace(outlook.look(connection, Settings()), coordinated=True)
-    (stuck,) = outlook.what_is_stuck(stands, of=[stored.campaign_id])
-    assert (stuck.jobs, stuck.cause) == (1, outlook.Cause.REFUSED)
+        stands = replace(estimates.look(connection, Settings()), coordinated=True)
+    (stuck,) = estimates.what_is_stuck(stands, of=[stored.campaign_id])
+    assert (stuck.jobs, stuck.cause) == (1, estimates.Cause.REFUSED)
     assert "REC-2" in stuck.why
     assert "farm devices resume REC-2" in stuck.why
 

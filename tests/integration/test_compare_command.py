@@ -19,8 +19,8 @@ import farm
 from farm.campaign import Campaign
 from farm.cli.train import nothing_to_learn_from
 from farm.compare import reading
+from farm.compare.aggregation import Question
 from farm.compare.comparing import Comparison, compare
-from farm.compare.gathering import Question
 from farm.db import trainings
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign
 from farm.compare import filling
-from farm.compare.gathering import Question, gather
+from farm.compare.aggregation import Question, gather
 from farm.db import campaigns
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity, DeviceKind, DeviceTraits

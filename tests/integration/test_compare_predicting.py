@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import Engine
 
 from farm import registry
+from farm.compare.aggregation import Question
 from farm.compare.comparing import Beside, Comparison, compare
-from farm.compare.gathering import Question
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.registry import trust

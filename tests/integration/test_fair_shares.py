@@ -9,8 +9,8 @@ from sqlalchemy import Engine, text
 
 from farm.broker import queue_of_device, queue_of_type
 from farm.campaign import Campaign
-from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, make_way, read_schedule
+from farm.coordinator.job_costs import CostBook
 from farm.db import batches, devices, fair_shares
 from farm.db.batches import Failure, Lease
 from farm.db.campaigns import Stored

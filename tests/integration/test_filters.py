@@ -27,9 +27,9 @@ from farm.devices import DeviceIdentity
 from farm.errors import BadFilter, BadMoment
 from farm.expressions.python import compile_all
 from farm.measurement import Source
-from farm.moments import moment
 from farm.schema.results import EXPORTED
 from farm.services import ServiceUrls
+from farm.time_parsing import moment
 from support.batch_steps import land, leased
 from support.commands import Command, farm_here, refused
 from support.databases import database

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Engine, event, text
 from farm.broker import queue_of_device, queue_of_type
 from farm.campaign import Campaign
 from farm.coordinator import dispatch
-from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
+from farm.coordinator.job_costs import CostBook
 from farm.coordinator.steps import PartlyFailed
 from farm.db import batches
 from farm.db.batches import Cost, Failure, Plan, Work

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, text
 import farm
 from farm.campaign import Campaign
 from farm.compare.health import Health, Question
-from farm.compare.health.asking import health
+from farm.compare.health.query import health
 from farm.db import batches, devices
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored

@@ -26,9 +26,9 @@ from farm.services.processes import is_alive
 from farm.variables import WORKER_DEVICE_ID
 from support.homes import environment, eventually
 from support.samples import cpu
+from workers.device_watcher import Look, Lookout
 from workers.devices import discover
 from workers.hosting import Host
-from workers.lookout import Look, Lookout
 
 RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 

@@ -22,8 +22,8 @@ from farm.cli.run import _require_builder
 from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.campaigns import Stored
 from farm.db.engine import make_engine
-from farm.db.errands import MOST_STARTS
 from farm.db.states import JobState, KernelState
+from farm.db.task_rows import MOST_STARTS
 from farm.devices import DeviceIdentity
 from farm.errors import (
     BadKernelStore,

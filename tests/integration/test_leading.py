@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 from farm.broker import make_app
 from farm.campaign import Campaign
 from farm.coordinator import leading
-from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
+from farm.coordinator.job_costs import CostBook
 from farm.coordinator.leading import Lead, leadership
 from farm.coordinator.loop import Coordinator
 from farm.coordinator.metrics import Watch

@@ -17,10 +17,10 @@ from sqlalchemy.exc import DBAPIError
 from farm.broker import make_app, queue_of_type
 from farm.campaign import Campaign, plan
 from farm.coordinator import leading
+from farm.coordinator.estimates import Cause, look, outlooks
 from farm.coordinator.leading import leadership
 from farm.coordinator.loop import Coordinator
 from farm.coordinator.metrics import FailingStep, Watch
-from farm.coordinator.outlook import Cause, look, outlooks
 from farm.db import batches, campaigns, devices, locks
 from farm.db import engine as sessions
 from farm.db import leadership as leaders

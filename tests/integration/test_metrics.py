@@ -21,8 +21,8 @@ from sqlalchemy.exc import OperationalError
 import farm
 from farm.campaign import Campaign, load
 from farm.coordinator import metrics
+from farm.coordinator.estimates import Cause
 from farm.coordinator.metrics import FarmCollector, Watch
-from farm.coordinator.outlook import Cause
 from farm.db import batches, devices, gauges, kernels, leadership
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from farm.campaign import Campaign, plan
-from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
+from farm.coordinator.job_costs import CostBook
 from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.batches import Failure, Lease
 from farm.db.campaigns import Stored

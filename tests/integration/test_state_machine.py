@@ -32,13 +32,12 @@ from hypothesis.stateful import (
 from sqlalchemy import Connection, Engine, event, text
 
 from farm.campaign import Campaign, plan
-from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, make_way, read_schedule
+from farm.coordinator.job_costs import CostBook
 from farm.coordinator.schedule import Schedule
 from farm.db import archive, batches, campaigns, deletions, devices, jobs, kernels, migrate, worker_versions
 from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.engine import HASTY, make_engine
-from farm.db.errands import MOST_STARTS
 from farm.db.kernels import Start as Build
 from farm.db.states import (
     BatchState,
@@ -50,6 +49,7 @@ from farm.db.states import (
     JobState,
     KernelState,
 )
+from farm.db.task_rows import MOST_STARTS
 from farm.errors import LeaseHeld, LeaseLost
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import Measurement

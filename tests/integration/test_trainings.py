@@ -22,12 +22,12 @@ from farm import registry
 from farm.broker import BUILD_QUEUE, TRAIN, TRAIN_QUEUE, make_app
 from farm.campaign import Campaign
 from farm.cli.training import train_types
-from farm.coordinator.errands import SILENT_SECONDS, trainings_of
 from farm.coordinator.loop import Coordinator
+from farm.coordinator.task_dispatch import SILENT_SECONDS, trainings_of
 from farm.db import measurements, trainings
 from farm.db.campaigns import Stored
-from farm.db.errands import MOST_STARTS
 from farm.db.states import TrainingState
+from farm.db.task_rows import MOST_STARTS
 from farm.db.trainings import Start
 from farm.devices import DeviceIdentity
 from farm.errors import ErrandLost

@@ -11,9 +11,9 @@ from sqlalchemy import Engine, text
 import farm
 from farm.broker import queue_of_device
 from farm.campaign import Campaign
-from farm.coordinator.costs import CostBook
 from farm.coordinator.dispatch import form_batches, read_schedule
-from farm.coordinator.outlook import Cause, look, outlooks, skew_text
+from farm.coordinator.estimates import Cause, look, outlooks, skew_text
+from farm.coordinator.job_costs import CostBook
 from farm.db import batches, campaigns, devices, migrate, progress, worker_versions
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored

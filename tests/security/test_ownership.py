@@ -21,7 +21,7 @@ from farm.db import audit, campaigns, devices, quotas, tokens
 from farm.db.audit import local_actor
 from farm.db.quotas import Limits
 from farm.db.states import Role
-from farm.logins import login_name
+from farm.system_account import login_name
 from support.commands import Command, farm_here, refused
 from support.homes import eventually
 from support.samples import cpu

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, text
 
-from farm.db.errands import MOST_STARTS
 from farm.db.states import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState, KernelState
+from farm.db.task_rows import MOST_STARTS
 
 OPEN_BATCHES = (BatchState.QUEUED, BatchState.LEASED)
 NOT_OVER = (JobRecord.OPEN, JobRecord.WAITING)

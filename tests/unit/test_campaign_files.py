@@ -48,7 +48,7 @@ def read(write):
 @pytest.fixture
 def problems_of(write, monkeypatch):
     """All lines of the error, without the path that each begins with."""
-    monkeypatch.setattr("farm.texts.MAX_LISTED", 1000)
+    monkeypatch.setattr("farm.formatting.MAX_LISTED", 1000)
 
     def of_text(text: str | bytes) -> list[str]:
         path = write(text)

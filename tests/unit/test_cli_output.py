@@ -7,7 +7,7 @@ import pytest
 from farm.api.campaigns import TurnOf
 from farm.cli import status
 from farm.cli.output import configuration_text
-from farm.texts import counts_text, percent_text, rate_text, seconds_text, some_of
+from farm.formatting import counts_text, percent_text, rate_text, seconds_text, some_of
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.compare import costs, groups, reading
+from farm.compare import groups, money, reading
 from farm.compare.groups import Problems
 from farm.db import columns
 from farm.gemm import ElementTypes, Problem, Shape
@@ -95,15 +95,15 @@ def test_without_a_figure_of_the_card_nothing_is_said_of_the_roofline():
 def test_money_is_hours_of_the_card_by_operations():
     flops, shapes = np.full(8, 1e15), np.arange(8)
     hour = np.full(8, 3.6e6)
-    found = costs.money(flops, shapes, hour, hour / 4, baseline_price=2.0, price=6.0)
+    found = money.money(flops, shapes, hour, hour / 4, baseline_price=2.0, price=6.0)
     assert found is not None
     assert (found.baseline, found.side, found.ratio) == pytest.approx((2.0, 1.5, 0.75))
     assert (found.low, found.high) == pytest.approx((0.75, 0.75))
-    one_price = costs.money(flops, shapes, hour, hour / 4, baseline_price=None, price=6.0)
+    one_price = money.money(flops, shapes, hour, hour / 4, baseline_price=None, price=6.0)
     assert one_price is not None
     assert (one_price.baseline, one_price.side, one_price.ratio) == (None, 1.5, None)
-    assert costs.money(flops, shapes, hour, hour, baseline_price=None, price=None) is None
-    few = costs.money(flops[:5], shapes[:5], hour[:5], hour[:5], baseline_price=2.0, price=2.0)
+    assert money.money(flops, shapes, hour, hour, baseline_price=None, price=None) is None
+    few = money.money(flops[:5], shapes[:5], hour[:5], hour[:5], baseline_price=2.0, price=2.0)
     assert few is not None
     assert (few.ratio, few.low) == (1.0, None)
 
@@ -111,12 +111,12 @@ def test_money_is_hours_of_the_card_by_operations():
 def test_carbon_is_of_the_configurations_that_both_have_the_energy_of():
     kwh = 3.6e9  # mJ
     flops = np.array([1e15, 1e15, 5e15])
-    found = costs.carbon(
+    found = money.carbon(
         flops, np.arange(3), np.array([kwh, kwh, np.nan]), np.array([kwh / 2, kwh / 2, kwh]), grams_per_kwh=300
     )
     assert found is not None
     assert (found.baseline, found.side, found.ratio, found.configurations) == pytest.approx((300, 150, 0.5, 2))
-    assert costs.carbon(flops, np.arange(3), flops * np.nan, flops, grams_per_kwh=300) is None
+    assert money.carbon(flops, np.arange(3), flops * np.nan, flops, grams_per_kwh=300) is None
 
 
 # --- ids and kinds -------------------------------------------------------------------------------------

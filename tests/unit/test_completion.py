@@ -15,7 +15,7 @@ from farm.cli import completing, write_parameters
 from farm.cli.commands import COMMANDS, Entry, loaded, walk
 from farm.cli.commands import completed as completed_command
 from farm.cli.parameters import FILE
-from farm.names import recall, remember
+from farm.completion_names import recall, remember
 from support.imports import Ran, farm_alone
 
 NAMES = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.coordinator.costs import REFRESH_SECONDS, CostBook, fit
+from farm.coordinator.job_costs import REFRESH_SECONDS, CostBook, fit
 from farm.db.batches import Finished
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from farm.cli import explained, measured
+from farm.cli import explain_view, measurement_view
 from farm.cli.charts import Paper
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
@@ -44,7 +44,7 @@ def read(
 ) -> dict[str, list[str]]:
     """The sections of an explanation by their titles."""
     answer = single._explained(explanation)
-    return dict(explained.sections(answer, row(**columns), Paper(width, ascii_only=ascii_only)))
+    return dict(explain_view.sections(answer, row(**columns), Paper(width, ascii_only=ascii_only)))
 
 
 # A card that starts from idle and is then held at its limit: a sample each 20 ms, a step of the counter each 100 ms.
@@ -214,7 +214,9 @@ def test_of_a_fraction_it_is_said_whether_the_configuration_belongs_to_it(share:
 def shown(values: dict[str, Any]) -> dict[str, Any]:
     """The lines of a row by their names; a heading is None."""
     device = {"name": "NVIDIA H200", "type": "nvidia-h200", "uuid": "GPU-1"}
-    return {str(name).strip(): None if isinstance(name, Text) else v for name, v in measured.lines(device, values)}
+    return {
+        str(name).strip(): None if isinstance(name, Text) else v for name, v in measurement_view.lines(device, values)
+    }
 
 
 def test_every_field_of_a_row_is_shown() -> None:

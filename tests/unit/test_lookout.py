@@ -13,9 +13,9 @@ from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import BadRecording, CudaUnavailable, MeasurementFailed, UnknownDeviceSelection
 from farm.kernels import Configuration
 from farm.provenance import Provenance
+from workers.device_watcher import Look, Lookout
 from workers.devices import cards, discover
 from workers.devices.recording import write_recording
-from workers.lookout import Look, Lookout
 
 
 class Driver:

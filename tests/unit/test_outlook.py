@@ -11,7 +11,7 @@ from farm.api.campaigns import LearningPoint, Progress
 from farm.api.devices import select
 from farm.api.jobs import device_for
 from farm.cli.progress import pace_text
-from farm.coordinator.outlook import Cause, Farm, Stuck, condition, what_is_stuck
+from farm.coordinator.estimates import Cause, Farm, Stuck, condition, what_is_stuck
 from farm.db.kernels import Awaited
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow
 from farm.db.states import CampaignState, DeviceState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.coordinator.pace import Pace
+from farm.coordinator.rate_limits import Pace
 
 
 def test_it_is_due_at_once_even_where_the_clock_has_just_begun() -> None:

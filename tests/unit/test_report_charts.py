@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from farm.errors import ServiceUnavailable
-from farm.report import drawn, interactive, page
+from farm.report import page, plotly_renderer, png_renderer
 from farm.report.charts import (
     BAND_OPACITY,
     COLOURS,
@@ -121,7 +121,7 @@ def test_names_of_files_have_nothing_that_a_shell_or_a_folder_minds() -> None:
 
 
 def test_every_series_is_a_trace_with_its_units_and_nothing_that_json_lacks() -> None:
-    figure = json.loads(json.dumps(interactive.figure(chart(POINTS, ROOF)), allow_nan=False))
+    figure = json.loads(json.dumps(plotly_renderer.figure(chart(POINTS, ROOF)), allow_nan=False))
     points, roof = figure["data"]
     assert (points["name"], points["mode"], points["x"], points["y"]) == (
         "measured",
@@ -140,18 +140,18 @@ def test_texts_of_points_are_written_once_and_points_have_numbers() -> None:
     words = Words((["a", "b"],), (np.array([1, 0, 1]),))
     other = Words(words.parts, (np.array([0, 0, 0]),))
     coded = [Series(name=str(n), x=POINTS.x, y=POINTS.x, words=w) for n, w in enumerate((words, other))]
-    figure = interactive.figure(chart(*coded))
+    figure = plotly_renderer.figure(chart(*coded))
     assert figure["layout"]["meta"]["words"] == [["a", "b"]]
     assert [trace["meta"]["words"] for trace in figure["data"]] == [[[1, 0, 1]], [[0, 0, 0]]]
     # Where series have different lists, each has its texts whole.
     apart = Series(name="apart", x=POINTS.x, y=POINTS.x, words=Words((["c"],), (np.zeros(3, np.int64),)))
-    figure = interactive.figure(chart(coded[0], apart))
+    figure = plotly_renderer.figure(chart(coded[0], apart))
     assert [trace["text"] for trace in figure["data"]] == [["b", "a", "b"], ["c", "c", "c"]]
 
 
 def test_names_cannot_become_markup_of_plotly() -> None:
     named = Series(name="<b>x</b>", x=POINTS.x, y=POINTS.x, words=Words((["<a href='x'>"],), (np.zeros(3, np.int64),)))
-    text = json.dumps(interactive.figure(chart(named, x=Axis(label="<i>size</i>"))))
+    text = json.dumps(plotly_renderer.figure(chart(named, x=Axis(label="<i>size</i>"))))
     assert "<b>" not in text
     assert "<i>" not in text
     assert "<a " not in text
@@ -159,28 +159,28 @@ def test_names_cannot_become_markup_of_plotly() -> None:
 
 
 def test_many_points_are_drawn_by_the_graphics_card_with_all_that_lies_before_them() -> None:
-    many = np.arange(1.0, interactive.MANY + 1)
-    figure = interactive.figure(chart(ROOF, Series(name="many", x=many, y=many), POINTS))
+    many = np.arange(1.0, plotly_renderer.MANY + 1)
+    figure = plotly_renderer.figure(chart(ROOF, Series(name="many", x=many, y=many), POINTS))
     assert [trace["type"] for trace in figure["data"]] == ["scatter", "scattergl", "scattergl"]
-    assert {trace["type"] for trace in interactive.figure(chart(ROOF, POINTS))["data"]} == {"scatter"}
+    assert {trace["type"] for trace in plotly_renderer.figure(chart(ROOF, POINTS))["data"]} == {"scatter"}
 
 
 def test_bounds_are_bars_from_the_value() -> None:
     bounded = Series(name="x", x=numbers(1), y=numbers(2), low=numbers(1.5), high=numbers(4))
-    (trace,) = interactive.figure(chart(bounded))["data"]
+    (trace,) = plotly_renderer.figure(chart(bounded))["data"]
     assert (trace["error_y"]["arrayminus"], trace["error_y"]["array"]) == ([0.5], [2])
 
 
 def test_bounds_of_a_line_may_be_one_band_that_both_renderers_fill() -> None:
     x, y = numbers(1, 2, 3), numbers(20, 10, 8)
     line = Series(name="all", x=x, y=y, low=y / 2, high=2 * y, band=True, line=Dashes.SOLID, look=3)
-    band, trace = interactive.figure(chart(line))["data"]
+    band, trace = plotly_renderer.figure(chart(line))["data"]
     assert (band["x"], band["y"]) == ([1, 2, 3, 3, 2, 1], [40, 20, 16, 4, 5, 10])
     assert (band["fill"], band["showlegend"]) == ("toself", False)
     assert band["legendgroup"] == trace["legendgroup"]
     assert "error_y" not in trace
     assert band["meta"]["look"] == trace["meta"]["look"] == 3
-    tinted = np.asarray(opened(drawn.png(chart(line)))).astype(int)
+    tinted = np.asarray(opened(png_renderer.png(chart(line)))).astype(int)
     share = (np.abs(tinted - tint(COLOURS[3], BAND_OPACITY)).max(axis=-1) < 3).mean()
     assert share > 0.05
 
@@ -192,7 +192,7 @@ def tint(colour: str, opacity: float) -> np.ndarray:
 
 def test_a_heat_map_tells_its_values_and_of_how_many_they_are() -> None:
     figure = json.loads(
-        json.dumps(interactive.figure(heat_map(np.array([[10.0, math.nan], [30.0, 40.0]]))), allow_nan=False)
+        json.dumps(plotly_renderer.figure(heat_map(np.array([[10.0, math.nan], [30.0, 40.0]]))), allow_nan=False)
     )
     (trace,) = figure["data"]
     assert trace["z"] == [[10, None], [30, 40]]
@@ -222,9 +222,9 @@ def test_texts_break_after_commas_but_not_inside_numbers(text: str, written: str
 
 
 def test_without_plotly_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interactive, "find_spec", lambda _: None)
+    monkeypatch.setattr(plotly_renderer, "find_spec", lambda _: None)
     with pytest.raises(ServiceUnavailable, match=r"pip install .*\[web\]"):
-        interactive.plotly_script()
+        plotly_renderer.plotly_script()
 
 
 # --- as pictures -----------------------------------------------------------------------------------------
@@ -242,16 +242,16 @@ def has_colour(image: Image.Image, colour: str, *, within: int = 40) -> bool:
 
 def test_each_series_is_in_the_picture_in_its_colour() -> None:
     second = Series(name="more", x=numbers(1, 2, 3), y=numbers(3, 4, 5), look=1, line=Dashes.SOLID)
-    image = opened(drawn.png(chart(POINTS, second, ROOF)))
+    image = opened(png_renderer.png(chart(POINTS, second, ROOF)))
     assert all(has_colour(image, colour) for colour in (COLOURS[0], COLOURS[1], "#808080"))
-    alone = opened(drawn.png(chart(POINTS)))
+    alone = opened(png_renderer.png(chart(POINTS)))
     assert not has_colour(alone, COLOURS[1])
 
 
 def test_a_picture_for_a_page_is_small_and_as_large_as_it_says() -> None:
     rng = np.random.default_rng(0)
     many = Series(name="many", x=rng.lognormal(size=16_000), y=rng.lognormal(size=16_000), faint=True)
-    found = drawn.page_pngs(chart(many, ROOF))
+    found = png_renderer.page_pngs(chart(many, ROOF))
     for data in (found.light, found.dark):
         assert len(data) < 100_000
         assert opened(data).size == (found.width, found.height)
@@ -260,20 +260,20 @@ def test_a_picture_for_a_page_is_small_and_as_large_as_it_says() -> None:
 
 @pytest.mark.parametrize("picture", [chart(POINTS, ROOF), heat_map(np.array([[0.0, 100.0]]))], ids=["chart", "map"])
 def test_a_picture_has_a_variant_for_a_dark_page(picture: Chart | HeatMap) -> None:
-    found = drawn.page_pngs(picture)
+    found = png_renderer.page_pngs(picture)
     for scheme, data in (("light", found.light), ("dark", found.dark)):
         pixels = np.asarray(opened(data)).reshape(-1, 3)
-        paper = [int(drawn.PAPER[scheme][at : at + 2], 16) for at in (1, 3, 5)]
+        paper = [int(png_renderer.PAPER[scheme][at : at + 2], 16) for at in (1, 3, 5)]
         assert np.abs(pixels[0].astype(int) - paper).max() < 4
-        assert has_colour(opened(data), drawn.INK[scheme], within=60), "axes and texts"
+        assert has_colour(opened(data), png_renderer.INK[scheme], within=60), "axes and texts"
         if isinstance(picture, Chart) and scheme == "dark":
-            assert not has_colour(opened(data), drawn.PAPER["light"], within=10)
+            assert not has_colour(opened(data), png_renderer.PAPER["light"], within=10)
 
 
 @pytest.mark.parametrize("picture", [chart(POINTS, ROOF), heat_map(np.array([[0.0, 50.0], [75.0, 100.0]]))])
 def test_both_variants_of_a_picture_have_the_same_layout(picture: Chart | HeatMap) -> None:
-    figure = drawn._drawn(picture, titled=False, scheme="dark")
-    assert drawn.page_pngs(picture).dark == drawn._small(figure)[0]
+    figure = png_renderer._drawn(picture, titled=False, scheme="dark")
+    assert png_renderer.page_pngs(picture).dark == png_renderer._small(figure)[0]
 
 
 def luminance(colour: str) -> float:
@@ -287,7 +287,7 @@ def luminance(colour: str) -> float:
 def test_shades_are_in_order_of_lightness_and_stand_out_from_the_page(scheme: str) -> None:
     shades = [luminance(shade_of(position, scheme)) for position in np.linspace(0, 1, 10)]
     assert shades == sorted(shades, reverse=scheme == "light")
-    page_luminance = luminance(drawn.PAPER[scheme])
+    page_luminance = luminance(png_renderer.PAPER[scheme])
     for one in shades:
         low, high = sorted((one, page_luminance))
         assert (high + 0.05) / (low + 0.05) > 2.9
@@ -297,17 +297,17 @@ def test_shades_and_rings_are_drawn_alike_by_both_renderers() -> None:
     low = Series(name="tile 1", x=numbers(1, 2), y=numbers(1, 2), shade=0.0, look=0)
     high = Series(name="tile 32", x=numbers(1, 2), y=numbers(3, 4), shade=1.0, look=1)
     ring = Series(name="best", x=numbers(1, 2), y=numbers(3, 4), ring=True, reference=True)
-    traces = json.loads(json.dumps(interactive.figure(chart(low, high, ring))))["data"]
+    traces = json.loads(json.dumps(plotly_renderer.figure(chart(low, high, ring))))["data"]
     assert [trace["marker"]["color"] for trace in traces] == [shade_of(0, "light"), shade_of(1, "light"), INK]
     assert [trace.get("meta", {}).get("dark") for trace in traces] == [shade_of(0, "dark"), shade_of(1, "dark"), None]
     assert [trace["marker"]["symbol"] for trace in traces] == ["circle", "square", "circle-open"]
-    found = drawn.page_pngs(chart(low, high, ring))
+    found = png_renderer.page_pngs(chart(low, high, ring))
     for scheme, data in (("light", found.light), ("dark", found.dark)):
         assert all(has_colour(opened(data), shade_of(position, scheme)) for position in (0.0, 1.0))
 
 
 def test_a_heat_map_is_dark_where_it_is_low_and_light_where_it_is_high() -> None:
-    image = opened(drawn.png(heat_map(np.array([[0.0, 100.0]]))))
+    image = opened(png_renderer.png(heat_map(np.array([[0.0, 100.0]]))))
     # Ends of cividis.
     assert has_colour(image, "#00224e", within=12)
     assert has_colour(image, "#fee838", within=12)
@@ -330,5 +330,5 @@ def test_charts_at_the_edge_are_drawn_without_a_warning() -> None:
             x=Axis(label="x", scale=Scale.NAMES, names=("a", "b")),
         ),
     ):
-        assert np.asarray(opened(drawn.png(picture))).std() > 0
-        json.dumps(interactive.figure(picture), allow_nan=False)
+        assert np.asarray(opened(png_renderer.png(picture))).std() > 0
+        json.dumps(plotly_renderer.figure(picture), allow_nan=False)

@@ -7,7 +7,7 @@ import sys
 
 IN_THE_MIDDLE_OF_A_WAIT = """
 import os, signal, threading
-from farm.services.waiting import set_on_signals
+from farm.services.reconnecting import set_on_signals
 
 stop = threading.Event()
 set_on_signals(stop, signal.SIGTERM)

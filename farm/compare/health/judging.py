@@ -8,7 +8,7 @@ from datetime import datetime
 
 import numpy as np
 
-from farm.compare.health import words
+from farm.compare.health import messages
 from farm.compare.health.document import (
     DeviceHealth,
     Estimate,
@@ -68,12 +68,12 @@ def _health(device: Device, rows: int, left_out: int) -> DeviceHealth:
     estimates = {comparison: device.estimate(comparison) for comparison in (*_OF_TIME, ENERGY, TEMPERATURE)}
     notes = list[str]()
     if left_out:
-        notes.append(words.left_out(left_out))
+        notes.append(messages.left_out(left_out))
     if member.state == "drained" and not member.foreign:
         notes.append(f"drained: {member.state_reason or 'no reason given'}")
     alarms = [finding for rule in RULES for finding in rule.findings(device)]
     found = worst_first(alarms) or (_without_alarm(device, rows, estimates),)
-    findings = tuple(words.possible(member, one) for one in found)
+    findings = tuple(messages.possible(member, one) for one in found)
     return DeviceHealth(
         uuid=member.uuid,
         type=member.type,
@@ -96,11 +96,11 @@ def _without_alarm(device: Device, rows: int, estimates: Mapping[Comparison, Est
     tolerance = device.window.question.tolerance
     unsure = next((one for one in told if not 1 / (1 + tolerance) <= one.value <= 1 + tolerance), None)
     if unsure is not None:
-        return words.unsure(device.member, unsure, tolerance)
+        return messages.unsure(device.member, unsure, tolerance)
     if told:
-        return words.healthy(told)
+        return messages.healthy(told)
     any_of = next((one for one in of_time if one is not None), None)
-    return words.too_little(device.member, rows, any_of, device.window.since)
+    return messages.too_little(device.member, rows, any_of, device.window.since)
 
 
 def _left_out(window: Window) -> Ints:
@@ -132,5 +132,5 @@ def _notes(window: Window, numbers: Sequence[int]) -> Iterator[str]:
             if len(rows := np.flatnonzero(window.now.device == number))
         }
         if len(versions) > 1:
-            said = words.what_differs([window.fleet.environments[which] for which in sorted(versions)])
+            said = messages.what_differs([window.fleet.environments[which] for which in sorted(versions)])
             yield f"Not every {kind} has the same environment: {said}."

@@ -12,7 +12,7 @@ from farm.compare.statistics import Ints
 from farm.db.verdict import state_text, verdict
 from farm.report.charts import number
 from farm.report.document import Listing, Section, Table
-from farm.report.gathering import MOST_REASONS, Gathered
+from farm.report.loading import MOST_REASONS, Gathered
 from farm.report.pictures.common import Told, counted, percent
 from farm.report.pictures.fronts import of_choice
 

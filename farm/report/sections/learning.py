@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.report.document import Cell, Section, Table
-from farm.report.gathering import Gathered
+from farm.report.loading import Gathered
 from farm.report.pictures import learning
 from farm.report.pictures.common import counted
 

@@ -10,7 +10,7 @@ import numpy as np
 from farm.analysis.tiles import DeviceTiles
 from farm.report.best import Found, summary
 from farm.report.document import Cell, Section, Table
-from farm.report.gathering import Gathered
+from farm.report.loading import Gathered
 from farm.report.pictures.common import Told, counted, percent
 from farm.report.pictures.fronts import front_sizes, fronts, of_choice
 from farm.report.pictures.occupancy import occupancies, tile_charts

@@ -11,7 +11,7 @@ import farm
 from farm.db.sentinels import Watched
 from farm.measurement import Source
 from farm.report.document import Cell, Listing, Section, Table
-from farm.report.gathering import Gathered, Origin
+from farm.report.loading import Gathered, Origin
 from farm.report.pictures.common import counted
 
 _UNTOLD = "unknown"

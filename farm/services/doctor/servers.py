@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from farm.db.engine import check_reachable, make_engine
 from farm.db.states import DeviceState
 from farm.errors import FarmError, OtherPostgresVersion, first_line
+from farm.formatting import failing_text, leader_text, some_of
 from farm.installing import INSTALL
 from farm.services import urls
 from farm.services.background import running_stack
@@ -29,7 +30,6 @@ from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
 from farm.services.redis import EmbeddedRedis, why_broker_takes_no_messages
 from farm.settings import Settings
-from farm.texts import failing_text, leader_text, some_of
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from farm.api.campaigns import LearningPoint
 from farm.api.models import CostOn
 from farm.registry import Objective
 from farm.report import charts as described
-from farm.report import interactive
+from farm.report import plotly_renderer
 from farm.report.pictures import learning
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
@@ -140,7 +140,7 @@ LINES_HEIGHT = 380
 
 def lines(chart: described.Chart) -> Chart:
     """A chart of lines that reports have as well."""
-    figure = interactive.figure(chart)
+    figure = plotly_renderer.figure(chart)
     layout = figure["layout"]
     layout["yaxis"] |= {"showgrid": True}
     return {"data": figure["data"], "layout": {**layout, "height": LINES_HEIGHT}}

@@ -19,8 +19,16 @@ from farm.api import OPERATIONS
 from farm.api.access import Access
 from farm.db.states import Role
 from farm.devices import IMPORTED_PREFIX
-from farm.texts import configuration_text, kernel_text, rate_text, seconds_text, share_text, types_of_text, types_text
-from farm.web.pages import said
+from farm.formatting import (
+    configuration_text,
+    kernel_text,
+    rate_text,
+    seconds_text,
+    share_text,
+    types_of_text,
+    types_text,
+)
+from farm.web.pages import flash
 from farm.web.pages.assets import address_of
 from farm.web.routes import access_of, perform, who
 from farm.web.security import Caller
@@ -168,17 +176,17 @@ class Visit:
         if is_update(self.request):
             fragment = rendered(template, block="live", **context)
             return HTMLResponse(fragment, STOP_ASKING if over else status)
-        heard = said.heard(self.request)
+        heard = flash.heard(self.request)
         page = HTMLResponse(_templates.get_template(template).render(said=heard, **context), status)
         if heard is not None:
-            said.forget(page)
+            flash.forget(page)
         return page
 
     def go(self, path: str, message: str | None = None, count: int = 0) -> RedirectResponse:
         """To a page after something was done, which it says once there: see `said`."""
         answer = RedirectResponse(path, 303)
         if message is not None:
-            said.say(answer, message, count)
+            flash.say(answer, message, count)
         return answer
 
 

@@ -13,7 +13,7 @@ from farm.db.web_sessions import Holder
 from farm.errors import BadInput, SignInNeeded
 from farm.web.cookies import Origin
 from farm.web.local_access import LINK_SECONDS
-from farm.web.pages import said
+from farm.web.pages import flash
 from farm.web.pages.rendering import HTML, Visiting, rendered
 from farm.web.routes import who
 from farm.web.security import Policy, session_of
@@ -116,7 +116,7 @@ def sign_out(request: Request) -> Response:
 def _signed_out(origin: Origin) -> Response:
     answer = RedirectResponse("/login", 303)
     origin.delete_cookie(answer)
-    said.say(answer, "signed-out", 0)
+    flash.say(answer, "signed-out", 0)
     return answer
 
 
@@ -152,8 +152,8 @@ def _form(request: Request, after: str, *, refused: str | None = None) -> Respon
         "request": request,
         "caller": None,
         "local": policy.local is not None,
-        "said": said.heard(request),
+        "said": flash.heard(request),
     }
     answer = Response(rendered("login.html", **context), 401 if refused else 200, media_type=HTML)
-    said.forget(answer)
+    flash.forget(answer)
     return answer

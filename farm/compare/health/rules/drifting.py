@@ -9,10 +9,10 @@ import numpy as np
 
 from farm.compare.health import past
 from farm.compare.health.document import Finding, Since, Verdict
+from farm.compare.health.messages import DRAIN, factor, percent
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import PAST, SENTINEL, Sample, by_device
 from farm.compare.health.window import Device, Window, since
-from farm.compare.health.words import DRAIN, factor, percent
 from farm.compare.statistics import medians_at, medians_by
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from farm.compare.health.document import Finding, Verdict
+from farm.compare.health.messages import factor, median_of, on_shapes
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import ENERGY, Sample
 from farm.compare.health.window import Device, Window
-from farm.compare.health.words import factor, median_of, on_shapes
 
 ENERGY_TOLERANCE = 0.10
 """Equal cards differ more in energy than in time, as their leakage and temperature do: by up to 1.6% on four H200s of one host."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from farm.compare.health.document import Finding, Verdict
+from farm.compare.health.messages import DRAIN
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import SELDOM, Comparison, Group, Sample, tail
 from farm.compare.health.window import Device, Window
-from farm.compare.health.words import DRAIN
 
 FAILURES = Comparison("failures", Group.CONDITION, factor=False)
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from farm.compare.health.document import Finding, Verdict
+from farm.compare.health.messages import DRAIN, degrees, median_of, on_shapes
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import TEMPERATURE, Sample
 from farm.compare.health.window import Device, Window
-from farm.compare.health.words import DRAIN, degrees, median_of, on_shapes
 
 HOT_C = 10.0
 """Cards of one chassis differ by how the air reaches them: by up to 9 °C on four H200s of one host, 5 °C from their median."""

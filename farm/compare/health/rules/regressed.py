@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from farm.compare.health.document import Finding, Since, Verdict
+from farm.compare.health.messages import factor, on_shapes, what_differs
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import CHANGED, Sample, by_device
 from farm.compare.health.window import Device, Window, moment
-from farm.compare.health.words import factor, on_shapes, what_differs
 from farm.compare.statistics import medians_by
 
 

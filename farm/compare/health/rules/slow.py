@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from farm.compare.health.document import Estimate, Finding, Verdict
+from farm.compare.health.messages import DRAIN, factor, median_of, on_shapes
 from farm.compare.health.rows import Rows
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import TIME, Sample
 from farm.compare.health.window import Device, Window
-from farm.compare.health.words import DRAIN, factor, median_of, on_shapes
 from farm.compare.statistics import Floats
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from farm.compare.health.document import Finding, Verdict
+from farm.compare.health.messages import DRAIN
 from farm.compare.health.rows import REASONS, UNWELL_REASONS
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import SELDOM, Comparison, Group, Sample, by_device, tail
 from farm.compare.health.window import Device, Window
-from farm.compare.health.words import DRAIN
 
 SLOWED = Comparison("slowed", Group.CONDITION, factor=False)
 

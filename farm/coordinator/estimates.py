@@ -14,8 +14,8 @@ from farm.db.locks import Holder
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow, UnsupportedNow
 from farm.db.states import CampaignState, DeviceState
 from farm.db.worker_versions import UNANNOUNCED, WorkerVersion
+from farm.formatting import seconds_text, some_of
 from farm.settings import Settings
-from farm.texts import seconds_text, some_of
 
 UNTAKEN_RESENDS = 2
 """A batch that waits this many times longer than until it is sent again, while a device idles, reaches no worker."""

@@ -11,10 +11,10 @@ from rich.markup import escape
 from farm.api.comparing import Beside, Compared, Figures, Filled, Forecast, Found, Held, Ratio
 from farm.cli.output import configuration_text, console, remarks
 from farm.cli.tables import Column, Table
-from farm.compare.costs import FEWEST_SHAPES
+from farm.compare.money import FEWEST_SHAPES
 from farm.compare.statistics import BOUNDS_CONFIDENCE
+from farm.formatting import seconds_text, some_of
 from farm.registry import CHAMPION
-from farm.texts import seconds_text, some_of
 
 _BASELINE = ascii_uppercase[0]
 

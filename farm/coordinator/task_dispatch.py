@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 from sqlalchemy import Connection, Engine
 
 from farm.broker import BUILD, BUILD_QUEUE, TRAIN, TRAIN_QUEUE
-from farm.coordinator.pace import Pace
+from farm.coordinator.rate_limits import Pace
 from farm.coordinator.sending import send
 from farm.db import kernels, trainings
-from farm.db.errands import MOST_STARTS
 from farm.db.states import KernelState, TrainingState
+from farm.db.task_rows import MOST_STARTS
 from farm.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ SILENT_SECONDS = 60.0
 
 
 class Rows(Protocol):
-    """The queries of such errands: see `farm.db.errands`."""
+    """The queries of such errands: see `farm.db.task_rows`."""
 
     def take_back(self, connection: Connection, *, silent_after: float, most_starts: int) -> Mapping[int, StrEnum]: ...
 

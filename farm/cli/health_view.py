@@ -13,7 +13,7 @@ from farm.api.health import FleetHealth
 from farm.cli.output import console, remarks
 from farm.cli.tables import Column, Table, unique_beginnings
 from farm.compare.health import DeviceHealth, Estimate, Finding, Verdict
-from farm.compare.health.words import percent, since_text
+from farm.compare.health.messages import percent, since_text
 
 _STYLES = {Verdict.HEALTHY: "green", Verdict.UNKNOWN: "dim"}
 
