@@ -53,6 +53,10 @@ measure:
 """
 
 
+pytestmark = pytest.mark.random_order(disabled=True)
+"""The tests share a farm and tell its story: the last ones measure more and promote its model."""
+
+
 @pytest.fixture(scope="module")
 def farm() -> Iterator[Farm]:
     folder = Path(tempfile.mkdtemp(prefix="farm-run-", dir="/tmp"))
