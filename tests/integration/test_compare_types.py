@@ -1,4 +1,4 @@
-"""Types of cards on tables that other people measured: the known order of the cards comes out."""
+"""Types of cards on made-up tables in the format of AIConfigurator: the order that was put into them comes out."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from support.foreign_tables import AICONFIGURATOR
 L40S, A100, H100, B200 = "nvidia-l40s", "nvidia-a100-sxm4-80gb", "nvidia-h100-80gb-hbm3", "nvidia-b200"
 
 
-def test_published_tables_put_four_cards_into_their_known_order(engine: Engine) -> None:
+def test_tables_of_four_cards_put_them_into_their_order(engine: Engine) -> None:
     found = compare_types.figures(engine, AICONFIGURATOR, ["a100_sxm", "l40s", "h100_sxm", "b200_sxm"])
     memory, computing = found["orders"]["memory"], found["orders"]["computing"]
     assert memory["by_time"] == memory["by_makers_figures"] == [L40S, A100, H100, B200]
     assert memory["other_way_round"] == []
-    # The L40S reaches far less of its peak than the A100 does.
+    # In the tables the L40S reaches far less of its peak than the A100 does.
     assert computing["by_time"] == [L40S, A100, H100, B200]
     assert computing["by_makers_figures"] == [A100, L40S, H100, B200]
     assert computing["other_way_round"] == [[L40S, A100]]

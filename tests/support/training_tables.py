@@ -1,4 +1,4 @@
-"""Training tables to test with: a synthetic device that behaves like physics, and the published RTX 4070 measurements."""
+"""Training tables to test with: a synthetic device that behaves like physics, and made-up tables in published formats."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def as_training_table(table: pd.DataFrame, *, family: str = "tiled", parameter: 
     )
 
 
-def published_tiled_table() -> pd.DataFrame:
-    """The tiled kernel on an RTX 4070, as its authors measured it (arXiv 2411.16954)."""
+def foreign_tiled_table() -> pd.DataFrame:
+    """A tiled kernel on an RTX 4070, made up in the format of GPPerf."""
     key = ["M", "N", "K", "Tile Size"]
     runtimes = pd.read_csv(GPPERF / "rtx4070_tiled_runtime.csv")
     both = runtimes.merge(pd.read_csv(GPPERF / "rtx4070_tiled_power.csv"), on=key, how="left")

@@ -21,7 +21,8 @@ from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadInput, BadRecording, MissingColumns, ServiceUnavailable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.provenance import METADATA_KEY, Provenance
-from support.training_tables import GPPERF
+
+PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "gpperf"
 
 CUBE = Problem(Shape(512, 512, 512), ElementTypes.parse("f32"))
 FLAT = Problem(Shape(16, 512, 512), ElementTypes.parse("f32"))
@@ -174,9 +175,11 @@ def test_problems_with_the_power_of_some_tiles_only_are_counted() -> None:
 
 
 def test_the_papers_figures_are_those_of_its_published_tables() -> None:
+    if not PUBLISHED.exists():
+        pytest.skip(f"the published tables are not in {PUBLISHED}")
     key = ["M", "N", "K", "Tile Size"]
-    table = pd.read_csv(GPPERF / "rtx4070_tiled_runtime.csv").merge(
-        pd.read_csv(GPPERF / "rtx4070_tiled_power.csv"), on=key
+    table = pd.read_csv(PUBLISHED / "rtx4070_tiled_runtime.csv").merge(
+        pd.read_csv(PUBLISHED / "rtx4070_tiled_power.csv"), on=key
     )
     large = table[(table["M"] >= 8192) & (table["N"] >= 8192)]
     rows = [

@@ -328,10 +328,10 @@ def test_a_parquet_without_the_columns_is_refused(tmp_path: Path) -> None:
         aiconfigurator.look(tmp_path / "text.parquet")
 
 
-# --- what was published ------------------------------------------------------------------------------
+# --- whole files in the published formats ------------------------------------------------------------
 
 
-def test_the_published_sgemm_table_has_28_repeats_of_each_point() -> None:
+def test_repeats_of_an_sgemm_point_are_rows_of_one_configuration() -> None:
     rows, reader = read(gpperf.look(GPPERF / "rtx4070_sgemm.csv.gz"))
     repeats = Counter(row.configuration for row in rows)
     assert (len(rows), len(repeats), set(repeats.values())) == (448, 16, {28})
@@ -340,7 +340,7 @@ def test_the_published_sgemm_table_has_28_repeats_of_each_point() -> None:
     assert [left_out.what for left_out in reader.left_out()] == ["power_w"]
 
 
-def test_the_published_tiled_times_are_read_whole() -> None:
+def test_a_table_of_tiled_times_is_read_whole() -> None:
     rows, reader = read(gpperf.look(GPPERF / "rtx4070_tiled_runtime.csv"))
     assert (len(rows), len({row.configuration for row in rows}), reader.left_out()) == (141, 141, [])
 
@@ -355,7 +355,7 @@ def test_the_published_tiled_times_are_read_whole() -> None:
         ("gb200_vllm-0.22.0.parquet", 140, 23),
     ],
 )
-def test_of_a_published_table_of_layers_those_in_bf16_come_in(name: str, rows: int, left_out: int) -> None:
+def test_of_a_table_of_layers_those_in_bf16_come_in(name: str, rows: int, left_out: int) -> None:
     found, reader = read(aiconfigurator.look(AICONFIGURATOR / name))
     assert len(found) == len({row.configuration for row in found}) == rows
     assert sum(one.rows for one in reader.left_out() if one.whole) == left_out
