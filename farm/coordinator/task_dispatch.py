@@ -31,7 +31,7 @@ SILENT_SECONDS = 60.0
 
 
 class Rows(Protocol):
-    """The queries of such errands: see `farm.db.task_rows`."""
+    """The queries of such tasks: see `farm.db.task_rows`."""
 
     def take_back(self, connection: Connection, *, silent_after: float, most_starts: int) -> Mapping[int, StrEnum]: ...
 
@@ -42,7 +42,7 @@ class Rows(Protocol):
 
 @dataclass
 class Errands:
-    """Looks after the errands of one kind of one farm. Any number of processes may, at the same time."""
+    """Dispatches the tasks of one kind of one farm. Any number of processes may, at the same time."""
 
     engine: Engine
     app: Celery

@@ -309,7 +309,7 @@ TESTS = Path(__file__).parents[1]
 
 TRAINER = """
 import os, pathlib, time
-from farm.services import errands
+from farm.services import task_runner
 from support.cheap_training import cheap_trainings
 from trainer import main, registry
 
@@ -324,7 +324,7 @@ def slowly(*arguments):
 
 if "TEST_SLOWLY" in os.environ:
     registry.learn = slowly
-errands.BEAT_SECONDS = 0.1
+task_runner.BEAT_SECONDS = 0.1
 with cheap_trainings():
     main.main()
 """
