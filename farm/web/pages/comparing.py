@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, Form
 from fastapi.responses import Response
 
 from farm.api import comparing, devices
@@ -14,6 +14,7 @@ from farm.errors import FarmError
 from farm.kernels.families import FAMILIES
 from farm.web.errors import status_of
 from farm.web.pages import charts
+from farm.web.pages.forms import form_values
 from farm.web.pages.rendering import Visit, Visiting, linked
 from farm.web.routes import ExpensivePage, runs
 
@@ -30,66 +31,26 @@ FIELDS = 3
 
 @router.get("/compare", name="compare")
 @runs(comparing.compare)
-def compare(
-    visit: Visiting,
-    side: Annotated[list[str] | None, Query()] = None,
-    by: Annotated[str, Query()] = "",
-    campaign: Annotated[str, Query()] = "",
-    type: Annotated[str, Query()] = "",  # noqa: A002
-    family: Annotated[str, Query()] = "",
-    dtype: Annotated[str, Query()] = "",
-    any_source: Annotated[bool, Query()] = False,
-    mixed: Annotated[bool, Query()] = False,
-    carbon: Annotated[str, Query()] = "",
-    price: Annotated[str, Query()] = "",
-    predict: Annotated[bool, Query()] = False,
-    mix_protocols: Annotated[bool, Query()] = False,
-) -> Response:
-    sides = [one.strip() for one in side or () if one.strip()]
-    asked = {
-        "side": sides,
-        "by": by,
-        "campaign": campaign,
-        "type": type,
-        "family": family,
-        "dtype": dtype,
-        "any_source": any_source,
-        "mixed": mixed,
-        "carbon": carbon,
-        "price": price,
-        "predict": predict,
-        "mix_protocols": predict and mix_protocols,
-    }
+def compare(visit: Visiting) -> Response:
+    given = form_values(Comparing, visit.request.query_params)
+    if "price" in given:  # one field for all groups
+        given["price"] = " ".join(given["price"]).split()
+    if "predict" not in given:
+        given.pop("mix_protocols", None)
     found, wrong = None, None
-    if sides or by:
+    if given.keys() & {"side", "by"}:
         try:
-            found = visit.ask(
-                comparing.compare,
-                checked(
-                    Comparing,
-                    side=sides,
-                    by=by or None,
-                    campaign=campaign or None,
-                    type=type or None,
-                    family=family or None,
-                    dtype=dtype or None,
-                    any_source=any_source,
-                    mixed=mixed,
-                    top=TOP,
-                    carbon=_number(carbon),
-                    price=price.split(),
-                    predict=predict,
-                    mix_protocols=asked["mix_protocols"],
-                ),
-            )
+            found = visit.ask(comparing.compare, checked(Comparing, **{**given, "top": TOP}))
         except FarmError as error:
             if status_of(error) >= 500:
                 raise
             wrong = error
+    sides = given.get("side", [])
+    asked = {**dict.fromkeys(Comparing.model_fields, ""), **given}
     named, types = _names(visit)
     return visit.show(
         "compare.html",
-        asked=asked,
+        asked={**asked, "price": " ".join(asked["price"])},
         fields=[*sides, *[""] * max(FIELDS - len(sides), 1)],
         keys=KEYS,
         families=sorted(FAMILIES),
@@ -99,8 +60,10 @@ def compare(
         wrong=wrong,
         letters=LETTERS,
         chart=None if found is None else charts.ratios(found.model_dump(), LETTERS),
-        again=linked("/api/v1/compare", {**asked, "price": price.split(), "top": TOP}),
-        labelled=None if found is not None and any_source else linked("/compare", {**asked, "any_source": "true"}),
+        again=linked("/api/v1/compare", {**asked, "top": TOP}),
+        labelled=None
+        if found is not None and "any_source" in given
+        else linked("/compare", {**asked, "any_source": "true"}),
         mixing=linked("/compare", {**asked, "mix_protocols": "true"}) if _leaves_models_out(found, wrong) else None,
         groups=_groups(found),
         **_by_letter(found),
@@ -135,15 +98,6 @@ def fill(
         ),
     )
     return visit.show("filled.html", fills=done.fills)
-
-
-def _number(text: str) -> float | None:
-    """What a field for a number holds; None where nothing that is one, which the browser says already."""
-    try:
-        found = float(text)
-    except ValueError:
-        return None
-    return found if 0 <= found < float("inf") else None
 
 
 def _names(visit: Visit) -> tuple[list[str], list[str]]:
