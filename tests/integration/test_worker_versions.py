@@ -189,7 +189,7 @@ def test_an_unclaimed_batch_is_explained_by_what_its_worker_says(engine: Engine,
 
 # --- rolling upgrades ----------------------------------------------------------------------------------
 
-NEXT = """
+NEXT = """\
 ALTER TABLE jobs ADD COLUMN mood text DEFAULT 'good';
 ALTER TABLE batches ADD COLUMN mood text NOT NULL DEFAULT 'good';
 ALTER TABLE devices ADD COLUMN mood text NOT NULL DEFAULT 'good';
@@ -198,7 +198,8 @@ ALTER TABLE measurements ADD COLUMN mood text;
 CREATE TABLE moods (id bigint PRIMARY KEY);
 UPDATE alembic_version SET version_num = '9999';
 """
-"""What a newer version may do to the database, workers of this one going on."""
+"""What a newer version may do to the database, workers of this one going on: a statement a line, each a transaction of its own,
+as one that holds the locks of several tables can deadlock with workers."""
 
 KNOWS_LESS = """
 import dataclasses
@@ -250,7 +251,8 @@ def test_a_farm_is_upgraded_without_a_stop_old_workers_with_a_new_coordinator_th
         eventually(lambda: done(small))
 
         # The next upgrade begins with the database. Coordinator and worker of this version go on with it.
-        write(engine, NEXT)
+        for statement in NEXT.splitlines():
+            write(engine, statement)
         later = asked("later")
         eventually(lambda: done(later))
 
@@ -284,7 +286,8 @@ def test_a_worker_waits_for_a_database_that_is_not_upgraded_and_refuses_one_that
         eventually(lambda: scalar(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
         eventually(lambda: scalar(engine, "SELECT count(*) FROM leadership WHERE expires_at > now()"))
         assert all(program.stop() == 0 for program in waiting)
-        write(engine, NEXT)
+        for statement in NEXT.splitlines():
+            write(engine, statement)
         migrate.require_for_worker(engine)
         write(engine, "UPDATE compatible_revisions SET oldest = '9999'")
         with pytest.raises(DatabaseIsNewer, match="It serves workers from revision 9999 on"):
