@@ -82,6 +82,9 @@ def is_safe(path: str) -> bool:
     return len(path) <= 400 and path.isprintable() and not re.search(r"[\\:]", path) and not {"", ".", ".."} & {*parts}
 
 
+_PIECE_BYTES = 2**20
+
+
 def read_file(path: Path, *, max_bytes: int) -> bytes:
     """A file's content; never of a device, a pipe or a link. Raises `BadManifest`, and `FileNotFoundError`."""
     try:
@@ -94,10 +97,13 @@ def read_file(path: Path, *, max_bytes: int) -> bytes:
         found = os.fstat(opened.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise BadManifest(f"{path.name} is no file")
-        content = opened.read(max_bytes + 1)
+        # Piece by piece: one read of that many bytes takes the memory for all of them first.
+        content = bytearray()
+        while len(content) <= max_bytes and (piece := opened.read(min(_PIECE_BYTES, max_bytes + 1 - len(content)))):
+            content += piece
     if len(content) > max_bytes:
         raise BadManifest(f"{path.name} has more than {max_bytes:,} bytes")
-    return content
+    return bytes(content)
 
 
 def _files(folder: Path) -> dict[str, File]:
