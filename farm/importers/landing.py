@@ -10,7 +10,8 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -69,7 +70,7 @@ class Reader(ABC, Generic[_T]):
         self._left_out: Counter[tuple[str, bool, str]] = Counter()
         self.test_rows = 0
 
-    def rows(self, progress: Progress) -> Iterator[ImportedRow]:
+    def rows(self, progress: Progress) -> Generator[ImportedRow, None, None]:
         """The rows in their order. Raises `BadRecording`, `RowNotImported`."""
         number = 0
         for batch in self._batches():
@@ -178,7 +179,9 @@ def import_table(engine: Engine, table: Table, *, dry_run: bool, progress: Progr
         if known:
             return Import(table=table, outcome=Outcome.KNOWN, uuids=tuple(known))
         reader = table.reader()
-        imports.stage(connection, reader.rows(progress), path=table.path)
+        # Closed at once where staging fails: reading bounds the memory of this process until then.
+        with closing(reader.rows(progress)) as rows:
+            imports.stage(connection, rows, path=table.path)
         if sha256_of(table.path) != table.content:
             raise BadRecording(path=table.path, why="it was changed while it was read")
         devices, left_out = reader.devices(), reader.left_out()
