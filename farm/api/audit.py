@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from farm.api.access import Access
-from farm.api.operation import LARGEST_ID, Cli, Document, Download, operation
+from farm.api.operation import LARGEST_ID, Cli, Document, Download, made_file, operation
 from farm.db import audit
 from farm.db.states import Role, Way
 from farm.time_parsing import moment
@@ -78,15 +76,10 @@ def export(access: Access, *, who: Who = None, what: What = None, on: On = None,
     """Changes as JSON lines, the oldest first."""
     from_ = None if since is None else moment(since)
     rows = 0
-    with NamedTemporaryFile("w", prefix="farm-audit-", suffix=".jsonl", delete=False, encoding="utf-8") as file:
-        path = Path(file.name)
-        try:
-            for one in _all(access, who=who, what=what, on=on, since=from_):
-                file.write(json.dumps(_line(one).model_dump(mode="json")) + "\n")
-                rows += 1
-        except BaseException:
-            path.unlink()
-            raise
+    with made_file("audit.jsonl") as path, path.open("w", encoding="utf-8") as file:
+        for one in _all(access, who=who, what=what, on=on, since=from_):
+            file.write(json.dumps(_line(one).model_dump(mode="json")) + "\n")
+            rows += 1
     return Download(path=path, media_type="application/x-ndjson", name="audit.jsonl", rows=rows)
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import ConfigDict, Field
 
 from farm import registry
 from farm.api.access import Access
-from farm.api.operation import Cli, Document, Download, operation
+from farm.api.operation import Cli, Document, Download, made_file, operation
 from farm.api.submitting import store
 from farm.db.states import Role
 from farm.errors import BadInput, NothingShared
@@ -266,13 +264,8 @@ def pairs(access: Access, asked: Comparing) -> Download:
     from farm.compare.comparing import compare as answer
 
     found = answer(access.session.engine, _question(access, asked))
-    with NamedTemporaryFile(prefix="farm-pairs-", suffix=".csv", delete=False) as file:
-        path = Path(file.name)
-    try:
+    with made_file("pairs.csv") as path:
         rows = found.write_csv(access.session.engine, path)
-    except BaseException:
-        path.unlink()
-        raise
     return Download(path=path, media_type="text/csv", name="pairs.csv", rows=rows)
 
 

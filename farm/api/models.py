@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryDirectory
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from farm import registry
 from farm.api.access import Access
-from farm.api.operation import Cli, Document, Download, operation
+from farm.api.operation import Cli, Document, Download, made_file, operation
 from farm.db.states import Role
 from farm.errors import ModelRefused, NoSuchModel, NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
@@ -236,10 +236,9 @@ def files(access: Access, name: Name, *, version: VersionAsked = None) -> Downlo
     model = registry.model_info(uri, name, version) if version else registry.answering_model(uri, name)
     with TemporaryDirectory(prefix="farm-model-") as folder:
         made = registry.packed(uri, model, Path(folder), trust=access.models.trust)
-        with NamedTemporaryFile(prefix="farm-model-", suffix=".zip", delete=False) as file:
-            pass
-        made.replace(file.name)
-    return Download(path=Path(file.name), media_type="application/zip", name=f"{model.name}-v{model.version}.zip")
+        with made_file("model.zip") as path:
+            made.replace(path)
+    return Download(path=path, media_type="application/zip", name=f"{model.name}-v{model.version}.zip")
 
 
 @operation("POST", "/models/{name}/promote", role=Role.OPERATE)

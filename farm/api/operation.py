@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -76,6 +78,18 @@ class Download:
                 shutil.copyfile(self.path, draft)
         finally:
             self.path.unlink()
+
+
+@contextmanager
+def made_file(name: str) -> Iterator[Path]:
+    """An empty temporary file for a `Download` to be written; removed where that fails. Its name ends as `name` does."""
+    with NamedTemporaryFile(prefix="farm-", suffix=f"-{name}", delete=False) as file:
+        path = Path(file.name)
+    try:
+        yield path
+    except BaseException:
+        path.unlink()
+        raise
 
 
 @dataclass(frozen=True)

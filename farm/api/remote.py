@@ -6,8 +6,6 @@ import inspect
 import io
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
@@ -17,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 import farm
 from farm.addresses import is_loopback, port_of
 from farm.api.access import Access
-from farm.api.operation import OPERATIONS, PREFIX, Download
+from farm.api.operation import OPERATIONS, PREFIX, Download, made_file
 from farm.api.results import MOST_ROWS
 from farm.errors import (
     ApiMoved,
@@ -137,18 +135,12 @@ class Remote:
         return httpx.Response(200, headers=headers, content=content.getvalue())
 
     def _download(self, method: str, path: str, query: Query, body: str | None) -> Download:
-        with NamedTemporaryFile(prefix="farm-download-", delete=False) as file:
-            try:
-                headers = self._receive(method, path, query, body, file, MAX_DOWNLOAD_BYTES)
-            except BaseException:
-                Path(file.name).unlink()
-                raise
+        with made_file("download") as received, received.open("wb") as file:
+            headers = self._receive(method, path, query, body, file, MAX_DOWNLOAD_BYTES)
         rows = headers.get("X-Farm-Rows", "")
         media_type = headers.get("Content-Type", "").partition(";")[0]
         name = re.search(r'filename="([^"/\\]+)"', headers.get("Content-Disposition", ""))
-        return Download(
-            Path(file.name), media_type, name[1] if name else "download", int(rows) if rows.isdecimal() else None
-        )
+        return Download(received, media_type, name[1] if name else "download", int(rows) if rows.isdecimal() else None)
 
     def _receive(
         self, method: str, path: str, query: Query, body: str | None, to: IO[bytes], max_bytes: int

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Hashable, Mapping
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +12,7 @@ from pydantic import Field
 from farm import registry
 from farm.api.access import Access
 from farm.api.campaigns import Name
-from farm.api.operation import Download, operation
+from farm.api.operation import Download, made_file, operation
 from farm.db import campaigns
 from farm.db import reports as versions
 from farm.errors import FarmError
@@ -38,9 +36,9 @@ def page(
     with access.connect() as connection:
         stored = campaigns.find(connection, campaign)
     text = drawn_once(access, campaign, device_type=type)
-    with NamedTemporaryFile("w", encoding="utf-8", prefix="farm-report-", suffix=".html", delete=False) as file:
-        file.write(text)
-    return Download(path=Path(file.name), media_type="text/html", name=f"{stored['name']}.html")
+    with made_file("report.html") as path:
+        path.write_text(text, encoding="utf-8")
+    return Download(path=path, media_type="text/html", name=f"{stored['name']}.html")
 
 
 def drawn_once(

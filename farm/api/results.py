@@ -135,6 +135,29 @@ class Best(Judged):
     found: list[BestOf]
 
 
+OnType = Annotated[str | None, Field(description="Only on this device type."), Cli(("--type", "-t"))]
+OfFamily = Annotated[str | None, Field(description="Only of this kernel family."), Cli(("--family", "-f"))]
+Where = Annotated[
+    list[str] | None,
+    Field(
+        description='Only rows for which this holds, as in "m >= 512 and tile in (16, 32) and has(power_w)". Given again: '
+        "only where all hold."
+    ),
+    Cli(("--where", "-w"), metavar="CONDITION"),
+]
+OnHosts = Annotated[list[str] | None, Field(description="Only devices of this host.")]
+OnDevices = Annotated[
+    list[str] | None,
+    Field(description="Only of this device: its UUID or a beginning of it."),
+    Cli(("--device", "-d")),
+]
+OfSources = Annotated[list[OfRow] | None, Field(description="Only rows of this source.")]
+Since = Annotated[
+    str | None, Field(description="Only from this day or time on, or this long ago: 2h, 7d."), Cli(metavar="TIME")
+]
+Until = Annotated[str | None, Field(description="Only before this day or time."), Cli(metavar="TIME")]
+
+
 @operation("GET", "/results")
 def rows(
     access: Access,
@@ -142,31 +165,14 @@ def rows(
     campaign: Annotated[
         str | None, Field(description="Only of this campaign, all its repetitions."), Cli(("--campaign", "-c"))
     ] = None,
-    type: Annotated[  # noqa: A002
-        str | None, Field(description="Only on this device type."), Cli(("--type", "-t"))
-    ] = None,
-    family: Annotated[str | None, Field(description="Only of this kernel family."), Cli(("--family", "-f"))] = None,
-    where: Annotated[
-        list[str] | None,
-        Field(
-            description='Only rows for which this holds, as in "m >= 512 and tile in (16, 32) and has(power_w)". Given again: '
-            "only where all hold."
-        ),
-        Cli(("--where", "-w"), metavar="CONDITION"),
-    ] = None,
-    host: Annotated[list[str] | None, Field(description="Only devices of this host.")] = None,
-    device: Annotated[
-        list[str] | None,
-        Field(description="Only of this device: its UUID or a beginning of it."),
-        Cli(("--device", "-d")),
-    ] = None,
-    source: Annotated[list[OfRow] | None, Field(description="Only rows of this source.")] = None,
-    since: Annotated[
-        str | None,
-        Field(description="Only from this day or time on, or this long ago: 2h, 7d."),
-        Cli(metavar="TIME"),
-    ] = None,
-    until: Annotated[str | None, Field(description="Only before this day or time."), Cli(metavar="TIME")] = None,
+    type: OnType = None,  # noqa: A002
+    family: OfFamily = None,
+    where: Where = None,
+    host: OnHosts = None,
+    device: OnDevices = None,
+    source: OfSources = None,
+    since: Since = None,
+    until: Until = None,
     sort: Annotated[
         str, Field(description="A column; -column for largest first."), Cli(("--sort", "-s"))
     ] = "measurement_id",
@@ -227,9 +233,7 @@ def all_rows(farm: Farm, limit: int | None, *, sort: str = "measurement_id", **a
         if len(found) == limit or len(page.rows) < most:
             break
         if after is None:
-            raise BadInput(
-                detail=f"Through the API, rows in an order of their own are {most:,} at the most: say --limit, or leave out --sort."
-            )
+            raise BadInput(detail=f"The API returns at most {most:,} sorted rows. Add --limit, or leave out --sort.")
     one_type = len({None if i is None else i.type for i in identities}) == 1
     return Results(rows=found, identity=identities[0] if one_type else None, commands=commands, next=after)
 
@@ -290,9 +294,7 @@ def best(
     access: Access,
     campaign: Name,
     *,
-    type: Annotated[  # noqa: A002
-        str | None, Field(description="Only on this device type."), Cli(("--type", "-t"))
-    ] = None,
+    type: OnType = None,  # noqa: A002
 ) -> Best:
     """The best kernel of each problem that a campaign found: its time, cuBLASLt's beside it, and what finding it cost."""
     with access.connect() as connection:

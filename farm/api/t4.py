@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import zipfile
-from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import Annotated
-
-from pydantic import Field
 
 from farm.api.access import Access
 from farm.api.campaigns import Name
-from farm.api.operation import Document, Download, operation
-from farm.api.results import OfRow, conditions, uuids_of
+from farm.api.operation import Document, Download, made_file, operation
+from farm.api.results import (
+    OfFamily,
+    OfSources,
+    OnDevices,
+    OnHosts,
+    OnType,
+    Since,
+    Until,
+    Where,
+    conditions,
+    uuids_of,
+)
 from farm.db import campaigns, devices, filters, outcomes
 from farm.db.states import JobState
 from farm.errors import NothingEnded
@@ -47,16 +53,14 @@ def export(
     access: Access,
     campaign: Name,
     *,
-    type: Annotated[str | None, Field(description="Only on this device type.")] = None,  # noqa: A002
-    family: Annotated[str | None, Field(description="Only of this kernel family.")] = None,
-    where: Annotated[list[str] | None, Field(description="Only jobs for which all of these hold.")] = None,
-    host: Annotated[list[str] | None, Field(description="Only devices of these hosts.")] = None,
-    device: Annotated[
-        list[str] | None, Field(description="Only of these devices: UUIDs or beginnings of them.")
-    ] = None,
-    source: Annotated[list[OfRow] | None, Field(description="Only rows of these sources.")] = None,
-    since: Annotated[str | None, Field(description="Only from this day or time on, or this long ago: 2h, 7d.")] = None,
-    until: Annotated[str | None, Field(description="Only before this day or time.")] = None,
+    type: OnType = None,  # noqa: A002
+    family: OfFamily = None,
+    where: Where = None,
+    host: OnHosts = None,
+    device: OnDevices = None,
+    source: OfSources = None,
+    since: Since = None,
+    until: Until = None,
 ) -> Download:
     """The campaign's jobs that have ended, failed ones too, as T4 files: one for each kernel and device type, in a ZIP file.
 
@@ -87,12 +91,9 @@ def export(
             for space, document in made.items()
         ],
     )
-    with (
-        NamedTemporaryFile(prefix="farm-t4-", suffix=".zip", delete=False) as file,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
+    with made_file("t4.zip") as path, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(INDEX, index.model_dump_json())
         for space, document in made.items():
             archive.writestr(space.file_name, json.dumps(document, allow_nan=False) + "\n")
     rows_in = sum(one.results for one in index.files)
-    return Download(path=Path(file.name), media_type="application/zip", name=f"{found['name']}-t4.zip", rows=rows_in)
+    return Download(path=path, media_type="application/zip", name=f"{found['name']}-t4.zip", rows=rows_in)
