@@ -14,11 +14,11 @@ from pathlib import Path
 from farm.errors import BadRecording, MissingColumns, first_line
 from farm.memory_limit import READING_BYTES, bounded_memory
 from farm.provenance import Provenance
-from farm.schema.results import CONFIGURATION, unstated
+from farm.schema.results import CONFIGURATION, UNSTATED
 
 NEEDED_COLUMNS = (*CONFIGURATION, "runtime_ms")
 
-UNSTATED: Mapping[str, object] = {**unstated(), "l2": "cold", "distribution": "uniform"}
+UNSTATED_IN_RECORDINGS: Mapping[str, object] = {**UNSTATED, "l2": "cold", "distribution": "uniform"}
 """What a row counts as where a recording does not say."""
 
 

@@ -166,11 +166,10 @@ def _export(
     rows: list[dict[str, Any]], chosen: Format, output: Path | None, provenance: Provenance | None, *, force: bool
 ) -> None:
     """CSV has JSON in the columns that hold objects; Parquet too, so that every reader opens it."""
-    flat = [{key: json.dumps(v) if isinstance(v, dict) else v for key, v in row.items()} for row in rows]
     if chosen is Format.PARQUET:
         assert output is not None
         with replacing(output, force=force) as draft:
-            _write_parquet(flat, draft, provenance)
+            _write_parquet(rows, draft, provenance)
         return
     text = io.StringIO()
     if chosen is Format.JSON:
@@ -178,7 +177,9 @@ def _export(
     else:
         writer = csv.DictWriter(text, fieldnames=EXPORTED, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({name: cell(value) for name, value in row.items()} for row in flat)
+        for row in rows:
+            flat = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in row.items()}
+            writer.writerow({name: cell(value) for name, value in flat.items()})
     write(text.getvalue(), output, force=force)
 
 

@@ -24,7 +24,7 @@ from farm.kernels import Configuration
 from farm.kernels.families import family_named
 from farm.measurement import is_test_row
 from farm.provenance import METADATA_KEY, Provenance
-from farm.recording import NEEDED_COLUMNS, UNSTATED, check_columns, provenance_in
+from farm.recording import NEEDED_COLUMNS, UNSTATED_IN_RECORDINGS, check_columns, provenance_in
 from farm.schema.column import ColumnType
 from farm.schema.results import COLUMNS, CONFIGURATION, RESULTS
 
@@ -105,7 +105,9 @@ class DatasetReader(Reader[Dataset]):
         if endless:
             raise ValueError(f"{', '.join(endless)} is infinite ({given[endless[0]]})")
         measurement = measurement_of(
-            **{**UNSTATED, **given}, environment=_object(row, "environment"), details=_object(row, "details")
+            **{**UNSTATED_IN_RECORDINGS, **given},
+            environment=_object(row, "environment"),
+            details=_object(row, "details"),
         )
         configuration = _configuration(row)
         self.test_rows += is_test_row(measurement.details)

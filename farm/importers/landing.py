@@ -26,7 +26,7 @@ from farm.errors import BadRecording, FarmError, RowNotImported, first_line
 from farm.formatting import shortened
 from farm.measurement import Measurement, Source
 from farm.recording import readable
-from farm.schema.results import unstated
+from farm.schema.results import UNSTATED
 
 Progress = Callable[[int], None]
 """Told how many rows have been read."""
@@ -109,7 +109,7 @@ class Reader(ABC, Generic[_T]):
 def measurement_of(runtime_ms: float, **given: Any) -> Measurement:
     """A measurement of which a file says this much, and nothing of the spread."""
     times = dict.fromkeys(("runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms"), runtime_ms)
-    return Measurement(**{**unstated(), **times, **given}, source=Source.IMPORTED)
+    return Measurement(**{**UNSTATED, **times, **given}, source=Source.IMPORTED)
 
 
 def positive(name: str, value: float) -> float:

@@ -108,6 +108,5 @@ EXPORTED = tuple(column.name for column in COLUMNS.values() if column.exported)
 """What `farm results` exports, in order."""
 
 
-def unstated() -> dict[str, object]:
-    """What a row of an imported file counts as where the file does not say."""
-    return {column.name: column.unstated for column in _FIELDS if column.unstated is not None}
+UNSTATED = {column.name: column.unstated for column in _FIELDS if column.unstated is not None}
+"""What a row of an imported file counts as where the file does not say."""

@@ -89,7 +89,7 @@ def is_that_of_a_new_database(engine: Engine) -> bool:
 def test_a_view_changes_with_its_file_where_a_revision_declares_it(
     engine: Engine, write_next: Callable[..., None]
 ) -> None:
-    """The other views stay as they are, whoever reads them."""
+    """The upgrade does not touch the other views, also while a session reads them."""
     shown = "SELECT viewname, viewname::regclass::oid::bigint, definition FROM pg_views WHERE schemaname = 'public'"
     with engine.connect() as connection:
         before = {name: found for name, *found in connection.execute(text(shown))}

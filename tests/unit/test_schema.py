@@ -13,7 +13,7 @@ from farm.kernels import Configuration, Kernel
 from farm.measurement import Measurement
 from farm.schema.__main__ import markdown
 from farm.schema.column import ColumnType
-from farm.schema.results import COLUMNS, CONFIGURATION, DERIVED, EXPORTED, RESULTS, unstated
+from farm.schema.results import COLUMNS, CONFIGURATION, DERIVED, EXPORTED, RESULTS, UNSTATED
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +53,7 @@ def test_a_column_that_farm_measure_shows_has_a_label_with_its_unit() -> None:
         assert column.group is None or column.unit in column.label or column.name == "intensity", column.name
 
 
-@pytest.mark.parametrize("name", unstated())
+@pytest.mark.parametrize("name", UNSTATED)
 def test_what_a_file_does_not_say_has_the_type_of_its_column(name: str) -> None:
     python = {ColumnType.DOUBLE: float, ColumnType.BIGINT: int, ColumnType.TEXT: str}
     assert type(RESULTS[name].unstated) is python[RESULTS[name].type]

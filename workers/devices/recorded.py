@@ -19,7 +19,7 @@ from farm.devices import Backend, DeviceIdentity
 from farm.errors import BadRecording, FarmError, InvalidOnDevice, UnknownDeviceSelection
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, Source
-from farm.recording import UNSTATED
+from farm.recording import UNSTATED_IN_RECORDINGS
 from farm.schema.column import ColumnType
 from farm.schema.results import CONFIGURATION, RESULTS
 from farm.vendors import RECORDED, device_type_of
@@ -130,7 +130,7 @@ class RecordedDevice:
         if self._scale and configuration is not self._rows.first:
             self._sleep(self._scale * (found.get("cost_s") or runtime_ms / 1e3))
         quartiles = dict.fromkeys(("runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms"), runtime_ms)
-        values: dict[str, Any] = {**UNSTATED, **quartiles, **found, "stop_reason": "recorded"}
+        values: dict[str, Any] = {**UNSTATED_IN_RECORDINGS, **quartiles, **found, "stop_reason": "recorded"}
         environment = {**values.pop("environment", {}), **self._environment}
         return Measurement(**values, source=Source.RECORDED, environment=environment)
 
