@@ -88,24 +88,61 @@ def host_name() -> str:
     return platform.node() or "localhost"
 
 
-_SHARED_KIB = {
-    (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227,
-    (12, 0): 99, (12, 1): 99,
-}  # fmt: skip
-"""Shared memory that one block may opt in to, by compute capability, in KiB: CUDA C++ Programming Guide, technical
-specifications."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiprocessorLimits:
+    """What one multiprocessor holds at a time, and what one block of threads may take of it."""
 
+    threads: int
+    blocks: int
+    shared_kib: int
+    # Of each block's shared memory, what CUDA keeps for itself.
+    reserved_kib: int = 1
+    registers: int = 65_536
+
+    @property
+    def shared_bytes(self) -> int:
+        return 1024 * self.shared_kib
+
+    @property
+    def shared_per_block_bytes(self) -> int:
+        """What a block may opt in to."""
+        return 1024 * (self.shared_kib - self.reserved_kib)
+
+
+LIMITS = {
+    (7, 0): MultiprocessorLimits(threads=2048, blocks=32, shared_kib=96, reserved_kib=0),
+    (7, 2): MultiprocessorLimits(threads=2048, blocks=32, shared_kib=96, reserved_kib=0),
+    (7, 5): MultiprocessorLimits(threads=1024, blocks=16, shared_kib=64, reserved_kib=0),
+    (8, 0): MultiprocessorLimits(threads=2048, blocks=32, shared_kib=164),
+    (8, 6): MultiprocessorLimits(threads=1536, blocks=16, shared_kib=100),
+    (8, 7): MultiprocessorLimits(threads=1536, blocks=16, shared_kib=164),
+    (8, 9): MultiprocessorLimits(threads=1536, blocks=24, shared_kib=100),
+    (9, 0): MultiprocessorLimits(threads=2048, blocks=32, shared_kib=228),
+    (10, 0): MultiprocessorLimits(threads=2048, blocks=32, shared_kib=228),
+    (10, 3): MultiprocessorLimits(threads=2048, blocks=32, shared_kib=228),
+    (11, 0): MultiprocessorLimits(threads=1536, blocks=24, shared_kib=228),
+    (12, 0): MultiprocessorLimits(threads=1536, blocks=24, shared_kib=100),
+    (12, 1): MultiprocessorLimits(threads=1536, blocks=24, shared_kib=100),
+}
+"""By compute capability. Source: CUDA C++ Programming Guide, technical specifications per compute capability."""
+
+SHARED_EVERYWHERE_BYTES = 48 * 1024
+"""Shared memory that a block may take on every compute capability, without opting in."""
+
+THREADS_PER_BLOCK = 1024
+"""The same on every compute capability so far."""
 
 UNKNOWN_MEMORY_BYTES = 2**50
-"""Of a device whose memory is not known: more than any has, so that it rules nothing out."""
+"""Stands for the memory of a device that is not known. It is more than any device has, so it rules nothing out."""
 
 
-def traits_of_capability(compute_capability: tuple[int, int]) -> DeviceTraits:
-    """The limits that every card of a compute capability has: for kernels that are built where there is none."""
+def traits_of_capability(compute_capability: tuple[int, int] | None) -> DeviceTraits:
+    """The limits that all cards of a compute capability share. Their memory is not among them."""
+    limits = LIMITS.get(compute_capability) if compute_capability is not None else None
     return DeviceTraits(
         kind=DeviceKind.CUDA,
-        memory_bytes=UNKNOWN_MEMORY_BYTES,  # what a card has decides about shapes, and not about kernels
+        memory_bytes=UNKNOWN_MEMORY_BYTES,
         compute_capability=compute_capability,
-        max_threads_per_block=1024,
-        shared_memory_per_block_bytes=1024 * _SHARED_KIB.get(compute_capability, 48),
+        max_threads_per_block=THREADS_PER_BLOCK,
+        shared_memory_per_block_bytes=SHARED_EVERYWHERE_BYTES if limits is None else limits.shared_per_block_bytes,
     )

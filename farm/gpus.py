@@ -10,31 +10,16 @@ from importlib.resources import files
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
-from farm.devices import UNKNOWN_MEMORY_BYTES, DeviceKind, DeviceTraits, traits_of_capability
+from farm.devices import (
+    LIMITS,
+    UNKNOWN_MEMORY_BYTES,
+    DeviceKind,
+    DeviceTraits,
+    MultiprocessorLimits,
+    traits_of_capability,
+)
 from farm.gemm import ElementType
 from farm.vendors import RECORDED
-
-
-class Limits(BaseModel):
-    """What a multiprocessor holds at a time: CUDA C++ Programming Guide, technical specifications by compute capability."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    threads: PositiveInt
-    blocks: PositiveInt
-    shared_kib: PositiveInt
-    registers: PositiveInt = 65536
-
-
-_LIMITS = {
-    (7, 0): Limits(threads=2048, blocks=32, shared_kib=96),
-    (7, 5): Limits(threads=1024, blocks=16, shared_kib=64),
-    (8, 0): Limits(threads=2048, blocks=32, shared_kib=164),
-    (8, 6): Limits(threads=1536, blocks=16, shared_kib=100),
-    (8, 9): Limits(threads=1536, blocks=24, shared_kib=100),
-    (9, 0): Limits(threads=2048, blocks=32, shared_kib=228),
-    (10, 0): Limits(threads=2048, blocks=32, shared_kib=228),
-}
 
 
 class Gpu(BaseModel):
@@ -55,8 +40,8 @@ class Gpu(BaseModel):
     power_w: PositiveFloat
 
     @property
-    def limits(self) -> Limits:
-        return _LIMITS[self.compute_capability]
+    def limits(self) -> MultiprocessorLimits:
+        return LIMITS[self.compute_capability]
 
     def peak_tflops(self, inputs: ElementType) -> float | None:
         """The peak for inputs of that type; None where the card has no units for it. All 8-bit floats have one."""

@@ -50,7 +50,7 @@ def card_of_gpu(device_type: str, gpu: Gpu, measured: Mapping[str, float] | None
         power_w=gpu.power_w,
         threads=gpu.limits.threads,
         blocks=gpu.limits.blocks,
-        shared_bytes=gpu.limits.shared_kib * 1024,
+        shared_bytes=gpu.limits.shared_bytes,
         registers=gpu.limits.registers,
     )
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from farm.devices import traits_of_capability
 from farm.errors import ElementNotWritten, InvalidOnDevice, WrongResult
 from farm.gemm import INPUT_TYPES, ElementType, Layout
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, OperandRules, TimingRules
 from support.quick import QUICK
-from workers.devices import cards
 from workers.devices.cuda import CudaDevice
 from workers.kernels import tiled
 from workers.kernels.tiled import TILED_ENTRY, TiledKernel
@@ -194,7 +194,7 @@ def test_opening_reads_what_nvml_does_not_tell(device: CudaDevice) -> None:
     assert traits.multiprocessors
     assert traits.l2_bytes
     # The table that is used before a device is opened must not promise more than the device has.
-    promised = cards.shared_memory_per_block_bytes(traits.compute_capability)
+    promised = traits_of_capability(traits.compute_capability).shared_memory_per_block_bytes
     assert traits.shared_memory_per_block_bytes is not None
     assert promised <= traits.shared_memory_per_block_bytes
 

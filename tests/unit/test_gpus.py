@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farm.devices import UNKNOWN_MEMORY_BYTES, Backend, DeviceKind, DeviceTraits
+from farm.devices import UNKNOWN_MEMORY_BYTES, Backend, DeviceKind, DeviceTraits, traits_of_capability
 from farm.gemm import ElementType
 from farm.gpus import Gpu, all_gpus, find_gpu, traits_of_type
 from farm.vendors import device_type_of
@@ -59,6 +59,14 @@ def test_a_type_that_nobody_opened_has_the_limits_of_its_card_and_one_that_is_no
     assert (known.kind, known.compute_capability, known.memory_bytes) == (DeviceKind.CUDA, (9, 0), 80 * 10**9)
     assert known.shared_memory_per_block_bytes == 227 * 1024
     assert unknown == DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=UNKNOWN_MEMORY_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("capability", "kib"),
+    [((6, 1), 48), ((7, 0), 96), ((7, 2), 96), ((7, 5), 64), ((8, 0), 163), ((8, 6), 99), ((9, 0), 227), ((12, 0), 99)],
+)
+def test_a_block_may_take_what_the_programming_guide_says(capability: tuple[int, int], kib: int) -> None:
+    assert traits_of_capability(capability).shared_memory_per_block_bytes == kib * 1024
 
 
 def test_pairs_of_8_bit_floats_have_the_peak_of_8_bit_floats() -> None:

@@ -6,8 +6,9 @@ import importlib.util
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
-from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
+from farm.devices import Backend, DeviceIdentity, traits_of_capability
 from farm.errors import CudaUnavailable, DevicePoisoned
 from farm.installing import INSTALL
 from farm.vendors import NVIDIA, device_type_of
@@ -15,46 +16,13 @@ from workers.measure.nvml import Card, Nvml
 
 log = logging.getLogger(__name__)
 
-KIB = 1024
-
-# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the most shared memory of one block
-# that opts in. NVML does not tell. Unknown capabilities get what every CUDA device allows, until the device is opened.
-_SHARED_KIB = {
-    (7, 0): 96,
-    (7, 2): 96,
-    (7, 5): 64,
-    (8, 0): 163,
-    (8, 6): 99,
-    (8, 7): 163,
-    (8, 9): 99,
-    (9, 0): 227,
-    (10, 0): 227,
-    (10, 3): 227,
-    (11, 0): 227,
-    (12, 0): 99,
-    (12, 1): 99,
-}
-SHARED_EVERYWHERE = 48 * KIB
-THREADS_PER_BLOCK = 1024
-"""The same on every compute capability so far."""
-
-
-def shared_memory_per_block_bytes(capability: tuple[int, int] | None) -> int:
-    """Bytes of shared memory that one block may take."""
-    known = _SHARED_KIB.get(capability) if capability is not None else None
-    return SHARED_EVERYWHERE if known is None else known * KIB
-
 
 def identity_of(card: Card, driver: str) -> DeviceIdentity:
     """A card or MIG slice as a device."""
-    capability = card.compute_capability
-    traits = DeviceTraits(
-        kind=DeviceKind.CUDA,
+    traits = replace(
+        traits_of_capability(card.compute_capability),
         memory_bytes=card.memory_bytes,
-        compute_capability=capability,
         multiprocessors=card.multiprocessors,
-        max_threads_per_block=THREADS_PER_BLOCK,
-        shared_memory_per_block_bytes=shared_memory_per_block_bytes(capability),
     )
     return DeviceIdentity(
         uuid=card.uuid,
@@ -73,16 +41,10 @@ def identity_of(card: Card, driver: str) -> DeviceIdentity:
     )
 
 
-def extra_for(driver: str) -> str:
-    """The extra of this project whose CuPy runs on a driver: CUDA 13 needs 580 or later."""
-    major = driver.split(".", 1)[0]
-    return "cuda13" if not major.isdecimal() or int(major) >= 580 else "cuda12"
-
-
 def require_cupy(driver: str) -> None:
     """Raises `CudaUnavailable` where CuPy is not installed. Does not import it."""
     if importlib.util.find_spec("cupy") is None:
-        raise CudaUnavailable(why=f"CuPy is not installed. For driver {driver}: {INSTALL[extra_for(driver)]}")
+        raise CudaUnavailable(why=f"CuPy is not installed. For driver {driver}: {INSTALL[NVIDIA.extra_for(driver)]}")
 
 
 def find_cards(environment: Mapping[str, str] | None = None) -> list[DeviceIdentity]:
