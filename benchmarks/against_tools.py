@@ -219,10 +219,10 @@ def kernel_tuner(device: Any, line: str) -> dict[str, float | None]:
 
 def nvml_index(uuid: str) -> int:
     """NVML's number of a card: Kernel Tuner asks for CUDA's UUID, which lacks NVML's prefix."""
-    import pynvml
+    from workers.measure.nvml import Nvml
 
-    pynvml.nvmlInit()
-    return int(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+    with Nvml() as nvml:
+        return int(nvml.ask("nvmlDeviceGetIndex", nvml.ask("nvmlDeviceGetHandleByUUID", uuid)))
 
 
 def triton(device: Any, line: str) -> dict[str, float | None]:

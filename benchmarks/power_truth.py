@@ -10,7 +10,7 @@ See power_windows.py for what is recorded, and time_energy_truth.py for how time
 
 Methods: `difference` of the counter between the first and the last poll; counter `edges` after the first 100 ms; the mean
 of the `ring`'s samples after 100 ms; the mean of the `instant` field after 100 ms; `farm` is `measure_power` of
-workers/measure/power.py to the end of a window of that length, and `farm, stopping` with its own rule at 2%.
+workers/measure/power/nvml_power.py to the end of a window of that length, and `farm, stopping` with its own rule at 2%.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from benchmarks.time_energy_truth import (
     time_table,
 )
 from workers.measure.nvml import Telemetry
-from workers.measure.power import DROPPED_SECONDS, measure_power
+from workers.measure.power.nvml_power import measure_power
+from workers.measure.power.series import DROPPED_SECONDS
 from workers.measure.telemetry import TelemetryLog
 
 LENGTHS = (0.15, 0.25, 0.35, 0.4, 0.5, 0.75)
@@ -118,7 +119,7 @@ def farm(window: Window, longest_s: float, target_rse: float, power_limit_w: flo
         meter,
         lambda: None,
         target_rse=target_rse,
-        longest_s=longest_s,
+        max_seconds=longest_s,
         log=TelemetryLog(),
         clock=meter.clock,
         wall=meter.wall,

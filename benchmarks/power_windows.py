@@ -28,7 +28,7 @@ from typing import Any
 
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, OperandRules
-from workers.measure.power import PowerMeter
+from workers.measure.power.nvml_power import PowerMeter
 from workers.measure.replay import Runs
 from workers.measure.telemetry import TelemetryLog
 

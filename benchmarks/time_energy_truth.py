@@ -14,7 +14,8 @@ from typing import Any
 
 from benchmarks.common import markdown
 from benchmarks.power_windows import SETTLING_SECONDS, Window, counter_power_w
-from workers.measure.power import DROPPED_SECONDS, POWER_CAP_EVENT
+from farm.vendors.nvidia import ClockEvent
+from workers.measure.power.series import DROPPED_SECONDS
 from workers.measure.replay import Lot, mean_ms
 
 PACES_AFTER_SECONDS = sorted({0.0, 0.1, 0.2, 0.3, DROPPED_SECONDS})
@@ -66,7 +67,7 @@ def held_kernels(windows: Sequence[Window]) -> set[str]:
     looks = defaultdict[str, list[bool]](list)
     for window in windows:
         if window["role"] == "truth":
-            looks[window["kernel"]] += [bool((look[3] or 0) & POWER_CAP_EVENT) for look in window["tele"]]
+            looks[window["kernel"]] += [bool((look[3] or 0) & ClockEvent.SW_POWER_CAP) for look in window["tele"]]
     return {kernel for kernel, limited in looks.items() if sum(limited) > len(limited) / 2}
 
 

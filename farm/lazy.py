@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used (PEP 562), so that importing the package costs nothing."""
+"""Names that are imported when they are first used, so that a module which mentions them costs nothing to import (PEP 562)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
+
+
+def load(named: str) -> Any:
+    """What `module:name` names."""
+    module, _, name = named.partition(":")
+    return getattr(import_module(module), name)
 
 
 def names_of(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:

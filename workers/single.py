@@ -111,8 +111,8 @@ def _chosen(configuration: Configuration, rules: MeasuringRules) -> str:
 
 def _explained(explanation: Explanation) -> Answer:
     """The explanation, with what its numbers mean: reasons by their names, and how much of a power window is left out."""
-    from workers.measure.nvml import event_names
-    from workers.measure.power import DROPPED_SECONDS
+    from farm.vendors.nvidia import event_names
+    from workers.measure.power.series import DROPPED_SECONDS
 
     answer = explanation.to_json()
     for look in answer["telemetry"]:

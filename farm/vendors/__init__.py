@@ -32,6 +32,11 @@ def vendor_of_type(device_type: str) -> DeviceVendor:
     return next((vendor for vendor in VENDORS.values() if vendor.kind and vendor.has_type(named)), NVIDIA)
 
 
+def vendor_of_kind(kind: DeviceKind) -> DeviceVendor:
+    """The vendor of the devices that a kind of kernel runs on."""
+    return next(vendor for vendor in VENDORS.values() if vendor.kind is kind)
+
+
 def kind_named_by(name: str) -> DeviceKind | None:
     """The kind of device that a type (`cpu-amd-epyc`) or UUID (`GPU-…`) is certain to be, if any."""
     named = RECORDED.recorded_type(name)
@@ -49,5 +54,6 @@ __all__ = [
     "DeviceVendor",
     "device_type_of",
     "kind_named_by",
+    "vendor_of_kind",
     "vendor_of_type",
 ]

@@ -14,10 +14,12 @@ class Cpu(DeviceVendor):
     backend = Backend.CPU
     kind = DeviceKind.CPU
     worker = "workers.devices.cpu:CpuDevice"
+    power_source = "workers.measure.power.rapl_power:RaplPower"
     finder = "workers.devices.cpu:find"
     word = "cpu"
     type_prefix = "cpu-"
     uuid_prefixes = ("CPU-",)
+    locks_clocks = False  # the clock policy of a CPU names a governor
 
     def type_of(self, product_name: str) -> str:
         """Without its frequency and number of cores, which hosts write in different ways."""

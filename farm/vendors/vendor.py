@@ -9,7 +9,7 @@ from farm.devices import Backend, DeviceKind
 
 
 class DeviceVendor:
-    """Names, kernels and advice of one vendor's devices. Workers import what `worker` and `finder` name, as `module:name`."""
+    """Names, kernels and advice of one vendor's devices. Workers import what `worker`, `finder` and `power_source` name, as `module:name`."""
 
     backend: ClassVar[Backend]
 
@@ -25,6 +25,9 @@ class DeviceVendor:
     finder: ClassVar[str]
     """The function that finds the devices of a word of FARM_DEVICES; it also takes the whole selection."""
 
+    power_source: ClassVar[str | None] = None
+    """The class of `workers.measure.power.source.PowerSource`; None if its devices measure no power."""
+
     word: ClassVar[str]
     """What selects all its devices in FARM_DEVICES."""
 
@@ -32,6 +35,12 @@ class DeviceVendor:
     """How normalised types that are certain to be its begin."""
 
     uuid_prefixes: ClassVar[tuple[str, ...]]
+
+    queue_prefix: ClassVar[str] = "gpu."
+    """The queue that all devices of a type serve is this prefix and the type."""
+
+    locks_clocks: ClassVar[bool] = True
+    """Whether a user can lock clocks, so that devices of one type should have one clock policy."""
 
     def type_of(self, product_name: str) -> str:
         """The normalised type of a product name."""

@@ -15,7 +15,7 @@ from farm.errors import ElementNotWritten, InvalidOnDevice, WrongResult
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
 from workers.devices import cpu, host
-from workers.measure import rapl
+from workers.measure.power.rapl_power import RaplPower
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=5, max_seconds=0.05, warmup_seconds=0.002))
 
@@ -124,11 +124,11 @@ def test_power_is_measured_where_the_machine_can_say(
         def since(self, before: int, now: int) -> int:
             return now - before
 
-    monkeypatch.setattr(device, "_counters", [Counter()])
+    monkeypatch.setattr(device._power_source, "_packages", [Counter()])
     row = device.measure(configuration, rules)
     assert row.power_source == "rapl"
     assert row.power_w == pytest.approx(20 / 0.5, rel=0.1)
-    monkeypatch.setattr(device, "_counters", rapl.packages(tmp_path))
+    monkeypatch.setattr(device, "_power_source", RaplPower(tmp_path))
     row = device.measure(configuration, rules)
     assert (row.power_w, row.power_source) == (None, None)
 

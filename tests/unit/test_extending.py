@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,9 @@ from farm.compare.health.rules import RULES
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError
 from farm.vendors import NVIDIA, VENDORS, kind_named_by, vendor_of_type
+from farm.vendors.cpu import Cpu
+from support.quick import QUICK
+from workers.devices.cpu import CpuDevice, identify
 
 EXTENDING = Path(__file__).parents[2] / "docs" / "extending.md"
 
@@ -127,6 +132,18 @@ def test_a_device_vendor_of_one_s_own_is_known_by_its_names() -> None:
         assert vendor.is_named_by("amd-7f0c")
         assert "rocm-smi" in vendor.advice_on_power_limit("AMD-7f0c", "box", 750)
         assert vendor_of_type("nvidia-h200") is NVIDIA
+
+
+def test_a_power_source_of_one_s_own_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("example_power")
+    vars(module).update(run_example("Add a power source"))
+    monkeypatch.setitem(sys.modules, "example_power", module)
+    monkeypatch.setattr(Cpu, "power_source", "example_power:ConstantPower")
+    device = CpuDevice(identify())
+    device.open()
+    row = device.measure(device.canary(), QUICK.model_copy(update={"power": "all"}))
+    device.close()
+    assert (row.power_w, row.power_source, row.power_rse) == (150.0, "data-sheet", None)
 
 
 def test_an_importer_of_one_s_own_reads_rows(tmp_path: Path) -> None:

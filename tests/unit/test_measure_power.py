@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workers.measure import rapl
+from farm.measurement import MeasuringRules
+from farm.vendors.nvidia import event_names
 from workers.measure.explain import Explanation
-from workers.measure.nvml import Telemetry, event_names
-from workers.measure.power import (
-    REGIME_RSE,
+from workers.measure.nvml import Telemetry
+from workers.measure.power.nvml_power import REGIME_RSE, CardReading, measure_power
+from workers.measure.power.rapl_power import RaplPower, packages
+from workers.measure.power.series import (
     EnergySteps,
     Mean,
-    PowerReading,
     averages,
     better,
     disagree,
     mean_of,
-    measure_power,
     settled_from,
     standard_error,
 )
@@ -135,14 +135,14 @@ def alike_noise(count: int, seed: int, alike: float = 0.98) -> np.ndarray:
     return found
 
 
-def read(card: FakeCard, target: float = 0.02, longest: float = 1.0, **more: Any) -> PowerReading | None:
+def read(card: FakeCard, target: float = 0.02, longest: float = 1.0, **more: Any) -> CardReading | None:
     clocks: Any = {"clock": card.clock, "wall": card.wall, "sleep": card.sleep}
     return measure_power(
-        card, card.keep_busy, target_rse=target, longest_s=longest, **{"log": TelemetryLog(), **clocks, **more}
+        card, card.keep_busy, target_rse=target, max_seconds=longest, **{"log": TelemetryLog(), **clocks, **more}
     )
 
 
-def reading_of(card: FakeCard, target: float = 0.02, longest: float = 1.0) -> PowerReading:
+def reading_of(card: FakeCard, target: float = 0.02, longest: float = 1.0) -> CardReading:
     reading = read(card, target, longest)
     assert reading is not None
     return reading
@@ -162,7 +162,7 @@ def test_a_kernels_power_is_found_after_another_one(lag_s: float, before_w: floa
 
 def test_what_was_queued_before_is_dropped() -> None:
     reading = reading_of(FakeCard(lambda at: np.where(at < 0.095, 5 * WATTS, WATTS)), target=1e-9, longest=0.3)
-    assert (reading.samples_w, reading.counter_w) == (pytest.approx(WATTS), pytest.approx(WATTS, rel=0.05))
+    assert (reading.samples.watts, reading.counter.watts) == (pytest.approx(WATTS), pytest.approx(WATTS, rel=0.05))
 
 
 def test_a_slow_rise_is_cut_off() -> None:
@@ -469,8 +469,8 @@ def test_only_whole_readable_packages_are_counted(tmp_path: Path) -> None:
     zone(tmp_path, "intel-rapl:0:0", "core", "10")
     zone(tmp_path, "intel-rapl:1", "package-1", "not for you")
     zone(tmp_path, "intel-rapl:2", "psys", "10")
-    assert [package.counter.parent.name for package in rapl.packages(tmp_path)] == ["intel-rapl:0"]
-    assert rapl.packages(tmp_path / "nowhere") == []
+    assert [package.counter.parent.name for package in packages(tmp_path)] == ["intel-rapl:0"]
+    assert packages(tmp_path / "nowhere") == []
 
 
 def test_packages_are_summed_and_a_counter_may_turn_over(tmp_path: Path) -> None:
@@ -482,8 +482,12 @@ def test_packages_are_summed_and_a_counter_may_turn_over(tmp_path: Path) -> None
         (first / "energy_uj").write_text("100000")  # 0.2 J, past the end of its range of 1 J
         (second / "energy_uj").write_text("600000")
 
-    assert rapl.mean_power_w(rapl.packages(tmp_path), run, 1.5, lambda: next(times)) == pytest.approx(0.8 / 2)
+    reading = RaplPower(tmp_path, lambda: next(times)).measure(run, MeasuringRules(power_seconds=1.5))
+    assert reading is not None
+    assert reading.columns() == {
+        "power_w": pytest.approx(0.8 / 2), "power_source": "rapl", "power_rse": None, "power_disagrees": None,
+    }  # fmt: skip
 
 
-def test_a_machine_without_counters_has_no_power() -> None:
-    assert rapl.mean_power_w([], lambda: None, 60.0) is None
+def test_a_machine_without_counters_has_no_power(tmp_path: Path) -> None:
+    assert RaplPower(tmp_path).measure(lambda: None, MeasuringRules()) is None

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import power_truth, power_windows
 from benchmarks import time_energy_truth as time_energy
 from workers.measure.nvml import Telemetry
-from workers.measure.power import measure_power
+from workers.measure.power.nvml_power import measure_power
 from workers.measure.telemetry import TelemetryLog
 
 WALL = 1_700_000_000.0
@@ -64,7 +64,7 @@ def test_a_recorded_card_answers_as_the_card_did() -> None:
             source,
             lambda: None,
             target_rse=0.001,
-            longest_s=0.7,
+            max_seconds=0.7,
             log=TelemetryLog(),
             clock=source.clock,
             wall=source.wall,
@@ -74,8 +74,8 @@ def test_a_recorded_card_answers_as_the_card_did() -> None:
     assert of_card is not None
     assert of_record is not None
     assert (of_record.source, of_record.disagrees, of_record.limited) == ("nvml-counter+samples", False, False)
-    assert of_record.samples_w == of_card.samples_w == 500.0
-    assert of_record.counter_w == pytest.approx(of_card.counter_w, rel=0.02)
+    assert of_record.samples.watts == of_card.samples.watts == 500.0
+    assert of_record.counter.watts == pytest.approx(of_card.counter.watts, rel=0.02)
 
 
 def test_a_recorded_card_tells_nothing_before_its_time() -> None:

@@ -19,15 +19,17 @@ import numpy as np
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
 from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
+from farm.lazy import load
 from farm.measurement import Measurement, MeasuringRules, OperandRules
-from farm.vendors import device_type_of
+from farm.vendors import CPU, device_type_of
 from workers.devices import host
 from workers.kernels.base import CpuFamily, CpuKernel
 from workers.kernels.blas import blas_libraries
 from workers.kernels.families import worker_parts
-from workers.measure import rapl
 from workers.measure.explain import Explanation
 from workers.measure.operands import HostArena, OperandSet, Rotation, SetLayout, plan_rotation
+from workers.measure.power.rapl_power import packages
+from workers.measure.power.source import PowerSource
 from workers.measure.timing import Timing, time_samples, warm_up
 from workers.measure.verify import Verification, verify
 
@@ -52,7 +54,7 @@ def identify() -> DeviceIdentity:
     name = host.processor_name()
     traits = DeviceTraits(kind=DeviceKind.CPU, memory_bytes=host.memory_bytes(), threads=host.usable_threads())
     return DeviceIdentity(
-        uuid=f"CPU-{uuid.uuid5(_HOSTS, f'{host.host_id()} {name}')}",
+        uuid=f"{CPU.uuid_prefixes[0]}{uuid.uuid5(_HOSTS, f'{host.host_id()} {name}')}",
         type=device_type_of(name, Backend.CPU),
         name=name,
         backend=Backend.CPU,
@@ -60,7 +62,7 @@ def identify() -> DeviceIdentity:
         facts={
             "last_level_cache_bytes": host.last_level_cache_bytes(),
             "clock_governor": host.clock_governor(),
-            "rapl_packages": len(rapl.packages()),
+            "rapl_packages": len(packages()),
         },
     )
 
@@ -81,7 +83,7 @@ class CpuDevice:
         # What a rotation of small problems takes; a larger problem lets it grow.
         self._arena = HostArena(2 * self._cache_bytes)
         self._families: dict[str, CpuFamily] = {name: make() for name, make in worker_parts(DeviceKind.CPU).items()}
-        self._counters = rapl.packages()
+        self._power_source: PowerSource = load(CPU.power_source)()
         governor = host.clock_governor()
         self._clock_policy = None if governor is None else f"governor:{governor}"
         self._environment = self._describe()
@@ -125,10 +127,10 @@ class CpuDevice:
             taken = Explanation()
             warm = _timed(_Gemms(kernel, operands[:1]), rules, taken)[0] if rules.timing.warm_l2 else None
             warmed = time.perf_counter()
-            power_w = None
+            power = None
             if rules.wants_power(configuration.id):
                 gemms = _Gemms(kernel, operands)
-                power_w = rapl.mean_power_w(self._counters, lambda: gemms.sample(group), rules.power_seconds)
+                power = self._power_source.measure(lambda: gemms.sample(group), rules)
             end = time.perf_counter()
         if explanation is not None:
             explanation.warm_l2_ms = taken.samples_ms
@@ -138,8 +140,7 @@ class CpuDevice:
             **timing.columns(),
             l2=rotation.l2,
             runtime_warm_ms=None if warm is None else warm.median_ms,
-            power_w=power_w,
-            power_source=None if power_w is None else "rapl",
+            **({} if power is None else power.columns()),
             verify_error=checked.error,
             distribution=rules.operands.distribution,
             seed=rules.operands.seed,

@@ -21,7 +21,9 @@ import numpy as np
 from farm.devices import DeviceIdentity, DeviceKind
 from farm.errors import CudaUnavailable, DeviceOutOfMemory, FarmError, InvalidOnDevice, MeasurementFailed
 from farm.kernels import MEMORY_SHARE, Configuration
+from farm.lazy import load
 from farm.measurement import Measurement, MeasuringRules, OperandRules
+from farm.vendors import NVIDIA
 from workers.devices.cards import require_cupy
 from workers.devices.cuda_arena import DeviceArena
 from workers.devices.cuda_errors import cuda_errors
@@ -75,7 +77,7 @@ class CudaDevice:
         self.meter: Card = self._nvml.card(self.identity.uuid)
         self._idle_power_w = self.meter.resting_power_w  # before this process wakes the card
         self._power_limit_w = self.meter.power_limit_w
-        self.tiers = Tiers(self.meter)
+        self.tiers = Tiers(self.meter, load(NVIDIA.power_source)(self.meter))
         # Read when CUDA starts, which importing CuPy does not yet do; `farm-worker` has set it for its processes already.
         os.environ["CUDA_VISIBLE_DEVICES"] = self.identity.uuid
         try:
@@ -201,10 +203,7 @@ class CudaDevice:
                 l2=work.rotation.l2,
                 runtime_warm_ms=warm_ms,
                 runtime_sustained_ms=sustained_ms,
-                power_w=None if power is None else power.power_w,
-                power_source=None if power is None else power.source,
-                power_rse=None if power is None else power.rse,
-                power_disagrees=None if power is None else power.disagrees,
+                **({} if power is None else power.columns()),
                 idle_power_w=self._idle_power_w,
                 power_limit_w=self._power_limit_w,
                 **log.columns(),

@@ -10,7 +10,8 @@ from workers.kernels.base import BoundKernel
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Card
 from workers.measure.operands import Rotation
-from workers.measure.power import DROPPED_SECONDS, PowerReading, measure_power
+from workers.measure.power.series import DROPPED_SECONDS
+from workers.measure.power.source import PowerReading, PowerSource
 from workers.measure.replay import Runs, batches_of_replays, mean_ms
 from workers.measure.settling import ANSWER_SECONDS, drawn_w, why_unsettled
 from workers.measure.telemetry import TelemetryLog
@@ -79,8 +80,9 @@ class _Look:
 class Tiers:
     """Times, and reads power, on one card."""
 
-    def __init__(self, meter: Card) -> None:
+    def __init__(self, meter: Card, power_source: PowerSource) -> None:
         self._meter = meter
+        self._power_source = power_source
         self._limit_w = meter.power_limit_w
         self._samples_power = bool(meter.power_samples(0))
         self._fastest_mhz: int | None = None  # the highest SM clock that was seen
@@ -146,15 +148,8 @@ class Tiers:
     def power(
         self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None = None
     ) -> PowerReading | None:
-        """See `measure_power`. None where the card measures no power."""
+        """Reads the power while the card runs the kernel. None if the card measures no power."""
         try:
-            return measure_power(
-                self._meter,
-                work.keep_busy,
-                target_rse=rules.power_rse,
-                longest_s=rules.power_seconds,
-                log=log,
-                explanation=explanation,
-            )
+            return self._power_source.measure(work.keep_busy, rules, log=log, explanation=explanation)
         finally:
             work.drain()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from farm.devices import DeviceIdentity
 from farm.errors import CudaUnavailable, NoSuchDevice, UnknownDeviceSelection
+from farm.lazy import load
 from farm.settings import settings
 from farm.vendors import CPU, VENDORS
 from workers.devices import cards
@@ -44,7 +43,7 @@ def _discover_one(word: str, selection: str) -> list[DeviceIdentity]:
     vendor = next((vendor for vendor in VENDORS.values() if vendor.is_named_by(word)), None)
     if vendor is None:
         raise UnknownDeviceSelection(value=selection, why=f"{word!r} is none of the known words")
-    known: list[DeviceIdentity] = _imported(vendor.finder)(word, selection)
+    known: list[DeviceIdentity] = load(vendor.finder)(word, selection)
     if not vendor.has_uuid(word):
         return known
     named = [identity for identity in known if identity.uuid.lower() == word.lower()]
@@ -75,11 +74,5 @@ def open_device(identity: DeviceIdentity, kernels: Kernels | None = None) -> Dev
     """
     vendor = VENDORS[identity.backend]
     loaded = (kernels or own_kernels(settings()),) if vendor.loads_kernels else ()
-    device: Device = _imported(vendor.worker)(identity, *loaded)
+    device: Device = load(vendor.worker)(identity, *loaded)
     return device
-
-
-def _imported(named: str) -> Any:
-    """What `module:name` names; importing it takes NumPy, Arrow or NVML."""
-    module, _, name = named.partition(":")
-    return getattr(import_module(module), name)

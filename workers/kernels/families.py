@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from farm.devices import DeviceKind
 from farm.errors import BadFamilyPackage
 from farm.kernels import FAMILIES
 from farm.kernels.families import PACKAGES
+from farm.lazy import load
 
 
 def worker_parts(kind: DeviceKind) -> dict[str, Any]:
@@ -17,9 +17,8 @@ def worker_parts(kind: DeviceKind) -> dict[str, Any]:
 
 
 def _imported(family: str, named: str) -> Any:
-    module, _, attribute = named.partition(":")
     try:
-        return getattr(import_module(module), attribute)
+        return load(named)
     except Exception as error:
         if family not in PACKAGES:
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -77,28 +77,8 @@ def as_farm_error(code: int, what: str) -> FarmError:
             return MeasurementFailed(why=what)
 
 
-CLOCK_EVENTS = {
-    0x2: "applications_clocks",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal",
-    0x80: "hw_power_brake",
-    0x100: "display_clock",
-}
-"""nvmlClocksEventReason bits, but for idle (0x1), which says only that nothing ran."""
-
-APPLICATION_CLOCKS_EVENT = 0x2
-
-
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def event_names(bits: int) -> str:
-    """The clock-event reasons in a mask, with commas; `none` where there are none."""
-    return ",".join(name for bit, name in CLOCK_EVENTS.items() if bits & bit) or "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +88,7 @@ class Telemetry:
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
     temperature_c: int | None = None
-    clock_events: int | None = None  # bits of CLOCK_EVENTS
+    clock_events: int | None = None  # bits of `farm.vendors.nvidia.ClockEvent`
 
 
 class Nvml:
@@ -138,10 +118,10 @@ class Nvml:
     def close(self) -> None:
         self.library.nvmlShutdown()
 
-    def ask(self, function: str, *arguments: Any) -> Any:
-        """Calls an NVML function by name. None where it is not supported.
+    def ask(self, function: str, *arguments: Any, or_none: Container[Meaning] = (Meaning.SILENT,)) -> Any:
+        """Calls an NVML function by name. None if it is not supported, or if the return code has one of those meanings.
 
-        Raises `DevicePoisoned` for a card that is lost, `CudaUnavailable` where the driver is gone, `MeasurementFailed`
+        Raises `DevicePoisoned` for a card that is lost, `CudaUnavailable` if the driver is gone, and `MeasurementFailed`
         for any other error.
         """
         call = getattr(self.library, function, None)
@@ -151,7 +131,7 @@ class Nvml:
             return call(*arguments)
         except self.library.NVMLError as error:
             code = int(getattr(error, "value", -1))
-            if meaning_of(code) is Meaning.SILENT:
+            if meaning_of(code) in or_none:
                 return None
             raise as_farm_error(code, f"{function}: {error}") from None
 
@@ -182,14 +162,11 @@ class Nvml:
     def _slices(self, parent: Any) -> list[Card]:
         found: list[Card] = []
         for index in range(int(self.ask("nvmlDeviceGetMaxMigDeviceCount", parent) or 0)):
-            try:
-                handle = self.library.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
-            except self.library.NVMLError as error:
-                code = int(getattr(error, "value", -1))
-                if meaning_of(code) in (Meaning.SILENT, Meaning.NO_MORE):  # no slice has this number
-                    continue
-                raise as_farm_error(code, f"nvmlDeviceGetMigDeviceHandleByIndex: {error}") from None
-            found.append(Card(self, handle, parent=parent))
+            handle = self.ask(
+                "nvmlDeviceGetMigDeviceHandleByIndex", parent, index, or_none=(Meaning.SILENT, Meaning.NO_MORE)
+            )
+            if handle is not None:  # numbers of slices have gaps
+                found.append(Card(self, handle, parent=parent))
         return found
 
     def card(self, uuid: str) -> Card:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from farm.vendors.nvidia import ClockEvent
 from workers.measure.nvml import Telemetry
-from workers.measure.power import POWER_CAP_EVENT
 
 ANSWER_SECONDS = 0.12
 """A kernel that has run for so long runs at the clocks that the limiter leaves to it."""
@@ -60,7 +60,7 @@ def why_unsettled(
     clocks = [look.sm_clock_mhz for look in looks if look.sm_clock_mhz]
     if clocks and max(clocks) > (1 + MOVED) * min(clocks):
         return f"its clock moves between {min(clocks)} and {max(clocks)} MHz"
-    held = any((look.clock_events or 0) & POWER_CAP_EVENT for look in looks)
+    held = any((look.clock_events or 0) & ClockEvent.SW_POWER_CAP for look in looks)
     if held and (not clocks or fastest_mhz is None or min(clocks) < (1 - MOVED) * fastest_mhz):
         return "the power limiter is at work"
     most_w = max(drawn_w, default=0.0)

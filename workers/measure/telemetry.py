@@ -6,7 +6,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.measure.nvml import APPLICATION_CLOCKS_EVENT, Telemetry, event_names
+from farm.vendors.nvidia import ClockEvent, event_names
+from workers.measure.nvml import Telemetry
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class TelemetryLog:
         if application_mhz is not None and application_mhz != default_mhz:
             return f"locked:{application_mhz}"
         clock = self._median("sm_clock_mhz")
-        held = (self.clock_events or 0) & APPLICATION_CLOCKS_EVENT
+        held = (self.clock_events or 0) & ClockEvent.APPLICATIONS_CLOCKS
         if held and clock is not None and (default_mhz is None or clock < default_mhz):
             return f"locked:{clock}"
         return "default"
