@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from farm.vendors import VENDORS, vendor_of_type
+
 if TYPE_CHECKING:
     import redis
     from celery import Celery
@@ -34,6 +36,9 @@ BUILD = "workers.build_kernel"
 
 BUILD_QUEUE = "build"
 
+QUEUE_PREFIXES = tuple(dict.fromkeys(vendor.queue_prefix for vendor in VENDORS.values()))
+"""How the queues of device types begin."""
+
 _CLIENT = "gemm-farm:"
 """What the names of connections to Redis begin with, where a program takes messages; its queues follow. Also of keys."""
 
@@ -43,7 +48,7 @@ ANSWER_SECONDS = 10.0
 
 def queue_of_type(device_type: str) -> str:
     """The queue that every device of a type serves."""
-    return f"gpu.{device_type}"
+    return vendor_of_type(device_type).queue_prefix + device_type
 
 
 def queue_of_device(device_uuid: str) -> str:
@@ -58,7 +63,7 @@ def is_queue_of_device(queue: str) -> bool:
 
 def tasks_of_queue(queue: str) -> frozenset[str]:
     """The tasks that come through a queue of the farm; none through another one."""
-    if queue.startswith(queue_of_type("")):
+    if queue.startswith(QUEUE_PREFIXES):
         return frozenset({MEASURE_BATCH})
     if is_queue_of_device(queue):
         return frozenset({MEASURE_BATCH, TRY_DEVICE})

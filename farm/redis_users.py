@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from farm.broker import BUILD_QUEUE, PROBE, TRAIN_QUEUE, queue_of_device, queue_of_type
+from farm.broker import BUILD_QUEUE, PROBE, QUEUE_PREFIXES, TRAIN_QUEUE, queue_of_device
 
 
 class User(StrEnum):
@@ -39,7 +39,7 @@ class Access:
 
 _CONNECT = ("auth", "hello", "ping", "select", "client|setname")
 _TAKE = ("brpop", "type", "unlink")
-_MEASURE = (queue_of_type("*"), queue_of_device("*"))
+_MEASURE = (*(f"{prefix}*" for prefix in QUEUE_PREFIXES), queue_of_device("*"))
 
 USERS: Mapping[User, Access] = {
     # `info`, `client|list` and `llen` tell `farm doctor`, `farm train` and `farm up` about the server, its consumers and their work.

@@ -7,8 +7,7 @@ import shlex
 
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
-
-RECORDED = "REC-"
+from farm.vendors import RECORDED
 
 
 def repro_command(configuration: Configuration, device_uuid: str | None, rules: MeasuringRules) -> str:
@@ -18,7 +17,7 @@ def repro_command(configuration: Configuration, device_uuid: str | None, rules: 
     known to its host alone.
     """
     words = ["farm", "measure", configuration.canonical]
-    if device_uuid is not None and not device_uuid.startswith(RECORDED):
+    if device_uuid is not None and not RECORDED.has_uuid(device_uuid):
         words += ["--device", device_uuid]
     changed = rules.model_dump(mode="json", exclude_defaults=True)
     if changed:

@@ -61,29 +61,22 @@ class Job(OfConfiguration):
 
 
 class Choice(Document):
-    """The jobs to retry: all dead jobs, or the selected ones."""
+    """Which jobs: all that are dead, or those chosen."""
 
-    states: Annotated[list[Ended], Cli(("--state", "-s"), default="dead")] = Field(
-        default=[], description="Only jobs in this state; may be repeated."
-    )
-    kinds: Annotated[list[FailureKind], Cli(("--class",), default="any, or none")] = Field(
-        default=[], description="Only jobs whose last error is of this class; may be repeated."
-    )
-    job_ids: Annotated[list[Annotated[Id, Strict()]], Cli(("--job", "-j"), default="all")] = Field(
-        default=[], max_length=100_000, description="Only this job, by its id; may be repeated."
-    )
+    states: list[Ended] = Field(default=[], description="dead, where nothing else says otherwise")
+    kinds: list[FailureKind] = Field(default=[], description="only those whose last error is of this class")
+    job_ids: list[Annotated[Id, Strict()]] = Field(default=[], max_length=100_000)
 
 
 class Retried(Document):
-    """The result of a retry."""
+    """What became of a wish to open jobs again."""
 
     campaign: str
     state: CampaignState
     reopened: int
     counts: Counts
-    states: list[JobState] = Field(description="the states that were selected")
-    kinds: list[FailureKind] = Field(default=[], description="the classes that were selected")
-    named: Counts = Field(description="the named jobs, by their state before")
+    states: list[JobState] = Field(description="the states that were looked for")
+    named: Counts = Field(description="of the jobs that were named, how many were in which state")
 
 
 @operation("GET", "/campaigns/{campaign}/jobs")
@@ -177,7 +170,6 @@ def retry(access: Access, campaign: Name, choice: Choice) -> Retried:
         reopened=reopened,
         counts=counts,
         states=states,
-        kinds=choice.kinds,
         named=dict(Counter(row["state"] for row in named)),
     )
 

@@ -1,17 +1,16 @@
-"""`farm quotas`: limits on the work that owners have in progress."""
+"""`farm quotas`: what owners may have underway."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from farm.api import farm_of, quotas
-from farm.api.quotas import MAX_SECONDS, NO_LIMIT, QuotaLimits, QuotaNow
-from farm.cli.options import asks, takes
-from farm.cli.output import JsonOption, emit_json
-from farm.cli.result_table import ResultTable
-from farm.db.quotas import MAX_PRIORITY, MIN_PRIORITY
+from farm.api.quotas import QuotaLimits, QuotaNow
+from farm.cli.output import JsonOption, console, emit_json
+from farm.cli.tables import Column, Table
 from farm.errors import BadInput
 from farm.settings import settings
 
@@ -19,21 +18,53 @@ app = typer.Typer(
     help="Show and set limits of owners: open jobs, device time, priorities.", invoke_without_command=True
 )
 
-_QUOTAS = ResultTable("quotas", QuotaNow, first=("owner", "jobs_underway", "open_jobs", "device_seconds_underway"))
+NO_LIMIT = "none"
+
+OwnerArgument = Annotated[str, typer.Argument(help="An owner of campaigns: a token's name.", show_default=False)]
 
 
 @app.callback()
-@asks(quotas.list_)
-def _list(found: list[QuotaNow]) -> None:
+def _quotas(context: typer.Context, as_json: JsonOption = False) -> None:
     """List the limits of owners and their use. Quotas apply to the role submit."""
-    _QUOTAS.show(found, otherwise="No owner has open work or limits of its own.")
+    if context.invoked_subcommand is not None:
+        return
+    with farm_of(settings()) as farm:
+        found = farm.ask(quotas.list_)
+    if as_json:
+        emit_json(found)
+    elif found:
+        _print(found)
+    else:
+        console.print("Nobody has work underway, and nobody has a quota of their own.")
+
+
+_QUOTAS = Table(
+    "quotas",
+    Column("owner", folds=True),
+    Column("open jobs", number=True),
+    Column("of", number=True),
+    Column("device time", "h", number=True),
+    Column("of", "h", number=True),
+    Column("priorities", priority=1),
+    Column("set for it", priority=2),
+)
+
+
+def _print(found: Sequence[QuotaNow]) -> None:
+    _QUOTAS.print(
+        (
+            one.owner, one.jobs_underway, NO_LIMIT if one.open_jobs is None else one.open_jobs,
+            f"{one.device_seconds_underway / 3600:,.1f}",
+            NO_LIMIT if one.device_seconds is None else f"{one.device_seconds / 3600:,.1f}",
+            f"{one.min_priority} to {one.max_priority}", "yes" if one.own else "no, the defaults",
+        )
+        for one in found
+    )  # fmt: skip
 
 
 @app.command("set")
-@takes(quotas.show)
 def set_(
-    query: dict[str, str],
-    *,
+    owner: OwnerArgument,
     open_jobs: Annotated[
         str | None,
         typer.Option("--open-jobs", metavar="N", help="Jobs that wait or run; none: no limit.", show_default=False),
@@ -44,16 +75,8 @@ def set_(
             "--device-hours", metavar="H", help="Estimated device time in progress; none: no limit.", show_default=False
         ),
     ] = None,
-    min_priority: Annotated[
-        int | None,
-        typer.Option("--min-priority", min=MIN_PRIORITY, max=MAX_PRIORITY, help="Lowest priority.", show_default=False),
-    ] = None,
-    max_priority: Annotated[
-        int | None,
-        typer.Option(
-            "--max-priority", min=MIN_PRIORITY, max=MAX_PRIORITY, help="Highest priority.", show_default=False
-        ),
-    ] = None,
+    min_priority: Annotated[int | None, typer.Option("--min-priority", min=-100, max=100, show_default=False)] = None,
+    max_priority: Annotated[int | None, typer.Option("--max-priority", min=-100, max=100, show_default=False)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Set limits for an owner. Limits without an option don't change, and neither does work in progress.
@@ -62,7 +85,6 @@ def set_(
         farm quotas set ada --open-jobs 50000 --device-hours 100 --max-priority 10
         farm quotas set ci --open-jobs none
     """
-    owner = query["owner"]
     with farm_of(settings()) as farm:
         now = farm.ask(quotas.show, owner)
         lowest = now.min_priority if min_priority is None else min_priority
@@ -76,10 +98,7 @@ def set_(
             max_priority=highest,
         )
         done = farm.ask(quotas.set_, owner, limits)
-    if as_json:
-        emit_json(done)
-    else:
-        _QUOTAS.show([done])
+    _say(done, as_json)
 
 
 def _whole(option: str, written: str) -> int | None:
@@ -97,17 +116,25 @@ def _seconds(option: str, written: str) -> float | None:
         hours = float(written)
     except ValueError:
         hours = -1.0
-    if not 0 <= hours * 3600 <= MAX_SECONDS:
+    if not 0 <= hours * 3600 <= quotas.MAX_SECONDS:
         raise BadInput(detail=f"{option} {written} is neither a number of hours nor {NO_LIMIT}.")
     return hours * 3600
 
 
 @app.command()
-@asks(quotas.reset)
-def reset(done: QuotaNow) -> None:
+def reset(owner: OwnerArgument, as_json: JsonOption = False) -> None:
     """Remove the limits of an owner. The defaults apply again (FARM_QUOTA_OPEN_JOBS and others).
 
     Examples:
         farm quotas reset ada
     """
-    _QUOTAS.show([done])
+    with farm_of(settings()) as farm:
+        done = farm.ask(quotas.reset, owner)
+    _say(done, as_json)
+
+
+def _say(done: QuotaNow, as_json: bool) -> None:
+    if as_json:
+        emit_json(done)
+    else:
+        _print([done])

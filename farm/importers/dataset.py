@@ -14,7 +14,7 @@ from typing import Any
 
 from farm.db import imports
 from farm.db.imports import ImportedDevice, ImportedRow
-from farm.devices import Backend, DeviceIdentity, DeviceKind
+from farm.devices import DeviceIdentity
 from farm.errors import BadRecording
 from farm.formatting import shortened
 from farm.gemm import ElementType, Layout
@@ -27,6 +27,7 @@ from farm.provenance import METADATA_KEY, Provenance
 from farm.recording import NEEDED_COLUMNS, UNSTATED_IN_RECORDINGS, check_columns, provenance_in
 from farm.schema.column import ColumnType
 from farm.schema.results import COLUMNS, CONFIGURATION, RESULTS
+from farm.vendors import vendor_of_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +146,7 @@ class DatasetReader(Reader[Dataset]):
             uuid=imports.uuid_of(dataset.content, key),
             type=origin.device_type,
             name=origin.device_name,
-            backend=Backend.CPU if origin.traits.kind is DeviceKind.CPU else Backend.CUDA,
+            backend=vendor_of_kind(origin.traits.kind).backend,
             traits=origin.traits,
             facts={
                 "imported_from": dataset.path.name,

@@ -24,6 +24,7 @@ from farm.errors import (
 from farm.gemm import ElementType, Layout, Shape
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
+from farm.vendors import NVIDIA
 from support.fake_cuda import CUDARuntimeError, FakeCupy, FakeKernel, FakePynvml, OutOfMemoryError
 from workers.devices import cards, cuda_tiers, cuda_verify, discover, open_device
 from workers.devices.cuda import CudaDevice
@@ -132,7 +133,7 @@ def test_a_missing_cupy_names_the_extra(pynvml: FakePynvml, monkeypatch: pytest.
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "cupy" else find(name))
     with pytest.raises(CudaUnavailable, match=r"pip install .*\[cuda13\]"):
         discover("cuda")
-    assert cards.extra_for("550.54.15") == "cuda12"
+    assert NVIDIA.extra_for("550.54.15") == "cuda12"
     assert [identity.backend for identity in discover("auto")] == [Backend.CPU]
 
 

@@ -16,9 +16,10 @@ from farm.compare.health import DeviceHealth, Finding, Health, Question, Verdict
 from farm.compare.health.document import Member
 from farm.compare.health.judging import judge
 from farm.compare.health.peers import medians_of_others
-from farm.compare.health.rows import Fleet, Rows, bits_of, latest, places
+from farm.compare.health.rows import Fleet, Rows, latest, places
 from farm.compare.health.rules.throttled import SLOWED
 from farm.compare.health.samples import ENERGY, PAST, SENTINEL, TIME, Comparison, Sample, estimate, levels, tail
+from farm.vendors.nvidia import events_named
 
 UNTIL = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SINCE = UNTIL - timedelta(days=7)
@@ -331,7 +332,7 @@ def test_a_card_near_its_slowdown_is_hot_whatever_its_peers_are() -> None:
 
 
 def test_heat_and_brakes_throttle_and_the_power_limit_that_holds_all_does_not() -> None:
-    capped, brake = bits_of("sw_power_cap"), bits_of("sw_power_cap,hw_power_brake")
+    capped, brake = events_named("sw_power_cap"), events_named("sw_power_cap,hw_power_brake")
     found = check(*(night(device, reasons=brake if device == 3 else capped) for device in range(4)))
     assert verdicts(found) == ["healthy", "healthy", "healthy", "throttled"]
     assert "20 of 20 shapes by hw_power_brake (40 rows)" in found.devices[3].findings[0].evidence
@@ -343,7 +344,7 @@ def test_heat_and_brakes_throttle_and_the_power_limit_that_holds_all_does_not() 
 
 
 def test_a_card_that_its_power_limit_holds_where_its_peers_are_not_is_throttled() -> None:
-    capped = bits_of("sw_power_cap")
+    capped = events_named("sw_power_cap")
     found = check(*(night(device, reasons=capped if device == 0 else 0) for device in range(4)))
     assert verdicts(found) == ["throttled", "healthy", "healthy", "healthy"]
     assert (

@@ -63,7 +63,7 @@ def identify(path: Path, scale: float, device: str | None = None) -> DeviceIdent
     origin = recording.provenance_of(path)
     of = str(recording.content_id(path)) + (f"?device={device}" if device else "")
     return DeviceIdentity(
-        uuid=f"REC-{uuid.uuid5(_RECORDINGS, of)}",
+        uuid=f"{RECORDED.uuid_prefixes[0]}{uuid.uuid5(_RECORDINGS, of)}",
         type=device_type_of(origin.device_type, Backend.RECORDED),
         name=f"recording of {origin.device_name}",
         backend=Backend.RECORDED,

@@ -14,13 +14,14 @@ from sqlalchemy import Connection, Engine, text
 from farm.compare import groups
 from farm.compare import reading as compared
 from farm.compare.health.document import WINDOW, Member, Question
-from farm.compare.health.rows import Fleet, Rows, bits_of
+from farm.compare.health.rows import Fleet, Rows
 from farm.compare.sides import Device, Side, settle
 from farm.compare.statistics import Ints
 from farm.db.columns import Words, coded, codes, numbers, read, words
 from farm.devices import IMPORTED_PREFIX
 from farm.errors import BadInput
 from farm.measurement import Source
+from farm.vendors.nvidia import events_named
 
 _NOW = text("SELECT clock_timestamp()")
 _MEMBERS = text(f"""
@@ -116,7 +117,7 @@ def fleet(engine: Engine, fleet_members: Sequence[Member], question: Question, *
     configuration, ids = coded(words(found["configuration_id"]))
     condition, conditions = _combined([told[name] for name in ("source", "distribution", "clock_policy", "l2")])
     origins, policies, reasons = (told[name] for name in ("source", "clock_policy", "throttle_reasons"))
-    bits = np.array([bits_of(words) for words in reasons.known] or [-1])
+    bits = np.array([-1 if names is None else events_named(names) for names in reasons.known] or [-1])
     rows = Rows(
         device=order[np.searchsorted(known[order], numbers(found["device_id"]))],
         cell=configuration * conditions + condition,

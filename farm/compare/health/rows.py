@@ -12,30 +12,6 @@ from farm.compare.statistics import Floats, Ints
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-REASONS = (
-    "applications_clocks",
-    "sw_power_cap",
-    "hw_slowdown",
-    "sync_boost",
-    "sw_thermal",
-    "hw_thermal",
-    "hw_power_brake",
-)
-"""What can hold a card's clocks, in the order of their bits here; other words have none."""
-
-
-def bits_of(words: str | None) -> int:
-    """`sw_power_cap,hw_thermal` as bits of `REASONS`; -1 where a row does not say."""
-    if words is None:
-        return -1
-    said = words.split(",")
-    return sum(1 << number for number, name in enumerate(REASONS) if name in said)
-
-
-POWER_CAP = bits_of("sw_power_cap")
-UNWELL_REASONS = bits_of("hw_slowdown,sw_thermal,hw_thermal,hw_power_brake")
-"""What no GEMM on a card in good order brings about: heat, and what the board or the power supply asks for."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
@@ -51,7 +27,7 @@ class Rows:
     runtime_sustained_ms: Floats
     temperature_c: Floats
     power_limit_w: Floats
-    reasons: Ints  # bits of `REASONS`, -1 where it does not say
+    reasons: Ints  # bits of `ClockEvent`; -1 where it is not known
 
     def __len__(self) -> int:
         return len(self.device)

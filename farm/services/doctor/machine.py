@@ -18,13 +18,12 @@ from farm.services.cluster import find_cluster
 from farm.services.doctor.check import Check, State
 from farm.services.home import Home
 from farm.settings import Settings, unknown_variables
+from farm.vendors import NVIDIA
 
 DISK_NEEDED_BYTES, DISK_WARNING_BYTES = 512 * 2**20, 5 * 2**30
 """A new cluster with its tables takes 46 MB, and its log of changes grows to 1 GB (max_wal_size) before it is used again."""
 FILES_WARNING = 1024
 """The usual soft limit of open files. Every connection, pipe and log takes one."""
-DRIVER_OF_CUDA_13 = 580
-"""The oldest Linux driver for CUDA 13 (CUDA Toolkit release notes, table of minimum driver versions)."""
 
 
 def check_python(_: Settings) -> Check:
@@ -87,7 +86,7 @@ def check_gpu(_: Settings) -> Check:
     driver = _nvidia_driver()
     if driver is None:
         return Check("gpu", State.OK, "no NVIDIA driver: this machine measures its CPU")
-    extra = "cuda13" if int(driver.partition(".")[0]) >= DRIVER_OF_CUDA_13 else "cuda12"
+    extra = NVIDIA.extra_for(driver)
     needed = (("pynvml", "nvidia-ml-py"), ("cupy", f"cupy-{extra}x"))
     absent = [package for module, package in needed if importlib.util.find_spec(module) is None]
     if absent:

@@ -20,8 +20,8 @@ class Clocks(HealthRule):
         member, clocks = device.member, device.window.clocks
         mine = clocks[device.number]
         of_others = Counter(c for peer in device.peers if (c := clocks[peer]) is not None)
-        # A device without a power limit is a CPU: its clock policy names a governor.
-        if device.window.limits[device.number] is None or mine is None or not of_others:
+        vendor = vendor_of_type(member.type)
+        if not vendor.locks_clocks or mine is None or not of_others:
             return
         usual, count = of_others.most_common(1)[0]
         if mine == usual or count < 2 or 2 * count <= of_others.total():
@@ -30,7 +30,6 @@ class Clocks(HealthRule):
         yield Finding(
             verdict=Verdict.DIFFERS,
             evidence=f"its clocks are {mine}, those of {count} of its peers {usual}",
-            advice=f"{vendor_of_type(member.type).advice_on_clocks(member.uuid, member.host)} "
-            "Rows at other clocks are not compared.",
+            advice=f"{vendor.advice_on_clocks(member.uuid, member.host)} Rows at other clocks are not compared.",
             since=since_unbroken(flags, device.rows.when),
         )

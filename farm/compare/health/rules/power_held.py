@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from farm.compare.health.document import Finding, Verdict
-from farm.compare.health.rows import POWER_CAP, Rows
+from farm.compare.health.rows import Rows
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import Comparison, Group, Sample, tail
 from farm.compare.health.window import Device, Window
 from farm.compare.statistics import Floats
+from farm.vendors.nvidia import ClockEvent
 
 CAPPED = Comparison("capped", Group.CONDITION, factor=False)
 
@@ -45,4 +46,4 @@ class PowerHeld(HealthRule):
 
 def _capped(rows: Rows) -> Floats:
     """1 where its power limit held it, 0 where not, NaN where it does not say."""
-    return np.where(rows.reasons < 0, np.nan, rows.reasons & POWER_CAP > 0)
+    return np.where(rows.reasons < 0, np.nan, rows.reasons & ClockEvent.SW_POWER_CAP > 0)

@@ -9,10 +9,10 @@ import numpy as np
 
 from farm.compare.health.document import Finding, Verdict
 from farm.compare.health.messages import DRAIN
-from farm.compare.health.rows import REASONS, UNWELL_REASONS
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import SELDOM, Comparison, Group, Sample, by_device, tail
 from farm.compare.health.window import Device, Window
+from farm.vendors.nvidia import FAULTS, event_names
 
 SLOWED = Comparison("slowed", Group.CONDITION, factor=False)
 
@@ -28,7 +28,7 @@ class Throttled(HealthRule):
             shapes = window.fleet.shapes[now.cell[own]]
             held = np.zeros(int(shapes.max()) + 1)
             seen = np.zeros(len(held), bool)
-            np.maximum.at(held, shapes, (now.reasons[own] & UNWELL_REASONS > 0).astype(np.float64))
+            np.maximum.at(held, shapes, (now.reasons[own] & FAULTS > 0).astype(np.float64))
             seen[shapes] = True
             yield Sample(
                 comparison=SLOWED,
@@ -46,14 +46,13 @@ class Throttled(HealthRule):
             if tail(held, sample.tries, SELDOM) > device.level[SLOWED]:
                 continue
             mine = now.reasons[(now.device == device.number) & (now.reasons >= 0)]
-            seen = Counter(
-                name for bits in mine.tolist() for n, name in enumerate(REASONS) if bits & UNWELL_REASONS & (1 << n)
-            )
+            faults = mine[mine & FAULTS > 0] & FAULTS
+            seen = Counter(name for bits in faults.tolist() for name in event_names(bits).split(","))
             yield Finding(
                 verdict=Verdict.THROTTLED,
                 evidence=f"its clocks were held on {held} of {sample.tries} shapes by "
                 + ", ".join(f"{name} ({count} rows)" for name, count in seen.most_common()),
                 advice="Thermal reasons are heat; hw_power_brake and hw_slowdown come from the board or the power supply. "
                 + DRAIN.format(uuid=device.member.uuid),
-                since=device.since_flag(reasons & UNWELL_REASONS > 0, reasons >= 0, half=held / sample.tries / 2),
+                since=device.since_flag(reasons & FAULTS > 0, reasons >= 0, half=held / sample.tries / 2),
             )
