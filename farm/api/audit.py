@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.api.access import Access
-from farm.api.operation import LARGEST_ID, Cli, Document, Download, made_file, operation
+from farm.api.operation import LARGEST_ID, Cli, Document, Download, InTable, made_file, operation
 from farm.db import audit
 from farm.db.states import Role, Way
 from farm.time_parsing import moment
@@ -30,20 +30,26 @@ PAGE = 1000
 
 
 class AuditLine(Document):
-    """A change: who made it, by which way and from where, and what of what it changed."""
+    """A change: who made it, how and from where, and the values before and after."""
 
     id: int
-    at: datetime
-    who: str = Field(description="the token's name, or the account of the machine")
-    role: Role
-    way: Way = Field(description="cli is a command on the database itself")
-    origin: str = Field(description="the address of the client, or account@host")
-    operation: str
-    kind: str = Field(description="what was changed: campaign, device, model, token, ...")
-    name: str
-    key: str | None = Field(description="a digest or UUID, which tells it from others of the name")
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
+    at: Annotated[datetime, InTable(text=lambda at: f"{at:%Y-%m-%d %H:%M:%S}")]
+    who: Annotated[str, InTable(folds=True)] = Field(description="the token's name, or the account of the machine")
+    role: Annotated[Role, InTable(priority=4)]
+    way: Annotated[Way, InTable(priority=3)] = Field(description="cli is a command on the database itself")
+    origin: Annotated[str, InTable("from", folds=True, priority=5)] = Field(
+        description="the address of the client, or account@host"
+    )
+    operation: Annotated[str, InTable(folds=True)]
+    kind: Annotated[str, InTable("of", priority=2)] = Field(
+        description="what was changed: campaign, device, model, token, ..."
+    )
+    name: Annotated[str, InTable(folds=True)]
+    key: Annotated[str | None, InTable(priority=6, text=lambda key: key and key[:12])] = Field(
+        description="a digest or UUID, which distinguishes it from others of the same name"
+    )
+    before: Annotated[dict[str, Any] | None, InTable(folds=True, priority=2)]
+    after: Annotated[dict[str, Any] | None, InTable(folds=True, priority=1)]
 
 
 @operation("GET", "/audit", role=Role.OPERATE)

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from farm.api.access import Access
-from farm.api.operation import Document, operation
+from farm.api.operation import Cli, Document, InTable, operation
 from farm.builds.stores import store_of
 from farm.db import archive
 from farm.db import deletions as stored
@@ -24,9 +24,9 @@ from farm.registry import deletions as models
 from farm.registry.deletions import DeletedVersion, Going
 
 KEPT_SECONDS = 7 * 24 * 3600.0
-"""How long a vacuum keeps deletions unless it is told otherwise."""
+"""How long a vacuum keeps deletions by default."""
 
-LONGEST_SECONDS = 100 * 365 * 24 * 3600.0
+MAX_SECONDS = 100 * 365 * 24 * 3600.0
 
 
 class Kind(StrEnum):
@@ -41,35 +41,40 @@ Name = Annotated[
     str,
     Field(
         max_length=4096,
-        description="a campaign's name or digest; an import's file or SHA-256; a model, or MODEL/VERSION: of a digest, "
-        "the first six or more digits will do",
+        description="A campaign's name or digest, an import's file or SHA-256, or MODEL or MODEL/VERSION. The first six or more "
+        "digits of a digest are enough.",
     ),
+    Cli(argument=True),
 ]
+OfKind = Annotated[Kind, Field(description="The kind of what NAME names."), Cli(argument=True)]
+DryRun = Annotated[bool, Field(strict=True, description="Only show what would be removed.")]
 
 
 class DeletionRequest(Document):
     """What to delete."""
 
-    kind: Kind
+    kind: OfKind
     name: Name
-    cancel: bool = Field(default=False, strict=True, description="also a campaign with open jobs, which is cancelled")
-    dry_run: bool = Field(default=False, strict=True, description="only say what would go")
+    cancel: bool = Field(
+        default=False, strict=True, description="Delete a campaign even if it has open jobs, and cancel them."
+    )
+    dry_run: DryRun = False
 
 
 class RestoreRequest(Document):
     """What to restore."""
 
-    kind: Kind
+    kind: OfKind
     name: Name
 
 
 class VacuumRequest(Document):
-    """What to remove for good."""
+    """What to remove permanently."""
 
     older_than_s: float = Field(
-        default=KEPT_SECONDS, strict=True, ge=0, le=LONGEST_SECONDS, description="only what was deleted this long ago"
+        default=KEPT_SECONDS, strict=True, ge=0, le=MAX_SECONDS, description="Only what was deleted this long ago."
     )
-    dry_run: bool = Field(default=False, strict=True, description="only say what would go")
+    dry_run: DryRun = False
 
 
 class Deletion(Document):
@@ -103,14 +108,16 @@ class Deletion(Document):
 class DeletedLine(Document):
     """Something that can be restored."""
 
-    kind: Kind
-    name: str
-    digest: str | None = None
-    deleted_at: datetime
-    deleted_by: str
-    jobs: int = 0
-    rows: int = 0
-    bytes: int = Field(description="what it takes in the database, or of files in the registry")
+    kind: Annotated[Kind, InTable()]
+    name: Annotated[str, InTable(folds=True)]
+    digest: Annotated[str | None, InTable(priority=3, text=lambda digest: digest and digest[:12])] = None
+    deleted_at: Annotated[datetime, InTable("deleted", priority=1)]
+    deleted_by: Annotated[str, InTable("by", priority=4)]
+    jobs: Annotated[int, InTable(priority=5, text=lambda jobs: jobs or None)] = 0
+    rows: Annotated[int, InTable(priority=2, text=lambda rows: rows or None)] = 0
+    bytes: Annotated[int, InTable("size", "MB", priority=6, text=lambda size: f"{size / 1e6:.3g}")] = Field(
+        description="size in the database, or of files in the registry"
+    )
 
 
 class Restored(Document):
@@ -125,7 +132,7 @@ class Restored(Document):
 
 
 class Vacuumed(Document):
-    """What was removed for good, or would be."""
+    """What was removed permanently, or would be."""
 
     dry_run: bool
     removed: list[DeletedLine]
@@ -291,7 +298,7 @@ def _line_of_model(one: DeletedVersion) -> DeletedLine:
 
 @operation("POST", "/deletions/restore", role=Role.OPERATE)
 def restore(access: Access, restoring: RestoreRequest) -> Restored:
-    """Put back what was deleted, as it was."""
+    """Restore something that was deleted."""
     if restoring.kind is Kind.MODEL:
         with access.change(restore) as change:
             versions = models.restore(access.settings.tracking_uri, restoring.name)
@@ -312,7 +319,7 @@ def restore(access: Access, restoring: RestoreRequest) -> Restored:
 
 @operation("POST", "/deletions/vacuum", role=Role.OPERATE)
 def vacuum(access: Access, limits: VacuumRequest) -> Vacuumed:
-    """Remove for good what was deleted long enough ago."""
+    """Permanently remove what was deleted before a given age."""
     older_than = timedelta(seconds=limits.older_than_s)
     uri = access.settings.tracking_uri
     if limits.dry_run:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.api.access import Access
-from farm.api.operation import Document, operation
+from farm.api.operation import Cli, Document, operation
 from farm.coordinator.estimates import condition, presence_text, skew_text
 from farm.db import device_sessions, devices, duty, progress
 from farm.db.progress import DeviceNow, Presence
@@ -118,10 +118,17 @@ class Names(Document):
 
 
 class Which(Document):
-    """Devices: UUIDs, beginnings of them that no other has, or host:NAME."""
+    """Devices: UUIDs, unique beginnings of UUIDs, or host:NAME."""
 
-    which: list[str] = Field(min_length=1, max_length=1000, examples=[["host:here"]])
-    reason: str | None = Field(default=None, max_length=500)
+    which: Annotated[list[str], Cli(argument=True)] = Field(
+        min_length=1,
+        max_length=1000,
+        examples=[["host:here"]],
+        description="A device's UUID, a unique beginning of it, or host:NAME.",
+    )
+    reason: Annotated[str | None, Cli(("--reason", "-r"))] = Field(
+        default=None, max_length=500, description="Why; shown with the device."
+    )
 
 
 class DeviceSet(Document):
@@ -142,8 +149,8 @@ class DeviceSet(Document):
 def list_(
     access: Access,
     *,
-    host: Annotated[str | None, Field(description="only of this host")] = None,
-    type: Annotated[str | None, Field(description="only of this type")] = None,  # noqa: A002
+    host: Annotated[str | None, Field(description="Only devices of this host.")] = None,
+    type: Annotated[str | None, Field(description="Only devices of this type."), Cli(("--type", "-t"))] = None,  # noqa: A002
 ) -> list[DeviceLine]:
     """Devices and hosts: state, what each does now, errors of the last hour by class, and when it was last heard of."""
     with access.connect() as connection:

@@ -61,22 +61,29 @@ class Job(OfConfiguration):
 
 
 class Choice(Document):
-    """Which jobs: all that are dead, or those chosen."""
+    """The jobs to retry: all dead jobs, or the selected ones."""
 
-    states: list[Ended] = Field(default=[], description="dead, where nothing else says otherwise")
-    kinds: list[FailureKind] = Field(default=[], description="only those whose last error is of this class")
-    job_ids: list[Annotated[Id, Strict()]] = Field(default=[], max_length=100_000)
+    states: Annotated[list[Ended], Cli(("--state", "-s"), default="dead")] = Field(
+        default=[], description="Only jobs in this state; may be repeated."
+    )
+    kinds: Annotated[list[FailureKind], Cli(("--class",), default="any, or none")] = Field(
+        default=[], description="Only jobs whose last error is of this class; may be repeated."
+    )
+    job_ids: Annotated[list[Annotated[Id, Strict()]], Cli(("--job", "-j"), default="all")] = Field(
+        default=[], max_length=100_000, description="Only this job, by its id; may be repeated."
+    )
 
 
 class Retried(Document):
-    """What became of a wish to open jobs again."""
+    """The result of a retry."""
 
     campaign: str
     state: CampaignState
     reopened: int
     counts: Counts
-    states: list[JobState] = Field(description="the states that were looked for")
-    named: Counts = Field(description="of the jobs that were named, how many were in which state")
+    states: list[JobState] = Field(description="the states that were selected")
+    kinds: list[FailureKind] = Field(default=[], description="the classes that were selected")
+    named: Counts = Field(description="the named jobs, by their state before")
 
 
 @operation("GET", "/campaigns/{campaign}/jobs")
@@ -170,6 +177,7 @@ def retry(access: Access, campaign: Name, choice: Choice) -> Retried:
         reopened=reopened,
         counts=counts,
         states=states,
+        kinds=choice.kinds,
         named=dict(Counter(row["state"] for row in named)),
     )
 

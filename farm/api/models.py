@@ -12,7 +12,7 @@ from pydantic import Field
 
 from farm import registry
 from farm.api.access import Access
-from farm.api.operation import Cli, Document, Download, made_file, operation
+from farm.api.operation import Cli, Document, Download, InTable, made_file, operation
 from farm.db.states import Role
 from farm.errors import ModelRefused, NoSuchModel, NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
@@ -21,16 +21,20 @@ from farm.registry import ModelInfo, Objective, Prediction, Recommendation, Reig
 
 TypeAsked = Annotated[
     str | None,
-    Field(description="A device type or a model's name; may be left out where there is one model."),
+    Field(description="A device type or a model's name. Optional where there is one model."),
     Cli(("--type", "-t")),
 ]
-Name = Annotated[str, Field(description="a model or a device type: gemm-forest-nvidia-h200 or nvidia-h200")]
+Name = Annotated[
+    str,
+    Field(description="A model or a device type: gemm-forest-nvidia-h200 or nvidia-h200."),
+    Cli(argument=True),
+]
 VersionAsked = Annotated[
     str | None,
-    Field(
-        description="A version number or an alias; the champion, or the newest version where there is none, if none."
-    ),
+    Field(description="A version number or an alias."),
+    Cli(default="the champion, or the newest where there is none"),
 ]
+Reason = Annotated[str | None, Field(description="Why; kept in the model's history.")]
 
 
 MOST_ASKED = 200_000
@@ -40,21 +44,23 @@ MOST_ASKED = 200_000
 class ModelLine(Document):
     """A registered version of a model."""
 
-    name: str
-    version: str
+    name: Annotated[str, InTable("model", folds=True)]
+    version: Annotated[str, InTable(number=True)]
     device_type: str
-    aliases: list[str]
-    created_at: datetime
+    aliases: Annotated[list[str], InTable(folds=True)]
+    created_at: Annotated[datetime, InTable("created", priority=5)]
     run_id: str | None
-    rows: int | None
+    rows: Annotated[int | None, InTable(priority=3)]
     configurations: int | None
-    shapes: int | None
+    shapes: Annotated[int | None, InTable(priority=4)]
     sources: str | None
     table_hash: str | None
-    tested_on: str = Field(description="the rows that the errors are of")
-    median_error_pct: float | None = Field(description="of the runtime")
+    tested_on: Annotated[str, InTable(folds=True, priority=2)] = Field(description="the rows that the errors are of")
+    median_error_pct: Annotated[float | None, InTable("median error", "%", priority=1)] = Field(
+        description="of the runtime"
+    )
     mean_error_pct: float | None
-    decision: str | None
+    decision: Annotated[str | None, InTable("decision: it …", folds=True, priority=2)]
     sound: bool | None
     conditions: registry.Conditions | None = Field(
         description="where its rows come from and how they were measured; none: unknown"
@@ -114,10 +120,10 @@ class ModelNow(ModelLine):
 class Asked(Document):
     """What to predict: configurations, or rows of a table of them."""
 
-    configurations: list[str] = Field(
+    configurations: Annotated[list[str], Cli(argument=True)] = Field(
         default=[],
         max_length=MOST_ASKED,
-        description="as the farm writes them",
+        description='Configurations, as in "tiled(tile=16) 512x512x512 f32".',
         examples=[["tiled(tile=16) 512x512x512 f32"]],
     )
     rows: list[dict[str, Any]] = Field(
@@ -131,23 +137,25 @@ class Asked(Document):
 
 
 class Promotion(Document):
-    """A wish for another champion."""
+    """Request to promote a model version."""
 
-    version: str
-    reason: str | None = Field(default=None, description="kept in the model's history")
+    version: Annotated[str, Cli(argument=True)] = Field(description="A version number or an alias.")
+    reason: Reason = None
     force: bool = Field(
-        default=False, strict=True, description="also a version that leaked, or that is no better than a baseline"
+        default=False,
+        strict=True,
+        description="Promote even a version that leaked test rows or is no better than a baseline.",
     )
 
 
 class Rollback(Document):
-    """A wish for the champion before the present one."""
+    """Request to make the previous champion the champion again."""
 
-    reason: str | None = None
+    reason: Reason = None
 
 
 class Promoted(Document):
-    """The champion after a wish for another."""
+    """The champion after a promotion or a rollback."""
 
     champion: ModelLine
     changed: bool
@@ -210,10 +218,8 @@ def show(
     access: Access,
     name: Name,
     *,
-    version: Annotated[
-        str | None, Field(description="a version number or an alias; the champion, or the newest, if none")
-    ] = None,
-    card: Annotated[bool, Field(description="with the model card")] = False,
+    version: VersionAsked = None,
+    card: Annotated[bool, Field(description="Include the model card, which is Markdown.")] = False,
 ) -> ModelNow:
     """Everything about a version: errors by fold and target, sources, the decision on it, the champions so far."""
     uri = access.settings.tracking_uri

@@ -144,23 +144,65 @@ class Cli:
         names: of the option, as `--type` and `-t`; empty: the parameter's name.
         metavar: what help shows for its value.
         argument: it is an argument and no option.
+        default: what help calls a default that is no value, as `all`.
     """
 
     names: tuple[str, ...] = ()
     metavar: str | None = None
     argument: bool = False
+    default: str | None = None
+
+
+@dataclass(frozen=True)
+class InTable:
+    """How tables show a field of a result, in its `Annotated`. A field without one is in no table.
+
+    Attributes:
+        heading: instead of the field's name, without the unit.
+        unit: of its numbers; times are in UTC.
+        priority: 0 is always shown; of the others, the highest is left out first on a narrow terminal.
+        folds: text that may be folded between words.
+        number: whether it is aligned as a number; None: as its type is.
+        is_uuid: it may be shortened to a beginning that no other has.
+        text: makes the cell of a value, where it is not written as all values of its type are.
+    """
+
+    heading: str = ""
+    unit: str = ""
+    priority: int = 0
+    folds: bool = False
+    number: bool | None = None
+    is_uuid: bool = False
+    text: Callable[[Any], Any] | None = None
 
 
 def fields_of(query: Callable[..., Any] | type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields that an operation takes, or that a model of a query has, with bounds, descriptions and `Cli`, by name."""
+    """The fields of an operation or a model, by name, with bounds, descriptions and `Cli`.
+
+    An operation has its parameters as fields, and the fields of its body instead of the body.
+    """
     if isinstance(query, type) and issubclass(query, BaseModel):
         return dict(query.model_fields)
-    return {
-        parameter.name: FieldInfo.from_annotated_attribute(
-            parameter.annotation, PydanticUndefined if parameter.default is parameter.empty else parameter.default
-        )
-        for parameter in OPERATIONS[query].parameters
-    }
+    known, found = OPERATIONS[query], dict[str, FieldInfo]()
+    for parameter in known.parameters:
+        if known.is_model(parameter):
+            found |= parameter.annotation.model_fields
+        else:
+            default = PydanticUndefined if parameter.default is parameter.empty else parameter.default
+            found[parameter.name] = FieldInfo.from_annotated_attribute(parameter.annotation, default)
+    return found
+
+
+def arguments_of(query: Callable[..., Any], **given: Any) -> dict[str, Any]:
+    """The arguments of an operation, made of values of its fields. Raises `BadInput`, which names the field."""
+    known, found = OPERATIONS[query], dict[str, Any]()
+    for parameter in known.parameters:
+        if known.is_model(parameter):
+            inside = {name: given[name] for name in parameter.annotation.model_fields if name in given}
+            found[parameter.name] = checked(parameter.annotation, **inside)
+        elif parameter.name in given:
+            found[parameter.name] = given[parameter.name]
+    return found
 
 
 def checked(model: type[M], **given: Any) -> M:

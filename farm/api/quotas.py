@@ -1,4 +1,4 @@
-"""Quotas: what owners may have underway, and what they have."""
+"""Quotas: limits on the work that owners have in progress, and their use."""
 
 from __future__ import annotations
 
@@ -9,24 +9,55 @@ from pydantic import Field, model_validator
 from sqlalchemy import Connection
 
 from farm.api.access import Access
-from farm.api.operation import LARGEST_ID, Document, operation
+from farm.api.operation import LARGEST_ID, Cli, Document, InTable, operation
 from farm.db import campaigns, quotas
 from farm.db.quotas import MAX_PRIORITY, MIN_PRIORITY, Limits
 from farm.db.states import Role
 from farm.settings import Settings
 
-Owner = Annotated[str, Field(min_length=1, max_length=100, description="an owner of campaigns: a token's name")]
+Owner = Annotated[
+    str,
+    Field(min_length=1, max_length=100, description="An owner of campaigns: a token's name."),
+    Cli(argument=True),
+]
 
 MAX_SECONDS = 1e12
 
+NO_LIMIT = "none"
+
+
+def _limit_text(limit: float | None) -> object:
+    return NO_LIMIT if limit is None else limit
+
+
+def hours_text(seconds: float | None) -> str:
+    """`1,234.5`, or `none` where there is no limit."""
+    return NO_LIMIT if seconds is None else f"{seconds / 3600:,.1f}"
+
 
 class QuotaLimits(Document):
-    """What an owner may have underway; none: no limit."""
+    """The work that an owner may have in progress; null: no limit."""
 
-    open_jobs: int | None = Field(strict=True, ge=0, le=LARGEST_ID)
-    device_seconds: float | None = Field(strict=True, ge=0, le=MAX_SECONDS, description="an upper estimate")
-    min_priority: int = Field(default=MIN_PRIORITY, strict=True, ge=MIN_PRIORITY, le=MAX_PRIORITY)
-    max_priority: int = Field(default=MAX_PRIORITY, strict=True, ge=MIN_PRIORITY, le=MAX_PRIORITY)
+    open_jobs: Annotated[int | None, InTable("open jobs, limit", text=_limit_text)] = Field(
+        strict=True, ge=0, le=LARGEST_ID, description="Jobs that wait or run; none: no limit."
+    )
+    device_seconds: Annotated[float | None, InTable("device time, limit", "h", text=hours_text)] = Field(
+        strict=True, ge=0, le=MAX_SECONDS, description="Estimated device time in progress, an upper estimate."
+    )
+    min_priority: Annotated[int, InTable("lowest priority", priority=1)] = Field(
+        default=MIN_PRIORITY,
+        strict=True,
+        ge=MIN_PRIORITY,
+        le=MAX_PRIORITY,
+        description="Lowest priority of a campaign.",
+    )
+    max_priority: Annotated[int, InTable("highest priority", priority=1)] = Field(
+        default=MAX_PRIORITY,
+        strict=True,
+        ge=MIN_PRIORITY,
+        le=MAX_PRIORITY,
+        description="Highest priority of a campaign.",
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> QuotaLimits:
@@ -36,17 +67,23 @@ class QuotaLimits(Document):
 
 
 class QuotaNow(QuotaLimits):
-    """An owner's limits, and what it has underway. They hold for the role submit; the role operate has no limits."""
+    """An owner's limits and their use. They hold for the role submit; the role operate has no limits."""
 
-    owner: str
-    own: bool = Field(description="whether somebody set them for this owner; else they are the defaults")
-    jobs_underway: int = Field(description="open jobs of its active and paused campaigns")
-    device_seconds_underway: float = Field(description="an upper estimate of the device time that they take")
+    owner: Annotated[str, InTable(folds=True)]
+    own: Annotated[bool, InTable("set for it", priority=2, text=lambda own: "yes" if own else "no, the defaults")] = (
+        Field(description="whether somebody set them for this owner; else they are the defaults")
+    )
+    jobs_underway: Annotated[int, InTable("open jobs")] = Field(
+        description="open jobs of its active and paused campaigns"
+    )
+    device_seconds_underway: Annotated[float, InTable("device time", "h", text=hours_text)] = Field(
+        description="an upper estimate of the device time that they take"
+    )
 
 
 @operation("GET", "/quotas")
 def list_(access: Access) -> list[QuotaNow]:
-    """What owners may have underway, and what they have. Owners without limits of their own and without work are left out."""
+    """The limits of owners and their use. Owners without limits of their own and without work are left out."""
     with access.connect() as connection:
         owners = sorted({*quotas.owners(connection), *campaigns.owners(connection)})
         return [_now(connection, owner, access.settings) for owner in owners]
@@ -54,7 +91,7 @@ def list_(access: Access) -> list[QuotaNow]:
 
 @operation("GET", "/quotas/{owner}")
 def show(access: Access, owner: Owner) -> QuotaNow:
-    """What one owner may have underway, and what it has."""
+    """The limits of one owner and their use."""
     with access.connect() as connection:
         return _now(connection, owner, access.settings)
 
@@ -72,7 +109,7 @@ def _now(connection: Connection, owner: str, settings: Settings) -> QuotaNow:
 
 @operation("POST", "/quotas/{owner}", role=Role.OPERATE)
 def set_(access: Access, owner: Owner, quota: QuotaLimits) -> QuotaNow:
-    """Give an owner limits of its own. What it has underway stays."""
+    """Set limits for an owner. Work in progress does not change."""
     with access.change(set_) as change:
         connection = change.connection
         quotas.lock(connection, owner)
@@ -85,7 +122,7 @@ def set_(access: Access, owner: Owner, quota: QuotaLimits) -> QuotaNow:
 
 @operation("POST", "/quotas/{owner}/reset", role=Role.OPERATE)
 def reset(access: Access, owner: Owner) -> QuotaNow:
-    """Take an owner's own limits away, so that the defaults hold."""
+    """Remove the limits of an owner. The defaults apply again."""
     with access.change(reset) as change:
         connection = change.connection
         quotas.lock(connection, owner)

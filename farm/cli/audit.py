@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +16,7 @@ from farm.atomic_write import require_new
 from farm.cli.files import ForceOption
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
-from farm.cli.tables import Column, Table
+from farm.cli.result_table import ResultTable, values_text
 from farm.db import audit
 from farm.errors import BadInput
 from farm.services.session import session
@@ -52,7 +50,7 @@ def _audit(
             emit_json(found)
             return
         if not follow:
-            _print(found)
+            _AUDIT.show(found, otherwise="No changes match.")
             return
         for one in reversed(found):
             _print_line(one)
@@ -67,45 +65,11 @@ def _audit(
             raise typer.Exit(130) from None
 
 
-_AUDIT = Table(
-    "audit",
-    Column("at", "(UTC)"),
-    Column("who", folds=True),
-    Column("role", priority=4),
-    Column("way", priority=3),
-    Column("from", folds=True, priority=5),
-    Column("operation", folds=True),
-    Column("on", folds=True),
-    Column("key", priority=6),
-    Column("before", folds=True, priority=2),
-    Column("after", folds=True, priority=1),
-)
-
-
-def _print(found: Sequence[AuditLine]) -> None:
-    if not found:
-        console.print("Nothing was changed.")
-        return
-    _AUDIT.print(
-        (
-            f"{one.at:%Y-%m-%d %H:%M:%S}", one.who, one.role, one.way, one.origin, one.operation,
-            f"{one.kind} {one.name}", None if one.key is None else one.key[:12], _values(one.before), _values(one.after),
-        )
-        for one in found
-    )  # fmt: skip
-
-
-def _values(values: dict[str, object] | None) -> str | None:
-    """`state active, new_jobs 12`."""
-    if values is None:
-        return None
-    return ", ".join(
-        f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()
-    )
+_AUDIT = ResultTable("audit", AuditLine)
 
 
 def _print_line(one: AuditLine) -> None:
-    after = f": {_values(one.after)}" if one.after else ""
+    after = f": {values_text(one.after)}" if one.after else ""
     console.print(
         f"{one.at:%Y-%m-%d %H:%M:%S} {one.who} ({one.way}, {one.origin}) {one.operation} {one.kind} {one.name}{after}",
         markup=False,

@@ -1,4 +1,4 @@
-"""`farm best`: the best kernel of each problem that a campaign found, and what finding it cost."""
+"""`farm best`: the best kernel that a campaign found for each problem, and the cost of the search."""
 
 from __future__ import annotations
 
@@ -7,26 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.api import farm_of, results
-from farm.api.results import BestOf
-from farm.cli.options import takes
-from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.api import results
+from farm.api.results import Best, BestOf
+from farm.cli.options import asks
+from farm.cli.output import console, remarks
 from farm.cli.tables import Column, Table
 from farm.formatting import seconds_text, types_of_text
-from farm.settings import settings
 
-MOST_ROWS = 30
-"""Problems on the terminal, unless --limit says otherwise."""
+MAX_ROWS = 30
+"""Problems on the terminal, without --limit."""
 
 
-@takes(results.best)
+@asks(results.best)
 def show(
-    query: dict[str, Any],
+    known: Best,
     *,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="At most so many problems in the table.")
-    ] = MOST_ROWS,
-    as_json: JsonOption = False,
+        int, typer.Option("--limit", "-n", min=1, help="Maximum number of problems in the table.")
+    ] = MAX_ROWS,
 ) -> None:
     """Show the best kernel that a campaign found for each problem, its time compared with cuBLASLt's, and the cost of the search.
 
@@ -36,17 +34,12 @@ def show(
         farm best cutlass-tuned
         farm best cutlass-tuned --type nvidia-h200 --limit 5
     """
-    with farm_of(settings()) as farm:
-        known = farm.ask(results.best, **query)
-    if as_json:
-        emit_json(known)
-        return
     if not known.found:
-        console.print(f"Nothing of {known.campaign} was measured under its own rules yet.")
+        console.print(f"{known.campaign} has no measurements under its own rules yet.")
     else:
         _print(known.campaign, known.found, known.summary, limit)
     if known.waiting:
-        remarks.print(f"{known.waiting:,} jobs are open: this is what was found so far.")
+        remarks.print(f"{known.waiting:,} jobs are open, so these results are not final.")
 
 
 _BEST = Table(
@@ -101,12 +94,12 @@ def _summary_lines(total: Mapping[str, Any]) -> list[str]:
     ]
     if total["median_speed_up"] is not None:
         lines.append(
-            f"Beside cuBLASLt's own choice ({total['with_baseline']:,} problems): {total['median_speed_up']:.3f} times as "
-            "fast in the median."
+            f"Compared with cuBLASLt's own choice ({total['with_baseline']:,} problems): {total['median_speed_up']:.3f} times "
+            "as fast in the median."
         )
     if total["median_share_of_best"] is not None:
         lines.append(
-            f"Of the full grid's best ({total['with_share_of_best']:,} problems): "
+            f"Share of the full grid's best ({total['with_share_of_best']:,} problems): "
             f"{100 * total['median_share_of_best']:.2f}% in the median, {100 * total['worst_share_of_best']:.2f}% at worst."
         )
     return lines

@@ -37,11 +37,12 @@ COMPLETED = {
     "families": "families",
     "models name": "models",
     "open name": "campaigns",
-    "delete campaign name": "campaigns",
-    "delete model name": "models",
+    "delete name": "{kind}s",
     "replay name": "recordings",
 }
-"""Parameter, behind its group or its whole command where it means something else elsewhere -> what it takes."""
+"""Parameter, after its group or its whole command where it means something else elsewhere -> the kind of its names.
+
+`{kind}` is the value of another parameter."""
 
 
 def add_completion(command: Any, words: Sequence[str]) -> None:
@@ -58,7 +59,11 @@ def add_completion(command: Any, words: Sequence[str]) -> None:
 def _completion(kind: str) -> Callable[[Any, str], list[Any]]:
     def complete(context: Any, incomplete: str) -> list[Any]:
         typer_core: Any = core  # it imports the class without exporting it
-        return [typer_core.CompletionItem(name) for name in names_of(kind) if name.startswith(incomplete)]
+        return [
+            typer_core.CompletionItem(name)
+            for name in names_of(kind.format(**context.params))
+            if name.startswith(incomplete)
+        ]
 
     return complete
 

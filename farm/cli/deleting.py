@@ -1,4 +1,4 @@
-"""`farm delete`, `restore`, `deleted`, `vacuum`: campaigns, imports and models that are no longer wanted."""
+"""`farm delete`, `restore`, `deleted`, `vacuum`: remove campaigns, imports and models, and undo that."""
 
 from __future__ import annotations
 
@@ -9,109 +9,64 @@ import typer
 
 from farm.api import deletions, farm_of
 from farm.api.deletions import (
+    KEPT_SECONDS,
+    MAX_SECONDS,
     DeletedLine,
     Deletion,
     DeletionRequest,
     Kind,
-    RestoreRequest,
+    Restored,
     VacuumRequest,
     dependents,
     named,
 )
+from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
-from farm.cli.tables import Column, Table
+from farm.cli.result_table import ResultTable
 from farm.errors import BadInput, CampaignHasOpenWork
 from farm.settings import settings
 from farm.time_parsing import duration
 
-delete = typer.Typer(
-    help="Delete a campaign, an import or a model, with everything that depends on it. Undo with farm restore until farm vacuum.",
-    no_args_is_help=True,
-)
-restore = typer.Typer(help="Restore a deleted campaign, import or model.", no_args_is_help=True)
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Required without a terminal.")]
 
-CampaignArgument = Annotated[
-    str, typer.Argument(help="A campaign's name, or the first six or more digits of its digest.", show_default=False)
-]
-ImportArgument = Annotated[
-    str,
-    typer.Argument(
-        help="The name of the imported file, or the first six or more digits of its SHA-256.", show_default=False
-    ),
-]
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL[/VERSION]",
-        help="A model or a device type, with a version or an alias; all its versions if none.",
-        show_default=False,
-    ),
-]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed off a terminal.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
+_DELETED = ResultTable("deleted", DeletedLine)
 
 
-@delete.command("campaign")
-def delete_campaign(
-    name: CampaignArgument,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Also a campaign with open jobs; it is cancelled.")] = False,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Delete a campaign with its jobs, rounds and results. Submitting its file again restores it.
+@takes(DeletionRequest)
+def delete(request: DeletionRequest, *, yes: YesOption = False, as_json: JsonOption = False) -> None:
+    """Delete a campaign, an import or a model, with everything that depends on it. Undo with farm restore until farm vacuum.
+
+    A campaign goes with its jobs, rounds and results; submitting its file again restores it. An import goes with the rows
+    and devices that came from the file; the file can be imported again. A model goes with all its versions, or with the
+    named one; the previous champion becomes champion.
 
     Examples:
         farm delete campaign quickstart
-    """
-    _delete(Kind.CAMPAIGN, name, cancel=cancel, yes=yes, dry_run=dry_run, as_json=as_json)
-
-
-@delete.command("import")
-def delete_import(
-    name: ImportArgument, yes: YesOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False
-) -> None:
-    """Delete the rows and devices that came from one imported file. The file can be imported again.
-
-    Examples:
         farm delete import h200.parquet
-    """
-    _delete(Kind.IMPORT, name, cancel=False, yes=yes, dry_run=dry_run, as_json=as_json)
-
-
-@delete.command("model")
-def delete_model(
-    name: ModelArgument, yes: YesOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False
-) -> None:
-    """Delete a version of a model, or all versions. The previous champion becomes champion.
-
-    Examples:
         farm delete model nvidia-h200/3
     """
-    _delete(Kind.MODEL, name, cancel=False, yes=yes, dry_run=dry_run, as_json=as_json)
-
-
-def _delete(kind: Kind, name: str, *, cancel: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
-    request = DeletionRequest(kind=kind, name=name, cancel=cancel, dry_run=True)
+    if request.cancel and request.kind is not Kind.CAMPAIGN:
+        raise BadInput(detail="--cancel is for campaigns.")
     with farm_of(settings()) as farm:
-        found = farm.ask(deletions.delete, request)
+        found = farm.ask(deletions.delete, request.model_copy(update={"dry_run": True}))
         if not as_json:
-            _print_dependents(found)
-        if not dry_run:
-            if found.open_jobs and not cancel:
+            for line in dependents(found):
+                remarks.print(line, markup=False)
+        if not request.dry_run:
+            if found.open_jobs and not request.cancel:
                 raise CampaignHasOpenWork(name=found.name, jobs=found.open_jobs)
             if not yes:
                 _confirm(f"Delete {named(found)}?")
-            # What was shown is what is deleted, whatever has got its name in the meantime.
-            which = found.digest or _versioned(found, name)
-            found = farm.ask(deletions.delete, request.model_copy(update={"name": which, "dry_run": False}))
+            # What was shown is what is deleted, even if another thing has got the name in the meantime.
+            which = found.digest or _versioned(found, request.name)
+            found = farm.ask(deletions.delete, request.model_copy(update={"name": which}))
     if as_json:
         emit_json(found)
-    elif dry_run:
+    elif request.dry_run:
         console.print("Nothing was deleted.")
     else:
-        undo = f"farm restore {kind} {_versioned(found, name) or found.name}"
-        console.print(f"{named(found)} is deleted. Until farm vacuum removes it: {undo}", markup=False)
+        undo = f"farm restore {request.kind} {_versioned(found, request.name) or found.name}"
+        console.print(f"{named(found)} is deleted. To undo this until farm vacuum: {undo}", markup=False)
 
 
 def _versioned(found: Deletion, name: str) -> str:
@@ -122,109 +77,44 @@ def _versioned(found: Deletion, name: str) -> str:
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise BadInput(detail=f"{question} Off a terminal, --yes confirms it.")
+        raise BadInput(detail=f"{question} Without a terminal, --yes confirms it.")
     if not typer.confirm(question, err=True):
         raise typer.Exit(130)
 
 
-def _print_dependents(found: Deletion) -> None:
-    for line in dependents(found):
-        remarks.print(line, markup=False)
-
-
-@restore.command("campaign")
-def restore_campaign(name: CampaignArgument, as_json: JsonOption = False) -> None:
-    """Restore a deleted campaign.
+@asks(deletions.restore)
+def restore(done: Restored) -> None:
+    """Restore a deleted campaign, import or model.
 
     Examples:
         farm restore campaign quickstart
-    """
-    _restore(Kind.CAMPAIGN, name, as_json)
-
-
-@restore.command("import")
-def restore_import(name: ImportArgument, as_json: JsonOption = False) -> None:
-    """Restore a deleted import.
-
-    Examples:
-        farm restore import h200.parquet
-    """
-    _restore(Kind.IMPORT, name, as_json)
-
-
-@restore.command("model")
-def restore_model(name: ModelArgument, as_json: JsonOption = False) -> None:
-    """Restore a deleted version of a model, or all of them.
-
-    Examples:
         farm restore model nvidia-h200/3
     """
-    _restore(Kind.MODEL, name, as_json)
-
-
-def _restore(kind: Kind, name: str, as_json: bool) -> None:
-    with farm_of(settings()) as farm:
-        done = farm.ask(deletions.restore, RestoreRequest(kind=kind, name=name))
-    if as_json:
-        emit_json(done)
-    elif kind is Kind.MODEL:
-        again = f" Version {done.champion} is the champion." if done.champion else ""
-        console.print(f"{done.name} version {', '.join(done.versions)} is restored.{again}")
+    if done.kind is Kind.MODEL:
+        champion = f" Version {done.champion} is the champion." if done.champion else ""
+        console.print(f"{done.name} version {', '.join(done.versions)} is restored.{champion}")
     else:
-        console.print(f"{kind} {done.name} is restored: {done.jobs:,} jobs, {done.rows:,} rows.", markup=False)
+        console.print(f"{done.kind} {done.name} is restored: {done.jobs:,} jobs, {done.rows:,} rows.", markup=False)
 
 
-def deleted(as_json: JsonOption = False) -> None:
+@asks(deletions.list_)
+def deleted(found: list[DeletedLine]) -> None:
     """List deletions that can be restored, with their time and size.
 
     Examples:
         farm deleted
     """
-    with farm_of(settings()) as farm:
-        found = farm.ask(deletions.list_)
-    if as_json:
-        emit_json(found)
-    elif not found:
-        console.print("Nothing is deleted.")
-    else:
-        _print_lines(found)
+    _DELETED.show(found, otherwise="There are no deletions to restore.")
 
 
-_DELETED = Table(
-    "deleted",
-    Column("kind"),
-    Column("name", folds=True),
-    Column("digest", priority=3),
-    Column("deleted", "(UTC)", priority=1),
-    Column("by", priority=4),
-    Column("jobs", number=True, priority=5),
-    Column("rows", number=True, priority=2),
-    Column("size", "MB", number=True, priority=6),
-)
-
-
-def _print_lines(lines: list[DeletedLine]) -> None:
-    _DELETED.print(
-        (
-            line.kind,
-            line.name,
-            None if line.digest is None else line.digest[:12],
-            f"{line.deleted_at:%Y-%m-%d %H:%M}",
-            line.deleted_by,
-            line.jobs or None,
-            line.rows or None,
-            f"{line.bytes / 1e6:.3g}",
-        )
-        for line in lines
-    )
-
-
+@takes(VacuumRequest, without=("older_than_s",))
 def vacuum(
+    request: VacuumRequest,
+    *,
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="TIME", help="Only what was deleted this long ago: 12h, 30d, 0s.")
-    ] = "7d",
+    ] = f"{KEPT_SECONDS / 86_400:.0f}d",
     yes: YesOption = False,
-    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove deleted data permanently.
@@ -233,25 +123,25 @@ def vacuum(
         farm vacuum --older-than 30d
     """
     age = duration(older_than).total_seconds()
-    if age > deletions.LONGEST_SECONDS:
+    if age > MAX_SECONDS:
         raise BadInput(detail=f"--older-than {older_than} is more than a hundred years.")
-    request = VacuumRequest(older_than_s=age, dry_run=True)
+    trial = VacuumRequest(older_than_s=age, dry_run=True)
     listed = False
     with farm_of(settings()) as farm:
-        found = farm.ask(deletions.vacuum, request)
-        if found.removed and not dry_run:
+        found = farm.ask(deletions.vacuum, trial)
+        if found.removed and not request.dry_run:
             if not yes:
                 if sys.stdin.isatty() and not as_json:
-                    _print_lines(found.removed)
+                    _DELETED.show(found.removed)
                     listed = True
-                _confirm(f"Remove {len(found.removed)} deletions for good?")
-            found = farm.ask(deletions.vacuum, request.model_copy(update={"dry_run": False}))
+                _confirm(f"Remove {len(found.removed)} deletions permanently?")
+            found = farm.ask(deletions.vacuum, trial.model_copy(update={"dry_run": False}))
     if as_json:
         emit_json(found)
     elif not found.removed:
         console.print(f"Nothing was deleted {older_than} ago or earlier.", markup=False)
     else:
         if not listed:
-            _print_lines(found.removed)
+            _DELETED.show(found.removed)
         kernels = f", and {found.kernels:,} kernels that nothing else uses" if found.kernels else ""
-        console.print(f"{'Would remove' if found.dry_run else 'Removed'} the above for good{kernels}.")
+        console.print(f"{'Would remove' if found.dry_run else 'Removed'} the above permanently{kernels}.")

@@ -1,9 +1,9 @@
-"""`farm devices`: every device the farm has heard of, what it does now, and taking it out of work and back."""
+"""`farm devices`: every known device and its current work; drain, quarantine and resume devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -11,8 +11,8 @@ from rich.text import Text
 
 from farm.api import devices as operations
 from farm.api import farm_of
-from farm.api.access import Access
-from farm.api.devices import DeviceLine, DeviceSet, Which
+from farm.api.devices import DeviceLine, DeviceSet
+from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table, unique_beginnings
 from farm.db.progress import Presence
@@ -25,26 +25,19 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 
-WhichArgument = Annotated[
-    list[str],
-    typer.Argument(help="A device's UUID, a beginning of it that no other has, or host:NAME.", show_default=False),
-]
-
-
-ImportedOption = Annotated[
-    bool, typer.Option("--all", "-a", help="Imported devices too: rows measured elsewhere.", show_default=False)
-]
-
 
 @app.callback()
-def _devices(context: typer.Context, all_: ImportedOption = False, as_json: JsonOption = False) -> None:
-    """List devices. drain and quarantine stop them, and resume starts them again."""
-    if context.invoked_subcommand is None:
-        list_(all_, as_json)
-
-
 @app.command("list")
-def list_(all_: ImportedOption = False, as_json: JsonOption = False) -> None:
+@takes(operations.list_)
+def list_(
+    query: dict[str, Any],
+    *,
+    context: typer.Context,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="Include imported devices: rows measured elsewhere.", show_default=False)
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """List devices and hosts: state, current work, errors of the last hour by class, and last heartbeat.
 
     Duty is the share of time inside a measurement, in the last ten minutes, without breaks of a minute or more. Silent devices come
@@ -54,15 +47,19 @@ def list_(all_: ImportedOption = False, as_json: JsonOption = False) -> None:
     Examples:
         farm devices list --json
     """
+    if context.invoked_subcommand is not None:
+        return
     with farm_of(settings()) as farm:
-        known, running = farm.ask(operations.list_), farm.ask(operations.versions)
-        contended = farm.ask(operations.contended)
+        known = farm.ask(operations.list_, **query)
+        running, contended = farm.ask(operations.versions), farm.ask(operations.contended)
     if as_json:
         emit_json(known)
         return
     shown = [d for d in known if all_ or d.presence is not Presence.IMPORTED]
     if shown:
         _print(shown)
+    elif query:
+        console.print("No device matches.")
     else:
         console.print("No device has been announced yet. Start a worker: farm-worker, or everything here: farm up")
     if running.skew is not None:
@@ -70,10 +67,8 @@ def list_(all_: ImportedOption = False, as_json: JsonOption = False) -> None:
     for one in contended:
         remarks.print(f"[yellow]contended:[/] {escape(one.text)}")
     if hidden := len(known) - len(shown):
-        remarks.print(
-            f"{hidden:,} imported {'device is' if hidden == 1 else 'devices are'} not listed: farm devices --all lists "
-            f"{'it' if hidden == 1 else 'them'} too."
-        )
+        devices = "device is" if hidden == 1 else "devices are"
+        remarks.print(f"{hidden:,} imported {devices} not listed. To list all devices: farm devices --all")
 
 
 _DEVICES = Table(
@@ -135,71 +130,60 @@ def _work(device: DeviceLine) -> tuple[str | None, ...]:
 # --- out of work and back ----------------------------------------------------------------------------
 
 
+def _kept(after: list[DeviceSet]) -> list[dict[str, Any]]:
+    return [device.model_dump(include={"uuid", "host", "before", "state", "reason", "changed"}) for device in after]
+
+
 @app.command()
-def drain(
-    which: WhichArgument,
-    reason: Annotated[str | None, typer.Option("--reason", "-r", help="Why; shown with the device.")] = None,
-    as_json: JsonOption = False,
-) -> None:
+@asks(operations.drain, json_of=_kept)
+def drain(after: list[DeviceSet]) -> None:
     """Give the devices no more work. They finish the batch in hand. Undo with farm devices resume.
 
     Examples:
         farm devices drain GPU-4e7a5dfa --reason "new driver"
     """
-    _set(operations.drain, which, reason, as_json)
+    _print_outcomes(after)
 
 
 @app.command()
-def quarantine(
-    which: WhichArgument,
-    reason: Annotated[str, typer.Option("--reason", "-r", help="Why; shown with the device.", show_default=False)],
-    as_json: JsonOption = False,
-) -> None:
+@asks(operations.quarantine, required=("reason",), json_of=_kept)
+def quarantine(after: list[DeviceSet]) -> None:
     """Stop using the devices. They finish the job in hand, and other devices take the rest. Undo with farm devices resume.
 
     Examples:
         farm devices quarantine GPU-4e7a5dfa --reason "wrong results"
     """
-    _set(operations.quarantine, which, reason, as_json)
+    _print_outcomes(after)
 
 
 @app.command()
-def resume(which: WhichArgument, as_json: JsonOption = False) -> None:
+@asks(operations.resume, without=("reason",), json_of=_kept)
+def resume(after: list[DeviceSet]) -> None:
     """Let the devices take work again.
 
     Examples:
         farm devices resume GPU-4e7a5dfa
     """
-    _set(operations.resume, which, None, as_json)
+    _print_outcomes(after)
 
 
-def _set(
-    operation: Callable[[Access, Which], list[DeviceSet]], which: list[str], reason: str | None, as_json: bool
-) -> None:
-    with farm_of(settings()) as farm:
-        after = farm.ask(operation, Which(which=which, reason=reason))
-    if as_json:
-        kept = {"uuid", "host", "before", "state", "reason", "changed"}
-        emit_json([device.model_dump(include=kept) for device in after])
-        return
+def _print_outcomes(after: Sequence[DeviceSet]) -> None:
     for device in after:
         console.print(f"{device.uuid} on {device.host} {_outcome(device)}", markup=False)
 
 
 def _outcome(device: DeviceSet) -> str:
-    held = device.batch_id
+    batch = device.batch_id
     if not device.changed:
         return f"was {device.state} already{f' ({device.reason})' if device.reason else ''}; nothing changed."
-    if device.state is DeviceState.DRAINED:
-        rest = "It takes no work." if held is None else f"It finishes batch {held} and takes no more."
-        return f"is drained: {device.reason}. {rest}"
-    if device.state is DeviceState.QUARANTINED:
-        rest = (
-            "It takes no work."
-            if held is None
-            else f"It finishes the job in hand; the rest of batch {held} waits again."
-        )
-        return f"is quarantined: {device.reason}. {rest}"
-    if device.presence is Presence.LIVE:
-        return "takes work again."
-    return f"takes work again when its worker is heard of: it is {device.presence_text}."
+    if device.state is DeviceState.ACTIVE:
+        if device.presence is Presence.LIVE:
+            return "takes work again."
+        return f"takes work again after the next heartbeat of its worker: it is {device.presence_text}."
+    if batch is None:
+        rest = "It takes no work."
+    elif device.state is DeviceState.DRAINED:
+        rest = f"It finishes batch {batch} and takes no more."
+    else:
+        rest = f"It finishes the job in hand; the rest of batch {batch} waits again."
+    return f"is {device.state}: {device.reason}. {rest}"

@@ -10,24 +10,13 @@ from rich.text import Text
 
 from farm.api import farm_of
 from farm.api import jobs as operations
-from farm.api.jobs import MOST_JOBS, Choice, Ended, Job
-from farm.cli.campaigns import CampaignArgument
+from farm.api.jobs import MOST_JOBS, Job, Retried
 from farm.cli.hints import pasteable
-from farm.cli.options import takes
+from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
-from farm.db.states import OPEN_JOB_STATES, CampaignState, FailureKind, JobState
+from farm.db.states import OPEN_JOB_STATES, CampaignState, JobState
 from farm.formatting import counts_text
 from farm.settings import settings
-
-JobsOption = Annotated[
-    list[int] | None, typer.Option("--job", "-j", help="Only this job, by its id; may be repeated.", show_default="all")
-]
-ClassOption = Annotated[
-    list[FailureKind] | None,
-    typer.Option(
-        "--class", help="Only jobs whose last error is of this class; may be repeated.", show_default="any, or none"
-    ),
-]
 
 
 @takes(operations.list_, without=("campaign",))
@@ -98,16 +87,8 @@ def _error_text(job: Job) -> str:
     return f"{attempt}{job.error_class} {where}, {job.failed_at:%Y-%m-%d %H:%M:%S} UTC: {job.error}"
 
 
-def retry(
-    campaign: CampaignArgument,
-    states: Annotated[
-        list[Ended] | None,
-        typer.Option("--state", "-s", help="Only jobs in this state; may be repeated.", show_default="dead"),
-    ] = None,
-    kinds: ClassOption = None,
-    job_ids: JobsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@asks(operations.retry, json_of=lambda done: done.model_dump(include={"campaign", "state", "reopened", "counts"}))
+def retry(done: Retried) -> None:
     """Retry jobs that ended without a result: all dead jobs, or the selected ones. Each gets all its attempts again.
 
     --class invalid and --job also select invalid jobs, unless you give --state.
@@ -116,20 +97,13 @@ def retry(
         farm retry quickstart
         farm retry quickstart --class killed
     """
-    choice = Choice(states=states or [], kinds=kinds or [], job_ids=job_ids or [])
-    with farm_of(settings()) as farm:
-        done = farm.ask(operations.retry, campaign, choice)
-    if as_json:
-        emit_json(done.model_dump(include={"campaign", "state", "reopened", "counts"}))
-    elif done.reopened:
+    if done.reopened:
         console.print(
             f"{done.campaign}: {done.reopened:,} {'job is' if done.reopened == 1 else 'jobs are'} open again."
         )
         if done.state is CampaignState.PAUSED:
-            console.print(f"It is paused: farm resume {done.campaign} goes on with it.")
-    else:
-        have = counts_text(done.named or done.counts)
-        what = " or ".join(done.states) + (f", of class {' or '.join(kinds)}" if kinds else "")
-        console.print(
-            f"No job matches ({what}). {'Those named are' if done.named else done.campaign + ' has'}: {have}."
-        )
+            console.print(f"The campaign is paused. To continue it: farm resume {done.campaign}")
+        return
+    what = " or ".join(done.states) + (f", of class {' or '.join(done.kinds)}" if done.kinds else "")
+    whose = "The named jobs are" if done.named else f"{done.campaign} has"
+    console.print(f"No job matches ({what}). {whose}: {counts_text(done.named or done.counts)}.")

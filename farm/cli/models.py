@@ -1,4 +1,4 @@
-"""`farm models` and `farm predict`: the registry, and what it says of a configuration."""
+"""`farm models` and `farm predict`: the registry of models, and predictions with them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import typer
 from farm import registry
 from farm.api import Direct, farm_of
 from farm.api import models as operations
-from farm.api.models import Asked, Promotion, Rollback
+from farm.api.models import Asked, ModelLine, ModelNow, Promoted
 from farm.atomic_write import own_name
-from farm.cli.model_options import TypeOption, VersionOption
+from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json
+from farm.cli.result_table import ResultTable
 from farm.cli.tables import Column, Table
 from farm.cli.versions import (
     named,
@@ -31,59 +32,24 @@ from farm.settings import settings
 
 app = typer.Typer(help="List and manage registered models.", invoke_without_command=True)
 
-NameArgument = Annotated[str, typer.Argument(help="A model or a device type: gemm-forest-nvidia-h200 or nvidia-h200.")]
-ReasonOption = Annotated[str | None, typer.Option("--reason", help="Why; kept in the model's history.")]
-
-
-@app.callback()
-def _list(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List the registered models; `farm models show NAME` says more, `farm models pull NAME` fetches one."""
-    if context.invoked_subcommand is not None:
-        return
-    with farm_of(settings()) as farm:
-        found = farm.ask(operations.list_)
-    if as_json:
-        emit_json(found)
-        return
-    if not found:
-        console.print("The registry has no models yet. Train one: farm train")
-        return
-    rows = [
-        (
-            m.name,
-            m.version,
-            ", ".join(m.aliases),
-            m.rows,
-            m.shapes,
-            m.median_error_pct,
-            m.tested_on,
-            f"{m.created_at:%Y-%m-%d %H:%M}",
-            m.decision,
-        )
-        for m in found
-    ]
-    _MODELS.print(rows)
-
-
-_MODELS = Table(
-    "models",
-    Column("model", folds=True),
-    Column("version", number=True),
-    Column("aliases", folds=True),
-    Column("rows", number=True, priority=3),
-    Column("shapes", number=True, priority=4),
-    Column("median error %", number=True, priority=1),
-    Column("tested on", folds=True, priority=2),
-    Column("created", "(UTC)", priority=5),
-    Column("decision: it …", folds=True, priority=2),
+_MODELS = ResultTable(
+    "models", ModelLine, first=("name", "version", "aliases", "rows", "shapes", "median_error_pct", "tested_on")
 )
 
 
+@app.callback()
+@asks(operations.list_)
+def _list(found: list[ModelLine]) -> None:
+    """List the registered models."""
+    _MODELS.show(found, otherwise="The registry has no models yet. Train one: farm train")
+
+
 @app.command()
+@takes(operations.show, without=("card",))
 def pull(
-    name: NameArgument,
+    query: dict[str, Any],
+    *,
     to: Annotated[Path, typer.Option("--to", help="Folder to put the model in.", show_default="./NAME")] = Path(),
-    version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Download a model. mlflow.pyfunc.load_model(FOLDER) loads it, also on a machine without the farm.
@@ -92,7 +58,7 @@ def pull(
         farm models pull nvidia-h200 --to h200-model
     """
     with farm_of(settings()) as farm:
-        model = farm.ask(operations.show, name, version=version)
+        model = farm.ask(operations.show, **query)
         folder = to if to.name else Path(own_name(model.name, option="--to"))
         if isinstance(farm, Direct):
             registry.download(
@@ -112,26 +78,14 @@ def pull(
 
 
 @app.command()
-def show(
-    name: NameArgument,
-    version: Annotated[
-        str | None,
-        typer.Option("--version", help="A version number or an alias.", show_default="the champion, or the newest"),
-    ] = None,
-    card: Annotated[bool, typer.Option("--card", help="Print the model card, which is Markdown.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+@asks(operations.show, json_of=lambda model: model.model_dump(exclude=set() if model.card else {"card"}))
+def show(model: ModelNow) -> None:
     """Show a version: errors by fold and target, sources, the decision on it, previous champions.
 
     Examples:
         farm models show nvidia-h200
         farm models show nvidia-h200 --version 3 --card
     """
-    with farm_of(settings()) as farm:
-        model = farm.ask(operations.show, name, version=version, card=card)
-    if as_json:
-        emit_json(model.model_dump(exclude=set() if card else {"card"}))
-        return
     if model.card is not None:
         console.print(model.card, markup=False)
         return
@@ -141,10 +95,12 @@ def show(
 
 
 @app.command()
+@takes(operations.show, without=("version", "card"))
 def compare(
-    name: NameArgument,
+    query: dict[str, Any],
+    *,
     first: Annotated[str, typer.Argument(help="A version number or an alias.")] = registry.CHAMPION,
-    second: Annotated[str, typer.Argument(help="Another.")] = registry.CHALLENGER,
+    second: Annotated[str, typer.Argument(help="A version number or an alias.")] = registry.CHALLENGER,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two versions: errors by fold and target, each on its own table.
@@ -153,7 +109,7 @@ def compare(
         farm models compare nvidia-h200 2 3
     """
     with farm_of(settings()) as farm:
-        models = [farm.ask(operations.show, name, version=version) for version in (first, second)]
+        models = [farm.ask(operations.show, **query, version=version) for version in (first, second)]
     if as_json:
         emit_json([model.model_dump(exclude={"champions", "card"}) for model in models])
         return
@@ -164,32 +120,22 @@ def compare(
 
 
 @app.command()
-def promote(
-    name: NameArgument,
-    version: Annotated[str, typer.Argument(help="A version number or an alias.")],
-    reason: ReasonOption = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also a version that leaked, or that is no better than a baseline.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
+@asks(operations.promote, json_of=lambda done: done.champion)
+def promote(done: Promoted) -> None:
     """Make a version the champion.
 
     Examples:
         farm models promote nvidia-h200 3 --reason "better on large shapes"
     """
-    with farm_of(settings()) as farm:
-        done = farm.ask(operations.promote, name, Promotion(version=version, reason=reason, force=force))
-    if as_json:
-        emit_json(done.champion)
-        return
-    champion = done.champion
-    console.print(f"{champion.name} version {champion.version} is the champion{'' if done.changed else ' already'}.")
+    champion, already = done.champion, "" if done.changed else " already"
+    console.print(f"{champion.name} version {champion.version} is the champion{already}.")
 
 
 @app.command()
+@takes(operations.show, without=("version", "card"))
 def sign(
-    name: NameArgument,
+    query: dict[str, Any],
+    *,
     version: Annotated[str, typer.Argument(help="A version number or an alias.")],
     as_json: JsonOption = False,
 ) -> None:
@@ -201,12 +147,12 @@ def sign(
     Examples:
         farm models sign nvidia-h200 3
     """
-    # Imported here: SQLAlchemy takes longer to import than a question to a model takes.
+    # Imported here: SQLAlchemy takes longer to import than a model takes to answer.
     from farm.services.session import session
 
     current = settings()
     with session() as opened:
-        model = registry.model_info(current.tracking_uri, name, version)
+        model = registry.model_info(current.tracking_uri, query["name"], version)
         manifest = registry.vouch(current.tracking_uri, model, registry.Trust(current, opened.engine))
     if as_json:
         emit_json({"model": model.name, "version": model.version, "files": len(manifest.model) + len(manifest.run)})
@@ -216,38 +162,32 @@ def sign(
 
 
 @app.command()
-def rollback(name: NameArgument, reason: ReasonOption = None, as_json: JsonOption = False) -> None:
+@asks(operations.rollback, json_of=lambda done: done.champion)
+def rollback(done: Promoted) -> None:
     """Make the previous champion the champion again.
 
     Examples:
         farm models rollback nvidia-h200
     """
-    with farm_of(settings()) as farm:
-        done = farm.ask(operations.rollback, name, Rollback(reason=reason))
-    if as_json:
-        emit_json(done.champion)
-        return
     champion = done.champion
     console.print(f"{champion.name} version {champion.version} is the champion again, instead of {done.instead_of}.")
 
 
+@takes(Asked, without=("rows", "rows_from"))
 def predict(
-    configurations: Annotated[
-        list[str] | None,
-        typer.Argument(help='As the farm writes them: "tiled(tile=16) 512x512x512 f32"; several are taken.'),
-    ] = None,
+    request: Asked,
+    *,
     shape: Annotated[str | None, typer.Option("--shape", help="m x n x k, as in 512x512x1024.")] = None,
     types: Annotated[str, typer.Option("--dtype", help="Element types, with --shape.")] = "f32",
     layout: Annotated[str, typer.Option("--layout", help="nn, nt, tn or tt, with --shape.")] = "nn",
-    family: Annotated[str | None, typer.Option("--family", help="Kernel family, with --shape.")] = None,
+    family: Annotated[str, typer.Option("--family", help="Kernel family, with --shape.")] = "tiled",
     parameter: Annotated[
-        list[str] | None, typer.Option("--param", "-p", help="A kernel parameter, as in tile=16.")
+        list[str] | None, typer.Option("--param", "-p", help="A kernel parameter, with --shape, as in tile=16.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", help="CSV or Parquet with columns m, n, k, ab, family, tile …")
+        Path | None,
+        typer.Option("--file", help="CSV or Parquet file with columns m, n, k, ab, family, tile, and so on."),
     ] = None,
-    device_type: TypeOption = None,
-    version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict time, power, energy and TFLOP/s with the registered model of a device type.
@@ -257,25 +197,20 @@ def predict(
         farm predict --shape 512x512x1024 --family tiled -p tile=32
         farm predict --file configurations.csv --type nvidia-h200 --json
     """
-    asked = [Configuration.parse(text) for text in configurations or []]
+    configurations = [Configuration.parse(text) for text in request.configurations]
     if shape is not None:
         problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout))
-        asked.append(Configuration(problem, Kernel.of(family or "tiled", **_parameters(parameter or []))))
-    if not asked and file is None:
+        configurations.append(Configuration(problem, Kernel.of(family, **_parameters(parameter or []))))
+    if not configurations and file is None:
         raise BadInput(detail='Nothing to predict: give "tiled(tile=16) 512x512x512 f32", --shape or --file.')
-    of_file = None if file is None else registry.records(registry.read_configurations(file))
-    question = Asked(
-        configurations=[one.canonical for one in asked],
-        rows=of_file or [],
-        rows_from=str(file or ""),
-        device_type=device_type,
-        version=version,
-    )
+    changes: dict[str, Any] = {"configurations": [one.canonical for one in configurations]}
+    if file is not None:
+        changes |= {"rows": registry.records(registry.read_configurations(file)), "rows_from": str(file)}
     with farm_of(settings()) as farm:
-        told = farm.ask(operations.predict, question)
-    predicted = [*(p.to_json() for p in told.predictions), *told.rows]
+        result = farm.ask(operations.predict, request.model_copy(update=changes))
+    predicted = [*(p.to_json() for p in result.predictions), *result.rows]
     if as_json:
-        head = {"model": told.model, "version": told.version, "answered_by": told.answered_by}
+        head = {"model": result.model, "version": result.version, "answered_by": result.answered_by}
         emit_json({**head, "predictions": predicted})
         return
     lines = [
@@ -286,8 +221,8 @@ def predict(
         )
         for p in predicted
     ]
-    _PREDICTIONS.print(lines, title=f"{named(told.answered_by)}; ± holds nine measurements of ten")
-    print_answered_by([told.answered_by])
+    _PREDICTIONS.print(lines, title=f"{named(result.answered_by)}; ± is the 90% interval")
+    print_answered_by([result.answered_by])
 
 
 _PREDICTIONS = Table(
@@ -302,7 +237,7 @@ _PREDICTIONS = Table(
 
 
 def _with_bound(prediction: dict[str, Any], output: str) -> str | None:
-    """`0.123 ± 4 %`; bounds are a factor apart, of which the upper one is told."""
+    """`0.123 ± 4 %`, by the upper bound: the lower one is the same factor below the value."""
     value, high = prediction[output], prediction.get(f"{output}_high")
     if value is None:
         return None

@@ -1,10 +1,15 @@
-"""Options of commands, made of what operations take: a name, a bound and a help text are declared once, with the operation.
+"""Commands made of operations: the options are what the operation takes, declared once with the operation.
+
+>>> @asks(operations.list_)  # doctest: +SKIP
+... def sentinels(found: list[SentinelNow]) -> None:
+...     _SENTINELS.show(found)
+
+`asks` makes a command of a function that presents a result. Where a command does more than ask once, `takes` gives it the
+options:
 
 >>> @takes(operations.show)  # doctest: +SKIP
 ... def health(query: dict[str, Any], *, as_json: JsonOption = False) -> None:
-...     farm.ask(operations.show, **query)
-
-Of a model, as `takes(Comparing)`, the command gets the model itself.
+...     found = farm.ask(operations.show, **query)
 """
 
 from __future__ import annotations
@@ -12,27 +17,37 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import typer
 from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from farm.api.operation import Cli, checked, fields_of
+from farm.api import farm_of
+from farm.api.access import Access
+from farm.api.operation import Cli, arguments_of, checked, fields_of
+from farm.cli.output import JsonOption, emit_json
+from farm.settings import settings
 
 Command = Callable[..., None]
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
-def takes(query: Callable[..., Any] | type[BaseModel], *, without: Sequence[str] = ()) -> Callable[[Command], Command]:
+def takes(
+    query: Callable[..., Any] | type[BaseModel], *, without: Sequence[str] = (), required: Sequence[str] = ()
+) -> Callable[[Command], Command]:
     """Gives a command the options of what an operation takes, before its own ones.
 
     Args:
         query: an operation, or a model that one takes.
         without: fields that the command line does not have.
+        required: optional fields that the command line requires.
 
-    The command's first parameter is what was given: a dictionary of the operation's arguments, or the model.
+    The command's first parameter is what was given: the operation's arguments by name, or the model.
     """
 
     def decorate(command: Command) -> Command:
@@ -40,7 +55,7 @@ def takes(query: Callable[..., Any] | type[BaseModel], *, without: Sequence[str]
         hints = get_type_hints(command, include_extras=True)
         _, *own = inspect.signature(command).parameters.values()
         parameters = [
-            *(_parameter(name, field) for name, field in fields.items()),
+            *(_parameter(name, field, required=name in required) for name, field in fields.items()),
             *(one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY) for one in own),
         ]
 
@@ -48,7 +63,7 @@ def takes(query: Callable[..., Any] | type[BaseModel], *, without: Sequence[str]
         def run(**given: Any) -> None:
             values = {name: given.pop(name) for name in fields}
             asked = {name: value for name, value in values.items() if value is not None}
-            command(checked(query, **asked) if isinstance(query, type) else asked, **given)
+            command(checked(query, **asked) if isinstance(query, type) else arguments_of(query, **asked), **given)
 
         del run.__wrapped__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -58,15 +73,57 @@ def takes(query: Callable[..., Any] | type[BaseModel], *, without: Sequence[str]
     return decorate
 
 
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+def asks(
+    operation: Callable[Concatenate[Access, P], R],
+    *,
+    without: Sequence[str] = (),
+    required: Sequence[str] = (),
+    json_of: Callable[[R], Any] = lambda result: result,
+) -> Callable[[Callable[Concatenate[R, Q], None]], Command]:
+    """Makes a command that asks the farm once. The decorated function presents the result; `--json` prints it instead.
+
+    Args:
+        operation: what the farm is asked. Its parameters are options of the command.
+        without: fields that the command line does not have.
+        required: optional fields that the command line requires.
+        json_of: what `--json` prints of the result.
+
+    As the callback of a group, it runs only where no command of the group is named.
+    """
+
+    def decorate(present: Callable[Concatenate[R, Q], None]) -> Command:
+        def command(query: dict[str, Any], *, context: typer.Context, as_json: JsonOption = False, **own: Any) -> None:
+            if context.invoked_subcommand is not None:
+                return
+            with farm_of(settings()) as farm:
+                result = farm.ask(operation, **query)  # type: ignore[call-arg]
+            if as_json:
+                emit_json(json_of(result))
+            else:
+                present(result, **own)  # type: ignore[call-arg]
+
+        _, *own = inspect.signature(present).parameters.values()
+        query, *shared, _ = inspect.signature(command).parameters.values()
+        command.__signature__ = inspect.Signature([query, *own, *shared])  # type: ignore[attr-defined]
+        hints = get_type_hints(present, include_extras=True)
+        command.__annotations__ |= {one.name: hints[one.name] for one in own}
+        command.__doc__, command.__name__, command.__module__ = present.__doc__, present.__name__, present.__module__
+        return takes(operation, without=without, required=required)(command)
+
+    return decorate
+
+
+def _parameter(name: str, field: FieldInfo, *, required: bool) -> inspect.Parameter:
     cli = next(_of(Cli, field), Cli())
-    default = inspect.Parameter.empty if field.is_required() else None if field.default == [] else field.default
+    default = (
+        inspect.Parameter.empty if required or field.is_required() else None if field.default == [] else field.default
+    )
     described: dict[str, Any] = {
         "help": field.description,
         "metavar": cli.metavar,
         "min": next((one.ge for one in _of(Ge, field)), None),
         "max": next((one.le for one in _of(Le, field)), None),
-        "show_default": default is not None and default is not False,
+        "show_default": cli.default or (default not in (None, False, inspect.Parameter.empty)),
     }
     names = cli.names or (f"--{name.replace('_', '-')}",)
     info = typer.Argument(**described) if cli.argument else typer.Option(*names, **described)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from rich.text import Text
 
-from farm.api import farm_of
 from farm.api import sentinels as operations
 from farm.api.sentinels import SentinelNow
-from farm.cli.options import takes
-from farm.cli.output import JsonOption, console, emit_json
+from farm.cli.options import asks
+from farm.cli.output import console
 from farm.cli.tables import Column, Table, unique_beginnings
-from farm.settings import settings
 
 
-@takes(operations.list_)
-def sentinels(
-    query: dict[str, Any],
-    *,
-    as_json: JsonOption = False,
-) -> None:
+@asks(operations.list_)
+def sentinels(found: list[SentinelNow]) -> None:
     """Show the drift of devices. Each device measures a fixed GEMM, its sentinel, at intervals during a campaign.
 
     Drift is the difference between the medians of the latest three and the first three. Positive is slower. It is flagged
@@ -32,14 +23,19 @@ def sentinels(
         farm sentinels
         farm sentinels quickstart --device GPU-4e7a5dfa
     """
-    with farm_of(settings()) as farm:
-        seen = farm.ask(operations.list_, **query)
-    if as_json:
-        emit_json(seen)
-    elif seen:
-        _print(seen)
-    else:
-        console.print("No sentinel was measured yet. FARM_SENTINEL_JOBS says how often; a recorded device has none.")
+    if not found:
+        console.print("No sentinel was measured yet. FARM_SENTINEL_JOBS sets how often; a recorded device has none.")
+        return
+    _SENTINELS.print(
+        (
+            one.device_uuid, one.device_type, one.host, one.campaign, one.n, one.first_ms, one.latest_ms, _drift(one),
+            None if one.drifts_since is None else f"{one.drifts_since:%m-%d %H:%M}",
+            None if one.ratio is None else f"{one.ratio:.3f}",
+            one.first.sm_clock_mhz, one.latest.sm_clock_mhz, one.first.temperature_c, one.latest.temperature_c,
+            f"{one.since:%m-%d %H:%M}",
+        )
+        for one in found
+    )  # fmt: skip
 
 
 _SENTINELS = Table(
@@ -60,20 +56,6 @@ _SENTINELS = Table(
     Column("latest temperature", "°C", number=True, priority=9),
     Column("since", "(UTC)", priority=5),
 )
-
-
-def _print(seen: Sequence[SentinelNow]) -> None:
-    lines = [
-        (
-            one.device_uuid, one.device_type, one.host, one.campaign, one.n, one.first_ms, one.latest_ms, _drift(one),
-            None if one.drifts_since is None else f"{one.drifts_since:%m-%d %H:%M}",
-            None if one.ratio is None else f"{one.ratio:.3f}",
-            one.first.sm_clock_mhz, one.latest.sm_clock_mhz, one.first.temperature_c, one.latest.temperature_c,
-            f"{one.since:%m-%d %H:%M}",
-        )
-        for one in seen
-    ]  # fmt: skip
-    _SENTINELS.print(lines)
 
 
 def _drift(one: SentinelNow) -> Text | None:

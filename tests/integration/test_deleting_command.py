@@ -66,10 +66,12 @@ def test_a_campaign_is_deleted_listed_restored_and_vacuumed(farm: Command, measu
     gone = json.loads(farm("delete", "campaign", "small", "--yes", "--json").stdout)
     assert (gone["dry_run"], gone["rows"]) == (False, 12)
     assert "Nothing was deleted 7d ago" in said(farm("vacuum", "--yes"))
-    refused(farm("vacuum", "--older-than", "0s"), 2, "Remove 1 deletions for good? Off a terminal, --yes confirms it")
+    refused(
+        farm("vacuum", "--older-than", "0s"), 2, "Remove 1 deletions permanently? Without a terminal, --yes confirms it"
+    )
     assert "Would remove" in said(farm("vacuum", "--older-than", "0s", "--dry-run"))
-    assert "Removed the above for good" in said(farm("vacuum", "--older-than", "0s", "--yes"))
-    assert "Nothing is deleted." in said(farm("deleted"))
+    assert "Removed the above permanently" in said(farm("vacuum", "--older-than", "0s", "--yes"))
+    assert "There are no deletions to restore." in said(farm("deleted"))
 
 
 def test_a_campaign_with_open_work_is_refused_unless_it_is_cancelled(farm: Command, small: Stored) -> None:

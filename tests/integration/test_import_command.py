@@ -430,7 +430,7 @@ def test_the_command_says_what_came_and_lists_show_it_as_imported(command: Comma
     assert again.stderr.count("was imported before") == 2
     hidden = command("devices")
     assert "IMP-" not in hidden.stdout
-    assert f"{len(CARDS)} imported devices are not listed: farm devices --all lists them too." in hidden.stderr
+    assert f"{len(CARDS)} imported devices are not listed. To list all devices: farm devices --all" in hidden.stderr
     listed = command("devices", "--all").stdout
     assert listed.count(f"imported from {PUBLISHED.name}") == len(CARDS)
     here = json.loads(command("devices", "--json").stdout)

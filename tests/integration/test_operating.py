@@ -192,7 +192,7 @@ def test_retry_opens_what_is_chosen_and_says_what_there_is_where_nothing_matches
     assert "No job matches (dead, of class killed)" in nothing
     assert "1 pending, 9 done, 1 invalid, 1 dead" in nothing
     named = said(command, "retry", "small", "--job", str(ids["killed"]))
-    assert "Those named are: 1 pending" in named
+    assert "The named jobs are: 1 pending" in named
     assert told(command, "retry", "small")["reopened"] == 1
     assert told(command, "retry", "small", "--job", str(ids["invalid"]))["reopened"] == 1
     assert counts(engine, small.campaign_id) == {"done": 9, "pending": 3}

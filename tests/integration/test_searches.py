@@ -560,7 +560,7 @@ def test_best_says_so_where_nothing_is_measured_closely_yet(
     submit(wanted())
     measure(engine, device)
     done = command("best", "search")
-    assert "Nothing of search was measured under its own rules yet." in done.stdout
+    assert "search has no measurements under its own rules yet." in done.stdout
     assert "26 jobs are open" in done.stderr
     assert command("best", "nothing").returncode == 4
 
