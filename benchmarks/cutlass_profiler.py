@@ -47,7 +47,7 @@ from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, OperandRules
 from farm.settings import settings
 from farm.signing import Purpose
-from workers.kernels.cutlass.compiler import Compiler
+from workers.kernels.compiler import Compiler
 from workers.kernels.sources import OwnKernels
 
 SIZES = (512, 1024, 2048, 4096)

@@ -23,7 +23,7 @@ from farm.kernels.binary import Binary
 from farm.services.task_runner import carry_out
 from farm.settings import settings
 from farm.signing import Purpose, Signer
-from workers.kernels.cutlass.compiler import Compiler
+from workers.kernels.compiler import Compiler
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import psutil
 
 from farm.kernels.binary import Versions
@@ -9,6 +11,15 @@ from farm.settings import Settings
 
 COMPILATION_BYTES = 4 * 2**30
 """Memory that one compilation may take: CUTLASS 3.x kernels take 3 GB."""
+
+
+HEADERS = "cutlass_library"
+"""The package of the extra `build` that brings the headers which kernels are compiled with."""
+
+
+def can_build() -> bool:
+    """Whether the extra `build` is installed."""
+    return importlib.util.find_spec(HEADERS) is not None
 
 
 def versions_of(settings: Settings) -> Versions:

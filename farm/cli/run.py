@@ -12,6 +12,7 @@ import typer
 from sqlalchemy import Connection
 
 from farm import registry
+from farm.builds import can_build
 from farm.campaign import load
 from farm.cli.campaigns import AgainOption, CampaignIncomplete, FileArgument, direct, repeated, store
 from farm.cli.hints import print_next
@@ -29,7 +30,6 @@ from farm.registry.held_out import predict_held_out
 from farm.report.summary import largest_measured, summarise
 from farm.services import Stack
 from farm.services.session import Session, session
-from farm.services.stack import can_build
 from farm.settings import settings
 
 DEVICE_SECONDS = 60.0

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from farm.errors import BadFamilyPackage
 from farm.kernels.family import KernelFamily
 
+log = logging.getLogger(__name__)
+
 GROUP = "gemm_farm.families"
 
 
-def installed_families() -> Iterator[tuple[str, KernelFamily]]:
-    """The families of installed packages, each with the name of its package. Raises `BadFamilyPackage`."""
+def add_installed(families: dict[str, KernelFamily]) -> dict[str, str]:
+    """Adds the families of installed packages. One that cannot be used is left out with a warning that names its package.
+
+    Returns:
+        The package of each family that was added.
+    """
+    packages: dict[str, str] = {}
+    for package, value, load in _entry_points():
+        try:
+            family = load()
+        except Exception as error:
+            why = f"{value}: {type(error).__name__}: {error}"
+        else:
+            if not isinstance(family, KernelFamily):
+                why = f"{value} is no KernelFamily"
+            elif family.name in families:
+                owner = packages.get(family.name, "the farm itself")
+                why = f"its family {family.name!r} has the name of one of {owner}"
+            else:
+                families[family.name], packages[family.name] = family, package
+                continue
+        log.warning("%s", BadFamilyPackage(package=package, why=why))
+    return packages
+
+
+def _entry_points() -> Iterator[tuple[str, str, Callable[[], object]]]:
+    """Of each entry point: the name of its package, its value, and the function that loads it."""
     if not _is_any_installed():
         return
-    from importlib.metadata import entry_points  # takes longer to import and to ask than all families take
+    from importlib.metadata import entry_points  # importing and calling it takes longer than all families take
 
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        package = entry.dist.name if entry.dist is not None else entry.value
-        try:
-            family = entry.load()
-        except Exception as error:
-            raise BadFamilyPackage(package=package, why=f"{entry.value}: {type(error).__name__}: {error}") from error
-        if not isinstance(family, KernelFamily):
-            raise BadFamilyPackage(package=package, why=f"{entry.value} is no KernelFamily")
-        yield package, family
+        yield entry.dist.name if entry.dist is not None else entry.value, entry.value, entry.load
 
 
 def _is_any_installed() -> bool:

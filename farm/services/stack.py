@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import IO, Self
 
 from farm import python
 from farm.broker import BUILD_QUEUE, TRAIN_QUEUE
+from farm.builds import can_build
 from farm.errors import ProgramEnded
 from farm.services import child
 from farm.services.embedded import ServiceUrls
@@ -43,11 +43,6 @@ BUILDER = Program("builder", tuple(python.program("workers.main", "--build")), q
 
 KNOWN = {program.name: program for program in (COORDINATOR, TRAINER, BUILDER, WORKERS)}
 """The programs of a machine, in the order in which they start."""
-
-
-def can_build() -> bool:
-    """Whether the extra `build` is installed, which brings the headers that kernels are compiled with."""
-    return importlib.util.find_spec("cutlass_library") is not None
 
 
 def programs(*, workers: bool = True, trainer: bool = True, builder: bool = True) -> tuple[Program, ...]:

@@ -148,7 +148,7 @@ def test_a_signed_kernel_is_not_loaded_in_the_place_of_another(
 def test_a_host_alone_does_not_load_what_was_planted_in_its_cache(
     tmp_path: Path, stranger: Signer, monkeypatch: pytest.MonkeyPatch, *, signs: bool
 ) -> None:
-    monkeypatch.setattr("workers.kernels.cutlass.compiler.Compiler.find", lambda: pytest.fail("it is built here"))
+    monkeypatch.setattr("workers.kernels.compiler.Compiler.find", lambda: pytest.fail("it is built here"))
     here = Settings(home=tmp_path / "home", kernels=tmp_path / "cache")
     planted = built(b"planted")
     KernelCache(here.kernel_cache).put(planted.signed(stranger) if signs else planted)

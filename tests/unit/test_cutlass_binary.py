@@ -32,8 +32,8 @@ from farm.services.processes import is_alive
 from support.fake_cuda import CUDARuntimeError, FakeCupy
 from support.homes import eventually
 from support.toolkit import PTXAS, cubin
-from workers.kernels.cutlass.compiler import Compiler, error_line, resources
-from workers.kernels.cutlass.facts import read_facts
+from workers.kernels.binary_facts import read_facts
+from workers.kernels.compiler import Compiler, error_line, resources
 from workers.kernels.cutlass3x.library import ALIGNMENT, Library
 
 PARAMETERS = {
@@ -341,7 +341,7 @@ class TestReadingWhatItSays:
 
 class TestFindingACompiler:
     def test_without_headers_it_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("workers.kernels.cutlass.compiler._cutlass_headers", lambda: None)
+        monkeypatch.setattr("workers.kernels.compiler._cutlass_headers", lambda: None)
         with pytest.raises(CompilerMissing, match=r"nvidia-cutlass.*pip install .*\[build\]"):
             Compiler.find()
 
@@ -352,7 +352,7 @@ class TestFindingACompiler:
         version.parent.mkdir()
         version.write_text("#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n")
         nvcc = fake(tmp_path, "pass").nvcc
-        monkeypatch.setattr("workers.kernels.cutlass.compiler._cutlass_headers", lambda: tmp_path)
+        monkeypatch.setattr("workers.kernels.compiler._cutlass_headers", lambda: tmp_path)
         monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
         assert Compiler.find() == Compiler(nvcc=nvcc, headers=tmp_path, versions=VERSIONS)

@@ -150,7 +150,7 @@ class OwnKernels:
         if found is not None and found.is_signed(self._public_keys):
             return found
         missing = "its kernel is not built" if found is None else f"its kernel is refused: {NOT_TRUSTED}"
-        from workers.kernels.cutlass.compiler import Compiler
+        from workers.kernels.compiler import Compiler
 
         try:
             compiler = Compiler.find()

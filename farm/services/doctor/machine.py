@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from farm.builds import can_build
 from farm.installing import INSTALL
 from farm.services.binaries import output_of
 from farm.services.cluster import find_cluster
@@ -98,7 +99,7 @@ def check_gpu(_: Settings) -> Check:
 def check_builder(_: Settings) -> Check:
     """Only builders need it; a machine without is as healthy."""
     install = INSTALL["build"]
-    if importlib.util.find_spec("cutlass_library") is None:
+    if not can_build():
         return Check("builder", State.OK, f"not installed: this machine builds no CUTLASS kernels ({install})")
     if shutil.which("g++") is None and shutil.which("c++") is None:
         return Check("builder", State.WARNING, "the extra build is installed, but g++ is not there", "install g++")

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from farm.builds import HEADERS
 from farm.builds.record import Built, Record
 from farm.errors import BuildFailed, CompilerMissing, DoesNotCompile
 from farm.kernels.binary import Binary, Versions, text_of
-from workers.kernels.cutlass.facts import read_facts
+from workers.kernels.binary_facts import read_facts
 
 TIME_LIMIT_SECONDS = 300.0
 """The slowest of 365 kernels of CUTLASS 2.x took 25 s on a busy host, of 3.x 100 s."""
@@ -207,7 +208,7 @@ def _compilers() -> Iterator[Path]:
 
 
 def _cutlass_headers() -> Path | None:
-    wheel = importlib.util.find_spec("cutlass_library")
+    wheel = importlib.util.find_spec(HEADERS)
     for place in (wheel.submodule_search_locations if wheel else None) or ():
         headers = Path(place) / "source" / "include"
         if (headers / "cutlass" / "version.h").is_file():
