@@ -1,4 +1,4 @@
-"""Rows of the `tiled` family from a recording: a Parquet file of measurements, read without any database."""
+"""Rows of the study of tiles from a recording: a Parquet file of measurements, read without any database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the tile of the `tiled` family changes time, power, energy, occupancy and shared memory (pure).
+"""How the tile of a kernel changes time, power, energy, occupancy and shared memory (pure).
 
 The occupancy study of "Understanding GEMM Performance and Energy on NVIDIA Ada Lovelace" (arXiv 2411.16954), for any
 device type: rows go in, one table by tile for each problem comes out, and a summary over all problems of the type.
@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from farm.gemm import Problem
 from farm.kernels import Configuration
+from farm.kernels.families import TILE_STUDY
 from farm.measurement import energy_mj
 
-FAMILY = "tiled"
+FAMILY = TILE_STUDY.name
 USUAL_BASELINE = 1
 """One thread for each block: what the paper holds larger tiles against."""
 
@@ -240,15 +241,6 @@ def change_pct(value: float | None, base: float | None) -> float | None:
     return None if changed is None else 100 * (changed - 1)
 
 
-def shared_memory_bytes(problem: Problem, tile: int) -> int:
-    """Shared memory of a block: a tile of A and one of B, an operand stored transposed with one more column.
-
-    As `workers/kernels/tiled.cu` declares them.
-    """
-    columns = 2 * tile + problem.layout.a_transposed + problem.layout.b_transposed
-    return tile * columns * problem.types.ab.bytes
-
-
 def analyze(rows: Iterable[TiledRow], *, baseline: int = USUAL_BASELINE) -> list[DeviceTiles]:
     """The study of each device type, by name.
 
@@ -309,6 +301,7 @@ def _of_problem(problem: Problem, distribution: str, rows: Sequence[TiledRow], b
 def _point(problem: Problem, tile: int, rows: Sequence[TiledRow]) -> TilePoint:
     runtime_ms = _over_devices(rows, lambda row: row.runtime_ms)
     assert runtime_ms is not None
+    assert TILE_STUDY.tile_shared_bytes is not None
     energy = _over_devices(rows, lambda row: row.energy_mj)
     shared = _whole(row.shared_bytes for row in rows)
     return TilePoint(
@@ -322,7 +315,7 @@ def _point(problem: Problem, tile: int, rows: Sequence[TiledRow]) -> TilePoint:
         gflops_per_w=ratio(problem.flops / 1e6, energy),
         occupancy=_over_devices(rows, lambda row: row.occupancy),
         registers=_whole(row.registers for row in rows),
-        shared_bytes=shared_memory_bytes(problem, tile) if shared is None else shared,
+        shared_bytes=TILE_STUDY.tile_shared_bytes(problem, tile) if shared is None else shared,
         waves=_over_devices(rows, lambda row: row.waves),
         blocks_per_multiprocessor=_whole(row.blocks_per_multiprocessor for row in rows),
     )

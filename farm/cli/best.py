@@ -12,7 +12,9 @@ from farm.api.results import Best, BestOf
 from farm.cli.options import asks
 from farm.cli.output import console, remarks
 from farm.cli.tables import Column, Table
+from farm.devices import DeviceKind
 from farm.formatting import seconds_text, types_of_text
+from farm.kernels import BASELINES
 
 MAX_ROWS = 30
 """Problems on the terminal, without --limit."""
@@ -49,7 +51,7 @@ _BEST = Table(
     Column("best kernel", folds=True),
     Column("runtime", "ms", number=True),
     Column("quartiles", "ms", number=True, priority=5),
-    Column("cublaslt", "ms", number=True, priority=3),
+    Column(BASELINES[DeviceKind.CUDA].family, "ms", number=True, priority=3),
     Column("times faster (95%)", number=True, priority=1),
     Column("tried", number=True, priority=6),
     Column("device time", "s", number=True, priority=7),

@@ -28,6 +28,7 @@ from farm.cli.versions import (
 from farm.errors import BadInput
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
+from farm.kernels.families import TILE_STUDY
 from farm.settings import settings
 
 app = typer.Typer(help="List and manage registered models.", invoke_without_command=True)
@@ -180,7 +181,7 @@ def predict(
     shape: Annotated[str | None, typer.Option("--shape", help="m x n x k, as in 512x512x1024.")] = None,
     types: Annotated[str, typer.Option("--dtype", help="Element types, with --shape.")] = "f32",
     layout: Annotated[str, typer.Option("--layout", help="nn, nt, tn or tt, with --shape.")] = "nn",
-    family: Annotated[str, typer.Option("--family", help="Kernel family, with --shape.")] = "tiled",
+    family: Annotated[str, typer.Option("--family", help="Kernel family, with --shape.")] = TILE_STUDY.name,
     parameter: Annotated[
         list[str] | None, typer.Option("--param", "-p", help="A kernel parameter, with --shape, as in tile=16.")
     ] = None,

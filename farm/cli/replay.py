@@ -27,6 +27,7 @@ from farm.datasets import Dataset
 from farm.db import devices
 from farm.errors import BadInput, NoWorkers
 from farm.formatting import seconds_text
+from farm.kernels.families import TILE_STUDY
 from farm.report.summary import summarise
 from farm.services import Stack
 from farm.services.session import Session, session
@@ -235,7 +236,11 @@ def _print(report: dict[str, Any]) -> None:
                 if len(report["recorded_devices"]) > 1
                 else []
             ),
-            *([(f"analyze tiles {name}", "what the tile size changes")] if "tiled" in report["families"] else []),
+            *(
+                [(f"analyze tiles {name}", "what the tile size changes")]
+                if TILE_STUDY.name in report["families"]
+                else []
+            ),
             *((f"train {kind} --any-source", "a model of these rows") for kind in list(kinds)[:1]),
             ("serve", "all of it in a browser"),
         ]

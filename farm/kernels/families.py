@@ -17,6 +17,10 @@ PACKAGES = add_installed(FAMILIES)
 """The packages that families come from, by the family's name; those of the farm are left out."""
 
 
+TILE_STUDY = next(family for family in FAMILIES.values() if family.tile_shared_bytes is not None)
+"""The family that the study of tiles is about."""
+
+
 def family_named(name: object) -> KernelFamily:
     """The family of that name. Raises `UnknownFamily`."""
     family = FAMILIES.get(str(name))

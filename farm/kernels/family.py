@@ -56,6 +56,9 @@ class KernelFamily:
     binary: Callable[[Problem, Mapping[str, int], str], Binary] | None = None
     # FLOP/s with these parameters that nearly every device surpasses, for upper estimates of time; by default by kind.
     slow_flops: Callable[[Mapping[str, int]], float] | None = None
+    # For a family whose one parameter is `tile`, the edge of a square tile of C: bytes of shared memory of a block. `farm
+    # analyze tiles` studies it, and `farm predict --shape` takes it if no family is named; one family at most.
+    tile_shared_bytes: Callable[[Problem, int], int] | None = None
     # Whether the kernel with default parameters is what others on devices of its kind are compared with; one for each kind.
     baseline: bool = False
     # Whether it is a library that chooses among kernels of its own, and its rows say which it chose; one family at most.

@@ -10,9 +10,15 @@ from farm.kernels.family import KernelFamily, Parameter, Reason
 from farm.kernels.rules import same_types
 
 
+def _shared_bytes(problem: Problem, tile: int) -> int:
+    """A tile of A and one of B, as `workers/kernels/tiled.cu` declares them: an operand stored transposed has one more column."""
+    columns = 2 * tile + problem.layout.a_transposed + problem.layout.b_transposed
+    return tile * columns * problem.types.ab.bytes
+
+
 def _tile_fits(problem: Problem, parameters: Mapping[str, int], device: DeviceTraits) -> Reason:
     tile = parameters["tile"]
-    threads, shared = tile * tile, 2 * tile * tile * problem.types.ab.bytes
+    threads, shared = tile * tile, _shared_bytes(problem, tile)
     if device.max_threads_per_block is not None and threads > device.max_threads_per_block:
         return f"needs {threads} threads in a block, the device allows {device.max_threads_per_block}"
     if device.shared_memory_per_block_bytes is not None and shared > device.shared_memory_per_block_bytes:
@@ -30,5 +36,6 @@ TILED = KernelFamily(
     meaning="the paper's shared-memory kernel: one thread per element of a tile x tile block of C",
     parameters=(Parameter(name="tile", values=range(1, 33), default=16, meaning="edge of a tile"),),
     slow_flops=lambda parameters: _FLOPS_OF_THREAD * parameters["tile"] ** 2,
+    tile_shared_bytes=_shared_bytes,
     rules=(same_types(ElementType.F32, ElementType.F64), _tile_fits),
 )

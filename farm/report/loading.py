@@ -211,9 +211,12 @@ def _failed(connection: Connection, only: Mapping[str, Any]) -> list[Failed]:
 _TILED = text(f"""
 SELECT v.device_type, v.device_uuid, v.m, v.n, v.k, v.ab, v.cd, v.acc, v.layout, v.alpha, v.beta, v.family, v.parameters,
     v.distribution, v.runtime_ms, v.power_w, v.runtime_sustained_ms, v.details
-FROM v_measurements v WHERE v.campaign_id = :campaign_id AND v.family = '{tiles.FAMILY}' AND {_OF_TYPE}
+FROM v_measurements v WHERE v.campaign_id = :campaign_id AND v.family = :family AND {_OF_TYPE}
 """)
 
 
 def _tiles(connection: Connection, only: Mapping[str, Any]) -> list[DeviceTiles]:
-    return tiles.analyze(TiledRow.from_columns(dict(row)) for row in connection.execute(_TILED, dict(only)).mappings())
+    return tiles.analyze(
+        TiledRow.from_columns(dict(row))
+        for row in connection.execute(_TILED, {**only, "family": tiles.FAMILY}).mappings()
+    )

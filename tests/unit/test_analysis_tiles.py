@@ -16,10 +16,11 @@ import pytest
 from farm.analysis import plots
 from farm.analysis.paper import PAPER_TILES, beside_paper
 from farm.analysis.recording import read_recording
-from farm.analysis.tiles import DeviceTiles, TiledRow, analyze, shared_memory_bytes
+from farm.analysis.tiles import DeviceTiles, TiledRow, analyze
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadInput, BadRecording, MissingColumns, ServiceUnavailable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.kernels.families import TILE_STUDY
 from farm.provenance import METADATA_KEY, Provenance
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "gpperf"
@@ -117,7 +118,7 @@ def test_shared_memory_is_two_tiles_and_a_column_for_each_transposed_operand(
     types: str, layout: str, tile: int, size: int
 ) -> None:
     problem = Problem(Shape(64, 64, 64), ElementTypes.parse(types), Layout(layout))
-    assert shared_memory_bytes(problem, tile) == size
+    assert TILE_STUDY.tile_shared_bytes(problem, tile) == size
     assert study(row(tile, 1.0, problem=problem)).problems[0].points[0].shared_bytes == size
 
 
