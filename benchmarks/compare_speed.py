@@ -22,8 +22,8 @@ from sqlalchemy import Engine, text
 from benchmarks.common import at_sizes
 from benchmarks.farms import farm_home
 from benchmarks.made_up import CONFIGURATIONS, ENVIRONMENT, card, vacuum
-from farm.compare.aggregation import Question
-from farm.compare.comparing import compare
+from farm.compare.aggregation import CompareQuery
+from farm.compare.comparison import compare
 from farm.db import devices
 
 TYPES = {"nvidia-h200": 1.0, "nvidia-a100-sxm4-80gb": 1.25}
@@ -64,7 +64,7 @@ def of_size(rows: int, repetitions: int) -> dict[str, Any]:
         assert abs(found["time"]["ratio"] - TYPES["nvidia-a100-sxm4-80gb"]) < 0.01, found
         for _ in range(repetitions):
             began, used = time.perf_counter(), time.process_time()
-            overall = compare(engine, Question(sides=tuple(TYPES))).sides[0].measured.overall
+            overall = compare(engine, CompareQuery(groups=tuple(TYPES))).groups[0].overall
             alone.append(time.perf_counter() - began)
             processor.append(time.process_time() - used)
         assert overall is not None

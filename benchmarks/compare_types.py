@@ -32,12 +32,13 @@ from sqlalchemy import Engine
 from benchmarks.common import markdown, write
 from benchmarks.farms import farm_home
 from benchmarks.learning import add_data, needed
-from farm.compare import reading
-from farm.compare.aggregation import Question
-from farm.compare.comparing import compare
-from farm.compare.findings import About, Figures, Pairs, findings
-from farm.compare.groups import Problems, bytes_of, flops_of
+from farm.compare import row_query
+from farm.compare.aggregation import CompareQuery
+from farm.compare.breakdowns import Problems, bytes_of, flops_of
+from farm.compare.comparison import compare
+from farm.compare.findings import ConfigurationFacts, Pairs, summarize
 from farm.compare.statistics import TIE, Bools
+from farm.compare.summaries import RatioSummary
 from farm.gemm import ElementType
 from farm.gpus import Gpu, find_gpu
 from farm.importers import aiconfigurator
@@ -77,25 +78,24 @@ def parts(problems: Problems, cards: Sequence[Gpu]) -> dict[str, Bools]:
     }
 
 
-def of_part(pairs: Pairs, problems: Problems, which: Bools, cards: tuple[Gpu, Gpu]) -> Figures | None:
+def of_part(pairs: Pairs, problems: Problems, which: Bools, cards: tuple[Gpu, Gpu]) -> RatioSummary | None:
     """None where the part has none of the pairs."""
     at = np.flatnonzero(which)
     if not len(at):
         return None
     own = Pairs.measured(pairs.ids[at], pairs.baseline.at(at), pairs.side.at(at), TIE)
-    about = About.of(problems.at(at), cards[0])
-    return findings(own, about, cards, prices=(None, None), grams_per_kwh=None).overall
+    facts = ConfigurationFacts.of(problems.at(at), cards[0])
+    return summarize(own, facts, cards, prices=(None, None), grams_per_kwh=None).overall
 
 
 def of_pair(engine: Engine, baseline: str, side: str, cards: Mapping[str, Gpu]) -> list[dict[str, Any]]:
     """One line for all, for each bound on the baseline, and for each part."""
-    found = compare(engine, Question(sides=(baseline, side), any_source=True)).sides[0].measured
-    assert found.pairs is not None
+    comparison = compare(engine, CompareQuery(groups=(baseline, side), any_source=True))
+    found, pairs = comparison.groups[0], comparison.measured_pairs[side]
     two = cards[baseline], cards[side]
-    problems = reading.problems(engine, found.pairs.ids)
+    problems = row_query.problems(engine, pairs.ids)
     of_parts = {
-        part: of_part(found.pairs, problems, which, two)
-        for part, which in parts(problems, list(cards.values())).items()
+        part: of_part(pairs, problems, which, two) for part, which in parts(problems, list(cards.values())).items()
     }
     lines = {"all": found.overall, **found.by_bound, **of_parts}
     return [

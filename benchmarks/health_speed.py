@@ -23,8 +23,8 @@ from sqlalchemy import Engine, text
 from benchmarks.common import at_sizes
 from benchmarks.farms import farm_home
 from benchmarks.made_up import CONFIGURATIONS, ENVIRONMENT, card, vacuum
-from farm.compare.health import Question
-from farm.compare.health.query import health
+from farm.compare.health import HealthQuery
+from farm.compare.health.query import fleet_health
 from farm.db import devices
 
 CARDS = 8
@@ -77,7 +77,7 @@ def of_size(rows: int, repetitions: int) -> dict[str, Any]:
         assert found == {f"GPU-{n}": "slow" if n == SLOW else "healthy" for n in range(CARDS)}, found
         for _ in range(repetitions):
             began, used = time.perf_counter(), time.process_time()
-            checked = health(engine, Question())
+            checked = fleet_health(engine, HealthQuery())
             alone.append(time.perf_counter() - began)
             processor.append(time.process_time() - used)
         slow = next(one for one in checked.devices if one.uuid == f"GPU-{SLOW}")

@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import markdown, write
-from farm.compare.health import ALPHA, TOLERANCE, Health, Question, Verdict
-from farm.compare.health.document import Member
-from farm.compare.health.judging import judge
+from farm.compare.health import ALPHA, TOLERANCE, FleetReport, HealthQuery, HealthVerdict
+from farm.compare.health.assessment import Member
+from farm.compare.health.diagnosis import diagnose
+from farm.compare.health.fleet_rows import Fleet, FleetRows
 from farm.compare.health.peers import medians_of_others
-from farm.compare.health.rows import Fleet, Rows
 from farm.compare.statistics import ratio_of
 
 DEVICES = (2, 4, 8, 64)
@@ -64,7 +64,9 @@ def fleet(rng: np.random.Generator, apart: Any, shapes: int, *, steady: bool = F
     of_configuration = rng.uniform(-3, 3, shapes * KERNELS)
     of_night = 0.0 if steady else OF_NIGHT
     parts = [_night(rng, apart, of_configuration, shapes, night, of_night) for night in range(NIGHTS + 1)]
-    rows = Rows(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Rows.__dataclass_fields__})
+    rows = FleetRows(
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in FleetRows.__dataclass_fields__}
+    )
     return Fleet(
         rows=rows,
         sentinels=_sentinels(rng, apart, of_night),
@@ -75,9 +77,9 @@ def fleet(rng: np.random.Generator, apart: Any, shapes: int, *, steady: bool = F
     )
 
 
-def _rows(device: Any, cell: Any, when: Any, log_ms: Any, power_w: Any, temperature_c: Any) -> Rows:
+def _rows(device: Any, cell: Any, when: Any, log_ms: Any, power_w: Any, temperature_c: Any) -> FleetRows:
     count = len(device)
-    return Rows(
+    return FleetRows(
         device=device,
         cell=cell,
         clocks=np.zeros(count, np.int64),
@@ -92,7 +94,9 @@ def _rows(device: Any, cell: Any, when: Any, log_ms: Any, power_w: Any, temperat
     )
 
 
-def _night(rng: np.random.Generator, apart: Any, of_configuration: Any, shapes: int, night: int, off: float) -> Rows:
+def _night(
+    rng: np.random.Generator, apart: Any, of_configuration: Any, shapes: int, night: int, off: float
+) -> FleetRows:
     """Night 0 is that of the window."""
     devices, cells = len(apart), len(of_configuration)
     of_night = rng.normal(0, off, (devices, 1)) if night else np.zeros((devices, 1))
@@ -109,7 +113,7 @@ def _night(rng: np.random.Generator, apart: Any, of_configuration: Any, shapes: 
     )
 
 
-def _sentinels(rng: np.random.Generator, apart: Any, off: float) -> Rows:
+def _sentinels(rng: np.random.Generator, apart: Any, off: float) -> FleetRows:
     devices, count = len(apart), 2 * SENTINELS
     hours = np.concatenate([np.arange(-SENTINELS, 0), np.arange(1, SENTINELS + 1)]) * 3600.0
     wander = np.cumsum(rng.normal(0, off / 4, (devices, count)), axis=1)
@@ -129,14 +133,14 @@ def members(devices: int) -> list[Member]:
     return [Member(id=n, uuid=f"GPU-{n}", type="nvidia-test", host=f"host{n % 8}") for n in range(devices)]
 
 
-def judged(rng: np.random.Generator, apart: Any, shapes: int) -> Health:
-    return judge(members(len(apart)), fleet(rng, apart, shapes), Question(), since=SINCE, until=UNTIL)
+def judged(rng: np.random.Generator, apart: Any, shapes: int) -> FleetReport:
+    return diagnose(members(len(apart)), fleet(rng, apart, shapes), HealthQuery(), since=SINCE, until=UNTIL)
 
 
-def judged_at_the_edge(rng: np.random.Generator, devices: int, shapes: int) -> Health:
+def judged_at_the_edge(rng: np.random.Generator, devices: int, shapes: int) -> FleetReport:
     """Every test of a time is of a difference that is the tolerance, and no more."""
     steady = fleet(rng, np.zeros(devices), shapes, steady=True)
-    return judge(members(devices), steady, Question(tolerance=0.0), since=SINCE, until=UNTIL)
+    return diagnose(members(devices), steady, HealthQuery(tolerance=0.0), since=SINCE, until=UNTIL)
 
 
 def truth(apart: Any, *, shapes: int = 100_000) -> Any:
@@ -193,7 +197,7 @@ def of_health(rng: np.random.Generator, devices: int, shapes: int, fleets: int) 
     }
     alarms["edge"] = sum(bool(judged_at_the_edge(rng, devices, shapes).unwell) for _ in range(fleets))
     slow = [judged(rng, math.log(1.05) * one, shapes).devices[devices // 2].verdict for _ in range(fleets)]
-    named = sum(verdict is (Verdict.SLOW if devices > 2 else Verdict.DIFFERS) for verdict in slow)
+    named = sum(verdict is (HealthVerdict.SLOW if devices > 2 else HealthVerdict.DIFFERS) for verdict in slow)
     return {
         "devices": devices,
         "shapes": shapes,

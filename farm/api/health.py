@@ -1,4 +1,4 @@
-"""The health of the fleet: which devices are slow, hot, throttled or power-capped, since when, and how sure that is."""
+"""The fleet_health of the fleet: which devices are slow, hot, throttled or power-capped, since when, and how sure that is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import Field
 
 from farm.api.access import Access
 from farm.api.operation import Cli, Document, operation
-from farm.compare.health import ALPHA, TOLERANCE, DeviceHealth, Question
+from farm.compare.health import ALPHA, TOLERANCE, DeviceHealth, HealthQuery
 from farm.time_parsing import moment
 
 
 class FleetHealth(Document):
-    """The health of a fleet in a window of time: a verdict for each device, and what it rests on."""
+    """The fleet_health of a fleet in a window of time: a verdict for each device, and what it rests on."""
 
     unwell: int = Field(description="devices that need a look")
     since: datetime
@@ -26,7 +26,7 @@ class FleetHealth(Document):
     notes: list[str]
 
 
-@operation("GET", "/health")
+@operation("GET", "/fleet_health")
 def show(
     access: Access,
     *,
@@ -54,12 +54,12 @@ def show(
     ] = 100 * ALPHA,
     any_source: Annotated[bool, Field(description="Recorded and imported rows too, to try it out.")] = False,
 ) -> FleetHealth:
-    """Check the health of devices: each is compared with its peers and with its own past."""
-    from farm.compare.health.query import health  # it loads numpy, which no other operation needs to wait for
+    """Check the fleet_health of devices: each is compared with its peers and with its own past."""
+    from farm.compare.health.query import fleet_health  # it loads numpy, which no other operation needs to wait for
 
-    found = health(
+    found = fleet_health(
         access.session.engine,
-        Question(
+        HealthQuery(
             device_type=type,
             host=host,
             device=device,

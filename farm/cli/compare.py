@@ -63,7 +63,7 @@ def compare(
             written.move_to(output, force=force)
     if as_json:
         told: dict[str, Any] = {"baseline": None, "sides": []} if found is None else found.model_dump()
-        emit_json(told if filled is None else {**told, "fills": [one.model_dump() for one in filled.fills]})
+        emit_json(told if filled is None else {**told, "fills": filled.model_dump()["fills"]})
     else:
         if filled is not None:
             compare_view.show_fills(filled.fills)

@@ -8,11 +8,20 @@ from typing import Any
 
 from rich.markup import escape
 
-from farm.api.comparing import Beside, Compared, Figures, Filled, Forecast, Found, Held, Ratio
+from farm.api.comparing import Compared
 from farm.cli.output import configuration_text, console, remarks
 from farm.cli.tables import Column, Table
-from farm.compare.money import FEWEST_SHAPES
+from farm.compare.money import MIN_SHAPES
 from farm.compare.statistics import BOUNDS_CONFIDENCE
+from farm.compare.summaries import (
+    FillSummary,
+    Findings,
+    ForecastSummary,
+    GroupComparison,
+    GroupSummary,
+    Ratio,
+    RatioSummary,
+)
 from farm.formatting import seconds_text, some_of
 from farm.registry import CHAMPION
 
@@ -28,8 +37,8 @@ def show(found: Compared, *, filled: bool, every_note: bool = False) -> None:
     named = [(letters[side.name], side) for side in found.sides]
     every = [(_BASELINE, found.baseline), *((letter, side) for letter, side in named)]
     _print_sides(every)
-    measured: list[tuple[str, Found]] = [(letter, side) for letter, side in named if side.overall is not None]
-    predicted: list[tuple[str, Found]] = [
+    measured: list[tuple[str, Findings]] = [(letter, side) for letter, side in named if side.overall is not None]
+    predicted: list[tuple[str, Findings]] = [
         (letter, side.predicted) for letter, side in named if side.predicted is not None
     ]
     if measured:
@@ -54,8 +63,8 @@ def show(found: Compared, *, filled: bool, every_note: bool = False) -> None:
         many = f"{len(found.minor_notes)} more note{'s' if len(found.minor_notes) > 1 else ''}"
         console.print(f"{many} on versions ({escape(about)}): [bold]--notes[/] shows them.", soft_wrap=True)
     shown = [f for _, one in (*measured, *predicted) for f in (one.overall, *_figures_of_groups(one)) if f is not None]
-    if any(figures.shapes < FEWEST_SHAPES for figures in shown):
-        remarks.print(f"Fewer than {FEWEST_SHAPES} shapes have no interval (–).")
+    if any(figures.shapes < MIN_SHAPES for figures in shown):
+        remarks.print(f"Fewer than {MIN_SHAPES} shapes have no interval (–).")
     if not filled and any(held.missing for _, held in every):
         asks = "" if found.predicting else ", [bold]--predict[/] asks models for it"
         remarks.print(f"[bold]--fill[/] submits what is missing{asks}.")
@@ -64,7 +73,7 @@ def show(found: Compared, *, filled: bool, every_note: bool = False) -> None:
 _PREDICTED = "PREDICTED: "
 
 
-def _figures_of_groups(one: Found) -> list[Figures]:
+def _figures_of_groups(one: Findings) -> list[RatioSummary]:
     return [figures for grouped in (one.by_type, one.by_size, one.by_bound) for figures in grouped.values()]
 
 
@@ -79,7 +88,7 @@ _SIDES = Table(
 )
 
 
-def _print_sides(sides: Sequence[tuple[str, Held]]) -> None:
+def _print_sides(sides: Sequence[tuple[str, GroupSummary]]) -> None:
     lines = [
         (
             letter,
@@ -94,7 +103,7 @@ def _print_sides(sides: Sequence[tuple[str, Held]]) -> None:
     _SIDES.print(lines, title="groups")
 
 
-def _print_forecasts(every: Sequence[tuple[str, Held]], named: Sequence[tuple[str, Beside]]) -> None:
+def _print_forecasts(every: Sequence[tuple[str, GroupSummary]], named: Sequence[tuple[str, GroupComparison]]) -> None:
     """Which pairs have one figure that was not measured, and whose it is."""
     for letter, side in named:
         if side.predicted is None or side.predicted.overall is None:
@@ -119,13 +128,13 @@ def _print_forecasts(every: Sequence[tuple[str, Held]], named: Sequence[tuple[st
             console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
-def _champion(forecast: Forecast) -> str:
+def _champion(forecast: ForecastSummary) -> str:
     off = "" if forecast.error_pct is None else f" (± {forecast.error_pct:.2g}% holds nine of ten)"
     label = "" if forecast.standing == CHAMPION else f" ({forecast.standing.upper()}, not the champion)"
     return f"{forecast.model} v{forecast.version}{label}{off}"
 
 
-def _devices(held: Held) -> str:
+def _devices(held: GroupSummary) -> str:
     types = sorted({device.type for device in held.devices})
     hosts = sorted({device.host for device in held.devices})
     return f"{len(held.devices):,} x {some_of(types, most=3)} on {some_of(hosts, most=3)}"
@@ -170,7 +179,7 @@ _VERDICTS = Table(
 )
 
 
-def _print_overall(sides: Sequence[tuple[str, Found]], tie: float, *, what: str) -> None:
+def _print_overall(sides: Sequence[tuple[str, Findings]], tie: float, *, what: str) -> None:
     """`what` begins the titles of what is not measured."""
     figured = [(letter, one.overall) for letter, one in sides if one.overall is not None]
     lines = [
@@ -200,7 +209,7 @@ _COSTS = Table(
 )
 
 
-def _print_costs(sides: Sequence[tuple[str, Found]], *, what: str) -> None:
+def _print_costs(sides: Sequence[tuple[str, Findings]], *, what: str) -> None:
     lines = [
         (
             f"{letter} / {_BASELINE}", of, cost.baseline, cost.side,
@@ -229,7 +238,7 @@ _GROUPS = Table(
 )
 
 
-def _print_groups(letter: str, side: Found, *, what: str) -> None:
+def _print_groups(letter: str, side: Findings, *, what: str) -> None:
     lines = [
         (
             label, f.configurations, f.shapes, *_ratio_cells(f.time, f.power, f.energy),
@@ -298,7 +307,7 @@ _FILLS = Table(
 )
 
 
-def show_fills(fills: Sequence[Filled]) -> None:
+def show_fills(fills: Sequence[FillSummary]) -> None:
     """What was submitted for each side, and what was not, and why."""
     if not fills:
         console.print("No group lacks anything that another one has: nothing is submitted.")
@@ -322,7 +331,7 @@ def show_fills(fills: Sequence[Filled]) -> None:
         remarks.print(f"[bold]farm watch {escape(submitted[0])}[/] follows it.")
 
 
-def _said_of(one: Filled) -> list[str]:
+def _said_of(one: FillSummary) -> list[str]:
     said = [f"{one.side} is not filled: {one.why_not}."] if one.why_not else []
     if one.campaign and not one.new:
         said.append(f"{one.campaign} is known already; {one.new_jobs:,} jobs are new.")

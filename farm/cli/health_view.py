@@ -12,10 +12,10 @@ from rich.text import Text
 from farm.api.health import FleetHealth
 from farm.cli.output import console, remarks
 from farm.cli.tables import Column, Table, unique_beginnings
-from farm.compare.health import DeviceHealth, Estimate, Finding, Verdict
-from farm.compare.health.messages import percent, since_text
+from farm.compare.health import DeviceHealth, Estimate, Finding, HealthVerdict
+from farm.compare.health.finding_messages import percent, since_text
 
-_STYLES = {Verdict.HEALTHY: "green", Verdict.UNKNOWN: "dim"}
+_STYLES = {HealthVerdict.HEALTHY: "green", HealthVerdict.UNKNOWN: "dim"}
 
 
 def show(found: FleetHealth) -> None:
@@ -24,7 +24,7 @@ def show(found: FleetHealth) -> None:
         return
     _print_devices(found)
     for device in found.devices:
-        if device.verdict is not Verdict.HEALTHY:
+        if device.verdict is not HealthVerdict.HEALTHY:
             _explain(device)
     of_notes = defaultdict[str, list[DeviceHealth]](list)
     for device in found.devices:
@@ -34,7 +34,7 @@ def show(found: FleetHealth) -> None:
         _note(f"{_named(alike, found)}: {note}")
     for note in found.notes:
         _note(note)
-    unknown = sum(device.verdict is Verdict.UNKNOWN for device in found.devices)
+    unknown = sum(device.verdict is HealthVerdict.UNKNOWN for device in found.devices)
     unwell = found.unwell
     console.print(
         f"{len(found.devices) - unwell - unknown} healthy, {unwell} not, {unknown} unknown. Now is since "

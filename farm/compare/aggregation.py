@@ -1,32 +1,34 @@
-"""What a comparison is about: its sides settled, their rows read and reduced to one figure for each configuration."""
+"""Loads the rows of a comparison: resolves its groups and aggregates their rows to one figure per configuration."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Engine
 
-from farm.compare import comparable, reading
-from farm.compare.groups import Problems
-from farm.compare.reading import Asked, Rows
-from farm.compare.sides import (
-    MOST_SIDES,
-    Device,
-    Kind,
-    Side,
+from farm.compare import compatibility, row_query
+from farm.compare.breakdowns import Problems
+from farm.compare.groups import (
+    MAX_GROUPS,
+    Group,
+    RowKind,
     check_environment,
+    groups_by,
+    includes,
     parse,
-    prices_of,
-    settle,
-    sides_by,
-    takes,
+    parse_prices,
+    resolve,
     times_of,
     types_of,
 )
-from farm.compare.statistics import TIE, Bools, Reduced, medians_at
+from farm.compare.row_query import MeasurementRows, RowFilter
+from farm.compare.statistics import TIE, Bools, Medians, medians_at
+from farm.compare.summaries import ComparedDevice
 from farm.db import campaigns
 from farm.db.columns import Words
 from farm.errors import BadInput, SideWithoutRows
@@ -36,12 +38,12 @@ from farm.registry import ModelInfo, Protocol, answering_models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is to be compared, and how. `sides`, the first of them the baseline, or `by`: one side for each value of it."""
+class CompareQuery:
+    """A request for a comparison: `groups` with the baseline first, or `by`, which makes a group of each value of a key."""
 
-    sides: Sequence[str] = ()
+    groups: Sequence[str] = ()
     by: str | None = None
-    # Of every side.
+    # Conditions on the rows of every group.
     campaign: str | None = None
     device_type: str | None = None
     family: str | None = None
@@ -51,104 +53,106 @@ class Question:
     tie: float = TIE
     prices: Sequence[str] = ()
     grams_per_kwh: float | None = None
-    # So many configurations of each side that differ most in time are listed.
+    # Number of configurations per group to list, those that differ most in time.
     top: int = 0
-    # The URI of a model registry: what a side lacks is predicted by the champion of its type. None: nothing is.
+    # URI of the model registry whose champions predict what a group lacks. None: no predictions.
     predict_from: str | None = None
-    # Predictions of models that learned from rows of other protocols than those that are compared are used too.
+    # Also use models that learned from rows of other measuring protocols.
     mix_protocols: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
-    """The sides by name, the baseline first. Figures are [configurations], in the order of `ids`."""
+class Aggregation:
+    """The groups by name, the baseline first. Arrays are [configurations], in the order of `ids`."""
 
-    question: Question
-    sides: Mapping[str, Side]
-    # What is compared, by kinds of rows and how many there are of each; none of a side without rows.
-    held: Mapping[str, Sequence[tuple[Kind, int]]]
-    # The device types of its rows, or, without any, those that a side means.
+    query: CompareQuery
+    groups: Mapping[str, Group]
+    # Kinds of rows with their numbers of rows; empty for a group without rows.
+    kinds_by_group: Mapping[str, Sequence[tuple[RowKind, int]]]
+    # The device types of its rows. Of a group without rows, those that its conditions mean.
     types: Mapping[str, tuple[str, ...]]
     ids: Words
-    reduced: Mapping[str, Reduced]
-    # How the rows of each side were measured; none where nothing is predicted.
+    medians: Mapping[str, Medians]
+    # How the rows of each group were measured; empty without predictions.
     protocols: Mapping[str, Sequence[Protocol]]
-    # Of every id where problems filtered the rows, else not read yet.
+    # Of every id, where the query filters by problem. Otherwise not loaded yet.
     problems: Problems | None
     prices: Mapping[str, float]
     notes: tuple[str, ...]
     minor_notes: tuple[str, ...]
-    # By device type the version that answers, of the registry that the question names; none where it names none.
+    # By device type the model version that predicts; empty without predictions.
     champions: Mapping[str, ModelInfo]
-    # Every row that was read, and the kinds that it counts.
-    rows: Rows
-    kinds: Sequence[Kind]
+    # All loaded rows, and the kinds that `rows.kind` numbers.
+    rows: MeasurementRows
+    kinds: Sequence[RowKind]
 
     def has(self, name: str) -> Bools:
-        """Which configurations a side has: [configurations]."""
-        found: Bools = np.isfinite(self.reduced[name].runtime_ms)
+        """Which configurations the group has measured: [configurations]."""
+        found: Bools = np.isfinite(self.medians[name].runtime_ms)
         return found
 
     def missing(self, name: str) -> Bools:
-        """Which configurations another side has and this one has not: [configurations]."""
-        others = [self.has(other) for other in self.reduced if other != name]
+        """Which configurations another group has and this one lacks: [configurations]."""
+        others = [self.has(other) for other in self.medians if other != name]
         found: Bools = np.logical_or.reduce(others) & ~self.has(name)
         return found
 
 
-def gather(engine: Engine, question: Question, *, filling: bool = False) -> Gathered:
-    """Reads the rows that a question is about. Raises `BadInput`, `NotFound`, `RegistryUnreachable`.
+def aggregate(engine: Engine, query: CompareQuery, *, filling: bool = False) -> Aggregation:
+    """Loads the rows that a query names. Raises `BadInput`, `NotFound`, `RegistryUnreachable`.
 
-    A side of a type that has a champion, where the question is for predictions, needs no rows, and no device. `filling` takes sides
-    without rows too, and tells rows apart by the campaign that they were measured for.
+    With predictions, a group of a type that has a champion needs neither rows nor a device.
+
+    Args:
+        filling: Accept groups without rows, and separate rows by the campaign that they were measured for.
     """
-    if bool(question.sides) == (question.by is not None) or len(question.sides) == 1:
+    if bool(query.groups) == (query.by is not None) or len(query.groups) == 1:
         raise BadInput(
-            detail="Name two or more groups, as in: farm compare GROUP GROUP; or say --by type, host, device, day …"
+            detail="Name two or more groups, as in: farm compare GROUP GROUP; or use --by type, host, device, day …"
         )
-    if len(question.sides) > MOST_SIDES:
-        raise BadInput(detail=f"{len(question.sides)} groups; {MOST_SIDES} can be compared at a time.")
-    if len(set(question.sides)) < len(question.sides):
+    if len(query.groups) > MAX_GROUPS:
+        raise BadInput(detail=f"{len(query.groups)} groups; {MAX_GROUPS} can be compared at a time.")
+    if len(set(query.groups)) < len(query.groups):
         raise BadInput(detail="Two groups are the same.")
-    _check_filters(question)
-    uri = question.predict_from
+    _check_filters(query)
+    uri = query.predict_from
     champions = {} if uri is None else {model.device_type: model for model in answering_models(uri)}
-    chosen = _choose(engine, question, champions, filling)
-    prices = prices_of(question.prices, list(chosen.kinds))
+    chosen = _choose(engine, query, champions, filling)
+    prices = parse_prices(query.prices, list(chosen.kinds))
     wanted = list(dict.fromkeys(kind for kinds in chosen.kinds.values() for kind in kinds))
     if not wanted:
         raise SideWithoutRows(
-            side=next(iter(chosen.kinds)), why="no row meets its conditions, and the others have none"
+            side=next(iter(chosen.kinds)), why="no row meets its conditions, and no other group has rows"
         )
-    rows = reading.rows(engine, wanted, chosen.asked)
+    rows = row_query.rows(engine, wanted, chosen.filter)
     problems: Problems | None = None
-    if question.family is not None or question.dtype is not None:
-        problems = reading.problems(engine, rows.ids)
-        rows = rows.taken(_filtered(problems, question)[rows.configuration])
+    if query.family is not None or query.dtype is not None:
+        problems = row_query.problems(engine, rows.ids)
+        rows = rows.taken(_filtered(problems, query)[rows.configuration])
     counts = np.bincount(rows.kind, minlength=len(wanted))
-    of_side = {name: set(kinds) for name, kinds in chosen.kinds.items()}
-    mine = {name: np.array([kind in kinds for kind in wanted]) for name, kinds in of_side.items()}
-    held = {
-        name: [(kind, int(n)) for kind, n, own in zip(wanted, counts, of, strict=True) if own and n]
-        for name, of in mine.items()
+    own = {name: np.array([kind in kinds for kind in wanted]) for name, kinds in chosen.kinds.items()}
+    kinds_by_group = {
+        name: [(kind, int(n)) for kind, n, is_own in zip(wanted, counts, of_group, strict=True) if is_own and n]
+        for name, of_group in own.items()
     }
-    for name, kinds in held.items():
-        if not kinds and of_side[name]:
-            raise SideWithoutRows(side=name, why="none of its rows is of that --family or --dtype")
-    measured = {name: kinds for name, kinds in held.items() if kinds}
-    notes = comparable.refuse(measured, mixed=question.mixed)
-    labels, minor = comparable.labels(measured)
-    return Gathered(
-        question=question,
-        sides=chosen.sides,
-        held=held,
+    for name, kinds in kinds_by_group.items():
+        if not kinds and chosen.kinds[name]:
+            raise SideWithoutRows(side=name, why="none of its rows has that --family or --dtype")
+    measured = {name: kinds for name, kinds in kinds_by_group.items() if kinds}
+    notes = compatibility.require_compatible(measured, mixed=query.mixed)
+    labels, minor = compatibility.difference_notes(measured)
+    return Aggregation(
+        query=query,
+        groups=chosen.groups,
+        kinds_by_group=kinds_by_group,
         types={
-            name: tuple(sorted({kind.device.type for kind, _ in held[name]})) or types_of(side, chosen.devices)
-            for name, side in chosen.sides.items()
+            name: tuple(sorted({kind.device.type for kind, _ in kinds_by_group[name]}))
+            or types_of(group, chosen.devices)
+            for name, group in chosen.groups.items()
         },
         ids=rows.ids,
-        reduced={name: _reduced(rows.taken(of[rows.kind]), len(rows.ids)) for name, of in mine.items()},
-        protocols={name: _protocols(kinds) for name, kinds in held.items()} if uri is not None else {},
+        medians={name: _medians(rows.taken(of_group[rows.kind]), len(rows.ids)) for name, of_group in own.items()},
+        protocols={name: _protocols(kinds) for name, kinds in kinds_by_group.items()} if uri is not None else {},
         problems=problems,
         prices=prices,
         notes=(*chosen.notes, *notes, *labels),
@@ -159,12 +163,12 @@ def gather(engine: Engine, question: Question, *, filling: bool = False) -> Gath
     )
 
 
-def kinds_of_sides(engine: Engine, question: Question) -> Mapping[str, Sequence[Kind]]:
-    """The kinds of rows of each side, none of a side without rows. Raises `NotFound`."""
-    return _choose(engine, question, (), filling=True).kinds
+def kinds_by_group(engine: Engine, query: CompareQuery) -> Mapping[str, Sequence[RowKind]]:
+    """The kinds of rows of each group; empty for a group without rows. Raises `NotFound`."""
+    return _choose(engine, query, (), filling=True).kinds
 
 
-def _protocols(kinds: Sequence[tuple[Kind, int]]) -> list[Protocol]:
+def _protocols(kinds: Sequence[tuple[RowKind, int]]) -> list[Protocol]:
     return [
         Protocol.of(
             l2=kind.l2,
@@ -182,127 +186,123 @@ def _protocols(kinds: Sequence[tuple[Kind, int]]) -> list[Protocol]:
 # --- which rows ------------------------------------------------------------------------------------
 
 
-def _check_filters(question: Question) -> None:
-    """Raises `BadInput` for a family or an element type that does not exist."""
-    if question.family is not None:
-        family_named(question.family)
-    if question.dtype is not None:
-        ElementTypes.parse(question.dtype)
+def _check_filters(query: CompareQuery) -> None:
+    """Raises `BadInput` for an unknown family or element type."""
+    if query.family is not None:
+        family_named(query.family)
+    if query.dtype is not None:
+        ElementTypes.parse(query.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chosen:
-    sides: dict[str, Side]
-    kinds: dict[str, list[Kind]]
-    devices: list[Device]
-    asked: Asked
+    groups: dict[str, Group]
+    kinds: dict[str, list[RowKind]]
+    devices: list[ComparedDevice]
+    filter: RowFilter
     notes: list[str]
 
 
-def _choose(engine: Engine, question: Question, predictable: Collection[str], filling: bool) -> _Chosen:
-    """The kinds of rows of each side, and notes. Raises `NotFound` for what is not there."""
+def _choose(engine: Engine, query: CompareQuery, predictable: Collection[str], filling: bool) -> _Chosen:
+    """The kinds of rows of each group, and notes. Raises `NotFound` for unknown names."""
     everywhere = ",".join(
         f"{key}={value}"
-        for key, value in (("type", question.device_type), ("campaign", question.campaign))
+        for key, value in (("type", query.device_type), ("campaign", query.campaign))
         if value is not None
     )
-    # One snapshot: rows that land meanwhile may be of devices and environments that were not there.
+    # One snapshot: rows that land meanwhile may have new devices and environments.
     with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-        devices = reading.devices(connection)
-        environments = reading.environments(connection)
-        filters = settle(parse(everywhere), devices) if everywhere else Side(name="")
-        sides = [settle(parse(name), devices, predictable) for name in question.sides]
-        for side in sides:
-            check_environment(side, environments.values())
-        names = {side.campaign for side in sides} - {None}
-        only = None if question.campaign is None else set(campaigns.repetitions(connection, question.campaign))
+        devices = row_query.devices(connection)
+        environments = row_query.environments(connection)
+        filters = resolve(parse(everywhere), devices) if everywhere else Group(name="")
+        groups = [resolve(parse(name), devices, predictable) for name in query.groups]
+        for group in groups:
+            check_environment(group, environments.values())
+        names = {group.campaign for group in groups} - {None}
+        only = None if query.campaign is None else set(campaigns.repetitions(connection, query.campaign))
         ids: dict[str, int] = {name: campaigns.find(connection, name)["id"] for name in names if name is not None}
-        times = times_of(sides)
-        asked = Asked(
+        times = times_of(groups)
+        row_filter = RowFilter(
             campaigns=bool(ids) or only is not None or filling,
             times=tuple(times),
-            days=question.by == "day",
-            protocols=question.predict_from is not None,
-            short_rounds=reading.has_short_rounds(connection),
-            overlaps=reading.has_overlaps(connection),
+            days=query.by == "day",
+            protocols=query.predict_from is not None,
+            excluded=row_query.excluded_rows(connection),
         )
-        there = reading.kinds(connection, devices, environments, asked)
-    # The source is a matter of the sides.
+        known = row_query.kinds(connection, devices, environments, row_filter)
+    # Each group has its own condition on the source.
     of_every = replace(filters, campaign=None)
-    there = [
+    known = [
         kind
-        for kind in there
-        if takes(of_every, kind, campaigns=ids, any_source=True) and (only is None or kind.campaign_id in only)
+        for kind in known
+        if includes(of_every, kind, campaigns=ids, any_source=True) and (only is None or kind.campaign_id in only)
     ]
-    if question.by is not None:
-        own = [kind for kind in there if takes(Side(name=""), kind, campaigns=ids, any_source=question.any_source)]
+    if query.by is not None:
+        own = [kind for kind in known if includes(Group(name=""), kind, campaigns=ids, any_source=query.any_source)]
         if not own:
-            raise SideWithoutRows(side=f"--by {question.by}", why=_why_none(there, "add --any-source"))
-        order, of, without = sides_by(question.by, own)
+            raise SideWithoutRows(side=f"--by {query.by}", why=_why_none(known, "add --any-source"))
+        order, kinds, without = groups_by(query.by, own)
         if len(order) < 2:
-            raise BadInput(
-                detail=f"--by {question.by} makes one group, {order[0]}; nothing is there to compare it with."
-            )
-        left = [f"{without:,} rows do not tell their {question.by} and are left out."] if without else []
-        by = {name: narrowed(side_by(question.by, name), filters) for name in order}
-        return _Chosen(sides=by, kinds={name: of[name] for name in order}, devices=devices, asked=asked, notes=left)
-    chosen, notes, without_rows = dict[str, list[Kind]](), list[str](), dict[str, str]()
-    for side in sides:
-        chosen[side.name] = [
-            kind for kind in there if takes(side, kind, times=times, campaigns=ids, any_source=question.any_source)
+            raise BadInput(detail=f"--by {query.by} makes only one group, {order[0]}. A comparison needs two.")
+        notes = [f"{without:,} rows have no {query.by} and are left out."] if without else []
+        by = {name: narrow(group_of_value(query.by, name), filters) for name in order}
+        return _Chosen(
+            groups=by, kinds={name: kinds[name] for name in order}, devices=devices, filter=row_filter, notes=notes
+        )
+    chosen, without_rows, notes = dict[str, list[RowKind]](), dict[str, str](), list[str]()
+    for group in groups:
+        chosen[group.name] = [
+            kind for kind in known if includes(group, kind, times=times, campaigns=ids, any_source=query.any_source)
         ]
-        if not chosen[side.name]:
-            others = [kind for kind in there if takes(side, kind, times=times, campaigns=ids, any_source=True)]
+        if not chosen[group.name]:
+            others = [kind for kind in known if includes(group, kind, times=times, campaigns=ids, any_source=True)]
             why = _why_none(others, "add source=… to the group, or --any-source")
-            without_rows[side.name] = why
-            notes.append(f"{side.name} has no rows to compare: {why}.")
+            without_rows[group.name] = why
+            notes.append(f"{group.name} has no rows to compare: {why}.")
     if without_rows and not (filling or predictable):
         first, *too = without_rows
         also = "".join(f" {name} has none either: {without_rows[name]}." for name in too)
         raise SideWithoutRows(side=first, why=without_rows[first], also=also)
     overlap = _overlapping(chosen)
     notes += [f"{' and '.join(overlap)} have rows in common."] if overlap else []
-    named = {side.name: narrowed(side, filters) for side in sides}
-    return _Chosen(sides=named, kinds=chosen, devices=devices, asked=asked, notes=notes)
+    named = {group.name: narrow(group, filters) for group in groups}
+    return _Chosen(groups=named, kinds=chosen, devices=devices, filter=row_filter, notes=notes)
 
 
-def side_by(key: str, value: str) -> Side:
-    """The side of one value of `--by`."""
+def group_of_value(key: str, value: str) -> Group:
+    """The group of one value of `--by`."""
     if key in ("type", "host", "device"):
         own: dict[str, Any] = {key: value}
-        return Side(name=value, **own)
-    return Side(name=value, environment=((key, value),))
+        return Group(name=value, **own)
+    return Group(name=value, environment=((key, value),))
 
 
-def narrowed(side: Side, filters: Side) -> Side:
-    """The side with the conditions that hold for every side."""
-    return replace(side, type=side.type or filters.type, campaign=side.campaign or filters.campaign)
+def narrow(group: Group, filters: Group) -> Group:
+    """The group with the conditions of every group added."""
+    return replace(group, type=group.type or filters.type, campaign=group.campaign or filters.campaign)
 
 
-def _why_none(others: Sequence[Kind], remedy: str) -> str:
-    """What a side without rows would have from any source."""
-    found = dict[str, int]()
+def _why_none(others: Sequence[RowKind], remedy: str) -> str:
+    """Why a group has no rows: `others` are its rows of other sources."""
+    found = Counter[str]()
     for kind in others:
-        found[kind.source] = found.get(kind.source, 0) + kind.rows
+        found[kind.source] += kind.rows
     if not found:
-        return "no row meets its conditions; `farm results` lists what there is"
+        return "no row meets its conditions; `farm results` lists the rows"
     listed = ", ".join(f"{rows:,} {source}" for source, rows in sorted(found.items()))
     return f"its rows are {listed}; {remedy}"
 
 
-def _overlapping(chosen: Mapping[str, Sequence[Kind]]) -> list[str]:
-    names = list(chosen)
-    for number, name in enumerate(names):
-        for other in names[number + 1 :]:
-            if not set(chosen[name]).isdisjoint(chosen[other]):
-                return [name, other]
-    return []
+def _overlapping(chosen: Mapping[str, Sequence[RowKind]]) -> tuple[str, str] | tuple[()]:
+    """The first two groups that have rows in common."""
+    pairs = combinations(chosen, 2)
+    return next(((one, other) for one, other in pairs if not set(chosen[one]).isdisjoint(chosen[other])), ())
 
 
-def _filtered(problems: Problems, question: Question) -> Bools:
-    """Which configurations the filters on family and element type leave."""
-    of_family = [question.family in (None, family) for family in problems.families]
-    wanted = question.dtype
+def _filtered(problems: Problems, query: CompareQuery) -> Bools:
+    """Which configurations pass the filters on family and element type: [configurations]."""
+    of_family = [query.family in (None, family) for family in problems.families]
+    wanted = query.dtype
     whole = wanted is not None and ":" in wanted
     of_type = [
         wanted is None or (types if whole else types.split(":")[0]) == wanted.lower() for types in problems.types_known
@@ -314,13 +314,13 @@ def _filtered(problems: Problems, question: Question) -> Bools:
 # --- one figure for each configuration ---------------------------------------------------------------
 
 
-def _reduced(rows: Rows, configurations: int) -> Reduced:
-    """Energy is derived row by row, as the views derive it: see `farm.measurement.energy_mj`."""
+def _medians(rows: MeasurementRows, configurations: int) -> Medians:
+    """Medians by configuration. Energy is computed per row, as in `farm.measurement.energy_mj`."""
     of, powered = rows.configuration, np.isfinite(rows.power_w)
     sustained = np.where(np.isfinite(rows.runtime_sustained_ms), rows.runtime_sustained_ms, rows.runtime_ms)
     rse = np.zeros(configurations)
     np.maximum.at(rse, of, rows.runtime_rse)
-    return Reduced(
+    return Medians(
         medians_at(rows.runtime_ms, of, configurations),
         rse,
         medians_at(rows.power_w[powered], of[powered], configurations),

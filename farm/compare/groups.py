@@ -1,119 +1,238 @@
-"""Configurations by element type, size and bound, and how close to the roofline a time is (pure)."""
+"""Groups of a comparison: conditions on rows, and which kinds of rows meet them (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
 
-import numpy as np
+from farm.compare.summaries import ComparedDevice
+from farm.errors import AmbiguousDevice, BadInput, BadMoment, BadSide, NothingOfThat, TooManySides
+from farm.formatting import some_of
+from farm.measurement import Source
+from farm.time_parsing import moment
 
-from farm.compare.statistics import Floats, Ints
-from farm.gemm import ElementType
-from farm.gpus import Gpu
+MAX_GROUPS = 12
+SOURCES = tuple(source.value for source in Source if source is not Source.SENTINEL)
+OWN_KEYS = ("type", "host", "device", "campaign", "since", "until", "clocks", "distribution", "source")
+"""Conditions on columns of a row; any other key is one of its environment."""
 
-_DECADES = (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0)
-SIZES = (
-    f"< {_DECADES[0]:g} GFLOP",
-    *(f"{low:,g} – {high:,g} GFLOP" for low, high in pairwise(_DECADES)),
-    f"≥ {_DECADES[-1]:,.0f} GFLOP",
-)
-BOUNDS = ("memory-bound", "compute-bound")
+UNKNOWN = "unknown"
+"""The name of a clock policy that a row does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problems:
-    """The problems of configurations: [configurations] each. `types` are those of inputs, output and accumulator."""
+class RowKind:
+    """What rows have in common: it decides which group they belong to and whether they may be compared."""
 
-    m: Ints
-    n: Ints
-    k: Ints
-    types: Ints  # which of `types_known`, as f16:f16:f32
-    types_known: list[str]
-    beta: Floats
-    family: Ints  # which of `families`
-    families: list[str]
-
-    def at(self, which: Ints) -> Problems:
-        """Those configurations alone."""
-        names = ("m", "n", "k", "types", "beta", "family")
-        return replace(self, **{name: getattr(self, name)[which] for name in names})
-
-
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """Which of `labels` each configuration is in: [configurations], -1 where it is in none."""
-
-    labels: Sequence[str]
-    which: Ints
+    device: ComparedDevice
+    environment_id: uuid.UUID
+    environment: Mapping[str, Any] = field(hash=False)
+    source: str
+    clocks: str | None
+    distribution: str
+    l2: str
+    # None unless a group names a campaign.
+    campaign_id: int | None = None
+    # How many of the groups' times are not after the row's: `width_bucket`. None unless a group names times.
+    epoch: int | None = None
+    # As 2026-05-01, UTC. None unless groups are days.
+    day: str | None = None
+    # Whether their stop reason says how the time was measured. None unless protocols are needed.
+    timed: bool | None = None
+    rows: int = 0
 
 
-def flops_of(problems: Problems) -> Floats:
-    """2·m·n·k, as `Problem.flops`."""
-    return np.asarray(2.0 * problems.m * problems.n * problems.k, dtype=np.float64)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Conditions on rows, None where not given; `name` is the text as written."""
+
+    name: str
+    word: str | None = None
+    type: str | None = None
+    host: str | None = None
+    device: str | None = None
+    campaign: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    clocks: str | None = None
+    distribution: str | None = None
+    source: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def conditions(self) -> dict[str, str]:
+        """The conditions that are not about devices, as written."""
+        given = {
+            name: getattr(self, name) for name in ("campaign", "since", "until", "clocks", "distribution", "source")
+        }
+        return {name: str(value) for name, value in given.items() if value is not None} | dict(self.environment)
 
 
-def bytes_of(problems: Problems) -> Floats:
-    """Compulsory traffic, as `Problem.bytes`."""
-    of_type = [types.split(":") for types in problems.types_known]
-    inputs = np.array([float(ElementType(ab).bytes) for ab, _, _ in of_type])[problems.types]
-    outputs = np.array([float(ElementType(cd).bytes) for _, cd, _ in of_type])[problems.types]
-    m, n, k = problems.m, problems.n, problems.k
-    outputs = np.where(problems.beta != 0, 2, 1) * outputs
-    read, written = inputs * (m * k + k * n), outputs * (m * n)  # numbers of elements are below 2^63
-    return np.asarray(read + written, dtype=np.float64)
+def parse(text: str) -> Group:
+    """Reads `type=nvidia-h200,since=2026-05-01`, or a bare word. Raises `BadSide`."""
+    found = dict[str, str]()
+    for part in text.split(","):
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not equals:
+            key, value = "", key
+        if not value or (equals and not key):
+            raise BadSide(side=text, why=f"{part.strip()!r} is neither key=value nor a word")
+        if key in found:
+            raise BadSide(side=text, why=f"{key} is given twice" if key else "it has two words without a key")
+        found[key] = value
+    if "source" in found and found["source"] not in SOURCES:
+        raise BadSide(side=text, why=f"source is one of {', '.join(SOURCES)}")
+    try:
+        times: dict[str, Any] = {key: moment(found[key]) for key in ("since", "until") if key in found}
+    except BadMoment as error:
+        raise BadSide(side=text, why=str(error).rstrip(".")) from None
+    if len(times) == 2 and times["since"] >= times["until"]:
+        raise BadSide(side=text, why="since is not before until")
+    own: dict[str, Any] = {key: value for key, value in found.items() if key in OWN_KEYS and key not in times}
+    environment = tuple(sorted((key, value) for key, value in found.items() if key and key not in OWN_KEYS))
+    return Group(name=text, word=found.get(""), environment=environment, **own, **times)
 
 
-def shapes_of(problems: Problems) -> Ints:
-    """A number from 0 for each shape (m, n, k): [configurations]."""
-    spans = [int(axis.max(initial=0)) + 1 for axis in (problems.m, problems.n, problems.k)]
-    if spans[0] * spans[1] * spans[2] < 2**63:
-        keys = (problems.m * spans[1] + problems.n) * spans[2] + problems.k
-    else:
-        _, mn = np.unique(problems.m * spans[1] + problems.n, return_inverse=True)
-        keys = mn * spans[2] + problems.k  # below 2^31 configurations times 2^31
-    found: Ints = np.unique(keys, return_inverse=True)[1]
-    return found
+def times_of(groups: Iterable[Group]) -> list[datetime]:
+    """The start and end times of all groups, in order: what `RowKind.epoch` counts."""
+    return sorted({when for group in groups for when in (group.since, group.until) if when is not None})
 
 
-def by_type(problems: Problems) -> Grouping:
-    """By element types: `f32` where all are the same, else as f16:f16:f32."""
-    labels = []
-    for types in problems.types_known:
-        words = types.split(":")
-        labels.append(words[0] if len(set(words)) == 1 else types)
-    return _sorted(Grouping(labels, problems.types))
+def resolve(group: Group, devices: Sequence[ComparedDevice], predictable: Collection[str] = ()) -> Group:
+    """The group with its bare word and its abbreviated UUID resolved. Types in `predictable` need no device.
+
+    Raises `NothingOfThat` or `AmbiguousDevice` for an unknown type, host or device.
+    """
+    types, hosts = sorted({d.type for d in devices} | set(predictable)), sorted({d.host for d in devices})
+    if group.word is not None:
+        key = "type" if group.word in types else "host" if group.word in hosts else "device"
+        if getattr(group, key) is not None:
+            raise BadSide(side=group.name, why=f"{group.word} is a {key}, and {key} is given twice")
+        if key == "device" and not _beginning(group.word, devices):
+            alike = [name for name in types if group.word.lower() in name]
+            meant = f"Did you mean {' or '.join(alike)}? " if 0 < len(alike) <= MAX_GROUPS else ""
+            there = (
+                f"{meant}Types: {_listed(types)}. Hosts: {_listed(hosts)}. Devices: {_listed(d.uuid for d in devices)}"
+            )
+            raise NothingOfThat(what="type, host or device", value=group.word, there=there)
+        made_exact: dict[str, Any] = {"word": None, key: group.word}
+        group = replace(group, **made_exact)
+    if group.type is not None and group.type not in types:
+        raise NothingOfThat(what="device type", value=group.type, there=f"Types: {_listed(types)}")
+    if group.host is not None and group.host not in hosts:
+        raise NothingOfThat(what="host", value=group.host, there=f"Hosts: {_listed(hosts)}")
+    if group.device is not None:
+        found = _beginning(group.device, devices)
+        if not found:
+            there = f"Devices: {_listed(d.uuid for d in devices)}"
+            raise NothingOfThat(what="device", value=group.device, there=there)
+        if len(found) > 1:
+            raise AmbiguousDevice(which=group.device, candidates=_listed(f"{d.uuid} on {d.host}" for d in found))
+        group = replace(group, device=found[0].uuid)
+    return group
 
 
-def _sorted(grouping: Grouping) -> Grouping:
-    order = sorted(range(len(grouping.labels)), key=lambda number: grouping.labels[number])
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return Grouping([grouping.labels[number] for number in order], place[grouping.which])
+def _beginning(word: str, devices: Sequence[ComparedDevice]) -> list[ComparedDevice]:
+    exact = [d for d in devices if d.uuid == word]
+    return exact or [d for d in devices if d.uuid.lower().startswith(word.lower())]
 
 
-def by_size(flops: Floats) -> Grouping:
-    """By decade of floating-point operations."""
-    return Grouping(SIZES, np.digitize(flops / 1e9, _DECADES).astype(np.int64))
+def types_of(group: Group, devices: Iterable[ComparedDevice]) -> tuple[str, ...]:
+    """The device types of a resolved group: those of the devices that meet its conditions, or the type that it names."""
+    wanted = {"type": group.type, "host": group.host, "uuid": group.device}
+    left = {
+        d.type for d in devices if all(getattr(d, key) == value for key, value in wanted.items() if value is not None)
+    }
+    return tuple(sorted(left)) or ((group.type,) if group.type is not None else ())
 
 
-def by_bound(problems: Problems, flops: Floats, traffic: Floats, card: Gpu | None) -> Grouping:
-    """By the side of the card's ridge that the arithmetic intensity is on; in no group where the card has no figure."""
-    if card is None:
-        return Grouping(BOUNDS, np.full(len(flops), -1))
-    computing, moving = _limits_ms(problems, flops, traffic, card)
-    return Grouping(BOUNDS, np.where(np.isnan(computing), -1, np.where(moving > computing, 0, 1)))
+def check_environment(group: Group, environments: Iterable[Mapping[str, Any]]) -> None:
+    """Raises `NothingOfThat` for a key or a version that no row has."""
+    values = defaultdict[str, set[str]](set)
+    for environment in environments:
+        for key, value in environment.items():
+            values[key].add(str(value))
+    for key, value in group.environment:
+        if key not in values:
+            there = f"Keys: {', '.join(OWN_KEYS)}; of environments: {_listed(sorted(values))}"
+            raise NothingOfThat(what="condition", value=key, there=there)
+        if value not in values[key]:
+            raise NothingOfThat(what=key, value=value, there=f"Known values: {_listed(sorted(values[key]))}")
 
 
-def attainable_ms(problems: Problems, flops: Floats, traffic: Floats, card: Gpu | None) -> Floats:
-    """The roofline's time, ms (Williams, Waterman and Patterson, CACM 52, 2009): [configurations], NaN where unknown."""
-    if card is None:
-        return np.full(len(flops), np.nan)
-    return np.maximum(*_limits_ms(problems, flops, traffic, card))
+def includes(
+    group: Group,
+    kind: RowKind,
+    *,
+    times: Sequence[datetime] = (),
+    campaigns: Mapping[str, int],
+    any_source: bool = False,
+) -> bool:
+    """Whether rows of that kind belong to the resolved group. `campaigns` maps names to ids.
+
+    Without a condition on the source, only measured rows do.
+    """
+    if group.source is None and not any_source and kind.source != Source.MEASURED:
+        return False
+    wanted = {
+        "type": (group.type, kind.device.type),
+        "host": (group.host, kind.device.host),
+        "device": (group.device, kind.device.uuid),
+        "campaign": (None if group.campaign is None else campaigns[group.campaign], kind.campaign_id),
+        "clocks": (group.clocks, kind.clocks or UNKNOWN),
+        "distribution": (group.distribution, kind.distribution),
+        "source": (group.source, kind.source),
+    }
+    return (
+        all(value is None or value == actual for value, actual in wanted.values())
+        and all(key in kind.environment and str(kind.environment[key]) == value for key, value in group.environment)
+        and (group.since is None or (kind.epoch or 0) > times.index(group.since))
+        and (group.until is None or (kind.epoch or 0) <= times.index(group.until))
+    )
 
 
-def _limits_ms(problems: Problems, flops: Floats, traffic: Floats, card: Gpu) -> tuple[Floats, Floats]:
-    """What computing and moving each take at the card's peaks, ms; computing is NaN for types that it has no figure for."""
-    peaks = [card.peak_tflops(ElementType(types.split(":")[0])) for types in problems.types_known]
-    peak = np.array([np.nan if p is None else p for p in peaks])[problems.types]
-    return flops / (peak * 1e9), traffic / (card.memory_gb_per_s * 1e6)
+def groups_by(key: str, kinds: Sequence[RowKind]) -> tuple[list[str], dict[str, list[RowKind]], int]:
+    """The values of a key, those with most rows first; the kinds of each; and the number of rows without one.
+
+    Raises `NothingOfThat`, `TooManySides`.
+    """
+    of = defaultdict[str, list[RowKind]](list)
+    without = 0
+    for kind in kinds:
+        own = {"type": kind.device.type, "host": kind.device.host, "device": kind.device.uuid, "day": kind.day}
+        value = own[key] if key in own else kind.environment.get(key)
+        if value is None:
+            without += kind.rows
+        else:
+            of[str(value)].append(kind)
+    if not of:
+        known = sorted({name for kind in kinds for name in kind.environment})
+        raise NothingOfThat(what="--by", value=key, there=f"Keys: type, host, device, day; {_listed(known)}")
+    if len(of) > MAX_GROUPS:
+        raise TooManySides(by=key, count=len(of), most=MAX_GROUPS)
+    names = sorted(of, key=lambda name: (-sum(kind.rows for kind in of[name]), name))
+    return names, dict(of), without
+
+
+def parse_prices(given: Iterable[str], names: Sequence[str]) -> dict[str, float]:
+    """Money per hour of each group from `GROUP=PER_HOUR`. Raises `BadInput`."""
+    prices = dict[str, float]()
+    for text in given:
+        name, _, number = text.rpartition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            price = -1.0
+        if not name or not 0 < price < float("inf"):
+            raise BadInput(detail=f"--price {text}: write GROUP=PER_HOUR, as in nvidia-h200=3.50")
+        if name not in names:
+            raise BadInput(detail=f"--price {text}: no group is {name!r}. Groups: {_listed(names)}")
+        prices[name] = price
+    return prices
+
+
+def _listed(names: Iterable[str]) -> str:
+    return some_of(list(names)) or "none yet"

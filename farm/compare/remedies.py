@@ -1,38 +1,40 @@
-"""What is missing to compare sides that cannot be compared as asked, all of it, and one command that works."""
+"""Extends the refusal of a comparison: everything that stands in the way, and a command that works."""
 
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy import Engine
 
-from farm.compare.aggregation import Question, kinds_of_sides
-from farm.compare.sides import UNKNOWN, Kind
+from farm.compare.aggregation import CompareQuery, kinds_by_group
+from farm.compare.groups import UNKNOWN, RowKind
 from farm.errors import FarmError, NotComparable, NothingShared, SideWithoutRows
 
 REFUSALS = (SideWithoutRows, NotComparable, NothingShared)
-"""Errors that another way of asking may avoid."""
+"""Errors that another query may avoid."""
 
 Refusal = SideWithoutRows | NotComparable | NothingShared
 
 _NARROWED = ("clocks", "distribution")
-"""The keys of sides that `farm.compare.comparable` refuses to mix."""
+"""Keys of groups that `farm.compare.compatibility` refuses to mix."""
 
 
-def explained(engine: Engine, question: Question, error: Refusal, compare: Callable[[Question], object]) -> FarmError:
-    """The same error with what else stands in the way, and a command that was tried and works, where there is one."""
+def with_remedy(
+    engine: Engine, query: CompareQuery, error: Refusal, compare: Callable[[CompareQuery], object]
+) -> FarmError:
+    """The error with further obstacles, and with a command that was tried and works, if there is one."""
     if isinstance(error, NothingShared):
         return error
     reasons = list[str]()
-    for candidate in _candidates(engine, question):
+    for candidate in _candidates(engine, query):
         try:
             compare(candidate)
         except REFUSALS as other:
-            told = other.summary
-            if told is not None and told not in (error.summary, *reasons):
-                reasons.append(told)
+            if other.summary is not None and other.summary not in (error.summary, *reasons):
+                reasons.append(other.summary)
             continue
         except FarmError:
             break
@@ -45,55 +47,54 @@ def _with(error: FarmError, reasons: Sequence[str], command: str) -> FarmError:
     return type(error)(**{**error.fields, "also": also})
 
 
-def _candidates(engine: Engine, question: Question) -> Iterator[Question]:
-    """The same question with ever more allowed."""
-    every = replace(question, any_source=True)
-    if not question.any_source:
+def _candidates(engine: Engine, query: CompareQuery) -> Iterator[CompareQuery]:
+    """The same query with fewer and fewer restrictions."""
+    every = replace(query, any_source=True)
+    if not query.any_source:
         yield every
-    if question.sides:
-        narrowed = _narrowed(every, kinds_of_sides(engine, every))
+    if query.groups:
+        narrowed = _narrowed(every, kinds_by_group(engine, every))
         if narrowed is not None:
             yield narrowed
     yield replace(every, mixed=True)
 
 
-def _narrowed(question: Question, kinds: Mapping[str, Sequence[Kind]]) -> Question | None:
-    """Each side with the clocks and operands that all of them have; None where they have none in common."""
-    counts = list[dict[tuple[str, str], int]]()
-    for of_side in kinds.values():
-        own = dict[tuple[str, str], int]()
-        for kind in of_side:
-            key = (kind.clocks or UNKNOWN, kind.distribution)
-            own[key] = own.get(key, 0) + kind.rows
+def _narrowed(query: CompareQuery, kinds: Mapping[str, Sequence[RowKind]]) -> CompareQuery | None:
+    """Each group with clocks and operands that all groups have; None where they have none in common."""
+    counts = list[Counter[tuple[str, str]]]()
+    for of_group in kinds.values():
+        own = Counter[tuple[str, str]]()
+        for kind in of_group:
+            own[kind.clocks or UNKNOWN, kind.distribution] += kind.rows
         counts.append(own)
     common = set.intersection(*(set(own) for own in counts)) if counts else set()
     if not common:
         return None
     best = max(sorted(common), key=lambda key: min(own[key] for own in counts))
     conditions = dict(zip(_NARROWED, best, strict=True))
-    sides = tuple(
-        ",".join([side, *(f"{key}={value}" for key, value in conditions.items() if f"{key}=" not in side)])
-        for side in question.sides
+    groups = tuple(
+        ",".join([group, *(f"{key}={value}" for key, value in conditions.items() if f"{key}=" not in group)])
+        for group in query.groups
     )
-    return replace(question, sides=sides)
+    return replace(query, groups=groups)
 
 
-def command_of(question: Question) -> str:
-    """The command line that asks it."""
-    words = ["farm", "compare", *question.sides]
+def command_of(query: CompareQuery) -> str:
+    """The command line of a query."""
+    words = ["farm", "compare", *query.groups]
     options = {
-        "--by": question.by,
-        "--campaign": question.campaign,
-        "--type": question.device_type,
-        "--family": question.family,
-        "--dtype": question.dtype,
+        "--by": query.by,
+        "--campaign": query.campaign,
+        "--type": query.device_type,
+        "--family": query.family,
+        "--dtype": query.dtype,
     }
     words += [word for name, value in options.items() if value is not None for word in (name, value)]
     flags = {
-        "--any-source": question.any_source,
-        "--mixed": question.mixed,
-        "--predict": question.predict_from,
-        "--mix-protocols": question.mix_protocols,
+        "--any-source": query.any_source,
+        "--mixed": query.mixed,
+        "--predict": query.predict_from,
+        "--mix-protocols": query.mix_protocols,
     }
     words += [name for name, on in flags.items() if on]
     return shlex.join(words)

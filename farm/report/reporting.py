@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from farm.compare.comparing import Comparison, Question, compare
-from farm.compare.sides import MOST_SIDES
+from farm.compare.comparison import CompareQuery, Comparison, compare
+from farm.compare.groups import MAX_GROUPS
 from farm.errors import FarmError, NotFound, NothingShared
 from farm.registry import Trust
 from farm.report.accuracy import accuracies
@@ -81,17 +81,21 @@ def _comparisons(engine: Engine, gathered: Gathered) -> tuple[list[Comparison], 
     for origin in gathered.origins:
         devices[origin.device_type].add(origin.device_uuid)
     digest = gathered.stored["digest"]
-    asked = [("types", len(devices), Question(by="type", campaign=digest, any_source=True))]
+    asked = [("types", len(devices), CompareQuery(by="type", campaign=digest, any_source=True))]
     asked += [
-        (f"devices of {kind}", len(uuids), Question(by="device", campaign=digest, device_type=kind, any_source=True))
+        (
+            f"devices of {kind}",
+            len(uuids),
+            CompareQuery(by="device", campaign=digest, device_type=kind, any_source=True),
+        )
         for kind, uuids in sorted(devices.items())
     ]
     found, why = list[Comparison](), list[str]()
     for words, count, question in asked:
         if count < 2:
             continue
-        if count > MOST_SIDES:
-            why.append(f"{count:,} {words} are more than the {MOST_SIDES} that are compared at a time.")
+        if count > MAX_GROUPS:
+            why.append(f"{count:,} {words} are more than the {MAX_GROUPS} that are compared at a time.")
             continue
         try:
             one = compare(engine, question)
@@ -101,7 +105,7 @@ def _comparisons(engine: Engine, gathered: Gathered) -> tuple[list[Comparison], 
         except FarmError as error:
             why.append(f"The {words} are not compared: {error}")
             continue
-        if one.sides:
+        if one.groups:
             found.append(one)
         else:
             why.append(f"The {words} share no configuration.")

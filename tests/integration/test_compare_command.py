@@ -18,9 +18,9 @@ from sqlalchemy import Engine, text
 import farm
 from farm.campaign import Campaign
 from farm.cli.train import nothing_to_learn_from
-from farm.compare import reading
-from farm.compare.aggregation import Question
-from farm.compare.comparing import Comparison, compare
+from farm.compare import row_query
+from farm.compare.aggregation import CompareQuery
+from farm.compare.comparison import Comparison, compare
 from farm.db import trainings
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
@@ -41,7 +41,7 @@ def command(tmp_path: Path, database_url: str) -> Command:
 
 
 def asked(engine: Engine, *sides: str, **options: Any) -> Comparison:
-    return compare(engine, Question(sides=sides, **options))
+    return compare(engine, CompareQuery(groups=sides, **options))
 
 
 # --- the figures ---------------------------------------------------------------------------------------
@@ -51,8 +51,8 @@ def test_a_known_difference_comes_out_in_every_figure(engine: Engine, put: Put) 
     put(H200, taken())
     put(A100, taken(1.5, 80.0))
     found = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb")
-    (side,) = found.sides
-    overall = side.measured.overall
+    (side,) = found.groups
+    overall = side.overall
     assert (overall.configurations, overall.shapes) == (32, 8)
     assert overall.time.ratio == pytest.approx(1.5)
     assert (overall.time.low, overall.time.high) == pytest.approx((1.5, 1.5))
@@ -61,28 +61,28 @@ def test_a_known_difference_comes_out_in_every_figure(engine: Engine, put: Put) 
     assert overall.energy is not None
     assert (overall.power.ratio, overall.energy.ratio) == pytest.approx((0.8, 1.2))
     assert (overall.faster, overall.ties, overall.slower, overall.unsure) == (0, 0, 32, 0)
-    assert {label: one.configurations for label, one in side.measured.by_type.items()} == {"f32": 16, "f64": 16}
-    assert sum(one.configurations for one in side.measured.by_size.values()) == 32
-    assert sum(one.configurations for one in side.measured.by_bound.values()) == 32
-    assert set(side.measured.by_bound) == {"memory-bound", "compute-bound"}
+    assert {label: one.configurations for label, one in side.by_type.items()} == {"f32": 16, "f64": 16}
+    assert sum(one.configurations for one in side.by_size.values()) == 32
+    assert sum(one.configurations for one in side.by_bound.values()) == 32
+    assert set(side.by_bound) == {"memory-bound", "compute-bound"}
     assert found.notes == ()
     # The other way round it is the inverse.
-    (back,) = asked(engine, "nvidia-a100-sxm4-80gb", "nvidia-h200").sides
-    assert back.measured.overall.time.ratio == pytest.approx(1 / 1.5)
-    assert back.measured.overall.faster == 32
+    (back,) = asked(engine, "nvidia-a100-sxm4-80gb", "nvidia-h200").groups
+    assert back.overall.time.ratio == pytest.approx(1 / 1.5)
+    assert back.overall.faster == 32
 
 
 def test_noise_is_inside_the_interval_and_small_differences_are_ties(engine: Engine, put: Put) -> None:
     rng = np.random.default_rng(5)
     put(H200, taken())
     put(A100, lambda one: row(one.problem.flops / 1e9 * math.exp(rng.normal(0.002, 0.001)), runtime_rse=0.0005))
-    (side,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb").sides
-    assert side.measured.overall.ties == 32
-    assert side.measured.overall.time.low is not None
-    assert side.measured.overall.time.high is not None
-    assert side.measured.overall.time.low < math.exp(0.002) < side.measured.overall.time.high
-    (close,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb", tie=0.0001).sides
-    assert close.measured.overall.ties == 0
+    (side,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb").groups
+    assert side.overall.ties == 32
+    assert side.overall.time.low is not None
+    assert side.overall.time.high is not None
+    assert side.overall.time.low < math.exp(0.002) < side.overall.time.high
+    (close,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb", tie=0.0001).groups
+    assert close.overall.ties == 0
 
 
 def test_repeats_are_reduced_to_their_median_and_energy_is_derived_row_by_row(engine: Engine, put: Put) -> None:
@@ -91,7 +91,7 @@ def test_repeats_are_reduced_to_their_median_and_energy_is_derived_row_by_row(en
     put(A100, lambda _: row(1.2, power_w=105.0))
     found = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb")
     assert (found.baseline.rows, found.baseline.configurations) == (96, 32)
-    pairs = found.sides[0].measured.pairs
+    pairs = found.measured_pairs["nvidia-a100-sxm4-80gb"]
     assert pairs.baseline.runtime_ms == pytest.approx([1.2] * 32)
     assert pairs.baseline.power_w == pytest.approx([105.0] * 32)
     # The median of 100 W x 1 ms and of 110 W x 3 ms.
@@ -102,38 +102,38 @@ def test_repeats_are_reduced_to_their_median_and_energy_is_derived_row_by_row(en
 def test_the_share_of_the_roofline_is_told_where_the_card_is_known(engine: Engine, put: Put) -> None:
     put(H200, taken())
     put(card(2, kind="nvidia-test"), taken())
-    (side,) = asked(engine, "nvidia-h200", "nvidia-test").sides
-    assert side.measured.overall.roofline is None
-    assert side.measured.overall.baseline_roofline is not None
-    assert 0 < side.measured.overall.baseline_roofline < 1
+    (side,) = asked(engine, "nvidia-h200", "nvidia-test").groups
+    assert side.overall.roofline is None
+    assert side.overall.baseline_roofline is not None
+    assert 0 < side.overall.baseline_roofline < 1
     # By the ridge of the baseline, which nobody knows.
-    (other,) = asked(engine, "nvidia-test", "nvidia-h200").sides
-    assert other.measured.by_bound == {}
-    assert other.measured.overall.roofline == pytest.approx(side.measured.overall.baseline_roofline)
+    (other,) = asked(engine, "nvidia-test", "nvidia-h200").groups
+    assert other.by_bound == {}
+    assert other.overall.roofline == pytest.approx(side.overall.baseline_roofline)
 
 
 def test_only_what_both_have_is_compared(engine: Engine, put: Put) -> None:
     put(H200, taken(), configurations=CONFIGURATIONS[:20])
     put(A100, taken(2.0), configurations=CONFIGURATIONS[12:])
     found = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb")
-    assert (found.baseline.configurations, found.sides[0].held.configurations) == (20, 20)
-    assert found.sides[0].measured.overall.configurations == 8
-    shared = set(reading.as_uuids(found.sides[0].measured.pairs.ids))
+    assert (found.baseline.configurations, found.groups[0].configurations) == (20, 20)
+    assert found.groups[0].overall.configurations == 8
+    shared = set(row_query.as_uuids(found.measured_pairs["nvidia-a100-sxm4-80gb"].ids))
     assert shared == {one.id for one in CONFIGURATIONS[12:20]}
 
 
 def test_few_of_many_configurations_are_read_by_their_ids(
     engine: Engine, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "AT_ONCE", 2)
+    monkeypatch.setattr(row_query, "IDS_PER_QUERY", 2)
     put(H200, taken())
     put(A100, taken(2.0), configurations=CONFIGURATIONS[:5])
     with engine.begin() as connection:
         connection.execute(text("ANALYZE configurations"))
-    (side,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb").sides
-    assert (side.measured.overall.configurations, side.measured.overall.shapes) == (5, 2)
-    assert side.measured.overall.time.low is None  # of two shapes
-    assert {label: one.configurations for label, one in side.measured.by_type.items()} == {"f32": 3, "f64": 2}
+    (side,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb").groups
+    assert (side.overall.configurations, side.overall.shapes) == (5, 2)
+    assert side.overall.time.low is None  # of two shapes
+    assert {label: one.configurations for label, one in side.by_type.items()} == {"f32": 3, "f64": 2}
 
 
 def test_filters_are_on_every_side(engine: Engine, put: Put) -> None:
@@ -141,9 +141,9 @@ def test_filters_are_on_every_side(engine: Engine, put: Put) -> None:
     put(A100, lambda one: row((3 if one.problem.types.ab == "f64" else 2) * one.problem.flops / 1e9))
     sides = ("nvidia-h200", "nvidia-a100-sxm4-80gb")
     for dtype in ("f64", "f64:f64:f64"):
-        (side,) = asked(engine, *sides, dtype=dtype, family="tiled").sides
-        assert (side.measured.overall.configurations, side.measured.overall.time.ratio) == (16, pytest.approx(3))
-        assert (side.held.rows, side.held.configurations) == (16, 16)
+        (side,) = asked(engine, *sides, dtype=dtype, family="tiled").groups
+        assert (side.overall.configurations, side.overall.time.ratio) == (16, pytest.approx(3))
+        assert (side.rows, side.configurations) == (16, 16)
 
 
 # --- what belongs together -----------------------------------------------------------------------------
@@ -155,12 +155,12 @@ def test_sources_and_sentinels_stay_out_unless_they_are_asked_for(engine: Engine
     put(A100, taken(9.0, source="imported"))
     put(A100, taken(0.1, source="sentinel"))
     sides = ("nvidia-h200", "nvidia-a100-sxm4-80gb")
-    assert asked(engine, *sides).sides[0].measured.overall.time.ratio == pytest.approx(2)
-    (imported,) = asked(engine, sides[0], f"{sides[1]},source=imported").sides
-    assert imported.measured.overall.time.ratio == pytest.approx(9)
+    assert asked(engine, *sides).groups[0].overall.time.ratio == pytest.approx(2)
+    (imported,) = asked(engine, sides[0], f"{sides[1]},source=imported").groups
+    assert imported.overall.time.ratio == pytest.approx(9)
     both = asked(engine, *sides, any_source=True)
-    assert both.sides[0].measured.overall.time.ratio == pytest.approx(5.5)
-    assert "Not all was measured by this farm" in both.notes[0]
+    assert both.groups[0].overall.time.ratio == pytest.approx(5.5)
+    assert "Not all rows were measured by this farm" in both.notes[0]
 
 
 def test_short_rounds_of_searches_are_no_results(
@@ -174,9 +174,9 @@ def test_short_rounds_of_searches_are_no_results(
     assert len(configurations) == 32
     put(card(2, kind="nvidia-h200"), lambda one: row(1.0), configurations=configurations)
     put(card(1), lambda one: row(4.0), configurations=configurations[:3])
-    (side,) = asked(engine, "nvidia-h200", "nvidia-test").sides
-    assert (side.held.rows, side.measured.overall.configurations) == (3, 3)
-    assert side.measured.overall.time.ratio == pytest.approx(4)
+    (side,) = asked(engine, "nvidia-h200", "nvidia-test").groups
+    assert (side.rows, side.overall.configurations) == (3, 3)
+    assert side.overall.time.ratio == pytest.approx(4)
 
 
 def test_other_clocks_are_refused_unless_narrowed_or_mixed(command: Command, put: Put) -> None:
@@ -201,7 +201,7 @@ def test_sides_are_told_apart_by_day_time_driver_host_and_device(engine: Engine,
     put(card(3, kind="nvidia-h200"), taken(4.0, environment={"driver": "580"}), host="there")
 
     def ratio(*sides: str, **options: Any) -> float:
-        return asked(engine, *sides, **options).sides[0].measured.overall.time.ratio
+        return asked(engine, *sides, **options).groups[0].overall.time.ratio
 
     assert ratio("GPU-1,until=2026-05-02", "GPU-1,since=2026-05-02") == pytest.approx(2)
     assert ratio("GPU-1,since=2026-05-02", "GPU-1,until=2026-05-02T12:00") == pytest.approx(0.5)
@@ -214,7 +214,7 @@ def test_sides_are_told_apart_by_day_time_driver_host_and_device(engine: Engine,
         ("device", ["GPU-1", "GPU-3"]),
     ):
         found = asked(engine, by=key)
-        assert [found.baseline.name, *(side.held.name for side in found.sides)] == names
+        assert [found.baseline.name, *(side.name for side in found.groups)] == names
     assert "driver: GPU-1,driver=570 570; GPU-3 580" in asked(engine, "GPU-1,driver=570", "GPU-3").notes
 
 
@@ -227,9 +227,9 @@ def test_a_campaign_narrows_a_side_or_all(
     configurations = [job.configuration for job in lease.jobs]
     put(card(2, kind="nvidia-h200"), lambda one: row(1.0), configurations=configurations)
     put(card(1), lambda one: row(1e6), configurations=configurations)
-    (side,) = asked(engine, "GPU-2", "GPU-1,campaign=search").sides
-    assert side.held.rows == len(configurations)
-    assert side.measured.overall.time.ratio < 100
+    (side,) = asked(engine, "GPU-2", "GPU-1,campaign=search").groups
+    assert side.rows == len(configurations)
+    assert side.overall.time.ratio < 100
     with pytest.raises(farm.errors.SideWithoutRows, match="GPU-2"):
         asked(engine, "GPU-2", "GPU-1", campaign="search")
 
@@ -307,7 +307,7 @@ def test_what_cannot_be_compared_says_what_there_is(command: Command, put: Put) 
     refused(command("compare", h200, "A100"), 4, "Did you mean nvidia-a100-sxm4-80gb?")
     refused(command("compare", h200, "l40s,until=2020-01-01"), 4, "no row meets its conditions")
     refused(command("compare", h200, a100), 4, "share no configuration", f"{h200} has 4, {a100} has 4")
-    refused(command("compare", "--by", "host"), 2, "makes one group, here")
+    refused(command("compare", "--by", "host"), 2, "makes only one group, here")
     refused(command("compare", "--by", "type", "--type", "h100"), 4, "no device type 'h100'")
     refused(command("compare", h200, a100, "--family", "tild"), 2, "no kernel family")
     refused(command("compare", h200, a100, "--dtype", "f33"), 2, "not an element type")

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign
-from farm.compare import reading
+from farm.compare import row_query
 from farm.db import batches, device_sessions, devices
 from farm.db.batches import Lease
 from farm.db.campaigns import Stored
@@ -176,10 +176,10 @@ def rows(engine: Engine) -> dict[str, int]:
             for view in ("v_measurements", "v_all_measurements")
         }
         found["best"] = int(connection.execute(text("SELECT count(*) > 0 FROM v_best_kernels")).scalar_one())
-        asked = reading.Asked(overlaps=reading.has_overlaps(connection))
-        kinds = reading.kinds(connection, reading.devices(connection), reading.environments(connection), asked)
+        asked = row_query.RowFilter(excluded=row_query.excluded_rows(connection))
+        kinds = row_query.kinds(connection, row_query.devices(connection), row_query.environments(connection), asked)
     found["kinds"] = sum(kind.rows for kind in kinds)
-    found["compared"] = len(reading.rows(engine, kinds, asked).runtime_ms) if kinds else 0
+    found["compared"] = len(row_query.rows(engine, kinds, asked).runtime_ms) if kinds else 0
     return found
 
 

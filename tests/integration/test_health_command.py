@@ -17,8 +17,8 @@ from sqlalchemy import Engine, text
 
 import farm
 from farm.campaign import Campaign
-from farm.compare.health import Health, Question
-from farm.compare.health.query import health
+from farm.compare.health import FleetReport, HealthQuery
+from farm.compare.health.query import fleet_health
 from farm.db import batches, devices
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
@@ -93,7 +93,7 @@ def put(engine: Engine) -> Put:
     return put_rows
 
 
-def verdicts(found: Health) -> dict[str, str]:
+def verdicts(found: FleetReport) -> dict[str, str]:
     return {one.uuid: one.verdict.value for one in found.devices}
 
 
@@ -141,17 +141,17 @@ def test_a_new_driver_that_is_slower_is_a_regression(engine: Engine, fleet: list
     for device_id in fleet:
         put(device_id, days_ago=12, environment={"driver": "570.86"})
         put(device_id, days_ago=1, slower=1.06, environment={"driver": "580.159"})
-    found = health(engine, Question())
+    found = fleet_health(engine, HealthQuery())
     assert set(verdicts(found).values()) == {"regressed"}
     assert "since driver 570.86 → 580.159" in found.devices[0].findings[0].evidence
-    assert health(engine, Question(tolerance=0.1)).unwell == ()
+    assert fleet_health(engine, HealthQuery(tolerance=0.1)).unwell == ()
 
 
 def test_what_does_not_compare_is_left_out(engine: Engine, fleet: list[int], put: Put) -> None:
     for device_id in fleet:
         put(device_id)
     put(fleet[1], days_ago=0.5, slower=2.0, distribution="zeros")
-    found = health(engine, Question())
+    found = fleet_health(engine, HealthQuery())
     assert verdicts(found) == HEALTHY
     assert "24 configurations that its peers have" in found.devices[1].notes[0]
 
@@ -166,14 +166,14 @@ def test_short_rounds_and_sentinels_are_no_results(
     for device_id in fleet:
         put(device_id)
         put(device_id, days_ago=0.5, slower=1.0 + device_id, source="sentinel", configurations=CONFIGURATIONS[:1])
-    assert verdicts(health(engine, Question(device_type="nvidia-h200"))) == HEALTHY
+    assert verdicts(fleet_health(engine, HealthQuery(device_type="nvidia-h200"))) == HEALTHY
     searching = announce(gpu(9))
     submit(wanted())
     measure(engine, searching)
     with engine.connect() as connection:
         taken = connection.execute(text("SELECT count(*) FROM measurements WHERE job_id IS NOT NULL")).scalar_one()
     assert taken == 32
-    (one,) = health(engine, Question(device_type="nvidia-test")).devices
+    (one,) = fleet_health(engine, HealthQuery(device_type="nvidia-test")).devices
     assert one.rows == 0
 
 
@@ -187,7 +187,12 @@ def test_conditions_come_from_the_rows_and_the_device(engine: Engine, fleet: lis
     put(fleet[1], power_limit_w=500.0)
     put(fleet[2], throttle_reasons="sw_power_cap,hw_thermal")
     put(fleet[3], temperature_c=89)
-    assert list(verdicts(health(engine, Question())).values()) == ["healthy", "power-capped", "throttled", "hot"]
+    assert list(verdicts(fleet_health(engine, HealthQuery())).values()) == [
+        "healthy",
+        "power-capped",
+        "throttled",
+        "hot",
+    ]
 
 
 def test_states_and_failures_are_read(
@@ -202,7 +207,7 @@ def test_states_and_failures_are_read(
     again = leased(engine, good)
     with engine.begin() as connection:
         batches.land(connection, again, [(job, row()) for job in again.jobs], {})
-    found = health(engine, Question(silent_after_s=3600))
+    found = fleet_health(engine, HealthQuery(silent_after_s=3600))
     assert verdicts(found) == {"CPU-1": "unknown", "CPU-2": "failing"}
     assert "12 jobs failed on it that other devices then measured" in found.devices[1].findings[0].evidence
     assert "it fell over" in found.devices[1].findings[0].evidence
@@ -211,10 +216,13 @@ def test_states_and_failures_are_read(
         connection.execute(
             text("UPDATE devices SET last_seen_at = now() - interval '2 hours' WHERE id = :id"), {"id": good}
         )
-    assert verdicts(health(engine, Question(silent_after_s=3600))) == {"CPU-1": "silent", "CPU-2": "quarantined"}
+    assert verdicts(fleet_health(engine, HealthQuery(silent_after_s=3600))) == {
+        "CPU-1": "silent",
+        "CPU-2": "quarantined",
+    }
     with engine.begin() as connection:
         devices.leave(connection, good)
-    assert verdicts(health(engine, Question()))["CPU-1"] == "unknown"
+    assert verdicts(fleet_health(engine, HealthQuery()))["CPU-1"] == "unknown"
 
 
 def planted(folder: Path, factor: float) -> Path:

@@ -1,156 +1,219 @@
-"""Groups of configurations, the roofline, costs, and how ids and kinds of rows are told apart."""
+"""Groups of a comparison: their syntax, the rows that belong to them, and which groups may be compared."""
 
 from __future__ import annotations
 
-import math
 import uuid
-from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from farm.compare import groups, money, reading
-from farm.compare.groups import Problems
-from farm.db import columns
-from farm.gemm import ElementTypes, Problem, Shape
-from farm.gpus import find_gpu
+from farm.compare.compatibility import difference_notes, require_compatible
+from farm.compare.groups import (
+    ComparedDevice,
+    Group,
+    RowKind,
+    check_environment,
+    groups_by,
+    includes,
+    parse,
+    parse_prices,
+    resolve,
+    times_of,
+)
+from farm.errors import AmbiguousDevice, BadInput, BadSide, NotComparable, NothingOfThat, TooManySides
+
+DEVICES = [
+    ComparedDevice(1, "GPU-aa11", "nvidia-h200", "gpu01"),
+    ComparedDevice(2, "GPU-aa22", "nvidia-h200", "gpu02"),
+    ComparedDevice(3, "GPU-bb33", "nvidia-a100", "gpu02"),
+]
 
 
-def problems_of(listed: Sequence[Problem]) -> Problems:
-    known = list(dict.fromkeys(str(problem.types) for problem in listed))
-    return Problems(
-        m=np.array([p.shape.m for p in listed]),
-        n=np.array([p.shape.n for p in listed]),
-        k=np.array([p.shape.k for p in listed]),
-        types=np.array([known.index(str(p.types)) for p in listed]),
-        types_known=known,
-        beta=np.array([p.beta for p in listed]),
-        family=np.zeros(len(listed), int),
-        families=["tiled"],
+def kind(device: int = 1, **changes: Any) -> RowKind:
+    given: dict[str, Any] = {
+        "device": DEVICES[device - 1],
+        "environment_id": uuid.uuid5(uuid.NAMESPACE_OID, str(changes.get("environment"))),
+        "environment": {"driver": "580"},
+        "source": "measured",
+        "clocks": "default",
+        "distribution": "uniform",
+        "l2": "cold",
+        "rows": 1,
+    }
+    return RowKind(**{**given, **changes})
+
+
+def test_conditions_are_read_and_times_are_utc():
+    side = parse("type=nvidia-h200, since=2026-05-01,until=2026-05-02T08:30+02:00,driver=580.1")
+    assert side == Group(
+        name="type=nvidia-h200, since=2026-05-01,until=2026-05-02T08:30+02:00,driver=580.1",
+        type="nvidia-h200",
+        since=datetime(2026, 5, 1, tzinfo=UTC),
+        until=datetime(2026, 5, 2, 8, 30, tzinfo=timezone(timedelta(hours=2))),
+        environment=(("driver", "580.1"),),
     )
+    assert parse("gpu01").word == "gpu01"
 
 
-def problem(m: int, n: int, k: int, types: str = "f32", beta: float = 0.0) -> Problem:
-    return Problem(Shape(m, n, k), ElementTypes.parse(types), beta=beta)
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "neither"),
+        ("type=", "neither"),
+        ("=h200", "neither"),
+        ("type=a,,host=b", "neither"),
+        ("type=a,type=b", "type is given twice"),
+        ("a,b", "two words"),
+        ("source=sentinel", "measured, recorded, imported"),
+        ("since=yesterday", "not a time"),
+        ("since=2026-05-02,until=2026-05-02", "not before"),
+    ],
+)
+def test_what_is_no_side_is_refused_with_the_reason(text, why):
+    with pytest.raises(BadSide, match=why):
+        parse(text)
 
 
-extents = st.integers(1, 2**31 - 1)
+def test_a_bare_word_is_a_type_or_else_a_host_or_else_the_beginning_of_a_uuid():
+    assert resolve(parse("nvidia-a100"), DEVICES).type == "nvidia-a100"
+    assert resolve(parse("gpu02,driver=580"), DEVICES).host == "gpu02"
+    assert resolve(parse("gpu-B"), DEVICES).device == "GPU-bb33"
+    assert resolve(parse("device=GPU-aa1"), DEVICES).device == "GPU-aa11"
+    with pytest.raises(AmbiguousDevice, match="GPU-aa11 on gpu01, GPU-aa22 on gpu02"):
+        resolve(parse("GPU-a"), DEVICES)
+    with pytest.raises(BadSide, match="host is given twice"):
+        resolve(parse("gpu01,host=gpu02"), DEVICES)
 
 
-@given(
-    st.lists(
-        st.builds(problem, extents, extents, extents, st.sampled_from(["f32", "f16", "i8", "f64"]), st.sampled_from([0, 1])),
-        min_size=1,
-        max_size=8,
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("b200", "Types: nvidia-a100, nvidia-h200. Hosts: gpu01, gpu02. Devices: GPU-aa11"),
+        ("type=b200", "Types: nvidia-a100, nvidia-h200"),
+        ("host=gpu03", "Hosts: gpu01, gpu02"),
+        ("device=GPU-c", "Devices: GPU-aa11"),
+    ],
+)
+def test_what_the_farm_does_not_know_is_answered_with_what_it_knows(text, says):
+    with pytest.raises(NothingOfThat, match=says) as error:
+        resolve(parse(text), DEVICES)
+    assert error.value.exit_code == 4
+
+
+def test_keys_and_versions_of_no_environment_are_answered_with_those_there_are():
+    environments = [{"driver": "580"}, {"driver": "570", "cupy": 14}]
+    check_environment(parse("driver=570,cupy=14"), environments)
+    with pytest.raises(NothingOfThat, match=r"no driver '550'. Known values: 570, 580"):
+        check_environment(parse("driver=550"), environments)
+    with pytest.raises(NothingOfThat, match="of environments: cupy, driver"):
+        check_environment(parse("drivr=550"), environments)
+
+
+def chosen(text: str, found: RowKind, **options: Any) -> bool:
+    side = resolve(parse(text), DEVICES)
+    return includes(side, found, times=times_of([side]), campaigns={"big": 7}, **options)
+
+
+def test_a_side_takes_the_rows_that_meet_every_condition():
+    for text in ("nvidia-h200", "gpu01", "GPU-aa11", "driver=580", "clocks=default", "distribution=uniform"):
+        assert chosen(text, kind()), text
+    for text in ("nvidia-a100", "gpu02", "GPU-aa22", "driver=570", "cupy=14", "clocks=unknown", "distribution=zeros"):
+        assert not chosen(text, kind()), text
+    assert chosen("clocks=unknown", kind(clocks=None))
+    assert chosen("campaign=big", kind(campaign_id=7))
+    assert not chosen("campaign=big", kind(campaign_id=8))
+    assert not chosen("gpu01,driver=570", kind())
+
+
+def test_rows_of_other_sources_belong_only_where_they_are_asked_for():
+    imported = kind(source="imported")
+    assert not chosen("gpu01", imported)
+    assert chosen("gpu01", imported, any_source=True)
+    assert chosen("gpu01,source=imported", imported)
+    assert not chosen("gpu01,source=imported", kind(), any_source=True)
+
+
+def test_since_is_included_and_until_is_not():
+    text = "since=2026-05-01,until=2026-05-03"
+    assert [chosen(text, kind(epoch=epoch)) for epoch in (0, 1, 2)] == [False, True, False]
+
+
+def test_by_makes_sides_of_the_values_that_are_there_the_largest_first():
+    kinds = [kind(1, rows=5), kind(2, rows=7), kind(3, rows=10), kind(3, rows=2, environment={})]
+    names, of, without = groups_by("host", kinds)
+    assert (names, without) == (["gpu02", "gpu01"], 0)
+    assert [len(of[name]) for name in names] == [3, 1]
+    assert groups_by("driver", kinds)[::2] == (["580"], 2)
+    with pytest.raises(NothingOfThat, match="type, host, device, day; driver"):
+        groups_by("color", kinds)
+
+
+def test_more_than_twelve_sides_are_refused():
+    kinds = [kind(environment={"driver": str(n)}) for n in range(13)]
+    with pytest.raises(TooManySides, match="13 groups"):
+        groups_by("driver", kinds)
+    assert len(groups_by("driver", kinds[1:])[0]) == 12
+
+
+def test_prices_belong_to_sides_whose_names_may_have_equal_signs():
+    assert parse_prices(["a=2.5", "type=b=3"], ["a", "type=b"]) == {"a": 2.5, "type=b": 3.0}
+    for bad in ("a", "a=", "a=-1", "a=nan", "a=inf", "=3", "c=3"):
+        with pytest.raises(BadInput, match="--price"):
+            parse_prices([bad], ["a", "type=b"])
+
+
+# --- what compares -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"clocks": "locked:1200"}, r"a has default \(9 rows\); b has locked:1200 \(4 rows\).*clocks=default"),
+        ({"clocks": None}, "b has unknown"),
+        ({"distribution": "zeros"}, "b has zeros .*distribution=uniform or distribution=zeros"),
+    ],
+)
+def test_other_clocks_and_operands_are_refused_unless_mixed_and_then_labelled(changes, says):
+    held = {"a": [(kind(1), 9)], "b": [(kind(2, **changes), 4)]}
+    with pytest.raises(NotComparable, match=says) as error:
+        require_compatible(held, mixed=False)
+    assert error.value.exit_code == 2
+    (note,) = require_compatible(held, mixed=True)
+    assert note.startswith("MIXED")
+    # Within one side just as well.
+    with pytest.raises(NotComparable):
+        require_compatible({"a": held["a"] + held["b"], "b": held["a"]}, mixed=False)
+    assert require_compatible({"a": held["a"], "b": held["a"]}, mixed=False) == []
+
+
+def test_sources_the_l2_and_versions_that_differ_are_labelled():
+    held = {
+        "a": [(kind(1, environment={"driver": "580", "cupy": "14"}), 9)],
+        "b": [(kind(2, environment={"driver": "570", "cupy": "14"}, source="imported", l2="unknown"), 4)],
+    }
+    assert difference_notes(held) == (
+        [
+            "Not all rows were measured by this farm: a measured; b imported",
+            "L2 before each sample: a cold; b unknown",
+            "driver: a 580; b 570",
+        ],
+        [],
     )
-)  # fmt: skip
-def test_operations_bytes_and_shapes_are_those_of_the_problems(listed):
-    found = problems_of(listed)
-    assert groups.flops_of(found) == pytest.approx([float(p.flops) for p in listed], rel=1e-14)
-    assert groups.bytes_of(found) == pytest.approx([float(p.bytes) for p in listed], rel=1e-14)
-    numbers = groups.shapes_of(found)
-    assert [[a == b for b in numbers] for a in numbers] == [[a.shape == b.shape for b in listed] for a in listed]
+    assert difference_notes({"a": held["a"], "b": held["a"]}) == ([], [])
 
 
-def test_element_types_are_named_shortly_where_all_are_the_same():
-    found = groups.by_type(problems_of([problem(1, 1, 1, "tf32"), problem(1, 1, 1, "f32"), problem(2, 1, 1, "tf32")]))
-    assert [found.labels[number] for number in found.which] == ["tf32:f32:f32", "f32", "tf32:f32:f32"]
-    assert found.labels == ["f32", "tf32:f32:f32"]
+def test_versions_that_rows_do_not_tell_or_that_compute_nothing_are_minor():
+    held = {
+        "a": [(kind(1, environment={"driver": "580", "numpy": "2.4"}), 9)],
+        "b": [(kind(2, environment={"numpy": "2.5"}), 4)],
+    }
+    assert difference_notes(held) == ([], ["driver: a 580; b unknown", "numpy: a 2.4; b 2.5"])
 
 
-def test_sizes_are_decades_of_operations():
-    found = groups.by_size(np.array([0.099e9, 0.1e9, 9.9e9, 10e9, 99e12]))
-    assert [found.labels[number] for number in found.which] == [
-        "< 0.1 GFLOP", "0.1 – 1 GFLOP", "1 – 10 GFLOP", "10 – 100 GFLOP", "≥ 10,000 GFLOP",
-    ]  # fmt: skip
-
-
-def test_the_roofline_is_the_larger_of_computing_and_moving():
-    card = find_gpu("nvidia-h200")
-    assert card is not None
-    square, thin = problem(8192, 8192, 8192, "f16"), problem(1, 8192, 8192, "f16")
-    found = problems_of([square, thin])
-    flops, traffic = groups.flops_of(found), groups.bytes_of(found)
-    at_best = groups.attainable_ms(found, flops, traffic, card)
-    assert at_best[0] == pytest.approx(square.flops / (card.tflops["f16"] * 1e12) * 1e3)
-    assert at_best[1] == pytest.approx(thin.bytes / (card.memory_gb_per_s * 1e9) * 1e3)
-    bound = groups.by_bound(found, flops, traffic, card)
-    assert [bound.labels[number] for number in bound.which] == ["compute-bound", "memory-bound"]
-
-
-def test_without_a_figure_of_the_card_nothing_is_said_of_the_roofline():
-    card = find_gpu("tesla-t4")
-    assert card is not None
-    assert card.peak_tflops("bf16") is None
-    found = problems_of([problem(64, 64, 64, "bf16")])
-    flops, traffic = groups.flops_of(found), groups.bytes_of(found)
-    for unknown in (None, card):
-        assert np.isnan(groups.attainable_ms(found, flops, traffic, unknown)).all()
-        assert groups.by_bound(found, flops, traffic, unknown).which.tolist() == [-1]
-
-
-def test_money_is_hours_of_the_card_by_operations():
-    flops, shapes = np.full(8, 1e15), np.arange(8)
-    hour = np.full(8, 3.6e6)
-    found = money.money(flops, shapes, hour, hour / 4, baseline_price=2.0, price=6.0)
-    assert found is not None
-    assert (found.baseline, found.side, found.ratio) == pytest.approx((2.0, 1.5, 0.75))
-    assert (found.low, found.high) == pytest.approx((0.75, 0.75))
-    one_price = money.money(flops, shapes, hour, hour / 4, baseline_price=None, price=6.0)
-    assert one_price is not None
-    assert (one_price.baseline, one_price.side, one_price.ratio) == (None, 1.5, None)
-    assert money.money(flops, shapes, hour, hour, baseline_price=None, price=None) is None
-    few = money.money(flops[:5], shapes[:5], hour[:5], hour[:5], baseline_price=2.0, price=2.0)
-    assert few is not None
-    assert (few.ratio, few.low) == (1.0, None)
-
-
-def test_carbon_is_of_the_configurations_that_both_have_the_energy_of():
-    kwh = 3.6e9  # mJ
-    flops = np.array([1e15, 1e15, 5e15])
-    found = money.carbon(
-        flops, np.arange(3), np.array([kwh, kwh, np.nan]), np.array([kwh / 2, kwh / 2, kwh]), grams_per_kwh=300
-    )
-    assert found is not None
-    assert (found.baseline, found.side, found.ratio, found.configurations) == pytest.approx((300, 150, 0.5, 2))
-    assert money.carbon(flops, np.arange(3), flops * np.nan, flops, grams_per_kwh=300) is None
-
-
-# --- ids and kinds -------------------------------------------------------------------------------------
-
-
-def words(ids: Sequence[uuid.UUID]) -> np.ndarray:
-    return np.frombuffer(b"".join(one.bytes for one in ids), np.uint64).reshape(-1, 2)
-
-
-@pytest.mark.parametrize("alike", [False, True])
-def test_ids_are_numbered_and_found_again_even_where_their_keys_are_the_same(alike, monkeypatch):
-    if alike:
-        monkeypatch.setattr(columns, "keys", lambda given: given[:, 0] & np.uint64(1))
-    some = [uuid.UUID(int=n * 2**70 + n % 3) for n in range(20)]
-    rows = [some[n] for n in np.random.default_rng(0).integers(0, 20, 100)]
-    codes, ids = columns.coded(words(rows))
-    assert [reading.as_uuids(ids)[code] for code in codes] == rows
-    assert len(ids) == len(set(rows))
-    at = reading._found_at(words(some), ids)
-    assert [some[place] for place in at] == reading.as_uuids(ids)
-
-
-def test_the_kind_of_a_row_is_told_by_the_columns_that_differ():
-    devices = pa.chunked_array([[1, 2, 1], [2, 3]])
-    clocks = pa.chunked_array([["a", None, None], ["a", "a"]])
-    found = reading._which_kind([(devices, [1, 2, 2]), (clocks, ["a", None, "a"])], 5)
-    assert found.tolist() == [0, 1, -1, 2, -1]
-    assert reading._which_kind([], 3).tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("start", [0, 3, 11])
-def test_columns_become_numbers_with_nan_for_null(start):
-    values = [None if n % 3 == 0 else float(n) for n in range(20)]
-    found = columns.numbers(pa.chunked_array([pa.array(values)[start:], pa.array([None, 1.5])]))
-    assert found == pytest.approx([math.nan if v is None else v for v in [*values[start:], None, 1.5]], nan_ok=True)
-    assert columns.numbers(pa.array(values)[start:]) == pytest.approx(found[:-2], nan_ok=True)
-    assert columns.numbers(pa.chunked_array([], pa.int64())).tolist() == []
+def test_everything_that_is_refused_is_named_at_once():
+    held = {"a": [(kind(1), 9)], "b": [(kind(2, clocks="locked:1200", distribution="zeros"), 4)]}
+    with pytest.raises(NotComparable) as error:
+        require_compatible(held, mixed=False)
+    for said in ("Clock policy differs", "Operand distribution differs", "clocks=locked:1200", "distribution=zeros"):
+        assert said in str(error.value)

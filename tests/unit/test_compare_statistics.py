@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.compare.statistics import (
-    Verdict,
+    PairVerdict,
     median_interval,
     medians_by,
     ratio_of,
@@ -62,7 +62,7 @@ def test_a_difference_counts_beyond_a_tie_and_beyond_its_noise():
     log_ratios = np.log([1.05, 0.95, 1.005, 1.05, 1.005])
     errors = np.array([0.01, 0.01, 0.002, 0.05, 0.05])
     assert verdicts(log_ratios, errors).tolist() == [
-        Verdict.MORE, Verdict.LESS, Verdict.TIE, Verdict.UNSURE, Verdict.UNSURE,
+        PairVerdict.SLOWER, PairVerdict.FASTER, PairVerdict.TIE, PairVerdict.UNSURE, PairVerdict.UNSURE,
     ]  # fmt: skip
 
 
@@ -78,15 +78,15 @@ def test_totals_are_those_of_the_large_ones():
 @pytest.mark.parametrize(
     ("middle", "low", "high", "error", "expected"),
     [
-        (-0.20, -0.25, -0.15, 0.003, Verdict.LESS),
-        (-0.20, -0.45, 0.05, 0.003, Verdict.UNSURE),  # the model may be off by more
-        (0.20, 0.15, 0.60, 0.003, Verdict.MORE),
-        (0.20, -0.05, 0.25, 0.003, Verdict.UNSURE),
-        (0.20, 0.15, 0.25, 0.2, Verdict.UNSURE),  # what was measured may be
-        (0.002, -0.005, 0.009, 0.001, Verdict.TIE),
-        (0.002, -0.05, 0.05, 0.001, Verdict.UNSURE),
-        (-0.008, -0.0085, -0.0075, 0.001, Verdict.TIE),  # leaves 0 out, and is no difference to know of
-        (0.5, math.nan, math.nan, 0.001, Verdict.UNSURE),
+        (-0.20, -0.25, -0.15, 0.003, PairVerdict.FASTER),
+        (-0.20, -0.45, 0.05, 0.003, PairVerdict.UNSURE),  # the model may be off by more
+        (0.20, 0.15, 0.60, 0.003, PairVerdict.SLOWER),
+        (0.20, -0.05, 0.25, 0.003, PairVerdict.UNSURE),
+        (0.20, 0.15, 0.25, 0.2, PairVerdict.UNSURE),  # what was measured may be
+        (0.002, -0.005, 0.009, 0.001, PairVerdict.TIE),
+        (0.002, -0.05, 0.05, 0.001, PairVerdict.UNSURE),
+        (-0.008, -0.0085, -0.0075, 0.001, PairVerdict.TIE),  # leaves 0 out, and is no difference to know of
+        (0.5, math.nan, math.nan, 0.001, PairVerdict.UNSURE),
     ],
 )
 def test_a_predicted_pair_is_judged_by_the_bounds_of_the_model(middle, low, high, error, expected):
@@ -94,7 +94,7 @@ def test_a_predicted_pair_is_judged_by_the_bounds_of_the_model(middle, low, high
     assert verdicts_within(*given_).tolist() == [expected]
     # The other way round it is the opposite.
     swapped = [np.array([value]) for value in (-middle, -high, -low, error)]
-    opposite = {Verdict.LESS: Verdict.MORE, Verdict.MORE: Verdict.LESS}.get(expected, expected)
+    opposite = {PairVerdict.FASTER: PairVerdict.SLOWER, PairVerdict.SLOWER: PairVerdict.FASTER}.get(expected, expected)
     assert verdicts_within(*swapped).tolist() == [opposite]
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from farm.campaign import KnownDevice, load, plan
 from farm.campaign.strategies import STRATEGIES
-from farm.compare.health import Question
-from farm.compare.health.document import Member
-from farm.compare.health.judging import judge
-from farm.compare.health.rows import Fleet, Rows
+from farm.compare.health import HealthQuery
+from farm.compare.health.assessment import Member
+from farm.compare.health.diagnosis import diagnose
+from farm.compare.health.fleet_rows import Fleet, FleetRows
 from farm.compare.health.rules import RULES
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError
@@ -87,7 +87,7 @@ def test_a_search_strategy_of_one_s_own_is_read_and_used(tmp_path: Path) -> None
             load(file, limit=100)
 
 
-def rows_of(counts: list[int]) -> Rows:
+def rows_of(counts: list[int]) -> FleetRows:
     """So many rows of each device, all of different cells."""
     device = np.repeat(np.arange(len(counts)), counts)
     cells = np.arange(len(device))
@@ -95,7 +95,7 @@ def rows_of(counts: list[int]) -> Rows:
     floats = dict.fromkeys(
         ("runtime_ms", "power_w", "runtime_sustained_ms", "temperature_c", "power_limit_w"), np.ones(len(device))
     )
-    return Rows(
+    return FleetRows(
         device=device, cell=cells, clocks=same, environment=same, when=cells + NOW.timestamp(), reasons=same, **floats
     )
 
@@ -113,7 +113,7 @@ def test_a_health_rule_of_one_s_own_is_used() -> None:
     members = [Member(id=n, uuid=f"GPU-{n}", type="nvidia-h200", host="gpu01") for n in range(2)]
 
     def verdicts() -> list[str]:
-        found = judge(members, fleet, Question(), since=NOW - timedelta(days=1), until=NOW + timedelta(days=1))
+        found = diagnose(members, fleet, HealthQuery(), since=NOW - timedelta(days=1), until=NOW + timedelta(days=1))
         return [device.verdict.value for device in found.devices]
 
     with unchanged_after(RULES):

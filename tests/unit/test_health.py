@@ -12,13 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.compare.health import DeviceHealth, Finding, Health, Question, Verdict, past, rows
-from farm.compare.health.document import Member
-from farm.compare.health.judging import judge
+from farm.compare.health import DeviceHealth, Finding, FleetReport, HealthQuery, HealthVerdict, fleet_rows, history
+from farm.compare.health.assessment import Member
+from farm.compare.health.diagnosis import diagnose
+from farm.compare.health.fleet_rows import Fleet, FleetRows, latest, positions
 from farm.compare.health.peers import medians_of_others
-from farm.compare.health.rows import Fleet, Rows, latest, places
 from farm.compare.health.rules.throttled import SLOWED
-from farm.compare.health.samples import ENERGY, PAST, SENTINEL, TIME, Comparison, Sample, estimate, levels, tail
+from farm.compare.health.samples import (
+    ENERGY,
+    PAST,
+    SENTINEL,
+    TIME,
+    Comparison,
+    Sample,
+    binomial_tail,
+    estimate,
+    levels,
+)
 from farm.vendors.nvidia import events_named
 
 UNTIL = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -41,12 +51,12 @@ def night(
     warm_c: float = 60.0,
     limit_w: float = 700.0,
     reasons: int | Sequence[int] = 0,
-) -> Rows:
+) -> FleetRows:
     """What a device took in one night, once for each cell, within minutes."""
     rng = np.random.default_rng([device, seed, int(days_ago * 24)])
     which, count = np.array(list(cells)), len(cells)
     usual = 0.1 * (1 + which)
-    return Rows(
+    return FleetRows(
         device=np.full(count, device),
         cell=which,
         clocks=np.full(count, clocks),
@@ -61,21 +71,23 @@ def night(
     )
 
 
-def together(parts: Sequence[Rows]) -> Rows:
-    return Rows(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in Rows.__dataclass_fields__})
+def together(parts: Sequence[FleetRows]) -> FleetRows:
+    return FleetRows(
+        **{name: np.concatenate([getattr(one, name) for one in parts]) for name in FleetRows.__dataclass_fields__}
+    )
 
 
 NONE = night(0, cells=[])
 
 
 def check(
-    *parts: Rows,
-    sentinels: Rows = NONE,
+    *parts: FleetRows,
+    sentinels: FleetRows = NONE,
     members: Sequence[Member] | None = None,
-    question: Question | None = None,
+    question: HealthQuery | None = None,
     environments: Sequence[dict[str, str]] = ({"driver": "570.86"}, {"driver": "580.159"}),
     clocks: Sequence[str] = ("default", "locked:1200"),
-) -> Health:
+) -> FleetReport:
     held = together(parts)
     count = int(max(held.device.max(initial=-1), sentinels.device.max(initial=-1))) + 1
     cells = max(CELLS, int(held.cell.max(initial=0)) + 1)
@@ -88,18 +100,18 @@ def check(
         clocks=clocks,
     )
     known = members or [card(number) for number in range(count)]
-    return judge(known, fleet, question or Question(), since=SINCE, until=UNTIL)
+    return diagnose(known, fleet, question or HealthQuery(), since=SINCE, until=UNTIL)
 
 
 def card(number: int, **more: object) -> Member:
     return Member(id=number + 1, uuid=f"GPU-{number}", type="nvidia-h200", host="gpu01", **more)  # type: ignore[arg-type]
 
 
-def verdicts(found: Health) -> list[str]:
+def verdicts(found: FleetReport) -> list[str]:
     return [one.verdict.value for one in found.devices]
 
 
-def finding(device: DeviceHealth, verdict: Verdict) -> Finding:
+def finding(device: DeviceHealth, verdict: HealthVerdict) -> Finding:
     (one,) = [one for one in device.findings if one.verdict is verdict]
     return one
 
@@ -129,7 +141,7 @@ def test_equal_cards_are_well() -> None:
 def test_a_card_that_is_slower_by_more_than_the_tolerance_is_named_with_its_size() -> None:
     found = check(*(night(device, slower=1.05 if device == 2 else 1.0) for device in range(4)))
     assert verdicts(found) == ["healthy", "healthy", "slow", "healthy"]
-    told = finding(found.devices[2], Verdict.SLOW)
+    told = finding(found.devices[2], HealthVerdict.SLOW)
     assert told.estimate is not None
     assert told.estimate.low is not None
     assert told.estimate.high is not None
@@ -141,7 +153,7 @@ def test_a_card_that_is_slower_by_more_than_the_tolerance_is_named_with_its_size
 def test_a_difference_within_the_tolerance_is_none_however_sure_it_is() -> None:
     cards = [night(device, slower=1.02 if device == 2 else 1.0, noise=0.0001) for device in range(4)]
     assert verdicts(check(*cards)) == ["healthy"] * 4
-    assert verdicts(check(*cards, question=Question(tolerance=0.01)))[2] == "slow"
+    assert verdicts(check(*cards, question=HealthQuery(tolerance=0.01)))[2] == "slow"
 
 
 def test_a_faster_card_is_no_alarm_and_makes_no_other_one_slow() -> None:
@@ -183,13 +195,13 @@ def test_types_are_not_compared() -> None:
     members = [card(0), card(1), *(replace(card(n), type="nvidia-l40s") for n in (2, 3))]
     parts = [night(0), night(1), night(2, slower=3.0), night(3, slower=3.0)]
     assert verdicts(check(*parts, members=members)) == ["healthy"] * 4
-    only = check(*parts, members=members, question=Question(device_type="nvidia-l40s"))
+    only = check(*parts, members=members, question=HealthQuery(device_type="nvidia-l40s"))
     assert [one.uuid for one in only.devices] == ["GPU-2", "GPU-3"]
 
 
 def test_one_device_is_judged_beside_all_its_peers() -> None:
     parts = [night(device, slower=1.05 if device == 2 else 1.0) for device in range(4)]
-    found = check(*parts, question=Question(device="GPU-2"))
+    found = check(*parts, question=HealthQuery(device="GPU-2"))
     assert verdicts(found) == ["slow"]
     # Fewer tests: each may be wrong more often.
     every = check(*parts).devices[2].time
@@ -232,7 +244,7 @@ def test_too_little_is_unknown_and_says_what_it_takes() -> None:
 def test_a_large_difference_that_is_not_shown_is_unknown_and_not_well() -> None:
     cards = [night(device, slower=1.07 if device == 1 else 1.0, noise=0.1) for device in range(4)]
     found = check(*cards)
-    assert found.devices[1].verdict is Verdict.UNKNOWN
+    assert found.devices[1].verdict is HealthVerdict.UNKNOWN
     assert "perhaps more than 3%, and not shown" in found.devices[1].findings[0].evidence
 
 
@@ -259,7 +271,7 @@ def test_a_card_that_got_slower_drifts_since_then() -> None:
     nights = [night(0, days_ago=days, slower=1.06 if days < 5 else 1.0, seed=days) for days in range(1, 21)]
     found = check(*nights)
     assert verdicts(found) == ["drifting"]
-    told = finding(found.devices[0], Verdict.DRIFTING)
+    told = finding(found.devices[0], HealthVerdict.DRIFTING)
     assert told.since is not None
     assert told.since.at == UNTIL - timedelta(days=4)
     assert told.since.after is not None
@@ -278,7 +290,7 @@ def test_slower_under_a_new_driver_is_a_regression_and_named_as_one() -> None:
     ]
     found = check(*nights)
     assert verdicts(found) == ["regressed", "regressed"]
-    told = finding(found.devices[0], Verdict.REGRESSED)
+    told = finding(found.devices[0], HealthVerdict.REGRESSED)
     assert "since driver 570.86 → 580.159" in told.evidence
     assert told.since is not None
     assert told.since.at == UNTIL - timedelta(days=2)
@@ -297,7 +309,7 @@ def test_sentinels_show_a_drift_where_no_configuration_was_measured_twice() -> N
         night(0, cells=[0], days_ago=hour / 24, slower=1.05 if hour < 40 else 1.0, seed=hour)
         for hour in range(1, 24 * 14, 3)
     ]
-    found = check(night(0), sentinels=together(hours), question=Question(tolerance=0.02))
+    found = check(night(0), sentinels=together(hours), question=HealthQuery(tolerance=0.02))
     assert verdicts(found) == ["healthy"]  # it was healthy for most of the window
     daily = [
         night(0, cells=[0], days_ago=hour / 24, slower=1.05 if hour < 24 * 7 else 1.0, seed=hour)
@@ -305,7 +317,7 @@ def test_sentinels_show_a_drift_where_no_configuration_was_measured_twice() -> N
     ]
     found = check(night(0), sentinels=together(daily))
     assert verdicts(found) == ["drifting"]
-    told = finding(found.devices[0], Verdict.DRIFTING)
+    told = finding(found.devices[0], HealthVerdict.DRIFTING)
     assert "its sentinel takes 1.05" in told.evidence
     assert told.since is not None
     assert abs(told.since.at - SINCE) < timedelta(hours=4)
@@ -364,12 +376,12 @@ def test_a_lower_power_limit_than_that_of_its_peers_is_told_since_when() -> None
         for days in (2, 3, 10, 11)
     ]
     found = check(*nights)
-    assert found.devices[2].verdict is Verdict.POWER_CAPPED
-    told = finding(found.devices[2], Verdict.POWER_CAPPED)
+    assert found.devices[2].verdict is HealthVerdict.POWER_CAPPED
+    told = finding(found.devices[2], HealthVerdict.POWER_CAPPED)
     assert "its power limit is 500 W, its 3 peers have 700 W" in told.evidence
     assert told.since is not None
     assert told.since.at == UNTIL - timedelta(days=3)
-    assert finding(found.devices[2], Verdict.SLOW).since is not None
+    assert finding(found.devices[2], HealthVerdict.SLOW).since is not None
 
 
 def test_a_limit_that_all_have_is_a_remark_and_a_lone_card_below_its_default_an_alarm() -> None:
@@ -418,18 +430,18 @@ def test_environments_that_differ_within_a_type_are_noted() -> None:
 @given(st.integers(3, 30), st.integers(3, 30))
 def test_a_step_is_found_where_it_is(before: int, after: int) -> None:
     rng = np.random.default_rng(before * 100 + after)
-    found = past.change_point(np.concatenate([rng.normal(0, 1, before), rng.normal(20, 1, after)]))
+    found = history.change_point(np.concatenate([rng.normal(0, 1, before), rng.normal(20, 1, after)]))
     assert found is not None
     assert found.index == before
 
 
 def test_a_series_without_a_change_has_one_as_seldom_as_it_says() -> None:
     rng = np.random.default_rng(3)
-    sure = [one.confidence for _ in range(300) if (one := past.change_point(rng.normal(0, 1, 30))) is not None]
+    sure = [one.confidence for _ in range(300) if (one := history.change_point(rng.normal(0, 1, 30))) is not None]
     assert len(sure) == 300
     assert np.mean([confidence > 0.9 for confidence in sure]) == pytest.approx(0.1, abs=0.06)
-    assert past.change_point(np.zeros(3)) is None
-    constant = past.change_point(np.zeros(10))
+    assert history.change_point(np.zeros(3)) is None
+    constant = history.change_point(np.zeros(10))
     assert constant is not None
     assert constant.confidence < 0.1
 
@@ -437,11 +449,11 @@ def test_a_series_without_a_change_has_one_as_seldom_as_it_says() -> None:
 def test_what_was_always_so_began_with_its_first_row() -> None:
     when = np.arange(20) * 7200.0
     rng = np.random.default_rng(0)
-    always = past.began(0.05 + rng.normal(0, 0.001, 20), when, half=0.025)
-    assert always == past.Began(at=0.0, after=None, confidence=None)
-    lately = past.began(np.array([0.0, 0.05, 0.05]), when[:3], half=0.025)  # too few for a change point
-    assert lately == past.Began(at=7200.0, after=0.0, confidence=None)
-    assert past.began(np.zeros(0), np.zeros(0), half=1) is None
+    always = history.onset(0.05 + rng.normal(0, 0.001, 20), when, half=0.025)
+    assert always == history.Onset(at=0.0, after=None, confidence=None)
+    lately = history.onset(np.array([0.0, 0.05, 0.05]), when[:3], half=0.025)  # too few for a change point
+    assert lately == history.Onset(at=7200.0, after=0.0, confidence=None)
+    assert history.onset(np.zeros(0), np.zeros(0), half=1) is None
 
 
 # --- what they rest on ---------------------------------------------------------------------------------
@@ -453,10 +465,10 @@ def test_what_was_always_so_began_with_its_first_row() -> None:
 def test_the_latest_row_of_each_device_and_cell_is_found(triples: list[tuple[int, int, int]], dense: bool) -> None:
     held = together([replace(night(d, cells=[c]), when=np.array([float(w)])) for d, c, w in triples])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "DENSE", 8 if dense else 0)
+        patch.setattr(fleet_rows, "TABLE_SLOTS_PER_ROW", 8 if dense else 0)
         found = latest(held)
         keys = found.cell * 4 + found.device
-        assert places(keys, np.arange(30)).tolist() == [
+        assert positions(keys, np.arange(30)).tolist() == [
             list(keys).index(key) if key in keys else -1 for key in range(30)
         ]
     assert keys.tolist() == sorted({c * 4 + d for d, c, _ in triples})
@@ -492,4 +504,4 @@ def test_an_interval_of_two_series_holds_their_difference() -> None:
 )
 def test_the_tail_of_a_binomial(happened: int, tries: int, share: float) -> None:
     expected = sum(math.comb(tries, n) * share**n * (1 - share) ** (tries - n) for n in range(happened, tries + 1))
-    assert tail(happened, tries, share) == pytest.approx(expected)
+    assert binomial_tail(happened, tries, share) == pytest.approx(expected)

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from farm.compare.health.document import (
+from farm.compare.health.assessment import (
     ALPHA,
     TOLERANCE,
     WINDOW,
     DeviceHealth,
     Estimate,
     Finding,
-    Health,
-    Question,
+    FleetReport,
+    HealthQuery,
+    HealthVerdict,
     Since,
-    Verdict,
 )
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "DeviceHealth",
     "Estimate",
     "Finding",
-    "Health",
-    "Question",
+    "FleetReport",
+    "HealthQuery",
+    "HealthVerdict",
     "Since",
-    "Verdict",
 ]

@@ -13,13 +13,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from farm.compare.health.rows import Bools, in_parts
+from farm.compare.health.fleet_rows import Bools, stable_order
 from farm.compare.statistics import Floats, Ints, medians_by
 
 MAJORITY = 3
 """Others whose median one of them that is wrong does not move far."""
 
-MOST_PEERS = 8
+MAX_PEERS = 8
 """Of others that share few configurations each, so many are looked at one by one: those that share most."""
 
 
@@ -86,7 +86,7 @@ def deviations(shared: Shared, *, fewest: int) -> Iterator[list[Deviation]]:
     if not len(at):
         return
     shared, group, reference, others = shared.taken(at), group[at], reference[at], others[at]
-    order = in_parts(shared.device)
+    order = stable_order(shared.device)
     bounds = np.append(np.flatnonzero(np.append(True, np.diff(shared.device[order]) > 0)), len(order))
     groups: _Groups | None = None
     for start, end in pairwise(bounds.tolist()):
@@ -134,4 +134,4 @@ def _from_each(shared: Shared, own: Ints, pairs: tuple[Ints, Ints]) -> Iterator[
         apart = shared.value[mine[of]] - shared.value[theirs[of]]
         by_shape = medians_by(apart, shared.shape[mine[of]])
         found.append(Deviation(device=device, by_shape=by_shape, rows=int(of.sum()), peers=1, other=peer))
-    yield from sorted(found, key=lambda one: -len(one.by_shape))[:MOST_PEERS]
+    yield from sorted(found, key=lambda one: -len(one.by_shape))[:MAX_PEERS]

@@ -10,12 +10,12 @@ from enum import StrEnum
 
 import numpy as np
 
-from farm.compare.health.document import Estimate
-from farm.compare.health.rows import in_parts
+from farm.compare.health.assessment import Estimate
+from farm.compare.health.fleet_rows import stable_order
 from farm.compare.statistics import Floats, Ints, median_interval
 
 
-class Group(StrEnum):
+class AlphaShare(StrEnum):
     """Comparisons of a group share a part of the false alarms that may be."""
 
     PEERS = "peers"
@@ -23,7 +23,7 @@ class Group(StrEnum):
     CONDITION = "condition"
 
 
-_PARTS = {Group.PEERS: 0.5, Group.PAST: 0.25, Group.CONDITION: 0.25}
+_PARTS = {AlphaShare.PEERS: 0.5, AlphaShare.PAST: 0.25, AlphaShare.CONDITION: 0.25}
 """Half for the comparison that needs no past and is made for all."""
 
 
@@ -32,17 +32,17 @@ class Comparison:
     """What of a device is compared with what."""
 
     name: str
-    group: Group
+    group: AlphaShare
     # Whether its figures are logarithms of factors, and not differences, shares or counts.
     factor: bool = True
 
 
-TIME = Comparison("time", Group.PEERS)
-PAST = Comparison("past", Group.PAST)
-CHANGED = Comparison("changed", Group.PAST)
-SENTINEL = Comparison("sentinel", Group.PAST)
-ENERGY = Comparison("energy", Group.CONDITION)
-TEMPERATURE = Comparison("temperature", Group.CONDITION, factor=False)
+TIME = Comparison("time", AlphaShare.PEERS)
+PAST = Comparison("past", AlphaShare.PAST)
+CHANGED = Comparison("changed", AlphaShare.PAST)
+SENTINEL = Comparison("sentinel", AlphaShare.PAST)
+ENERGY = Comparison("energy", AlphaShare.CONDITION)
+TEMPERATURE = Comparison("temperature", AlphaShare.CONDITION, factor=False)
 """Those that the health of a device shows: its time beside its peers, its own past, itself under the environment before
 and earlier sentinels; its energy and temperature beside its peers."""
 
@@ -72,11 +72,11 @@ def levels(samples: Iterable[Sample], alpha: float) -> dict[Comparison, float]:
     return {one: alpha * _PARTS[one.group] / counts[one.group] for one in compared}
 
 
-SELDOM = 0.01
+TOLERATED_SHARE = 0.01
 """A share of shapes, or of jobs, in which what should not happen may: more must be shown for an alarm."""
 
 
-def fewest_shapes(level: float) -> int:
+def min_shapes(level: float) -> int:
     """Fewer have no interval: the lowest of n lies above the median with 2^-n."""
     return math.ceil(-math.log2(level))
 
@@ -113,12 +113,12 @@ def _apart(now: Floats, earlier: Floats, level: float) -> tuple[float, float] | 
 
 def by_device(device: Ints, which: Ints) -> Iterator[Ints]:
     """`which` in parts, one for each device; `device` says whose each is."""
-    order = in_parts(device)
+    order = stable_order(device)
     cuts = np.flatnonzero(np.diff(device[order])) + 1
     yield from (part for part in np.split(which[order], cuts) if len(part))
 
 
-def tail(happened: int, tries: int, share: float) -> float:
+def binomial_tail(happened: int, tries: int, share: float) -> float:
     """The probability that of so many tries at least that many happen, each with probability `share`."""
     if happened <= 0:
         return 1.0

@@ -10,18 +10,18 @@ from functools import cached_property
 
 import numpy as np
 
-from farm.compare.health import past
-from farm.compare.health.document import Estimate, Member, Question, Since
-from farm.compare.health.past import Before
+from farm.compare.health import history
+from farm.compare.health.assessment import Estimate, HealthQuery, Member, Since
+from farm.compare.health.fleet_rows import Bools, Fleet, FleetRows, latest
+from farm.compare.health.history import Baseline
 from farm.compare.health.peers import Shared, deviations
-from farm.compare.health.rows import Bools, Fleet, Rows, latest
-from farm.compare.health.samples import Comparison, Sample, estimate, fewest_shapes
+from farm.compare.health.samples import Comparison, Sample, estimate, min_shapes
 from farm.compare.statistics import Floats, Ints, medians_at
 from farm.gpus import find_gpu
 
-Figure = Callable[[Rows], Floats]
+Figure = Callable[[FleetRows], Floats]
 
-LIMIT_APART = 0.01
+POWER_LIMIT_TOLERANCE = 0.01
 """Power limits that are closer are the same."""
 
 
@@ -31,19 +31,21 @@ class Window:
 
     members: Sequence[Member]
     fleet: Fleet
-    question: Question
+    question: HealthQuery
     wanted: Bools  # of each member: whether the question is about it
     since: datetime
     kinds: Ints  # of each member: which type
-    now: Rows  # the last row of each device and cell
-    before: Before
+    now: FleetRows  # the last row of each device and cell
+    before: Baseline
     fewest: int  # shapes below which nothing is told
     # Of the last row of each member, None where there is none or it does not say.
     limits: Sequence[float | None]
     clocks: Sequence[str | None]
 
     @classmethod
-    def of(cls, members: Sequence[Member], fleet: Fleet, question: Question, wanted: Bools, since: datetime) -> Window:
+    def of(
+        cls, members: Sequence[Member], fleet: Fleet, question: HealthQuery, wanted: Bools, since: datetime
+    ) -> Window:
         start = since.timestamp()
         now = latest(fleet.since(start))
         types = sorted({member.type for member in members})
@@ -57,8 +59,8 @@ class Window:
             since=since,
             kinds=np.array([types.index(member.type) for member in members], np.int64),
             now=now,
-            before=past.before(fleet.rows, now, since=start),
-            fewest=fewest_shapes(question.alpha / 2 / max(1, int(wanted.sum()))),
+            before=history.compare_with_past(fleet.rows, now, since=start),
+            fewest=min_shapes(question.alpha / 2 / max(1, int(wanted.sum()))),
             limits=[None if row is None else float(now.power_limit_w[row]) for row in limited],
             clocks=[None if row is None else fleet.clocks[int(now.clocks[row])] for row in any_row],
         )
@@ -89,7 +91,7 @@ class Window:
         ]
 
 
-class Device:
+class WindowDevice:
     """One device of a window, with what was compared of it."""
 
     def __init__(
@@ -108,9 +110,9 @@ class Device:
     def member(self) -> Member:
         return self.window.members[self.number]
 
-    def other(self, number: int) -> Device:
+    def other(self, number: int) -> WindowDevice:
         """Another device of the window."""
-        return Device(self.window, number, self._samples, self.level)
+        return WindowDevice(self.window, number, self._samples, self.level)
 
     @property
     def peers(self) -> list[int]:
@@ -119,7 +121,7 @@ class Device:
         return [peer for peer in np.flatnonzero(kinds == kinds[self.number]).tolist() if peer != self.number]
 
     @cached_property
-    def rows(self) -> Rows:
+    def rows(self) -> FleetRows:
         """Its rows, also those before the window."""
         rows = self.window.fleet.rows
         return rows.taken(rows.device == self.number)
@@ -160,11 +162,11 @@ class Device:
         usual = medians_at(theirs[known], others.cell[known], len(self.window.fleet.shapes))
         values = figure(self.rows) - usual[self.rows.cell]
         told = np.isfinite(values)
-        return since(past.began(values[told], self.rows.when[told], half=apart / 2, shares=share))
+        return since(history.onset(values[told], self.rows.when[told], half=apart / 2, shares=share))
 
     def since_flag(self, flags: Bools, known: Bools, *, half: float) -> Since | None:
         """Since when a larger share than `half` of its known rows has the flag."""
-        return since(past.began(flags[known].astype(np.float64), self.rows.when[known], half=half, shares=True))
+        return since(history.onset(flags[known].astype(np.float64), self.rows.when[known], half=half, shares=True))
 
 
 def default_limit(member: Member) -> float | None:
@@ -175,15 +177,15 @@ def default_limit(member: Member) -> float | None:
     return None if gpu is None else float(gpu.power_w)
 
 
-def moment(seconds: float) -> datetime:
+def utc_time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def since(began: past.Began | None) -> Since | None:
+def since(began: history.Onset | None) -> Since | None:
     if began is None:
         return None
-    after = None if began.after is None else moment(began.after)
-    return Since(at=moment(began.at), after=after, confidence=began.confidence)
+    after = None if began.after is None else utc_time(began.after)
+    return Since(at=utc_time(began.at), after=after, confidence=began.confidence)
 
 
 def since_unbroken(flags: Bools, when: Floats) -> Since | None:
@@ -193,10 +195,10 @@ def since_unbroken(flags: Bools, when: Floats) -> Since | None:
     order = np.argsort(when, kind="stable")
     down = np.flatnonzero(~flags[order])
     at = min(int(down[-1]) + 1, len(order) - 1) if len(down) else 0
-    return Since(at=moment(float(when[order[at]])), after=moment(float(when[order[at - 1]])) if at else None)
+    return Since(at=utc_time(float(when[order[at]])), after=utc_time(float(when[order[at - 1]])) if at else None)
 
 
-def _last(rows: Rows, which: Bools, devices: int) -> list[int | None]:
+def _last(rows: FleetRows, which: Bools, devices: int) -> list[int | None]:
     """Of each device the last of these rows, None where it has none."""
     at = np.flatnonzero(which)
     in_time = at[np.argsort(rows.when[at], kind="stable")]

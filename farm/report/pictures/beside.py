@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from farm.compare.comparing import Comparison
-from farm.compare.groups import SIZES
+from farm.compare.breakdowns import SIZES
+from farm.compare.comparison import Comparison
 from farm.compare.statistics import Floats, Ints
 from farm.report.charts import Axis, Chart, Dashes, Scale, Series, Words, number, slug
 from farm.report.pictures.common import Told, counted, thinned
@@ -22,10 +22,8 @@ LEAST_OF_UUID = 12
 
 def short_sides(comparison: Comparison) -> dict[str, str]:
     """The names of all sides, UUIDs as far as they differ: by the whole name."""
-    names = [comparison.baseline.name, *(side.held.name for side in comparison.sides)]
-    uuids = {
-        device.uuid for held in (comparison.baseline, *(s.held for s in comparison.sides)) for device in held.devices
-    }
+    names = [comparison.baseline.name, *(side.name for side in comparison.groups)]
+    uuids = {device.uuid for held in (comparison.baseline, *comparison.groups) for device in held.devices}
     size = LEAST_OF_UUID
     while len({name[:size] for name in names}) < len(names):
         size += 1
@@ -36,16 +34,16 @@ def ratios(comparison: Comparison) -> Chart:
     """The time of each side over the baseline's, by size of the problem, with the interval over shapes."""
     short = short_sides(comparison)
     baseline = short[comparison.baseline.name]
-    sizes = [size for size in SIZES if any(size in side.measured.by_size for side in comparison.sides)]
+    sizes = [size for size in SIZES if any(size in side.by_size for side in comparison.groups)]
     series = list[Series]()
-    for look, side in enumerate(comparison.sides):
-        found = [(at, side.measured.by_size[size]) for at, size in enumerate(sizes) if size in side.measured.by_size]
+    for look, side in enumerate(comparison.groups):
+        found = [(at, side.by_size[size]) for at, size in enumerate(sizes) if size in side.by_size]
         # Sides stand beside each other, not on each other.
-        shift = (look - (len(comparison.sides) - 1) / 2) * min(0.12, 0.7 / len(comparison.sides))
+        shift = (look - (len(comparison.groups) - 1) / 2) * min(0.12, 0.7 / len(comparison.groups))
         y = np.array([figures.time.ratio for _, figures in found])
         series.append(
             Series(
-                name=short[side.held.name],
+                name=short[side.name],
                 x=np.array([at + shift for at, _ in found]),
                 y=y,
                 low=np.array([one.time.ratio if one.time.low is None else one.time.low for _, one in found]),
@@ -57,9 +55,9 @@ def ratios(comparison: Comparison) -> Chart:
             )
         )
     said = "; ".join(
-        f"{short[side.held.name]} takes {side.measured.overall.time.ratio:.3f} times the time"
-        for side in comparison.sides
-        if side.measured.overall is not None
+        f"{short[side.name]} takes {side.overall.time.ratio:.3f} times the time"
+        for side in comparison.groups
+        if side.overall is not None
     )
     ends = np.array([-0.5, len(sizes) - 0.5])
     line = Series(name=baseline, x=ends, y=np.ones(2), points=False, line=Dashes.SOLID, reference=True)

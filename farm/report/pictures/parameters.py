@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from farm.compare import groups
+from farm.compare import breakdowns
 from farm.compare.statistics import Floats, Ints, medians_at
 from farm.report.charts import Axis, HeatMap, Scale, slug
 from farm.report.pictures.common import Told, counted, percent
@@ -52,7 +52,7 @@ def _of_family(told: Told, kind: int, family: str, points: Ints, axes: dict[str,
     filled = {pair: _filled(places[pair[0]], places[pair[1]]) for pair in combinations(sorted(axes), 2)}
     for first, second in chosen_pairs(effects, filled):
         if second is None:
-            sizes = groups.by_size(told.results.flops[points])
+            sizes = breakdowns.by_size(told.results.flops[points])
             there = np.unique(sizes.which)
             across = Axis(label="size", scale=Scale.NAMES, names=tuple(sizes.labels[size] for size in there))
             across_at = np.searchsorted(there, sizes.which)

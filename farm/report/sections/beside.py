@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from farm.compare.comparing import Comparison
-from farm.compare.findings import Figures
-from farm.compare.statistics import Ratio
+from farm.compare.comparison import Comparison
+from farm.compare.summaries import Ratio, RatioSummary
 from farm.registry import ERRORS
 from farm.registry.evaluations import FOLDS_ARE, in_order, kind_name
 from farm.report.accuracy import Accuracy
@@ -39,9 +38,9 @@ def comparison(comparisons: Sequence[Comparison], why: Sequence[str]) -> Section
                 "baseline": one.baseline.name,
                 "notes": list(one.notes),
                 "sides": [
-                    {"name": side.held.name, "overall": asdict(side.measured.overall)}
-                    for side in one.sides
-                    if side.measured.overall is not None
+                    {"name": side.name, "overall": asdict(side.overall)}
+                    for side in one.groups
+                    if side.overall is not None
                 ],
             }
             for one in comparisons
@@ -62,16 +61,12 @@ def _table(one: Comparison) -> Table:
     return Table(
         caption=f"Beside {short[one.baseline.name]}: ratios of medians over shapes (95% interval)",
         columns=columns,
-        rows=[
-            _row(side.held.name, side.measured.overall, short)
-            for side in one.sides
-            if side.measured.overall is not None
-        ],
+        rows=[_row(side.name, side.overall, short) for side in one.groups if side.overall is not None],
         numbers=frozenset(columns[1:]),
     )
 
 
-def _row(name: str, of: Figures, short: Mapping[str, str]) -> Sequence[Any]:
+def _row(name: str, of: RatioSummary, short: Mapping[str, str]) -> Sequence[Any]:
     return (
         Cell(short[name], title=name), of.configurations, _ratio(of.time), _ratio(of.tflops), _ratio(of.power), _ratio(of.energy),
         of.faster, of.ties, of.slower, of.unsure,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from farm.api import health
-from farm.compare.health.messages import since_text
+from farm.compare.health.finding_messages import since_text
 from farm.errors import FarmError
 from farm.web.errors import status_of
 from farm.web.pages.rendering import Visiting

@@ -7,7 +7,7 @@ from farm.compare.health.rules.drifting import Drifting
 from farm.compare.health.rules.energy import Energy
 from farm.compare.health.rules.failing import Failing
 from farm.compare.health.rules.heat import Heat
-from farm.compare.health.rules.power_held import PowerHeld
+from farm.compare.health.rules.power_held import PowerThrottled
 from farm.compare.health.rules.power_limit import PowerLimit
 from farm.compare.health.rules.regressed import Regressed
 from farm.compare.health.rules.rule import HealthRule
@@ -23,7 +23,7 @@ RULES: list[HealthRule] = [
     Energy(),
     Heat(),
     Throttled(),
-    PowerHeld(),
+    PowerThrottled(),
     PowerLimit(),
     Clocks(),
     Failing(),

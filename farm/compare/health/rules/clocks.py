@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from farm.compare.health.document import Finding, Verdict
+from farm.compare.health.assessment import Finding, HealthVerdict
 from farm.compare.health.rules.rule import HealthRule
-from farm.compare.health.window import Device, since_unbroken
+from farm.compare.health.window import WindowDevice, since_unbroken
 from farm.vendors import vendor_of_type
 
 
 class Clocks(HealthRule):
     """At other clocks than most of its peers."""
 
-    def findings(self, device: Device) -> Iterator[Finding]:
+    def findings(self, device: WindowDevice) -> Iterator[Finding]:
         member, clocks = device.member, device.window.clocks
         mine = clocks[device.number]
         of_others = Counter(c for peer in device.peers if (c := clocks[peer]) is not None)
@@ -28,7 +28,7 @@ class Clocks(HealthRule):
             return
         flags = np.array([device.window.fleet.clocks[which] == mine for which in device.rows.clocks], bool)
         yield Finding(
-            verdict=Verdict.DIFFERS,
+            verdict=HealthVerdict.DIFFERS,
             evidence=f"its clocks are {mine}, those of {count} of its peers {usual}",
             advice=f"{vendor.advice_on_clocks(member.uuid, member.host)} Rows at other clocks are not compared.",
             since=since_unbroken(flags, device.rows.when),

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from farm.compare.health import past
-from farm.compare.health.document import Finding, Since, Verdict
-from farm.compare.health.messages import DRAIN, factor, percent
+from farm.compare.health import history
+from farm.compare.health.assessment import Finding, HealthVerdict, Since
+from farm.compare.health.finding_messages import DRAIN, factor, percent
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import PAST, SENTINEL, Sample, by_device
-from farm.compare.health.window import Device, Window, since
+from farm.compare.health.window import Window, WindowDevice, since
 from farm.compare.statistics import medians_at, medians_by
 
 
@@ -23,13 +23,13 @@ class Drifting(HealthRule):
         yield from _of_past(window)
         yield from _of_sentinels(window)
 
-    def findings(self, device: Device) -> Iterator[Finding]:
+    def findings(self, device: WindowDevice) -> Iterator[Finding]:
         slower = [s for s in device.samples(PAST, SENTINEL) if device.beyond(s, device.window.question.tolerance)]
         for sample in slower[:1]:
             found = device.estimated(sample)
             what, unit = ("its sentinel takes", "hours") if sample.comparison is SENTINEL else ("takes", "shapes")
             yield Finding(
-                verdict=Verdict.DRIFTING,
+                verdict=HealthVerdict.DRIFTING,
                 evidence=f"{what} {factor(found)} times as long as before, in the same environment; {found.shapes} {unit}, "
                 f"{percent(found.confidence)} confidence",
                 advice="Look at its clocks and its heat; measure again what landed since. "
@@ -59,7 +59,7 @@ def _of_sentinels(window: Window) -> Iterator[Sample]:
             sentinels.environment[every] == sentinels.environment[last]
         )
         own = every[same]
-        looks = past.by_hour(np.log(sentinels.runtime_ms[own]), sentinels.when[own])
+        looks = history.by_hour(np.log(sentinels.runtime_ms[own]), sentinels.when[own])
         recent = looks.first >= window.since.timestamp()
         if recent.sum() > 1 and (~recent).sum() > 1:
             yield Sample(
@@ -72,7 +72,7 @@ def _of_sentinels(window: Window) -> Iterator[Sample]:
             )
 
 
-def _since_drift(device: Device, sample: Sample, apart: float) -> Since | None:
+def _since_drift(device: WindowDevice, sample: Sample, apart: float) -> Since | None:
     fleet = device.window.fleet
     source = fleet.sentinels if sample.comparison is SENTINEL else fleet.rows
     rows = source.taken(source.device == device.number)
@@ -83,4 +83,4 @@ def _since_drift(device: Device, sample: Sample, apart: float) -> Since | None:
     usual = medians_at(np.log(earlier.runtime_ms), earlier.cell, int(source.cell.max()) + 1)
     values = np.log(rows.runtime_ms) - usual[rows.cell]
     told = np.isfinite(values)
-    return since(past.began(values[told], rows.when[told], half=apart / 2))
+    return since(history.onset(values[told], rows.when[told], half=apart / 2))

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from farm.compare.health.document import Finding, Verdict
-from farm.compare.health.messages import factor, median_of, on_shapes
+from farm.compare.health.assessment import Finding, HealthVerdict
+from farm.compare.health.finding_messages import factor, median_of, on_shapes
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import ENERGY, Sample
-from farm.compare.health.window import Device, Window
+from farm.compare.health.window import Window, WindowDevice
 
 ENERGY_TOLERANCE = 0.10
 """Equal cards differ more in energy than in time, as their leakage and temperature do: by up to 1.6% on four H200s of one host."""
@@ -23,10 +23,10 @@ class Energy(HealthRule):
     def samples(self, window: Window) -> Iterable[Sample]:
         return window.beside_peers(ENERGY, np.log(window.now.energy_mj))
 
-    def findings(self, device: Device) -> Iterator[Finding]:
+    def findings(self, device: WindowDevice) -> Iterator[Finding]:
         if found := device.all_beyond(ENERGY, ENERGY_TOLERANCE):
             yield Finding(
-                verdict=Verdict.DIFFERS,
+                verdict=HealthVerdict.DIFFERS,
                 evidence=f"takes {factor(found)} times the energy of {median_of(found)} {on_shapes(found)}",
                 advice="A card that is hotter or leaks more draws more; its results of power and energy are its own. "
                 f"farm compare --by device --type {device.member.type}",

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from farm.compare.health.document import Finding, Verdict
-from farm.compare.health.messages import DRAIN
+from farm.compare.health.assessment import Finding, HealthVerdict
+from farm.compare.health.finding_messages import DRAIN
 from farm.compare.health.rules.rule import HealthRule
-from farm.compare.health.samples import SELDOM, Comparison, Group, Sample, tail
-from farm.compare.health.window import Device, Window
+from farm.compare.health.samples import TOLERATED_SHARE, AlphaShare, Comparison, Sample, binomial_tail
+from farm.compare.health.window import Window, WindowDevice
 
-FAILURES = Comparison("failures", Group.CONDITION, factor=False)
+FAILURES = Comparison("failures", AlphaShare.CONDITION, factor=False)
 
 
 class Failing(HealthRule):
@@ -31,12 +31,12 @@ class Failing(HealthRule):
                     tries=jobs,
                 )
 
-    def findings(self, device: Device) -> Iterator[Finding]:
+    def findings(self, device: WindowDevice) -> Iterator[Finding]:
         member = device.member
         for sample in device.samples(FAILURES):
-            if tail(member.refuted, sample.tries, SELDOM) <= device.level[FAILURES]:
+            if binomial_tail(member.refuted, sample.tries, TOLERATED_SHARE) <= device.level[FAILURES]:
                 yield Finding(
-                    verdict=Verdict.FAILING,
+                    verdict=HealthVerdict.FAILING,
                     evidence=f"{member.refuted} jobs failed on it that other devices then measured, and {member.done} were measured; "
                     f"the last: {member.last_failure or 'no message'}",
                     advice=f"farm doctor on {member.host}; " + DRAIN.format(uuid=member.uuid),

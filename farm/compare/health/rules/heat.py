@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from farm.compare.health.document import Finding, Verdict
-from farm.compare.health.messages import DRAIN, degrees, median_of, on_shapes
+from farm.compare.health.assessment import Finding, HealthVerdict
+from farm.compare.health.finding_messages import DRAIN, degrees, median_of, on_shapes
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import TEMPERATURE, Sample
-from farm.compare.health.window import Device, Window
+from farm.compare.health.window import Window, WindowDevice
 
 HOT_C = 10.0
 """Cards of one chassis differ by how the air reaches them: by up to 9 °C on four H200s of one host, 5 °C from their median."""
@@ -27,10 +27,10 @@ class Heat(HealthRule):
     def samples(self, window: Window) -> Iterable[Sample]:
         return window.beside_peers(TEMPERATURE, window.now.temperature_c)
 
-    def findings(self, device: Device) -> Iterator[Finding]:
+    def findings(self, device: WindowDevice) -> Iterator[Finding]:
         if found := device.all_beyond(TEMPERATURE, HOT_C):
             yield Finding(
-                verdict=Verdict.HOT,
+                verdict=HealthVerdict.HOT,
                 evidence=f"{degrees(found)} beside {median_of(found)} under the same work, {on_shapes(found)}",
                 advice=_ADVICE,
                 since=device.since_apart(found.value, lambda rows: rows.temperature_c),
@@ -44,7 +44,7 @@ class Heat(HealthRule):
         if np.any(warm >= limit):
             figures = device.rows.temperature_c
             yield Finding(
-                verdict=Verdict.HOT,
+                verdict=HealthVerdict.HOT,
                 evidence=f"reached {float(np.nanmax(warm)):.0f} °C, and slows down at {slowdown_c:.0f} °C",
                 advice=f"{_ADVICE} " + DRAIN.format(uuid=device.member.uuid),
                 since=device.since_flag(figures >= limit, np.isfinite(figures), half=0),

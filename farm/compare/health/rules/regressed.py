@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from farm.compare.health.document import Finding, Since, Verdict
-from farm.compare.health.messages import factor, on_shapes, what_differs
+from farm.compare.health.assessment import Finding, HealthVerdict, Since
+from farm.compare.health.finding_messages import factor, on_shapes, what_differs
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import CHANGED, Sample, by_device
-from farm.compare.health.window import Device, Window, moment
+from farm.compare.health.window import Window, WindowDevice, utc_time
 from farm.compare.statistics import medians_by
 
 
@@ -36,16 +36,16 @@ class Regressed(HealthRule):
                     environments=(int(listed[most][0]), int(listed[most][1])),
                 )
 
-    def findings(self, device: Device) -> Iterator[Finding]:
+    def findings(self, device: WindowDevice) -> Iterator[Finding]:
         window, rows = device.window, device.window.fleet.rows
         for sample in device.samples(CHANGED):
             if sample.environments is None or not device.beyond(sample, window.question.tolerance):
                 continue
             here = rows.when[(rows.device == device.number) & (rows.environment == sample.environments[1])]
-            at, found = moment(float(here.min())), device.estimated(sample)
+            at, found = utc_time(float(here.min())), device.estimated(sample)
             change = what_differs([window.fleet.environments[which] for which in sample.environments])
             yield Finding(
-                verdict=Verdict.REGRESSED,
+                verdict=HealthVerdict.REGRESSED,
                 evidence=f"takes {factor(found)} times as long since {change}, {on_shapes(found)}",
                 advice="The card itself may be healthy: compare before and after on all cards, "
                 f"farm compare until={at:%Y-%m-%dT%H:%M} since={at:%Y-%m-%dT%H:%M} --type {device.member.type} --top 10",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
-from farm.compare.health.document import Finding
+from farm.compare.health.assessment import Finding
 from farm.compare.health.samples import Sample
-from farm.compare.health.window import Device, Window
+from farm.compare.health.window import Window, WindowDevice
 
 
 class HealthRule(ABC):
@@ -21,5 +21,5 @@ class HealthRule(ABC):
         return ()
 
     @abstractmethod
-    def findings(self, device: Device) -> Iterator[Finding]:
+    def findings(self, device: WindowDevice) -> Iterator[Finding]:
         """What is wrong with a device."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from farm.compare.health.document import Estimate, Finding, Verdict
-from farm.compare.health.messages import DRAIN, factor, median_of, on_shapes
-from farm.compare.health.rows import Rows
+from farm.compare.health.assessment import Estimate, Finding, HealthVerdict
+from farm.compare.health.finding_messages import DRAIN, factor, median_of, on_shapes
+from farm.compare.health.fleet_rows import FleetRows
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.samples import TIME, Sample
-from farm.compare.health.window import Device, Window
+from farm.compare.health.window import Window, WindowDevice
 from farm.compare.statistics import Floats
 
 
@@ -22,13 +22,13 @@ class Slow(HealthRule):
     def samples(self, window: Window) -> Iterable[Sample]:
         return window.beside_peers(TIME, _log_time(window.now))
 
-    def findings(self, device: Device) -> Iterator[Finding]:
+    def findings(self, device: WindowDevice) -> Iterator[Finding]:
         member = device.member
         if _is_slow(device):
             found = device.estimate(TIME)
             assert found is not None
             yield Finding(
-                verdict=Verdict.SLOW,
+                verdict=HealthVerdict.SLOW,
                 evidence=f"takes {factor(found)} times as long as {median_of(found)} {on_shapes(found)}",
                 advice=f"farm compare --by device --type {member.type} --top 10 shows on what. "
                 + DRAIN.format(uuid=member.uuid),
@@ -39,7 +39,7 @@ class Slow(HealthRule):
             other, found = min(apart, key=lambda one: abs(math.log(one[1].value)))
             uuid = device.window.members[other].uuid
             yield Finding(
-                verdict=Verdict.DIFFERS,
+                verdict=HealthVerdict.DIFFERS,
                 evidence=f"takes {factor(found)} times as long as {uuid}, and no third tells which of them is wrong; {on_shapes(found)}",
                 advice=f"Measure a third {member.type}, or look at clocks, heat and power limit of both: "
                 f"farm compare {uuid} {member.uuid} --top 10",
@@ -47,13 +47,13 @@ class Slow(HealthRule):
             )
 
 
-def _is_slow(device: Device) -> bool:
+def _is_slow(device: WindowDevice) -> bool:
     told = [sample for sample in device.samples(TIME) if device.estimated(sample).low is not None]
     enough = bool(told) and (told[0].other is None or len(told) > 1)
     return enough and all(device.beyond(sample, device.window.question.tolerance) for sample in told)
 
 
-def _apart(device: Device) -> list[tuple[int, Estimate]]:
+def _apart(device: WindowDevice) -> list[tuple[int, Estimate]]:
     """The others that it is apart from, where it is apart from each that is not slow itself."""
     tolerance = 1 + device.window.question.tolerance
     told = [
@@ -73,5 +73,5 @@ def _apart(device: Device) -> list[tuple[int, Estimate]]:
     return apart if len(apart) == len(left) else []
 
 
-def _log_time(rows: Rows) -> Floats:
+def _log_time(rows: FleetRows) -> Floats:
     return np.asarray(np.log(rows.runtime_ms))

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from farm.compare.health.document import Finding, Verdict
-from farm.compare.health.messages import DRAIN
+from farm.compare.health.assessment import Finding, HealthVerdict
+from farm.compare.health.finding_messages import DRAIN
 from farm.compare.health.rules.rule import HealthRule
-from farm.compare.health.samples import SELDOM, Comparison, Group, Sample, by_device, tail
-from farm.compare.health.window import Device, Window
+from farm.compare.health.samples import TOLERATED_SHARE, AlphaShare, Comparison, Sample, binomial_tail, by_device
+from farm.compare.health.window import Window, WindowDevice
 from farm.vendors.nvidia import FAULTS, event_names
 
-SLOWED = Comparison("slowed", Group.CONDITION, factor=False)
+SLOWED = Comparison("slowed", AlphaShare.CONDITION, factor=False)
 
 
 class Throttled(HealthRule):
@@ -39,17 +39,17 @@ class Throttled(HealthRule):
                 tries=int(seen.sum()),
             )
 
-    def findings(self, device: Device) -> Iterator[Finding]:
+    def findings(self, device: WindowDevice) -> Iterator[Finding]:
         now, reasons = device.window.now, device.rows.reasons
         for sample in device.samples(SLOWED):
             held = int(sample.by_shape.sum())
-            if tail(held, sample.tries, SELDOM) > device.level[SLOWED]:
+            if binomial_tail(held, sample.tries, TOLERATED_SHARE) > device.level[SLOWED]:
                 continue
             mine = now.reasons[(now.device == device.number) & (now.reasons >= 0)]
             faults = mine[mine & FAULTS > 0] & FAULTS
             seen = Counter(name for bits in faults.tolist() for name in event_names(bits).split(","))
             yield Finding(
-                verdict=Verdict.THROTTLED,
+                verdict=HealthVerdict.THROTTLED,
                 evidence=f"its clocks were held on {held} of {sample.tries} shapes by "
                 + ", ".join(f"{name} ({count} rows)" for name, count in seen.most_common()),
                 advice="Thermal reasons are heat; hw_power_brake and hw_slowdown come from the board or the power supply. "

@@ -8,28 +8,30 @@ from datetime import datetime
 
 import numpy as np
 
-from farm.compare.health import messages
-from farm.compare.health.document import (
+from farm.compare.health import finding_messages
+from farm.compare.health.assessment import (
     DeviceHealth,
     Estimate,
     Finding,
-    Health,
+    FleetReport,
+    HealthQuery,
     Member,
-    Question,
     verdict_of,
     worst_first,
 )
+from farm.compare.health.fleet_rows import Fleet
 from farm.compare.health.peers import medians_of_others
-from farm.compare.health.rows import Fleet
 from farm.compare.health.rules import RULES
 from farm.compare.health.samples import CHANGED, ENERGY, PAST, SENTINEL, TEMPERATURE, TIME, Comparison, Sample, levels
-from farm.compare.health.window import LIMIT_APART, Device, Window, default_limit
+from farm.compare.health.window import POWER_LIMIT_TOLERANCE, Window, WindowDevice, default_limit
 from farm.compare.statistics import Ints
 
 _OF_TIME = (TIME, PAST, SENTINEL, CHANGED)
 
 
-def judge(members: Sequence[Member], fleet: Fleet, question: Question, *, since: datetime, until: datetime) -> Health:
+def diagnose(
+    members: Sequence[Member], fleet: Fleet, question: HealthQuery, *, since: datetime, until: datetime
+) -> FleetReport:
     """The health of the members that the question is about; the others are their peers. `since` begins the window."""
     wanted = np.array([_is_asked_for(member, question) for member in members], bool)
     window = Window.of(members, fleet, question, wanted, since)
@@ -41,21 +43,21 @@ def judge(members: Sequence[Member], fleet: Fleet, question: Question, *, since:
     rows = np.bincount(fleet.since(since.timestamp()).device, minlength=len(members))
     left_out = _left_out(window)
     numbers = np.flatnonzero(wanted).tolist()
-    return Health(
+    return FleetReport(
         since=since,
         until=until,
         tolerance=question.tolerance,
         alpha=question.alpha,
         tests=len(samples),
         devices=tuple(
-            _health(Device(window, number, of_device, level), int(rows[number]), int(left_out[number]))
+            _health(WindowDevice(window, number, of_device, level), int(rows[number]), int(left_out[number]))
             for number in numbers
         ),
         notes=tuple(_notes(window, numbers)),
     )
 
 
-def _is_asked_for(member: Member, question: Question) -> bool:
+def _is_asked_for(member: Member, question: HealthQuery) -> bool:
     return (
         question.device_type in (None, member.type)
         and question.host in (None, member.host)
@@ -63,17 +65,17 @@ def _is_asked_for(member: Member, question: Question) -> bool:
     )
 
 
-def _health(device: Device, rows: int, left_out: int) -> DeviceHealth:
+def _health(device: WindowDevice, rows: int, left_out: int) -> DeviceHealth:
     member = device.member
     estimates = {comparison: device.estimate(comparison) for comparison in (*_OF_TIME, ENERGY, TEMPERATURE)}
     notes = list[str]()
     if left_out:
-        notes.append(messages.left_out(left_out))
+        notes.append(finding_messages.left_out(left_out))
     if member.state == "drained" and not member.foreign:
         notes.append(f"drained: {member.state_reason or 'no reason given'}")
     alarms = [finding for rule in RULES for finding in rule.findings(device)]
     found = worst_first(alarms) or (_without_alarm(device, rows, estimates),)
-    findings = tuple(messages.possible(member, one) for one in found)
+    findings = tuple(finding_messages.possible(member, one) for one in found)
     return DeviceHealth(
         uuid=member.uuid,
         type=member.type,
@@ -89,18 +91,18 @@ def _health(device: Device, rows: int, left_out: int) -> DeviceHealth:
     )
 
 
-def _without_alarm(device: Device, rows: int, estimates: Mapping[Comparison, Estimate | None]) -> Finding:
+def _without_alarm(device: WindowDevice, rows: int, estimates: Mapping[Comparison, Estimate | None]) -> Finding:
     """Healthy, where its time was compared with anything and is within the tolerance; otherwise unknown."""
     of_time = [estimates[comparison] for comparison in _OF_TIME]
     told = [one for one in of_time if one is not None and one.low is not None]
     tolerance = device.window.question.tolerance
     unsure = next((one for one in told if not 1 / (1 + tolerance) <= one.value <= 1 + tolerance), None)
     if unsure is not None:
-        return messages.unsure(device.member, unsure, tolerance)
+        return finding_messages.unsure(device.member, unsure, tolerance)
     if told:
-        return messages.healthy(told)
+        return finding_messages.healthy(told)
     any_of = next((one for one in of_time if one is not None), None)
-    return messages.too_little(device.member, rows, any_of, device.window.since)
+    return finding_messages.too_little(device.member, rows, any_of, device.window.since)
 
 
 def _left_out(window: Window) -> Ints:
@@ -124,7 +126,7 @@ def _notes(window: Window, numbers: Sequence[int]) -> Iterator[str]:
         mine = [number for number, member in enumerate(window.members) if member.type == kind]
         limits = [limit for number in mine if (limit := window.limits[number]) is not None]
         default = default_limit(window.members[mine[0]])
-        if len(limits) > 1 and default is not None and max(limits) < default * (1 - LIMIT_APART):
+        if len(limits) > 1 and default is not None and max(limits) < default * (1 - POWER_LIMIT_TOLERANCE):
             yield f"Every {kind} is limited to {max(limits):.0f} W or less; its maker says {default:.0f} W."
         versions = {
             int(window.now.environment[rows[window.now.when[rows].argmax()]])
@@ -132,5 +134,5 @@ def _notes(window: Window, numbers: Sequence[int]) -> Iterator[str]:
             if len(rows := np.flatnonzero(window.now.device == number))
         }
         if len(versions) > 1:
-            said = messages.what_differs([window.fleet.environments[which] for which in sorted(versions)])
+            said = finding_messages.what_differs([window.fleet.environments[which] for which in sorted(versions)])
             yield f"Not every {kind} has the same environment: {said}."

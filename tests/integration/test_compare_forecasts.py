@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import Engine
 
 from farm import registry
-from farm.compare.aggregation import Question
-from farm.compare.comparing import Beside, Comparison, compare
+from farm.compare.aggregation import CompareQuery
+from farm.compare.comparison import Comparison, GroupComparison, compare
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.registry import trust
@@ -82,11 +82,11 @@ def truth(factor: float, **changes: object) -> Callable[[Configuration], Measure
 
 def asked(engine: Engine, uri: str, *sides: str, **options: Any) -> Comparison:
     record_models(uri, engine)
-    return compare(engine, Question(sides=sides, predict_from=uri, **options))
+    return compare(engine, CompareQuery(groups=sides, predict_from=uri, **options))
 
 
-def only(found: Comparison) -> Beside:
-    (side,) = found.sides
+def only(found: Comparison) -> GroupComparison:
+    (side,) = found.groups
     return side
 
 
@@ -95,24 +95,24 @@ def test_what_a_side_lacks_is_predicted_and_told_apart(engine: Engine, uri: str,
     put(card(2, kind=L), truth(6.0), configurations=CONFIGURATIONS[:6])
     found = asked(engine, uri, H, L)
     side = only(found)
-    assert side.measured.overall is not None
+    assert side.overall is not None
+    assert side.predicted is not None
     assert side.predicted.overall is not None
     # The rows that were measured are twice what the champion says of them, and neither stands for the other.
-    assert (side.measured.overall.configurations, side.measured.overall.time.ratio) == (6, pytest.approx(6))
+    assert (side.overall.configurations, side.overall.time.ratio) == (6, pytest.approx(6))
     assert side.predicted.overall.configurations == 21
     assert side.predicted.overall.time.ratio == pytest.approx(3, rel=0.15)
     assert side.predicted.overall.power is not None
     assert side.predicted.overall.energy is not None
-    assert side.predicted.pairs is not None
-    assert side.predicted.pairs.predicted.all()
-    assert not side.predicted.pairs.baseline_predicted.any()
-    forecast = side.held.forecast
+    assert found.predicted_pairs[L].predicted.all()
+    assert not found.predicted_pairs[L].baseline_predicted.any()
+    forecast = side.forecast
     assert forecast is not None
     assert (forecast.predicted, forecast.not_learned, forecast.outside) == (21, 1, 1)
-    assert (found.baseline.missing, side.held.missing, found.baseline.forecast) == (0, 23, None)
+    assert (found.baseline.missing, side.missing, found.baseline.forecast) == (0, 23, None)
     assert forecast.sources == "measured"
     said = " ".join(found.notes)
-    assert "learned from rows" not in said
+    assert "learned from" not in said
     assert f"gemm-forest-{L} v1 has not learned 1 of the configurations that {L} lacks" in said
     assert f"1 predictions of gemm-forest-{L} v1 lie outside" in said
 
@@ -120,12 +120,14 @@ def test_what_a_side_lacks_is_predicted_and_told_apart(engine: Engine, uri: str,
 def test_a_prediction_of_the_baseline_is_the_inverse(engine: Engine, uri: str, put: Put) -> None:
     put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
     put(card(2, kind=L), truth(3.0), configurations=CONFIGURATIONS[:1])
-    there, back = only(asked(engine, uri, H, L)).predicted, only(asked(engine, uri, L, H)).predicted
+    backward = asked(engine, uri, L, H)
+    there, back = only(asked(engine, uri, H, L)).predicted, only(backward).predicted
+    assert there is not None
     assert there.overall is not None
+    assert back is not None
     assert back.overall is not None
-    assert back.pairs is not None
-    assert back.pairs.baseline_predicted.all()
-    assert not back.pairs.predicted.any()
+    assert backward.predicted_pairs[H].baseline_predicted.all()
+    assert not backward.predicted_pairs[H].predicted.any()
     assert back.overall.time.ratio == pytest.approx(1 / there.overall.time.ratio)
     assert (back.overall.time.low, back.overall.time.high) == pytest.approx(
         (1 / (there.overall.time.high or 0), 1 / (there.overall.time.low or 0))
@@ -137,19 +139,19 @@ def test_a_prediction_of_the_baseline_is_the_inverse(engine: Engine, uri: str, p
 def test_intervals_and_verdicts_hold_the_bounds_of_the_model(engine: Engine, uri: str, put: Put) -> None:
     put(card(1, kind=H), truth(3.0), configurations=CONFIGURATIONS)
     put(card(2, kind=L), truth(3.0), configurations=CONFIGURATIONS[:1])
-    side = only(asked(engine, uri, H, L))
-    overall, pairs, forecast = side.predicted.overall, side.predicted.pairs, side.held.forecast
+    found = asked(engine, uri, H, L)
+    side, pairs = only(found), found.predicted_pairs[L]
+    assert side.predicted is not None
+    overall, forecast = side.predicted.overall, side.forecast
     assert overall is not None
-    assert pairs is not None
     assert pairs.bounds is not None
     assert forecast is not None
     assert forecast.error_pct is not None
-    asks = [
-        Configuration.from_columns({**r, "parameters": r["parameters"]})
-        for r in only(asked(engine, uri, H, L, top=99)).predicted.top
-    ]
+    with_top = only(asked(engine, uri, H, L, top=99)).predicted
+    assert with_top is not None
+    rows = with_top.top
+    asks = [Configuration.from_columns(dict(one)) for one in rows]
     by_name = {p.configuration: p for p in registry.predict(registry.pull(uri, L), asks)}
-    rows = only(asked(engine, uri, H, L, top=99)).predicted.top
     for one, configuration in zip(rows, asks, strict=True):
         said = by_name[configuration.canonical]
         assert said.runtime_ms_low is not None
@@ -162,7 +164,7 @@ def test_intervals_and_verdicts_hold_the_bounds_of_the_model(engine: Engine, uri
     assert overall.time.low is not None
     assert overall.time.high is not None
     assert overall.time.low < 1 < overall.time.high
-    least = pairs.bounds.least[1].runtime_ms / pairs.bounds.least[0].runtime_ms
+    least = pairs.bounds.min[1].runtime_ms / pairs.bounds.min[0].runtime_ms
     assert overall.time.low <= np.median(least)
 
 
@@ -188,7 +190,7 @@ def test_a_model_of_another_protocol_predicts_nothing_unless_protocols_are_mixed
     assert side["overall"]["configurations"] == 7
     (note,) = [note for note in apart["notes"] if "protocol" in note]
     model = f"gemm-forest-{kind} v1"
-    for words in (f"Nothing is predicted of {kind}: {model} ", of_model, of_rows, "--mix-protocols"):
+    for words in (f"No predictions for {kind}: {model} ", of_model, of_rows, "--mix-protocols"):
         assert words in note
     mixed = json.loads(command("compare", H, kind, "--predict", "--mix-protocols", "--json").stdout)
     assert mixed["sides"][0]["predicted"]["side_predicted"] == 20
@@ -203,13 +205,13 @@ def test_protocols_are_known_of_the_rows_that_a_prediction_is_compared_with_alon
     put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
     put(card(2, kind=L), truth(3.0, l2="warm"), configurations=CONFIGURATIONS[:7])
     # What L measured itself is not compared with what its model says of the rest.
-    assert only(asked(engine, uri, H, L)).predicted.overall is not None
+    assert only(asked(engine, uri, H, L)).predicted is not None
     # One model that two groups lack is named once.
     put(card(3, kind=H), truth(1.0, l2="warm"), configurations=CONFIGURATIONS)
     put(card(4, kind=L), truth(3.0), configurations=CONFIGURATIONS[:3])
     found = asked(engine, uri, "GPU-3", "GPU-2", "GPU-4")
     (note,) = [note for note in found.notes if "protocol" in note]
-    assert "Nothing is predicted of GPU-2 and GPU-4: " in note
+    assert "No predictions for GPU-2 and GPU-4: " in note
     refused(command("compare", H, L, "--mix-protocols"), 2, "--mix-protocols needs --predict")
 
 
@@ -245,7 +247,7 @@ def test_a_type_that_was_never_measured_is_asked_of_its_model_alone(command: Com
     for words in (
         f"Of 27 pairs of B and A, 27 have one figure that is predicted: 27 of B by gemm-forest-{NEVER} v1 (± ",
         "PREDICTED: median ratio over shapes", "90% bounds", "PREDICTED: configurations by time",
-        "PREDICTED: B / A by type", "PREDICTED: cost", "(predicted)", f"gemm-forest-{NEVER} v1 learned from rows that are imported",
+        "PREDICTED: B / A by type", "PREDICTED: cost", "(predicted)", f"gemm-forest-{NEVER} v1 learned from imported rows",
     ):  # fmt: skip
         assert words in done.stdout, words
     assert "shared" not in done.stdout
@@ -275,7 +277,7 @@ def test_what_a_model_cannot_tell_apart_is_not_predicted(command: Command, put: 
     put(card(2, kind=L), truth(3.0), configurations=CONFIGURATIONS[:1])
     done = command("compare", H, f"{L},library=1.0", "--predict")
     assert (
-        "Nothing is predicted of nvidia-l40s,library=1.0: a model is of a device type, and tells nothing of library=1.0"
+        "No predictions for nvidia-l40s,library=1.0: a model covers a whole device type and cannot separate library=1.0"
         in done.stdout
     )
     put(card(3, kind=L), truth(3.0), configurations=OTHER_TYPES)
@@ -283,7 +285,7 @@ def test_what_a_model_cannot_tell_apart_is_not_predicted(command: Command, put: 
         command("compare", H, "GPU-3,until=2099-01-01", "--predict"),
         4,
         "share no configuration",
-        "tells nothing of until",
+        "cannot separate until",
     )
     refused(command("compare", H, "GPU-3"), 4, "share no configuration", "--fill")
     assert json.loads(command("compare", H, "GPU-3", "--predict", "--json").stdout)["sides"][0]["overall"] is None
@@ -307,8 +309,8 @@ def test_a_champion_that_nobody_signed_predicts_nothing_and_the_comparison_says_
         signature = client.get_model_version(name, "1").tags[trust.TAG]
         client.set_model_version_tag(name, "1", trust.TAG, "{}")
         try:
-            found = compare(engine, Question(sides=(H, L), predict_from=uri))
+            found = compare(engine, CompareQuery(groups=(H, L), predict_from=uri))
         finally:
             client.set_model_version_tag(name, "1", trust.TAG, signature)
-    assert only(found).predicted.overall is None
+    assert only(found).predicted is None
     assert any(f"{name} version 1 is not loaded: nobody signed it" in note for note in found.notes)

@@ -16,7 +16,7 @@ TOLERANCE = 0.03
 of one type within some percent (Sinha et al., Not All GPUs Are Created Equal, SC 2022)."""
 
 
-class Verdict(StrEnum):
+class HealthVerdict(StrEnum):
     """What is said of a device; the worst first, and what may be the cause of others before these."""
 
     QUARANTINED = "quarantined"
@@ -35,10 +35,10 @@ class Verdict(StrEnum):
 
     @property
     def alarms(self) -> bool:
-        return self not in (Verdict.UNKNOWN, Verdict.HEALTHY)
+        return self not in (HealthVerdict.UNKNOWN, HealthVerdict.HEALTHY)
 
 
-_ORDER = {verdict: number for number, verdict in enumerate(Verdict)}
+_ORDER = {verdict: number for number, verdict in enumerate(HealthVerdict)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Estimate:
 class Finding:
     """One thing that is wrong with a device, or, with the verdict `unknown`, may be."""
 
-    verdict: Verdict
+    verdict: HealthVerdict
     evidence: str
     advice: str
     since: Since | None = None
@@ -82,7 +82,7 @@ class DeviceHealth:
     uuid: str
     type: str
     host: str
-    verdict: Verdict
+    verdict: HealthVerdict
     # The worst first; of a device that is healthy or unknown, why.
     findings: tuple[Finding, ...]
     # What was estimated, whatever came out; None where there was nothing to go by.
@@ -95,7 +95,7 @@ class DeviceHealth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class FleetReport:
     """The health of a fleet in a window of time."""
 
     since: datetime
@@ -116,7 +116,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class HealthQuery:
     """Whose health, and from what on something is worth an alarm."""
 
     device_type: str | None = None
@@ -160,7 +160,7 @@ class Member:
     last_failure: str | None = None
 
 
-def verdict_of(findings: Sequence[Finding]) -> Verdict:
+def verdict_of(findings: Sequence[Finding]) -> HealthVerdict:
     """The worst of them."""
     return min((finding.verdict for finding in findings), key=_ORDER.__getitem__)
 

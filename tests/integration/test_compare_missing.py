@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign
-from farm.compare import filling
-from farm.compare.aggregation import Question, gather
+from farm.compare import missing_measurements
+from farm.compare.aggregation import CompareQuery, aggregate
 from farm.db import campaigns
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity, DeviceKind, DeviceTraits
@@ -157,7 +157,7 @@ def test_the_most_common_rules_are_taken_and_the_others_are_named(
     (fill,) = filled(command, H, A)["fills"]
     assert stored(engine, fill["campaign"]).rules.timing.target_rse == 0.02
     assert fill["notes"] == [
-        f"{A} is filled under the rules of many, which 10 of 16 rows were measured under; others were under those of closely."
+        f"{A} is filled under the rules of many, which apply to 10 of 16 rows; the others were measured under the rules of closely."
     ]
 
 
@@ -192,16 +192,14 @@ def test_a_fill_goes_to_what_the_side_names(
         f"host=there,type={A}": [{"device": "GPU-6"}],
     }
     for side, wanted in targets.items():
-        gathered = gather(engine, Question(sides=("GPU-1", side)), filling=True)
-        (fill,) = filling.fills(engine, gathered, owner="ann")
-        assert fill.campaign is not None
-        assert [target.to_document() for target in fill.campaign.targets] == wanted
-        assert fill.campaign.owner == "ann"
-    by_type = gather(engine, Question(by="type"), filling=True)
-    assert {fill.side: fill.why_not for fill in filling.fills(engine, by_type, owner="ann")} == {
-        A: None,
-        "cpu-test": None,
-    }
+        gathered = aggregate(engine, CompareQuery(groups=("GPU-1", side)), filling=True)
+        (fill,) = missing_measurements.plan_fills(engine, gathered, owner="ann")
+        assert fill.plan is not None
+        assert [target.to_document() for target in fill.plan.campaign.targets] == wanted
+        assert fill.plan.campaign.owner == "ann"
+    by_type = aggregate(engine, CompareQuery(by="type"), filling=True)
+    fills = [fill.summary for fill in missing_measurements.plan_fills(engine, by_type, owner="ann")]
+    assert {fill.side: fill.why_not for fill in fills} == {A: None, "cpu-test": None}
 
 
 def test_what_the_side_cannot_run_is_left_out_with_its_reason(command: Command, put: Put, engine: Engine) -> None:
@@ -221,12 +219,12 @@ def test_what_the_side_cannot_run_is_left_out_with_its_reason(command: Command, 
     [
         ("GPU-2,since=2020-01-01", "not of that time"),
         ("GPU-2,until=2099-01-01", "not of that time"),
-        ("GPU-2,library=1.0", "library is what a host has"),
+        ("GPU-2,library=1.0", "library depends on the host"),
         ("GPU-2,clocks=default", "no campaign sets clocks"),
         ("GPU-2,campaign=few", "submit that campaign again"),
         ("source=measured,distribution=odd", "names no type, host or device"),
-        ("GPU-2,distribution=odd", "no campaign can ask for operands of the distribution 'odd'"),
-        (f"{A},source=recorded", "answer is measured"),
+        ("GPU-2,distribution=odd", "no campaign can request operands of the distribution 'odd'"),
+        (f"{A},source=recorded", "make measured rows"),
         ("l40s,source=imported", "imported rows come from files"),
         ("l40s,distribution=normal", "no worker has announced such a device"),
     ],
@@ -261,7 +259,7 @@ def test_a_side_that_cannot_be_filled_says_why(
 def test_too_much_for_a_list_is_refused(
     command: Command, put: Put, announce: Callable[[DeviceIdentity], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filling, "MOST_CONFIGURATIONS", 31)
+    monkeypatch.setattr(missing_measurements, "MAX_CONFIGURATIONS", 31)
     put(H200, taken())
     announce(A100)
     refused(command("compare", H, A, "--fill"), 2, "lacks 32 configurations", "31 at the most")

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, Engine, text
 
-from farm.compare import groups
-from farm.compare import reading as compared
-from farm.compare.health.document import WINDOW, Member, Question
-from farm.compare.health.rows import Fleet, Rows
-from farm.compare.sides import Device, Side, settle
+from farm.compare import breakdowns, row_query
+from farm.compare.groups import Group, resolve
+from farm.compare.health.assessment import WINDOW, HealthQuery, Member
+from farm.compare.health.fleet_rows import Fleet, FleetRows
 from farm.compare.statistics import Ints
+from farm.compare.summaries import ComparedDevice
 from farm.db.columns import Words, coded, codes, numbers, read, words
 from farm.devices import IMPORTED_PREFIX
 from farm.errors import BadInput
@@ -50,7 +50,7 @@ GROUP BY f.device_id
 """)
 
 
-def window(connection: Connection, question: Question) -> tuple[datetime, datetime]:
+def window(connection: Connection, question: HealthQuery) -> tuple[datetime, datetime]:
     """From when to when the window reaches, by the database's clock. Raises `BadInput` for one that has not begun."""
     until: datetime = connection.execute(_NOW).scalar_one().astimezone(UTC)
     since = until - WINDOW if question.since is None else question.since
@@ -60,15 +60,15 @@ def window(connection: Connection, question: Question) -> tuple[datetime, dateti
     return since, until
 
 
-def members(connection: Connection, question: Question, *, since: datetime) -> tuple[list[Member], Question]:
+def members(connection: Connection, question: HealthQuery, *, since: datetime) -> tuple[list[Member], HealthQuery]:
     """The fleet: what is asked for, and the peers of it; and the question with the device's whole UUID.
 
     Raises `NothingOfThat`, `AmbiguousDevice` for what the farm does not know.
     """
     parameters = {"silent_after": question.silent_after_s, "any_source": question.any_source}
     found = [Member(**row) for row in connection.execute(_MEMBERS, parameters).mappings()]
-    known = [Device(one.id, one.uuid, one.type, one.host) for one in found]
-    side = settle(Side(name="", type=question.device_type, host=question.host, device=question.device), known)
+    known = [ComparedDevice(one.id, one.uuid, one.type, one.host) for one in found]
+    side = resolve(Group(name="", type=question.device_type, host=question.host, device=question.device), known)
     question = replace(question, device=side.device)
     types = {
         one.type
@@ -94,12 +94,10 @@ _TOLD = ("device_id", "environment_id", "source", "distribution", "clock_policy"
 _FIGURES = ("runtime_ms", "power_w", "runtime_sustained_ms", "temperature_c", "power_limit_w")
 
 
-def fleet(engine: Engine, fleet_members: Sequence[Member], question: Question, *, since: datetime) -> Fleet:
+def fleet(engine: Engine, fleet_members: Sequence[Member], question: HealthQuery, *, since: datetime) -> Fleet:
     """Every row of these devices, but for short rounds of searches."""
     with engine.connect() as connection:
-        excluded = compared.Asked(
-            short_rounds=compared.has_short_rounds(connection), overlaps=compared.has_overlaps(connection)
-        ).excluded
+        excluded = row_query.excluded_rows(connection)
     listed = ",".join(str(one.id) for one in fleet_members)
     sources = "" if question.any_source else f" AND r.source IN ('{Source.MEASURED}', '{Source.SENTINEL}')"
     columns = ", ".join(
@@ -110,7 +108,7 @@ def fleet(engine: Engine, fleet_members: Sequence[Member], question: Question, *
     )
     # After the rows, so that every environment of theirs is there.
     with engine.connect() as connection:
-        contents = compared.environments(connection)
+        contents = row_query.environments(connection)
     told = {name: _coded(found[name]) for name in (*_TOLD[1:], "throttle_reasons")}
     known = np.array([one.id for one in fleet_members])
     order = known.argsort()
@@ -118,7 +116,7 @@ def fleet(engine: Engine, fleet_members: Sequence[Member], question: Question, *
     condition, conditions = _combined([told[name] for name in ("source", "distribution", "clock_policy", "l2")])
     origins, policies, reasons = (told[name] for name in ("source", "clock_policy", "throttle_reasons"))
     bits = np.array([-1 if names is None else events_named(names) for names in reasons.known] or [-1])
-    rows = Rows(
+    rows = FleetRows(
         device=order[np.searchsorted(known[order], numbers(found["device_id"]))],
         cell=configuration * conditions + condition,
         clocks=policies.number,
@@ -167,5 +165,5 @@ def _shapes(engine: Engine, ids: Words, wanted: Ints, conditions: int) -> Ints:
     """The shape of each cell of the wanted configurations, 0 of all others."""
     shapes = np.zeros(len(ids), np.int64)
     if len(wanted):
-        shapes[wanted] = groups.shapes_of(compared.problems(engine, ids[wanted]))
+        shapes[wanted] = breakdowns.shapes_of(row_query.problems(engine, ids[wanted]))
     return np.repeat(shapes, conditions)

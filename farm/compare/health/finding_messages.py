@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from farm.compare.health.document import Estimate, Finding, Member, Since, Verdict
+from farm.compare.health.assessment import Estimate, Finding, HealthVerdict, Member, Since
 
 DRAIN = "farm devices drain {uuid} takes it out of service."
 _MEASURE = (
@@ -79,13 +79,13 @@ def what_differs(environments: Sequence[Mapping[str, Any]], most: int = 3) -> st
 
 def healthy(told: Sequence[Estimate]) -> Finding:
     said = [f"{factor(one)} times as long as {median_of(one)} {on_shapes(one)}" for one in told]
-    return Finding(verdict=Verdict.HEALTHY, evidence="takes " + "; ".join(said), advice="", estimate=told[0])
+    return Finding(verdict=HealthVerdict.HEALTHY, evidence="takes " + "; ".join(said), advice="", estimate=told[0])
 
 
 def unsure(member: Member, found: Estimate, tolerance: float) -> Finding:
     faster = found.value < 1
     return Finding(
-        verdict=Verdict.UNKNOWN if not faster else Verdict.HEALTHY,
+        verdict=HealthVerdict.UNKNOWN if not faster else HealthVerdict.HEALTHY,
         evidence=f"takes {factor(found)} times as long as {found.against} {on_shapes(found)}: "
         + ("faster than they are" if faster else f"perhaps more than {100 * tolerance:g}%, and not shown"),
         advice="" if faster else _measuring(member),
@@ -102,7 +102,7 @@ def too_little(member: Member, rows: int, found: Estimate | None, since: datetim
         why = (
             f"{found.shapes} shapes shared with {found.against} are too few for {percent(found.confidence)} confidence"
         )
-    return Finding(verdict=Verdict.UNKNOWN, evidence=why, advice=_measuring(member), estimate=found)
+    return Finding(verdict=HealthVerdict.UNKNOWN, evidence=why, advice=_measuring(member), estimate=found)
 
 
 def left_out(configurations: int) -> str:

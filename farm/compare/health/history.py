@@ -6,38 +6,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farm.compare.health.rows import Rows, places
+from farm.compare.health.fleet_rows import FleetRows, positions
 from farm.compare.statistics import Floats, Ints, medians_at
 
 HOUR_S = 3600.0
-"""Rows within an hour share the temperature and the neighbours of a card: together they are one look at it."""
+"""FleetRows within an hour share the temperature and the neighbours of a card: together they are one look at it."""
 
-MOST_LOOKS = 400
-"""Looks of a device that a change is searched among, the latest."""
+MAX_HOURS = 400
+"""HourlySeries of a device that a change is searched among, the latest."""
 
 PERMUTATIONS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
+class Baseline:
     """What each of the latest rows is beside: logarithms of ratios, now over then, NaN where there is nothing to compare."""
 
-    # Rows before the window, in the same environment.
+    # FleetRows compare_with_past the window, in the same environment.
     same: Floats
-    # Rows in the environment before this one, where the device came into this one within the window.
+    # FleetRows in the environment compare_with_past this one, where the device came into this one within the window.
     changed: Floats
     # Which environment that was; -1 where `changed` is NaN.
     environment: Ints
 
 
-def before(rows: Rows, now: Rows, *, since: float) -> Before:
+def compare_with_past(rows: FleetRows, now: FleetRows, *, since: float) -> Baseline:
     """Compares `now`, as `latest` has it, with what the same device took for the same cell earlier: medians over rows."""
     count = len(now)
-    nothing = Before(same=np.full(count, np.nan), changed=np.full(count, np.nan), environment=np.full(count, -1))
+    nothing = Baseline(same=np.full(count, np.nan), changed=np.full(count, np.nan), environment=np.full(count, -1))
     if not count or not len(rows):
         return nothing
     devices = int(max(rows.device.max(), now.device.max())) + 1
-    at = places(now.cell * devices + now.device, rows.cell * devices + rows.device)
+    at = positions(now.cell * devices + now.device, rows.cell * devices + rows.device)
     known = at >= 0
     environments = int(max(rows.environment.max(), now.environment.max())) + 1
     # Since when the device is in an environment.
@@ -51,17 +51,17 @@ def before(rows: Rows, now: Rows, *, since: float) -> Before:
     in_time = earlier[np.argsort(rows.when[earlier], kind="stable")]
     environment[at[in_time]] = rows.environment[in_time]  # the last one stays
     last = earlier[rows.environment[earlier] == environment[at[earlier]]]
-    return Before(same=same, changed=_ratios(rows, now, last, at), environment=environment)
+    return Baseline(same=same, changed=_ratios(rows, now, last, at), environment=environment)
 
 
-def _ratios(rows: Rows, now: Rows, which: Ints, at: Ints) -> Floats:
+def _ratios(rows: FleetRows, now: FleetRows, which: Ints, at: Ints) -> Floats:
     then = medians_at(np.log(rows.runtime_ms[which]), at[which], len(now))
     return np.asarray(np.log(now.runtime_ms) - then)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Where a series is most likely to have changed: before its value at `index`, with that confidence that it did at all."""
+    """Where a series is most likely to have changed: compare_with_past its value at `index`, with that confidence that it did at all."""
 
     index: int
     confidence: float
@@ -106,7 +106,7 @@ def _ranks(values: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looks:
+class HourlySeries:
     """A series by hours: one value for each hour in which there was anything, and when its first and last row landed."""
 
     value: Floats
@@ -114,7 +114,7 @@ class Looks:
     last: Floats
 
 
-def by_hour(values: Floats, when: Floats, *, shares: bool = False, most: int = MOST_LOOKS) -> Looks:
+def by_hour(values: Floats, when: Floats, *, shares: bool = False, most: int = MAX_HOURS) -> HourlySeries:
     """Medians of the hours, or means where the values are shares: values, when [rows], in seconds since 1970."""
     hour = np.floor(when / HOUR_S)
     order = np.lexsort((when, hour))
@@ -123,11 +123,11 @@ def by_hour(values: Floats, when: Floats, *, shares: bool = False, most: int = M
     starts, which = np.flatnonzero(begins), np.cumsum(begins) - 1
     ends = np.append(starts[1:], len(hour)) - 1
     found = np.bincount(which, values) / np.bincount(which) if shares else medians_at(values, which, len(starts))
-    return Looks(value=found[-most:], first=when[starts][-most:], last=when[ends][-most:])
+    return HourlySeries(value=found[-most:], first=when[starts][-most:], last=when[ends][-most:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Began:
+class Onset:
     """Since when a series is high, in seconds since 1970: after `after` (None: it was from its first value on), by `at`."""
 
     at: float
@@ -136,14 +136,14 @@ class Began:
     confidence: float | None
 
 
-def began(values: Floats, when: Floats, *, half: float, shares: bool = False) -> Began | None:
+def onset(values: Floats, when: Floats, *, half: float, shares: bool = False) -> Onset | None:
     """Since when a series that is high now is: above `half`. None for an empty one."""
     if not len(values):
         return None
     looks = by_hour(values, when, shares=shares)
     found = change_point(looks.value)
     if found is not None and np.median(looks.value[found.index :]) > half >= np.median(looks.value[: found.index]):
-        return Began(
+        return Onset(
             at=float(looks.first[found.index]),
             after=float(looks.last[found.index - 1]),
             confidence=found.confidence,
@@ -152,4 +152,4 @@ def began(values: Floats, when: Floats, *, half: float, shares: bool = False) ->
     if found is not None and np.median(looks.value) > half:  # high all along, but for an hour now and then
         low = low[:0]
     at = min(int(low[-1]) + 1, len(looks.value) - 1) if len(low) else 0
-    return Began(at=float(looks.first[at]), after=float(looks.last[at - 1]) if at else None, confidence=None)
+    return Onset(at=float(looks.first[at]), after=float(looks.last[at - 1]) if at else None, confidence=None)

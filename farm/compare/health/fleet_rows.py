@@ -1,4 +1,4 @@
-"""Rows of a fleet as columns, and the one row of each device and configuration that says how it is now (pure)."""
+"""FleetRows of a fleet as columns, and the one row of each device and configuration that says how it is now (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class FleetRows:
     """Measurements of a fleet: [rows] each, in no order; NaN where a row has no such figure."""
 
     device: Ints  # which member of the fleet
@@ -32,9 +32,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.device)
 
-    def taken(self, which: Bools | Ints) -> Rows:
+    def taken(self, which: Bools | Ints) -> FleetRows:
         """Those rows alone."""
-        return Rows(**{name: getattr(self, name)[which] for name in self.__dataclass_fields__})
+        return FleetRows(**{name: getattr(self, name)[which] for name in self.__dataclass_fields__})
 
     @property
     def energy_mj(self) -> Floats:
@@ -45,11 +45,11 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Rows, and what their numbers mean."""
+    """FleetRows, and what their numbers mean."""
 
-    rows: Rows
-    # Rows of a fixed GEMM, measured now and then: their cells are the same on all devices of a type.
-    sentinels: Rows
+    rows: FleetRows
+    # FleetRows of a fixed GEMM, measured now and then: their cells are the same on all devices of a type.
+    sentinels: FleetRows
     # By cell: a number for its shape (m, n, k); 0 where no row of the window is of it, so that nobody asks.
     shapes: Ints
     # By cell: which configuration it is.
@@ -57,11 +57,11 @@ class Fleet:
     environments: Sequence[Mapping[str, Any]]
     clocks: Sequence[str | None]
 
-    def since(self, when: float) -> Rows:
+    def since(self, when: float) -> FleetRows:
         return self.rows.taken(self.rows.when >= when)
 
 
-def latest(rows: Rows) -> Rows:
+def latest(rows: FleetRows) -> FleetRows:
     """Of each cell and device the row that was measured last, in the order of cells and devices."""
     if not len(rows):
         return rows
@@ -69,7 +69,7 @@ def latest(rows: Rows) -> Rows:
     devices = int(rows.device.max()) + 1
     key = (rows.cell * devices + rows.device)[in_time]
     size = int(key.max()) + 1
-    if size <= DENSE * len(rows):
+    if size <= TABLE_SLOTS_PER_ROW * len(rows):
         last = np.full(size, -1)
         last[key] = in_time  # of several the last one stays
         return rows.taken(last[last >= 0])
@@ -78,16 +78,16 @@ def latest(rows: Rows) -> Rows:
     return rows.taken(in_time[order[np.append(key[1:] != key[:-1], True)]])
 
 
-DENSE = 8
-"""A table of that many places for each row is faster than sorting."""
+TABLE_SLOTS_PER_ROW = 8
+"""A table of that many positions for each row is faster than sorting."""
 
 
-def places(keys: Ints, asked: Ints) -> Ints:
+def positions(keys: Ints, asked: Ints) -> Ints:
     """Where each asked key is among the `keys`, which are sorted and each there once: [asked], -1 where it is not."""
     if not len(keys) or not len(asked):
         return np.full(len(asked), -1)
     size = int(max(keys[-1], asked.max())) + 1
-    if size <= DENSE * (len(keys) + len(asked)):
+    if size <= TABLE_SLOTS_PER_ROW * (len(keys) + len(asked)):
         place = np.full(size, -1)
         place[keys] = np.arange(len(keys))
         return place[asked]
@@ -95,7 +95,7 @@ def places(keys: Ints, asked: Ints) -> Ints:
     return np.where(keys[at] == asked, at, -1)
 
 
-def in_parts(numbers: Ints) -> Ints:
+def stable_order(numbers: Ints) -> Ints:
     """The order by numbers, which keeps that of equal ones: by radix where they are small."""
     small = numbers.astype(np.uint16) if numbers.max(initial=0) < 2**16 else numbers
     return small.argsort(kind="stable")

@@ -1,0 +1,119 @@
+"""Breakdowns of configurations by element type, size and bound, and the times of the roofline (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from farm.compare.statistics import Floats, Ints
+from farm.gemm import ElementType
+from farm.gpus import Gpu
+
+_DECADES = (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0)
+SIZES = (
+    f"< {_DECADES[0]:g} GFLOP",
+    *(f"{low:,g} – {high:,g} GFLOP" for low, high in pairwise(_DECADES)),
+    f"≥ {_DECADES[-1]:,.0f} GFLOP",
+)
+BOUNDS = ("memory-bound", "compute-bound")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problems:
+    """The problems of configurations: [configurations] each. `types` are of inputs, output and accumulator."""
+
+    m: Ints
+    n: Ints
+    k: Ints
+    types: Ints  # position in `types_known`, as f16:f16:f32
+    types_known: list[str]
+    beta: Floats
+    family: Ints  # position in `families`
+    families: list[str]
+
+    def at(self, which: Ints) -> Problems:
+        """The problems of the chosen configurations."""
+        names = ("m", "n", "k", "types", "beta", "family")
+        return replace(self, **{name: getattr(self, name)[which] for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """The position in `labels` of each configuration: [configurations], -1 for none."""
+
+    labels: Sequence[str]
+    which: Ints
+
+
+def flops_of(problems: Problems) -> Floats:
+    """2·m·n·k, as `Problem.flops`."""
+    return np.asarray(2.0 * problems.m * problems.n * problems.k, dtype=np.float64)
+
+
+def bytes_of(problems: Problems) -> Floats:
+    """Compulsory traffic, as `Problem.bytes`."""
+    of_type = [types.split(":") for types in problems.types_known]
+    inputs = np.array([float(ElementType(ab).bytes) for ab, _, _ in of_type])[problems.types]
+    outputs = np.array([float(ElementType(cd).bytes) for _, cd, _ in of_type])[problems.types]
+    m, n, k = problems.m, problems.n, problems.k
+    outputs = np.where(problems.beta != 0, 2, 1) * outputs
+    read, written = inputs * (m * k + k * n), outputs * (m * n)  # numbers of elements are below 2^63
+    return np.asarray(read + written, dtype=np.float64)
+
+
+def shapes_of(problems: Problems) -> Ints:
+    """A number from 0 for each shape (m, n, k): [configurations]."""
+    spans = [int(axis.max(initial=0)) + 1 for axis in (problems.m, problems.n, problems.k)]
+    if spans[0] * spans[1] * spans[2] < 2**63:
+        keys = (problems.m * spans[1] + problems.n) * spans[2] + problems.k
+    else:
+        _, mn = np.unique(problems.m * spans[1] + problems.n, return_inverse=True)
+        keys = mn * spans[2] + problems.k  # below 2^31 configurations times 2^31
+    found: Ints = np.unique(keys, return_inverse=True)[1]
+    return found
+
+
+def by_type(problems: Problems) -> Breakdown:
+    """By element types: `f32` where all three are equal, otherwise as f16:f16:f32."""
+    labels = []
+    for types in problems.types_known:
+        words = types.split(":")
+        labels.append(words[0] if len(set(words)) == 1 else types)
+    return _sorted(Breakdown(labels, problems.types))
+
+
+def _sorted(breakdown: Breakdown) -> Breakdown:
+    order = sorted(range(len(breakdown.labels)), key=lambda number: breakdown.labels[number])
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return Breakdown([breakdown.labels[number] for number in order], place[breakdown.which])
+
+
+def by_size(flops: Floats) -> Breakdown:
+    """By decade of floating-point operations."""
+    return Breakdown(SIZES, np.digitize(flops / 1e9, _DECADES).astype(np.int64))
+
+
+def by_bound(problems: Problems, flops: Floats, traffic: Floats, card: Gpu | None) -> Breakdown:
+    """By arithmetic intensity below or above the card's ridge point; -1 where its peak is unknown."""
+    if card is None:
+        return Breakdown(BOUNDS, np.full(len(flops), -1))
+    computing, moving = _limits_ms(problems, flops, traffic, card)
+    return Breakdown(BOUNDS, np.where(np.isnan(computing), -1, np.where(moving > computing, 0, 1)))
+
+
+def attainable_ms(problems: Problems, flops: Floats, traffic: Floats, card: Gpu | None) -> Floats:
+    """The roofline's time, ms (Williams, Waterman and Patterson, CACM 52, 2009): [configurations], NaN where unknown."""
+    if card is None:
+        return np.full(len(flops), np.nan)
+    return np.maximum(*_limits_ms(problems, flops, traffic, card))
+
+
+def _limits_ms(problems: Problems, flops: Floats, traffic: Floats, card: Gpu) -> tuple[Floats, Floats]:
+    """Times of computing and of moving data at the card's peaks, ms; computing is NaN for types without a peak."""
+    peaks = [card.peak_tflops(ElementType(types.split(":")[0])) for types in problems.types_known]
+    peak = np.array([np.nan if p is None else p for p in peaks])[problems.types]
+    return flops / (peak * 1e9), traffic / (card.memory_gb_per_s * 1e6)
