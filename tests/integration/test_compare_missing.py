@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from support.batch_steps import claim, form
 from support.commands import Command, farm_here, refused
 from support.compared import A100, CONFIGURATIONS, H200, Put, taken
 from support.farm_home import Farm
+from support.folders import open_folder
 from support.homes import need_embedded_services
 from support.samples import card, cpu, document
 from support.searches import fold, land
@@ -271,10 +270,8 @@ def test_too_much_for_a_list_is_refused(
 @pytest.fixture
 def farm() -> Iterator[Farm]:
     need_embedded_services()
-    folder = Path(tempfile.mkdtemp(prefix="farm-fill-", dir="/tmp"))
-    folder.chmod(0o755)
-    yield Farm(folder, devices="recorded:quick.parquet,recorded:slow.parquet")
-    shutil.rmtree(folder)
+    with open_folder() as folder:
+        yield Farm(folder, devices="recorded:quick.parquet,recorded:slow.parquet")
 
 
 def test_a_farm_at_work_measures_what_was_missing(farm: Farm) -> None:

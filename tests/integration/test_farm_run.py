@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import venv
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
 from farm.services.stack import COORDINATOR, WORKERS, Stack
 from support.farm_home import Farm
+from support.folders import open_folder
 from support.homes import ask, embedded_settings
 from workers.devices.recording import write_recording
 
@@ -59,11 +59,9 @@ pytestmark = pytest.mark.random_order(disabled=True)
 
 @pytest.fixture(scope="module")
 def farm() -> Iterator[Farm]:
-    folder = Path(tempfile.mkdtemp(prefix="farm-run-", dir="/tmp"))
-    folder.chmod(0o755)
-    (folder / "campaign.yaml").write_text(CAMPAIGN)
-    yield Farm(folder)
-    shutil.rmtree(folder)
+    with open_folder() as folder:
+        (folder / "campaign.yaml").write_text(CAMPAIGN)
+        yield Farm(folder)
 
 
 @pytest.fixture(scope="module")

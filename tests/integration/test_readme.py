@@ -11,12 +11,10 @@ from __future__ import annotations
 import io
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -27,6 +25,7 @@ import pytest
 
 import farm
 from support.commands import called
+from support.folders import open_folder
 from support.homes import environment, holder, let_go, need_embedded_services, processes_under, urls_of
 
 ROOT = Path(farm.__file__).parent.parent
@@ -62,25 +61,23 @@ def commands_in(language: str, text: str) -> list[str]:
 def folder() -> Iterator[Path]:
     """A user's checkout: the files of this one, and nothing that it has made."""
     need_embedded_services()
-    made = Path(tempfile.mkdtemp(prefix="readme-", dir="/tmp"))
-    made.chmod(0o755)
-    for name in ("Makefile", "pyproject.toml", "requirements", "examples", "docs"):
-        (made / name).symlink_to(ROOT / name)
-    programs = made / ".venv" / "bin"
-    programs.mkdir(parents=True)
-    for program in Path(sys.executable).parent.iterdir():
-        (programs / program.name).symlink_to(program)
-    (programs / "activate").unlink(missing_ok=True)
-    (programs / "activate").write_text('export PATH="$PWD/.venv/bin:$PATH"\n')
-    for stamp in (".ready", ".ready-build"):
-        (made / ".venv" / stamp).touch()
-    try:
-        yield made
-    finally:
-        subprocess.run([sys.executable, "-m", "farm", "down"], cwd=made, env=environment(made / ".farm"), check=False)
-        left = processes_under(made)
-        shutil.rmtree(made)
-        assert left == []
+    with open_folder() as made:
+        for name in ("Makefile", "pyproject.toml", "requirements", "examples", "docs"):
+            (made / name).symlink_to(ROOT / name)
+        programs = made / ".venv" / "bin"
+        programs.mkdir(parents=True)
+        for program in Path(sys.executable).parent.iterdir():
+            (programs / program.name).symlink_to(program)
+        (programs / "activate").unlink(missing_ok=True)
+        (programs / "activate").write_text('export PATH="$PWD/.venv/bin:$PATH"\n')
+        for stamp in (".ready", ".ready-build"):
+            (made / ".venv" / stamp).touch()
+        try:
+            yield made
+        finally:
+            down = [sys.executable, "-m", "farm", "down"]
+            subprocess.run(down, cwd=made, env=environment(made / ".farm"), check=False)
+            assert processes_under(made) == []
 
 
 def run_in(folder: Path, command: str, variables: dict[str, str]) -> None:

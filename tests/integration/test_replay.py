@@ -6,10 +6,8 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.settings import Settings
 from support.commands import NOWHERE, called, farm_here, refused
+from support.folders import open_folder
 from support.homes import holder, let_go, need_embedded_services, processes_under, urls_of
 from support.samples import ahead, card
 
@@ -39,16 +38,12 @@ SHIPPED = datasets.shipped()
 def folder() -> Iterator[Path]:
     """A folder with a farm's home and, beside it, that of its replays, whose services go on between two commands."""
     need_embedded_services()
-    made = Path(tempfile.mkdtemp(prefix="replay-", dir="/tmp"))
-    made.chmod(0o755)
-    try:
+    with open_folder() as made:
         with holder(made / ".farm-replay") as held:
             urls_of(held)
             yield made
             let_go(held)
-    finally:
         assert processes_under(made) == []
-        shutil.rmtree(made)
 
 
 def environment_of(folder: Path) -> dict[str, str]:

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from farm.services.home import Home
 from farm.services.processes import User, become, is_alive
 from farm.services.urls import redis_client_url
 from farm.settings import Settings
+from support.folders import open_folder
 from support.homes import (
     ask,
     embedded_settings,
@@ -51,16 +51,14 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="what only concerns root")
 def folder() -> Iterator[Path]:
     """A short folder that every account can enter. At the end nothing may run in it."""
     need_embedded_services()
-    made = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
-    made.chmod(0o755)
-    try:
-        yield made
-        assert processes_under(made) == []
-    finally:
-        for run in made.rglob("run"):
-            stop_unused_services(embedded_settings(run.parent))
-            cluster.remove_cluster(Home(run.parent))
-        shutil.rmtree(made)
+    with open_folder() as made:
+        try:
+            yield made
+            assert processes_under(made) == []
+        finally:
+            for run in made.rglob("run"):
+                stop_unused_services(embedded_settings(run.parent))
+                cluster.remove_cluster(Home(run.parent))
 
 
 @pytest.fixture

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from farm.services.doctor import Check, State
 from farm.services.home import Home
 from farm.services.processes import is_alive
 from farm.settings import Settings, settings
+from support.folders import open_folder
 from support.homes import (
     ask,
     embedded_settings,
@@ -71,21 +70,19 @@ Up = Callable[[], tuple[RunningStack, bool]]
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     need_embedded_services()
-    folder = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
-    folder.chmod(0o755)
-    made = folder / ".farm"
     for name in [name for name in os.environ if name.startswith("FARM_") or name == "MLFLOW_TRACKING_URI"]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("FARM_HOME", str(made))
-    settings.cache_clear()
-    try:
-        yield made
-        assert processes_under(folder) == []
-    finally:
-        stop_in_background(embedded_settings(made))
-        remove_cluster(Home(made))
-        shutil.rmtree(folder)
+    with open_folder() as folder:
+        made = folder / ".farm"
+        monkeypatch.setenv("FARM_HOME", str(made))
         settings.cache_clear()
+        try:
+            yield made
+            assert processes_under(folder) == []
+        finally:
+            stop_in_background(embedded_settings(made))
+            remove_cluster(Home(made))
+            settings.cache_clear()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ from farm.db.engine import make_engine
 from farm.db.states import OPEN_JOB_STATES
 from farm.services import prepare_database, services
 from farm.services.stack import COORDINATOR, WORKERS, Stack
+from support.folders import open_folder
 from support.homes import embedded_settings
 from support.programs import kill_in_a_batch, measuring
 
@@ -40,10 +39,8 @@ def scalar(engine: Engine, statement: str) -> int:
 def test_a_killed_child_costs_its_job_one_attempt_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"
     monkeypatch.setenv("FARM_DEVICES", f"recorded:{recording}?scale=0.04")
-    folder = Path(tempfile.mkdtemp(prefix="farm-", dir="/tmp"))
-    folder.chmod(0o755)
-    settings = embedded_settings(folder / ".farm")
-    try:
+    with open_folder() as folder:
+        settings = embedded_settings(folder / ".farm")
         with services(settings, broker=True) as urls:
             prepare_database(settings, urls)
             engine = make_engine(urls.database_url, application="test")
@@ -76,5 +73,3 @@ def test_a_killed_child_costs_its_job_one_attempt_and_nothing_else(monkeypatch: 
                 scalar(engine, "SELECT count(*) FROM batches WHERE end_reason LIKE '%killed by signal SIGKILL%'") == 1
             )
             engine.dispose()
-    finally:
-        shutil.rmtree(folder)

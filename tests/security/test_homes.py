@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from farm.ownership import why_untrusted
 from farm.services.home import PASSABLE, Home
 from farm.settings import settings
 from support.commands import NOWHERE
+from support.folders import open_folder
 from support.homes import embedded_settings, environment
 
 STRANGER = 23_456
@@ -31,10 +30,8 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give folder
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder that every account can enter and only we write to, in the sticky /tmp."""
-    made = Path(tempfile.mkdtemp(prefix="farm-homes-", dir="/tmp"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
+    with open_folder() as made:
+        yield made
 
 
 def planted(home: Path, uid: int = STRANGER) -> Path:

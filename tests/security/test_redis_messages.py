@@ -40,7 +40,7 @@ VICTIM = "gpu.victim"
 """A queue to which no consumer here may send anything."""
 
 UNPACKED = 200 * 2**20
-BOMB = base64.b64encode(bz2.compress(bytes(UNPACKED))).decode()
+BOMB = base64.b64encode(bz2.compress(bytes(2**20)) * (UNPACKED // 2**20)).decode()
 
 CONSUMER = """
 import sys

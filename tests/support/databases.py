@@ -26,7 +26,7 @@ def database(server: ServiceUrls, *, migrated: bool) -> Iterator[str]:
         if migrated:
             _copy_migrated(outside_transactions, name)
         else:
-            _execute(outside_transactions, f"CREATE DATABASE {name}")
+            _execute(outside_transactions, f"CREATE DATABASE {name} STRATEGY FILE_COPY")
         yield _url(engine, name)
         _drop(outside_transactions, name)
     finally:
@@ -38,12 +38,12 @@ def _copy_migrated(engine: Engine, name: str) -> None:
     with engine.connect() as connection:
         there = connection.execute(text("SELECT count(*) FROM pg_database WHERE datname = 'migrated'")).scalar_one()
     if not there:
-        _execute(engine, f"CREATE DATABASE {name}")
+        _execute(engine, f"CREATE DATABASE {name} STRATEGY FILE_COPY")
         made = make_engine(_url(engine, name), application="tests", pool_size=1)
         migrate.upgrade(made)
         made.dispose()
         _execute(engine, f"ALTER DATABASE {name} RENAME TO migrated")
-    _execute(engine, f"CREATE DATABASE {name} TEMPLATE migrated")
+    _execute(engine, f"CREATE DATABASE {name} TEMPLATE migrated STRATEGY FILE_COPY")
 
 
 def _url(engine: Engine, name: str) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from farm.web.app import make_app
 from farm.web.security import Policy
 from support.browsing import IMPORTED, BrowsedFarm, record
 from support.cheap_training import cheap_trainings
+from support.folders import open_folder
 from support.homes import embedded_settings, need_embedded_services
 from support.model_records import record_models
 from support.training_tables import tiled_table
@@ -80,51 +79,57 @@ def browser_with_tokens(access: Access) -> Iterator[httpx.Client]:
 def browsed_farm(registry_with_a_model: Path) -> Iterator[BrowsedFarm]:
     """A farm with all its programs, two recorded devices and a model, served on a free port."""
     need_embedded_services()
-    folder = Path(tempfile.mkdtemp(prefix="farm-web-", dir="/tmp"))
-    folder.chmod(0o755)
-    home = folder / ".farm"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FARM_", "MLFLOW_"))}
-    environment = {
-        **kept,
-        "FARM_HOME": str(home),
-        # Batches that land while somebody looks.
-        "FARM_BATCH_SECONDS": "0.5",
-        "FARM_DEVICES": f"recorded:{folder / 'a.parquet'},recorded:{folder / 'b.parquet'}",
-        "MLFLOW_TRACKING_URI": f"sqlite:///{registry_with_a_model / 'mlflow.db'}",
-        "FARM_MODEL_SIGNING_KEY": os.environ["FARM_TEST_MODEL_KEY"],
-    }
-    farm = (sys.executable, "-m", "farm")
-    try:
-        for name, runtime_ms in (("a", 2.0), ("b", 3.0)):
-            record(folder / f"{name}.parquet", f"card-{name}", runtime_ms=runtime_ms)
-        subprocess.run(
-            [*farm, "up", "--no-trainer", "--no-builder"], cwd=folder, env=environment, check=True, capture_output=True
-        )
-        subprocess.run(
-            [*farm, "import", "dataset", str(IMPORTED[0])], cwd=folder, env=environment, check=True, capture_output=True
-        )
-        subprocess.run(
-            [*farm, "models", "sign", f"gemm-forest-{MODELLED}", "1"],
-            cwd=folder,
-            env=environment,
-            check=True,
-            capture_output=True,
-        )
-        with subprocess.Popen(
-            [*farm, "serve", "--port", "0", "--no-tokens"],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as server:
-            assert server.stdout is not None
-            try:
-                yield BrowsedFarm(server.stdout.readline().strip())
-            finally:
-                server.terminate()
-                server.wait(120)
-    finally:
-        stop_in_background(embedded_settings(home))
-        remove_cluster(Home(home))
-        shutil.rmtree(folder)
+    with open_folder() as folder:
+        home = folder / ".farm"
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FARM_", "MLFLOW_"))}
+        environment = {
+            **kept,
+            "FARM_HOME": str(home),
+            # Batches that land while somebody looks.
+            "FARM_BATCH_SECONDS": "0.5",
+            "FARM_DEVICES": f"recorded:{folder / 'a.parquet'},recorded:{folder / 'b.parquet'}",
+            "MLFLOW_TRACKING_URI": f"sqlite:///{registry_with_a_model / 'mlflow.db'}",
+            "FARM_MODEL_SIGNING_KEY": os.environ["FARM_TEST_MODEL_KEY"],
+        }
+        farm = (sys.executable, "-m", "farm")
+        try:
+            for name, runtime_ms in (("a", 2.0), ("b", 3.0)):
+                record(folder / f"{name}.parquet", f"card-{name}", runtime_ms=runtime_ms)
+            subprocess.run(
+                [*farm, "up", "--no-trainer", "--no-builder"],
+                cwd=folder,
+                env=environment,
+                check=True,
+                capture_output=True,
+            )
+            subprocess.run(
+                [*farm, "import", "dataset", str(IMPORTED[0])],
+                cwd=folder,
+                env=environment,
+                check=True,
+                capture_output=True,
+            )
+            subprocess.run(
+                [*farm, "models", "sign", f"gemm-forest-{MODELLED}", "1"],
+                cwd=folder,
+                env=environment,
+                check=True,
+                capture_output=True,
+            )
+            with subprocess.Popen(
+                [*farm, "serve", "--port", "0", "--no-tokens"],
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            ) as server:
+                assert server.stdout is not None
+                try:
+                    yield BrowsedFarm(server.stdout.readline().strip())
+                finally:
+                    server.terminate()
+                    server.wait(120)
+        finally:
+            stop_in_background(embedded_settings(home))
+            remove_cluster(Home(home))
