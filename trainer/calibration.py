@@ -20,7 +20,7 @@ _FLOOR = 0.5
 """Of the median residual: trees that agree by chance are not certain."""
 
 
-FEWEST_OF_GROUP = 100
+MIN_ROWS_OF_GROUP = 100
 """Held-out rows below which a family, or a family with its types, has no quantiles of its own."""
 
 
@@ -60,7 +60,7 @@ def calibrate(
         found[output + prefix] = _interval(residual[usable], spread[usable], wider[usable])
         for name, rows in groups.items():
             own = usable & rows
-            if own.sum() >= FEWEST_OF_GROUP:
+            if own.sum() >= MIN_ROWS_OF_GROUP:
                 found[output + prefix + name] = _interval(residual[own], spread[own], wider[own])
     return found
 

@@ -47,7 +47,7 @@ def by_size(frame: pd.DataFrame) -> Splits:
     """The tenth of the shapes with the most operations held out: extrapolation."""
     flops = 2.0 * frame["m"] * frame["n"] * frame["k"]
     shapes = np.sort(flops[~frame.duplicated(["m", "n", "k"])].to_numpy())
-    if len(shapes) < _FEWEST_FOR_TENTH:
+    if len(shapes) < _MIN_SHAPES_FOR_TENTH:
         return
     large = (flops >= shapes[-(len(shapes) // 10)]).to_numpy()
     if not large.all():
@@ -77,7 +77,7 @@ def by_row(frame: pd.DataFrame) -> Splits:
     yield from KFold(n_splits=min(FOLDS, len(frame)), shuffle=True, random_state=SEED).split(frame)
 
 
-_FEWEST_FOR_TENTH = 10
+_MIN_SHAPES_FOR_TENTH = 10
 
 
 def _grouped(frame: pd.DataFrame, columns: Sequence[str]) -> Splits:

@@ -11,7 +11,7 @@ from farm.forest.predictor import Predictor
 from farm.registry.held_out import SHAPE, fold_folder
 
 
-class Keeper:
+class FoldModelStore:
     """Writes such a folder while the models are fitted: they need not all be in memory."""
 
     def __init__(self, folder: Path) -> None:

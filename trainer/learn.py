@@ -17,7 +17,7 @@ from trainer.conditions import conditions_of
 from trainer.evaluate import Metrics, evaluate, measured_outputs
 from trainer.folds import HEADLINE
 from trainer.forest import ForestSettings, fit
-from trainer.held_out import Keeper
+from trainer.held_out import FoldModelStore
 from trainer.packaging import save_model
 from trainer.plots import HeldOutRows, importance_plot, plots
 from trainer.progress import Progress
@@ -104,10 +104,10 @@ def learn(
     run = folder / RUN_FOLDER
     for made in ("evaluation", "training"):
         (run / made).mkdir(parents=True)
-    keeper = Keeper(run / HELD_OUT_FOLDER)
+    fold_models = FoldModelStore(run / HELD_OUT_FOLDER)
     metrics: dict[str, dict[str, Metrics]] = {}
     intervals: Mapping[str, Interval] = {}
-    for found in evaluate(facts.device_type, configured, settings, keeper.keep, progress=progress):
+    for found in evaluate(facts.device_type, configured, settings, fold_models.keep, progress=progress):
         metrics[found.kind] = dict(found.metrics)
         (folder / FOLDS_FOLDER / found.kind).mkdir(parents=True)
         beside = configured.join(found.predicted.add_prefix("predicted_"))
@@ -116,7 +116,7 @@ def learn(
         if found.kind == HEADLINE:
             rows = HeldOutRows(facts.device_type, configured, measured_outputs(configured), found.predicted)
             plots(run / "evaluation", rows)
-    keeper.finish(configured)
+    fold_models.finish(configured)
     stored = table.assign(parameters=[_json_text(each) for each in table["parameters"]])
     stored.to_parquet(run / "training" / "table.parquet")
     model = fit(facts.device_type, configured, settings, intervals)

@@ -26,7 +26,7 @@ _FOLDS = {
     "random_rows": "other kernels of the same shape were in training: flatters, and is what papers report",
 }
 _INSIDE = f"in the {CLAIM:.0%} interval, %"
-_MOST_KINDS = 12
+_MAX_KINDS = 12
 
 
 def model_card(
@@ -108,8 +108,8 @@ def _devices(table: pd.DataFrame) -> str:
 
 
 def _bullets(names: Sequence[str]) -> str:
-    more = [f"- and {len(names) - _MOST_KINDS} more"] if len(names) > _MOST_KINDS else []
-    return "\n".join([*(f"- `{name}`" for name in names[:_MOST_KINDS]), *more])
+    more = [f"- and {len(names) - _MAX_KINDS} more"] if len(names) > _MAX_KINDS else []
+    return "\n".join([*(f"- `{name}`" for name in names[:_MAX_KINDS]), *more])
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

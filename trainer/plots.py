@@ -21,12 +21,12 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 _PANELS = {"runtime_ms": ("runtime", "ms"), "power_w": ("power", "W")}
 _BAND = 1.2
 _NARROW = 100
-_MOST_POINTS = 20_000
+_MAX_POINTS = 20_000
 """Of a family in a picture."""
 
 _BINS = 12
-_MOST_FEATURES = 20
-_LEAST_ERROR_PCT = 0.01
+_MAX_FEATURES = 20
+_MIN_ERROR_PCT = 0.01
 """Errors below this are drawn here: a logarithmic axis has no zero."""
 
 
@@ -95,7 +95,7 @@ def _error_plot(path: Path, rows: HeldOutRows, along: pd.Series, label: str) -> 
     def draw(axes: Any, target: str) -> None:
         shown = rows.shown(target)
         measured, predicted = rows.measured[target][shown], rows.predicted[target][shown]
-        error = (100 * (predicted - measured).abs() / measured).clip(lower=_LEAST_ERROR_PCT)
+        error = (100 * (predicted - measured).abs() / measured).clip(lower=_MIN_ERROR_PCT)
         x = along[shown]
         _scatter(axes, rows.configured["family"], x, error)
         middle, median = _binned(x, error, "median")
@@ -137,7 +137,7 @@ def importance_plot(folder: Path, device_type: str, importance: Mapping[str, flo
     """`importance.png`: the features that matter most; nothing where none are known."""
     if not importance:
         return
-    most = sorted(importance.items(), key=lambda item: -item[1])[:_MOST_FEATURES][::-1]
+    most = sorted(importance.items(), key=lambda item: -item[1])[:_MAX_FEATURES][::-1]
 
     def draw(axes: Any, _: str) -> None:
         axes.barh([name for name, _ in most], [100 * share for _, share in most], color=_PALETTE[0])
@@ -175,7 +175,7 @@ def _scatter(axes: Any, families: pd.Series, x: pd.Series, y: pd.Series) -> None
             colour, marker = _PALETTE[index % len(_PALETTE)], _MARKERS[index % len(_MARKERS)]
             label = f"{family} ({of.sum():,})"
             # More points hide each other, and take minutes to draw.
-            shown = np.flatnonzero(of)[:: 1 + int(of.sum()) // _MOST_POINTS]
+            shown = np.flatnonzero(of)[:: 1 + int(of.sum()) // _MAX_POINTS]
             axes.scatter(
                 x.iloc[shown], y.iloc[shown], s=16, alpha=0.6, linewidths=0, color=colour, marker=marker, label=label
             )

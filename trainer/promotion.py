@@ -66,7 +66,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
+class Champion:
     """The present champion."""
 
     version: str
@@ -143,12 +143,12 @@ def decide(
     measured: pd.DataFrame,
     predicted: pd.DataFrame,
     baselines: Mapping[str, pd.DataFrame],
-    rival: Rival | None,
-    no_rival: str = "there was no champion before",
+    champion: Champion | None,
+    no_champion: str = "there was no champion before",
 ) -> Decision:
     """Whether a version with these predictions becomes the champion.
 
-    All predictions are of the rows of `measured`, by models that had not seen their shapes; `baselines` are by name. `no_rival` says why there is no rival.
+    All predictions are of the rows of `measured`, by models that had not seen their shapes; `baselines` are by name. `no_champion` says why there is no champion.
     """
     against = {name: compare(measured, predicted, each) for name, each in baselines.items()}
     name = min(against, key=lambda each: against[each].other)
@@ -165,21 +165,23 @@ def decide(
             f"(this one is in {bar.better_in:.0%})"
         )
         return Decision(promoted=False, sound=False, reason=reason, **known)
-    if rival is None:
-        reason = f"scores {bar.score:.4f} on shapes held out, and {name} {bar.other:.4f}; {no_rival}"
+    if champion is None:
+        reason = f"scores {bar.score:.4f} on shapes held out, and {name} {bar.other:.4f}; {no_champion}"
         return Decision(promoted=True, sound=True, reason=reason, **known)
-    contest = compare(measured, predicted, rival.predicted)
-    known |= {"champion": rival.version, "champion_score": contest.other, "better_in": contest.better_in}
-    promoted = contest.holds(MARGIN, CONFIDENCE) and not rival.only_it_knows
-    test = PromotionTest.KINDS if rival.only_it_knows else PromotionTest.CHAMPION
-    known["verdict"] = contest.verdict(test, f"champion version {rival.version}", MARGIN, CONFIDENCE, promoted=promoted)
-    scores = f"scores {contest.score:.4f}, and champion version {rival.version} {contest.other:.4f}"
+    contest = compare(measured, predicted, champion.predicted)
+    known |= {"champion": champion.version, "champion_score": contest.other, "better_in": contest.better_in}
+    promoted = contest.holds(MARGIN, CONFIDENCE) and not champion.only_it_knows
+    test = PromotionTest.KINDS if champion.only_it_knows else PromotionTest.CHAMPION
+    known["verdict"] = contest.verdict(
+        test, f"champion version {champion.version}", MARGIN, CONFIDENCE, promoted=promoted
+    )
+    scores = f"scores {contest.score:.4f}, and champion version {champion.version} {contest.other:.4f}"
     where = f"on {len(measured):,} configurations of shapes that neither has seen"
-    if rival.favoured:
-        where = f"on {len(measured):,} configurations, {rival.favoured}"
-    if rival.only_it_knows:
-        kinds = ", ".join(rival.only_it_knows[:3]) + (" …" if len(rival.only_it_knows) > 3 else "")
-        reason = f"does not know {kinds}, which champion version {rival.version} predicts; it {scores} {where}"
+    if champion.favoured:
+        where = f"on {len(measured):,} configurations, {champion.favoured}"
+    if champion.only_it_knows:
+        kinds = ", ".join(champion.only_it_knows[:3]) + (" …" if len(champion.only_it_knows) > 3 else "")
+        reason = f"does not know {kinds}, which champion version {champion.version} predicts; it {scores} {where}"
         return Decision(promoted=False, sound=True, reason=reason, **known)
     if not promoted:
         reason = (

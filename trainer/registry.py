@@ -32,7 +32,7 @@ from trainer.forest import ForestSettings
 from trainer.learn import FOLDS_FOLDER, RUN_FOLDER, MetricsByFold, TableFacts, learn
 from trainer.model_card import model_card
 from trainer.progress import Progress
-from trainer.promotion import Decision, Rival, decide, unsound
+from trainer.promotion import Champion, Decision, decide, unsound
 from trainer.runs import EXPERIMENT, log_decision, log_folds, log_training, register, start_run
 from trainer.table import check_training_table, table_hash
 
@@ -191,34 +191,34 @@ def _decide(
     if leak is not None:
         return unsound(f"leaks: {leak}")
     simple = baselines(configured, challenger.fold_of(configured))
-    predicted, no_rival = challenger.predict(configured), "there was no champion before"
+    predicted, no_champion = challenger.predict(configured), "there was no champion before"
     try:
-        rival = _rival(tracking_uri, device_type, configured, challenger.kinds, folder / "champion", trust)
+        champion = _champion(tracking_uri, device_type, configured, challenger.kinds, folder / "champion", trust)
     except ModelRefused as error:
-        rival, no_rival = None, f"the champion before is not compared: {error}"
-    return decide(configured, predicted, simple, rival, no_rival)
+        champion, no_champion = None, f"the champion before is not compared: {error}"
+    return decide(configured, predicted, simple, champion, no_champion)
 
 
-def _rival(
+def _champion(
     tracking_uri: str,
     device_type: str,
     configured: pd.DataFrame,
     kinds: tuple[str, ...],
     folder: Path,
     trust: registry.Trust,
-) -> Rival | None:
+) -> Champion | None:
     """The champion's predictions: by the model of its evaluation that has not seen the row's shape, and where it never
     had the shape, by the model that others pull. Raises `ModelRefused`."""
     try:
-        champion = registry.model_info(tracking_uri, device_type)
+        present = registry.model_info(tracking_uri, device_type)
     except NoSuchModel:
         return None
-    model = registry.load(tracking_uri, champion, trust)
+    model = registry.load(tracking_uri, present, trust)
     predicted = pd.DataFrame(index=configured.index, columns=list(registry.OUTPUTS), dtype="float64")
     unseen = pd.Series(True, configured.index)
     only_it_knows: tuple[str, ...] = ()
     favoured = "though that champion may have seen them: it has no models of its evaluation that can be trusted"
-    files = held_out_files(tracking_uri, champion, folder, trust)
+    files = held_out_files(tracking_uri, present, folder, trust)
     held_out = None if files is None else HeldOut(files)
     if held_out is not None and held_out.leak() is None:
         unseen, favoured = held_out.fold_of(configured).isna(), ""
@@ -227,7 +227,7 @@ def _rival(
     if unseen.any():
         ask = partial(registry.predict_table, model)
         predicted.loc[unseen] = answers(ask, configured[unseen])
-    return Rival(version=champion.version, predicted=predicted, only_it_knows=only_it_knows, favoured=favoured)
+    return Champion(version=present.version, predicted=predicted, only_it_knows=only_it_knows, favoured=favoured)
 
 
 def _outcome(

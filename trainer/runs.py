@@ -22,7 +22,7 @@ from trainer.promotion import Decision
 
 EXPERIMENT = "gemm-farm"
 
-_LONGEST_DESCRIPTION = 5000
+_MAX_DESCRIPTION = 5000
 """Of a model version, in MLflow's SQL stores."""
 
 
@@ -127,7 +127,7 @@ def register(run: Run, metrics: MetricsByFold, decision: Decision, card: str, le
             run_id=run.id,
             model_id=logged.model_id,
             tags={**run.tags, **_version_tags(run.facts, metrics), **judged},
-            description=card[:_LONGEST_DESCRIPTION],
+            description=card[:_MAX_DESCRIPTION],
         ).version
     )
     sign(client, name, version, manifest, trust)

@@ -278,8 +278,8 @@ def representatives(problems: Array) -> Array:
     """At most `MAX_PROBLEMS` different ones of problems [rows, 6]: each next one is that which lies furthest from those before it
     (Gonzalez, Theoretical Computer Science 38, 1985), so that none lies far from all of them."""
     found: Array = pd.DataFrame(problems).drop_duplicates().sort_values([*range(problems.shape[1])]).to_numpy()
-    if len(found) > _MOST_COMPARED:
-        found = found[np.sort(np.random.default_rng(0).choice(len(found), _MOST_COMPARED, replace=False))]
+    if len(found) > _MAX_COMPARED:
+        found = found[np.sort(np.random.default_rng(0).choice(len(found), _MAX_COMPARED, replace=False))]
     if len(found) <= MAX_PROBLEMS:
         return found
     points = np.ascontiguousarray(positions(found).T)
@@ -291,7 +291,7 @@ def representatives(problems: Array) -> Array:
     return kept
 
 
-_MOST_COMPARED = 20_000
+_MAX_COMPARED = 20_000
 """Different problems from which representatives are chosen; of more, these are drawn at random."""
 
 

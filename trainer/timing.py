@@ -33,7 +33,7 @@ _KERNEL, _WITHIN = LEVELS.index("kernel"), LEVELS.index("kernel in layout")
 
 _NUDGE = 1e-3
 
-_LONGEST_STEP = 1.0
+_MAX_STEP = 1.0
 """Of a constant's logarithm: the formula is far from linear beyond."""
 
 
@@ -108,7 +108,7 @@ def _fit(loops: Loops, y: Floats, card: Card) -> tuple[Array, Floats]:
         before = best
         for _ in range(8):
             step = normal.step(damping, downhill)
-            tried = w + step * min(1.0, _LONGEST_STEP / float(np.abs(step).max()))
+            tried = w + step * min(1.0, _MAX_STEP / float(np.abs(step).max()))
             if (reached := loss(tried)) < best:
                 w, best, damping = tried, reached, max(damping / 5, 1e-4)
                 break

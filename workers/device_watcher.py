@@ -10,12 +10,12 @@ from farm.devices import DeviceIdentity
 from farm.errors import BadRecording, CudaUnavailable, FarmError, MissingColumns, UnknownDeviceSelection
 from farm.vendors import CPU, NVIDIA
 from workers.devices import cards, discover
-from workers.devices.apart import Apart, Found
 from workers.devices.discovery import warn_of_unused_cards
+from workers.devices.discovery_process import DiscoveryProcess, Found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Scan:
     """What one look at the host found."""
 
     # Each device once, in the order of the selection.
@@ -28,36 +28,36 @@ class Look:
     problems: Mapping[str, str]
 
 
-class Lookout:
+class DeviceWatcher:
     """Looks for what a selection names (see `workers.devices.discover`), word by word: a missing device hides no other.
 
-    Looking raises `UnknownDeviceSelection` where the selection cannot be read; everything else is in the `Look`.
+    Looking raises `UnknownDeviceSelection` where the selection cannot be read; everything else is in the `Scan`.
     """
 
     def __init__(self, selection: str) -> None:
         self._selection = selection
         self._words = [word.strip() for word in selection.split(",") if word.strip()]
         self._cards = _Cards()
-        self._apart = Apart()
+        self._others = DiscoveryProcess()
         # By word: the UUIDs of every device that it ever gave.
         self._given: dict[str, set[str]] = {}
 
-    def first(self) -> Look:
+    def first(self) -> Scan:
         """A look that finds something. Raises what `discover` raises where there is nothing."""
-        look = self.look()
-        if not look.found:
+        scan = self.scan()
+        if not scan.found:
             discover(self._selection)
-            look = self.look()  # it has just come
-        return look
+            scan = self.scan()  # it has just come
+        return scan
 
-    def look(self) -> Look:
+    def scan(self) -> Scan:
         """What is here now. The driver is asked once, in a session that lasts no longer: an older one would show what was."""
         visible = self._look_at_cards()
-        apart = self._apart.look([word for word in self._words if not _names_cards(word)])
+        others = self._others.find([word for word in self._words if not _names_cards(word)])
         found, problems, unknown = dict[str, DeviceIdentity](), dict[str, str](), set[str]()
         for word in self._words:
             try:
-                given = self._find(word, visible, apart)
+                given = self._find(word, visible, others)
             except UnknownDeviceSelection:
                 raise
             except (BadRecording, MissingColumns) as error:
@@ -71,7 +71,7 @@ class Lookout:
             self._given.setdefault(word, set()).update(identity.uuid for identity in given)
             for identity in given:
                 found.setdefault(identity.uuid, identity)
-        return Look(
+        return Scan(
             found=list(found.values()),
             unknown=frozenset(unknown - found.keys()),
             cards_known=not isinstance(visible, Exception),
@@ -87,22 +87,22 @@ class Lookout:
         if not any(_names_cards(word) for word in self._words):
             return []
         try:
-            return self._cards.look()
+            return self._cards.find()
         except Exception as error:  # it is the trouble of the words that name cards, and of no other
             return error
 
     def _find(
-        self, word: str, visible: list[DeviceIdentity] | Exception, apart: Mapping[str, Found]
+        self, word: str, visible: list[DeviceIdentity] | Exception, others: Mapping[str, Found]
     ) -> list[DeviceIdentity]:
         if not _names_cards(word):
-            return _devices(apart[word])
+            return _devices(others[word])
         if word == "auto" and not self._cards.ever_seen:
             # The CPU stands in for cards that never were here, not for one that is lost.
             if word not in self._given and isinstance(visible, Exception):
                 if not isinstance(visible, CudaUnavailable):
                     raise visible
                 warn_of_unused_cards(visible)
-            return _devices(self._apart.look([CPU.word])[CPU.word])
+            return _devices(self._others.find([CPU.word])[CPU.word])
         if isinstance(visible, Exception):
             raise visible
         if word in ("auto", NVIDIA.word):
@@ -136,7 +136,7 @@ class _Cards:
         if any(entry.isdecimal() for entry in entries):
             self._ours = None
 
-    def look(self) -> list[DeviceIdentity]:
+    def find(self) -> list[DeviceIdentity]:
         """Raises `CudaUnavailable`, `MeasurementFailed` or `DevicePoisoned`, as the driver has it."""
         if self._ours is None:
             found = cards.find_cards()

@@ -26,7 +26,7 @@ from farm.variables import WORKER_DEVICE_ID, WORKER_SESSION
 from farm.vendors import VENDORS
 from workers import metrics
 from workers.device_lock import EXIT_SESSION_LOST, DeviceLock, lock_folder
-from workers.device_watcher import Look, Lookout
+from workers.device_watcher import DeviceWatcher, Scan
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ GRACE_SECONDS = 30.0
 MISSES = 2
 """Looks in a row that must miss a device before it counts as gone: a file may be being replaced, a driver reloaded."""
 
-TEND_SECONDS = 0.5
+RECONCILE_SECONDS = 0.5
 
 CONTENDED_SECONDS = 5.0
 """Between two tries to take up a device that another `farm-worker` serves."""
@@ -57,7 +57,7 @@ class _Worker:
         self._process: ProcessGroup | None = None
         self._back_off = BackOff()
 
-    def tend(self) -> None:
+    def reconcile(self) -> None:
         """Starts the process where it should run and does not."""
         now = time.monotonic()
         if self._process is not None and self._process.poll() == EXIT_SESSION_LOST:
@@ -95,8 +95,10 @@ class Host:
     `environment` is what every worker process gets, beside the variables that say which device is its own.
     """
 
-    def __init__(self, lookout: Lookout, engine: Engine, environment: Mapping[str, str], *, rescan_s: float) -> None:
-        self._lookout = lookout
+    def __init__(
+        self, watcher: DeviceWatcher, engine: Engine, environment: Mapping[str, str], *, rescan_s: float
+    ) -> None:
+        self._watcher = watcher
         self._engine = engine
         self._environment = environment
         self._rescan_s = rescan_s
@@ -105,11 +107,11 @@ class Host:
         self._unmarked: set[str] = set()  # devices that are gone, which the database does not know yet
         self._absent_marked = False
         self._refused: dict[str, FarmError] = {}  # by UUID: devices that are here, and that another farm-worker serves
-        self._look: Look | None = None  # the last one
+        self._look: Scan | None = None  # the last one
         self._problems: Mapping[str, str] = {}
-        self._looks: queue.SimpleQueue[Look] = queue.SimpleQueue()
+        self._looks: queue.SimpleQueue[Scan] = queue.SimpleQueue()
 
-    def serve(self, first: Look, stop: threading.Event) -> None:
+    def serve(self, first: Scan, stop: threading.Event) -> None:
         """Runs a worker for each device until `stop`, and looks for others every `rescan_s` seconds.
 
         Raises `DeviceLocked` or `DeviceLockUnusable` where none of the first look's devices can be locked for this process.
@@ -120,7 +122,7 @@ class Host:
         ):
             raise next(iter(self._refused.values()))
         refused_s = time.monotonic()
-        threading.Thread(target=self._keep_looking, args=(stop,), name="lookout", daemon=True).start()
+        threading.Thread(target=self._keep_looking, args=(stop,), name="device watcher", daemon=True).start()
         try:
             while not stop.is_set():
                 while not self._looks.empty():
@@ -129,10 +131,10 @@ class Host:
                     self._take_up(self._look)
                     refused_s = time.monotonic()
                 for uuid, worker in list(self._workers.items()):
-                    worker.tend()
+                    worker.reconcile()
                     if worker.lost_session:
                         self._put_down(uuid)
-                stop.wait(TEND_SECONDS)
+                stop.wait(RECONCILE_SECONDS)
         finally:
             for worker in self._workers.values():
                 worker.ask_to_stop()
@@ -152,9 +154,9 @@ class Host:
 
     def _keep_looking(self, stop: threading.Event) -> None:
         while not stop.wait(self._rescan_s):
-            self._looks.put(self._lookout.look())
+            self._looks.put(self._watcher.scan())
 
-    def apply(self, look: Look) -> None:
+    def apply(self, look: Scan) -> None:
         """Serves what came, and stops serving what `MISSES` looks in a row have missed.
 
         Where the database is away, it is told after the next look; a device is not served before it is announced.
@@ -164,7 +166,7 @@ class Host:
         self._look = look
         self._take_up(look)
 
-    def _take_up(self, look: Look) -> None:
+    def _take_up(self, look: Scan) -> None:
         """Serves those of the look's devices that nobody serves, and tells the database of those that are gone."""
         for uuid, worker in list(self._leaving.items()):
             if worker.has_ended():
@@ -238,7 +240,7 @@ class Host:
                 log.warning("%s: %s", word, problem)
         self._problems = problems
 
-    def _count_misses(self, look: Look) -> None:
+    def _count_misses(self, look: Scan) -> None:
         found = {identity.uuid for identity in look.found}
         for uuid, worker in list(self._workers.items()):
             if uuid in found:
@@ -253,7 +255,7 @@ class Host:
                 self._leaving[uuid] = self._workers.pop(uuid)
                 self._unmarked.add(uuid)
 
-    def _absent(self, connection: Connection, look: Look) -> set[str]:
+    def _absent(self, connection: Connection, look: Scan) -> set[str]:
         """What this host announced before it was started again, is to serve, and does not show.
 
         Not what another `farm-worker` of this host serves, to whom other cards may be visible.
@@ -261,7 +263,7 @@ class Host:
         here = {identity.uuid for identity in look.found}
         here |= {uuid for _, uuid, _ in devices.live(connection, silent_after=settings().silent_after_seconds)}
         known = devices.of_host(connection, host_name())
-        return {uuid for uuid, backend in known if uuid not in here and self._lookout.asks_for(uuid, backend)}
+        return {uuid for uuid, backend in known if uuid not in here and self._watcher.asks_for(uuid, backend)}
 
     def _environment_of(self, identity: DeviceIdentity, session: Session) -> dict[str, str]:
         own = {WORKER_DEVICE_ID: str(session.device_id), WORKER_SESSION: str(session.epoch)}

@@ -19,7 +19,7 @@ from farm.services.groups import collect_orphans
 from farm.services.reconnecting import set_on_signals, when_they_answer
 from farm.settings import environment_for_children, settings
 from workers import metrics
-from workers.device_watcher import Lookout
+from workers.device_watcher import DeviceWatcher
 from workers.devices import discover
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ def serve(selection: str, stop: threading.Event) -> None:
     from workers.hosting import Host  # with the signals of a device's worker, which are none of a builder's
 
     collect_orphans()
-    lookout = Lookout(selection)
-    first = lookout.first()
+    watcher = DeviceWatcher(selection)
+    first = watcher.first()
     with (
         metrics.served(settings()) as variables,
         when_they_answer(
@@ -50,7 +50,7 @@ def serve(selection: str, stop: threading.Event) -> None:
             FARM_HOME=str(settings().home.absolute()),
             **variables,
         )
-        Host(lookout, engine, environment, rescan_s=RESCAN_SECONDS).serve(first, stop)
+        Host(watcher, engine, environment, rescan_s=RESCAN_SECONDS).serve(first, stop)
 
 
 def _command(

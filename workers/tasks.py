@@ -412,7 +412,7 @@ def _watch(watchdog: Watchdog) -> None:
                 "another session holds the batch in hand; its lease is renewed later", extra={"device_id": device_id()}
             )
             return
-    if watchdog.bites(time.monotonic(), task=task.id if task is not None else None, left_s=left_s):
+    if watchdog.should_kill(time.monotonic(), task=task.id if task is not None else None, left_s=left_s):
         assert task is not None
         _end_child(task, holds=left_s is not None)
 

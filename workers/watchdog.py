@@ -16,7 +16,7 @@ class Watchdog:
     _task: str | None = field(default=None, init=False)
     _since: float = field(default=0.0, init=False)
 
-    def bites(self, now: float, *, task: str | None, left_s: float | None) -> bool:
+    def should_kill(self, now: float, *, task: str | None, left_s: float | None) -> bool:
         """Whether the child must be ended.
 
         `now`: seconds of a clock that never goes backwards. `task`: what the child was given and has not finished.

@@ -110,12 +110,12 @@ class KernelCache:
             with contextlib.suppress(OSError, ValidationError):
                 yield Record.model_validate_json((entry.path / _RECORD).read_bytes())
 
-    def prune(self, most_bytes: int) -> int:
+    def prune(self, max_bytes: int) -> int:
         """Removes what was not used for longest until the rest fits; tells how many kernels went."""
         entries = sorted(self._entries(), key=lambda e: e.used)
         total, removed = sum(e.bytes for e in entries), 0
         for entry in entries:
-            if total <= most_bytes:
+            if total <= max_bytes:
                 break
             self._remove(entry.path)
             total -= entry.bytes

@@ -47,7 +47,7 @@ OF_KERNELS = 4
 TILES = ("rows", "columns", "resident")
 """What else is known of a kernel: the tile of a block, and the blocks that a multiprocessor holds at a time."""
 
-_SHORTEST_SLICE = 32.0
+_MIN_SLICE = 32.0
 
 
 def kinds(rows: Configurations) -> Array:
@@ -134,7 +134,7 @@ class Choices:
         sizes = sizes[..., None]
         edges = np.ceil(sizes[:2] / of[:2])
         filling = np.floor(card.multiprocessors * of[2] / (edges[0] * edges[1]))
-        filling = np.maximum(1.0, np.minimum(filling, np.floor(sizes[2] / _SHORTEST_SLICE)))
+        filling = np.maximum(1.0, np.minimum(filling, np.floor(sizes[2] / _MIN_SLICE)))
         slices = np.array([np.ones_like(filling), filling])
         times = time_ms(of, sizes, slices, card)
         cut = times[1] < times[0]

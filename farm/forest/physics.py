@@ -18,7 +18,7 @@ LIBRARY_TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 2
 """Tiles that vendors' libraries have kernels of, for every type."""
 
 _LIBRARY_SLICES = np.array([1.0, 2.0, 4.0, 8.0, 16.0])[:, None]
-_SHORTEST_SLICE = 128
+_MIN_SLICE = 128
 """Libraries do not cut k into shorter pieces."""
 
 _FEEDING = 48.0
@@ -42,7 +42,7 @@ _HOPPER_THREADS = 384
 _BLOCK_BYTES = 1024
 """Shared memory that the system takes of each block (CUDA C++ Programming Guide, from compute capability 8.0)."""
 
-_FEWEST_REGISTERS, _MOST_REGISTERS = 24, 255
+_MIN_REGISTERS, _MAX_REGISTERS = 24, 255
 
 _SIMT_REGISTERS, _TENSOR_REGISTERS = np.array([[66.0], [1.2]]), np.array([[64.0], [1.3]])
 """Registers of a thread of CUTLASS 2.x, beside those for each output: rough fits to what nvcc 13.0 gave 41 kernels."""
@@ -108,7 +108,7 @@ class Library:
         wave_ms = _TILE_WORK * count * k / work.peak
         # A slice leaves a partial sum in the L2, in four bytes, which is written and read.
         adding_ms = _SLICING_MS + _LIBRARY_SLICES * (outputs * 8.0 / (3 * card.bytes_per_ms))
-        adding_ms = np.where(k < _SHORTEST_SLICE * _LIBRARY_SLICES, np.inf, adding_ms)
+        adding_ms = np.where(k < _MIN_SLICE * _LIBRARY_SLICES, np.inf, adding_ms)
         adding_ms[0] = 0.0
         # [tiles, slices, rows]
         times = np.ceil(blocks[:, None] * _LIBRARY_SLICES / count) / _LIBRARY_SLICES * wave_ms[:, None] + adding_ms
@@ -161,12 +161,12 @@ class Tiling:
         shared = np.where(stages == 0, card.shared_bytes, staged)
         outputs = area / threads
         # Accumulators, two strips of operands, and addresses; allocated eight at a time.
-        wanted = outputs + 4 * np.sqrt(outputs) + _FEWEST_REGISTERS
+        wanted = outputs + 4 * np.sqrt(outputs) + _MIN_REGISTERS
         simt = ab >= 4
         fixed, each = np.where(simt, _SIMT_REGISTERS, _TENSOR_REGISTERS)
         copying = np.where(~simt & (stages == 2), _COPYING_REGISTERS, 0.0)
         wanted = np.where(np.isnan(warp_rows), wanted, fixed + each * outputs + copying)
-        registers = np.minimum(np.ceil(wanted / 8) * 8, _MOST_REGISTERS)
+        registers = np.minimum(np.ceil(wanted / 8) * 8, _MAX_REGISTERS)
         warps = np.ceil(threads / 32)
         lanes = 32 * warps
         held = np.minimum(card.threads / lanes, card.registers / (lanes * registers))

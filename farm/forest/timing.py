@@ -57,7 +57,7 @@ _HIGHEST_BYTE, _HALF, _SIXTEEN = np.uint64(56), np.uint64(32), np.uint64(16)
 _L2_OVER_MEMORY = 2.0
 _SHARPNESS = 4
 
-_FEWEST_STEPS = 8
+_MIN_STEPS = 8
 """Steps of k that stream-k gives to a block at the least (CUTLASS 4.2, PersistentTileSchedulerSm90StreamKParams)."""
 _ADDING_MS = 1e-3
 
@@ -153,11 +153,11 @@ def time_ms(logs: Floats, loops: Loops, card: Card) -> dict[str, Floats]:
         waves = np.floor(blocks / count)
         tail, before = blocks - waves * count, np.maximum(waves - 1, 0.0)
         shared = blocks - before * count
-        units = np.clip(np.floor(shared * steps / _FEWEST_STEPS), 1.0, count)
+        units = np.clip(np.floor(shared * steps / _MIN_STEPS), 1.0, count)
         each = (full - begin) / np.maximum(steps, 1.0) * np.ceil(shared * steps / units)
         streamed = before * full + begin + each
         streamed = streamed + 1e-3 * sharing * np.maximum(units / np.maximum(shared, 1.0) - 1, 0.0) * loops["area"]
-        streams = (loops["stream"] > 0) & (tail > 0) & (2 * tail < count) & (steps > _FEWEST_STEPS)
+        streams = (loops["stream"] > 0) & (tail > 0) & (2 * tail < count) & (steps > _MIN_STEPS)
         computing = np.where(streams, streamed, computing)
         added = added + np.where(streams, adding * loops["summed"], 0.0)
     memory = loops["bytes"] * of_memory / card.bytes_per_ms

@@ -18,7 +18,7 @@ _LANES = 1 << 14
 _STEPS_BETWEEN = 4
 """Steps after which walks that reached a leaf are put aside: looking for them costs half a step."""
 
-_FEWEST_ASIDE = 256
+_MIN_ASIDE = 256
 """Walks below which none are put aside: that would take longer than to walk on."""
 
 _MIDDLE = 0.5
@@ -169,7 +169,7 @@ class Grove:
                 count = np.count_nonzero(moving)
                 if not count:
                     break
-                if start is not None and len(node) >= _FEWEST_ASIDE and 4 * count < 3 * len(node):
+                if start is not None and len(node) >= _MIN_ASIDE and 4 * count < 3 * len(node):
                     moves = np.flatnonzero(moving)
                     if lane is None:
                         leaves, lane = node, moves

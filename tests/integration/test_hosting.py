@@ -26,7 +26,7 @@ from farm.services.processes import is_alive
 from farm.variables import WORKER_DEVICE_ID
 from support.homes import environment, eventually
 from support.samples import cpu
-from workers.device_watcher import Look, Lookout
+from workers.device_watcher import DeviceWatcher, Scan
 from workers.devices import discover
 from workers.hosting import Host
 
@@ -208,12 +208,12 @@ class Hosted:
 
     def __init__(self, engine: Engine, selection: str) -> None:
         self.engine = engine
-        self._host = Host(Lookout(selection), engine, {}, rescan_s=3600)
+        self._host = Host(DeviceWatcher(selection), engine, {}, rescan_s=3600)
 
     def see(
         self, *found: DeviceIdentity, unknown: Sequence[str] = (), cards_known: bool = True, **problems: str
     ) -> None:
-        self._host.apply(Look(found=found, unknown=frozenset(unknown), cards_known=cards_known, problems=problems))
+        self._host.apply(Scan(found=found, unknown=frozenset(unknown), cards_known=cards_known, problems=problems))
 
     @property
     def served(self) -> set[str]:

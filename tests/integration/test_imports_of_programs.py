@@ -68,7 +68,7 @@ def test_a_child_imports_what_measuring_needs_with_its_first_batch() -> None:
 
 def test_a_host_finds_devices_without_the_libraries_that_identify_them() -> None:
     code = (
-        "import json, sys; from workers.device_watcher import Lookout; look = Lookout(sys.argv[1]).first(); "
+        "import json, sys; from workers.device_watcher import DeviceWatcher; look = DeviceWatcher(sys.argv[1]).first(); "
         "print(json.dumps([len(look.found), sorted(sys.modules)]))"
     )
     selection = f"cpu,recorded:{RECORDING}"

@@ -418,11 +418,11 @@ def test_a_large_result_is_verified_on_the_card(
     assert 0 < row.verify_error < 1e-5
 
 
-@pytest.mark.parametrize("room", [cuda_verify.MOST_WIDENED, 0])
+@pytest.mark.parametrize("room", [cuda_verify.MAX_WIDENED, 0])
 def test_a_large_wrong_result_is_found_whatever_room_there_is(
     device: CudaDevice, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr(cuda_verify, "MOST_WIDENED", room)
+    monkeypatch.setattr(cuda_verify, "MAX_WIDENED", room)
     configuration = Configuration.parse(f"tiled(tile=16) {LARGE} f32")
     assert device.measure(configuration, QUICK).details["verified_by"] == "groups"
 

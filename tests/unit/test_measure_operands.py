@@ -22,21 +22,21 @@ def problem(shape: Shape, types: str = "f32", layout: str = "nn", beta: float = 
 
 
 def test_a_rotation_covers_the_cache_twice() -> None:
-    rotation = plan_rotation(3 * MIB, cache_bytes=32 * MIB, memory_bytes=2**34, most_sets=1000)
+    rotation = plan_rotation(3 * MIB, cache_bytes=32 * MIB, memory_bytes=2**34, max_sets=1000)
     assert (rotation.sets, rotation.footprint_bytes, rotation.l2) == (22, 66 * MIB, "cold")
 
 
 def test_large_problems_still_take_turns_with_a_second_set() -> None:
-    assert plan_rotation(500 * MIB, cache_bytes=32 * MIB, memory_bytes=2**34, most_sets=1000).sets == 2
+    assert plan_rotation(500 * MIB, cache_bytes=32 * MIB, memory_bytes=2**34, max_sets=1000).sets == 2
 
 
 def test_a_set_that_fits_once_is_measured_alone() -> None:
-    rotation = plan_rotation(500 * MIB, cache_bytes=32 * MIB, memory_bytes=400 * MIB, most_sets=1000)
+    rotation = plan_rotation(500 * MIB, cache_bytes=32 * MIB, memory_bytes=400 * MIB, max_sets=1000)
     assert (rotation.sets, rotation.l2) == (1, "cold")
 
 
 def test_tiny_problems_that_stay_in_the_cache_say_so() -> None:
-    rotation = plan_rotation(192, cache_bytes=32 * MIB, memory_bytes=2**34, most_sets=1000)
+    rotation = plan_rotation(192, cache_bytes=32 * MIB, memory_bytes=2**34, max_sets=1000)
     assert (rotation.sets, rotation.l2) == (1000, "warm")
 
 
@@ -46,7 +46,7 @@ def test_tiny_problems_that_stay_in_the_cache_say_so() -> None:
     memory_bytes=st.integers(2**20, 2**38),
 )
 def test_a_rotation_is_called_cold_exactly_when_it_is(set_bytes: int, cache_bytes: int, memory_bytes: int) -> None:
-    rotation = plan_rotation(set_bytes, cache_bytes=cache_bytes, memory_bytes=memory_bytes, most_sets=2048)
+    rotation = plan_rotation(set_bytes, cache_bytes=cache_bytes, memory_bytes=memory_bytes, max_sets=2048)
     assert 1 <= rotation.sets <= 2048
     assert rotation.footprint_bytes == rotation.sets * set_bytes
     assert rotation.cold == (rotation.footprint_bytes >= 2 * cache_bytes)

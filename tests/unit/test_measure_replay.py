@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.measure.replay import (
-    SHORTEST_REPLAY_MS,
+    MIN_REPLAY_MS,
     Launches,
     Lot,
     ReplayPlan,
@@ -50,8 +50,8 @@ def test_graphs_of_any_kernel_are_whole_walks_of_like_graphs(sets: int, estimate
     assert sum(launches) % sets == 0
     assert len(launches) == 1 or sum(launches) == sets  # no set is used twice within a walk
     assert max(launches) - min(launches) <= 1
-    assert min(launches) * estimate_ms >= SHORTEST_REPLAY_MS * (1 - 1e-9)
-    assert max(launches) * estimate_ms < 4 * max(SHORTEST_REPLAY_MS, estimate_ms) or len(launches) == 1
+    assert min(launches) * estimate_ms >= MIN_REPLAY_MS * (1 - 1e-9)
+    assert max(launches) * estimate_ms < 4 * max(MIN_REPLAY_MS, estimate_ms) or len(launches) == 1
 
 
 def test_batches_of_replays_last_some_twenty_milliseconds() -> None:

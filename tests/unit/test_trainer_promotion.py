@@ -16,7 +16,7 @@ from trainer.baseline import MEDIAN, ROOFLINE, baselines
 from trainer.evaluate import out_of_fold
 from trainer.folds import by_shape
 from trainer.forest import ForestSettings
-from trainer.promotion import Decision, Rival, compare, decide, losses
+from trainer.promotion import Champion, Decision, compare, decide, losses
 from trainer.table import configurations
 
 SHAPES = 40
@@ -35,8 +35,8 @@ def off_by(factor: float, rows: slice = slice(None)) -> pd.DataFrame:
     return predicted
 
 
-def decided(predicted: pd.DataFrame, champion: pd.DataFrame | None = None, **of_rival: object) -> Decision:
-    rival = None if champion is None else Rival(version="7", predicted=champion, **of_rival)  # type: ignore[arg-type]
+def decided(predicted: pd.DataFrame, champion: pd.DataFrame | None = None, **of_champion: object) -> Decision:
+    rival = None if champion is None else Champion(version="7", predicted=champion, **of_champion)  # type: ignore[arg-type]
     return decide(MEASURED, predicted, {"a guess": off_by(2.0)}, rival)
 
 

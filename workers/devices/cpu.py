@@ -33,10 +33,10 @@ from workers.measure.power.source import PowerSource
 from workers.measure.timing import Timing, time_samples, warm_up
 from workers.measure.verify import Verification, verify
 
-SHORTEST_SAMPLE_MS = 0.2
+MIN_SAMPLE_MS = 0.2
 """A sample is a group of GEMMs at least this long: the clock and the loop around it then cost under 0.1%."""
 
-MOST_SETS = 8192
+MAX_SETS = 8192
 """Operand sets at the most: beyond it, making the views would take longer than measuring."""
 
 OPERANDS_SHARE = 0.4
@@ -113,7 +113,7 @@ class CpuDevice:
             layout.bytes,
             cache_bytes=self._cache_bytes,
             memory_bytes=int(self.identity.traits.memory_bytes * OPERANDS_SHARE),
-            most_sets=MOST_SETS,
+            max_sets=MAX_SETS,
         )
         operands = self._arena.sets(layout, rotation.sets, rules.operands)
         with self._families[configuration.kernel.family].bind(configuration) as kernel:
@@ -176,7 +176,7 @@ def _run_and_verify(
 def _timed(gemms: _Gemms, rules: MeasuringRules, explanation: Explanation | None = None) -> tuple[Timing, int]:
     """The time of one GEMM, and how many make a sample."""
     estimate_ms = warm_up(lambda: gemms.sample(1), rules.timing.warmup_seconds, explanation=explanation)
-    group = max(1, math.ceil(SHORTEST_SAMPLE_MS / estimate_ms))
+    group = max(1, math.ceil(MIN_SAMPLE_MS / estimate_ms))
     return time_samples(lambda: gemms.sample(group), rules.timing, explanation=explanation), group
 
 

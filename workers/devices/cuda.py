@@ -42,7 +42,7 @@ from workers.measure.verify import Verification
 
 ALIGNMENT = 256  # bytes: what cudaMalloc gives
 
-MOST_SETS = 2048
+MAX_SETS = 2048
 """Operand sets at the most: a launch of each is captured into a graph, which takes some microseconds."""
 
 ROTATION_SHARE = 0.8
@@ -51,7 +51,7 @@ ROTATION_SHARE = 0.8
 LAUNCH_MS, INSTANTIATING_MS = 0.008, 0.4
 """What capturing takes on a host of today: a launch, and to make a graph of what was captured."""
 
-LONGEST_WARMING_MS = 5.0
+MAX_WARMING_MS = 5.0
 """A kernel that takes longer is not launched only to warm up while graphs are captured."""
 
 CANARY = Configuration.parse("tiled(tile=16) 256x256x256 f32")
@@ -250,7 +250,7 @@ class CudaDevice:
 
         A kernel much shorter than its launch would not keep the card busy, a long one would take longer than capturing.
         """
-        if not (kernel.capturable and 2 * LAUNCH_MS <= gemm_ms <= LONGEST_WARMING_MS):
+        if not (kernel.capturable and 2 * LAUNCH_MS <= gemm_ms <= MAX_WARMING_MS):
             return None
         began_s, plan = time.perf_counter(), plan_replays(sets, gemm_ms)
         for index in range(math.ceil((sum(plan.launches) * LAUNCH_MS + INSTANTIATING_MS) / gemm_ms)):
@@ -273,7 +273,7 @@ class CudaDevice:
             layout.bytes,
             cache_bytes=self._l2_bytes,
             memory_bytes=int(free * ROTATION_SHARE),
-            most_sets=MOST_SETS,
+            max_sets=MAX_SETS,
         )
 
     def _verify(

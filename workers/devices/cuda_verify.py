@@ -37,7 +37,7 @@ KERNELS = ("widen", "sum_groups", "compare_groups", "compare_elements")
 
 THREADS = 256
 
-MOST_WIDENED = 2**27
+MAX_WIDENED = 2**27
 """Numbers in double that may be held at once: 1 GiB. Larger problems are checked part by part, by `verify`."""
 
 Kinds = tuple[int, int, int]
@@ -90,7 +90,7 @@ class CudaVerifier:
         """False where there is not the room for it."""
         s, p, o = problem.shape, problem, operands
         groups = -(-s.n // GROUP)
-        if s.m * s.k + (s.m + s.k) * groups > MOST_WIDENED:
+        if s.m * s.k + (s.m + s.k) * groups > MAX_WIDENED:
             return False
         try:
             wide = o.a if p.types.ab.of_a is E.F64 else self._cp.empty(s.m * s.k, np.float64)

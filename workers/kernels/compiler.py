@@ -26,7 +26,7 @@ from workers.kernels.binary_facts import read_facts
 TIME_LIMIT_SECONDS = 300.0
 """The slowest of 365 kernels of CUTLASS 2.x took 25 s on a busy host, of 3.x 100 s."""
 
-LONGEST_LINE = 400
+MAX_LINE = 400
 """Characters of the compiler that an error repeats: its names of template types can take thousands."""
 
 ENTRY = "gemm"
@@ -186,7 +186,7 @@ def error_line(said: str, headers: Path) -> str | None:
     for line in said.splitlines():
         if _ERROR_LINE.search(line):
             text = line.strip().replace(f"{headers}{os.sep}", "")
-            return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…"
+            return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…"
     return None
 
 

@@ -17,7 +17,7 @@ from workers.measure.elements import STORAGE
 
 CUDA_TYPES = {ElementType.F32: "float", ElementType.F64: "double"}
 
-LARGEST_GRID_Y = 65_535
+MAX_GRID_Y = 65_535
 
 TILED_ENTRY = "tiled_gemm"
 
@@ -74,7 +74,7 @@ class TiledKernel:
 
     def grid(self, shape: Shape) -> tuple[int, int]:
         """Blocks along the columns and along the rows of D; where rows need more than 65535, blocks walk on."""
-        return (-(-shape.n // self.tile), min(-(-shape.m // self.tile), LARGEST_GRID_Y))
+        return (-(-shape.n // self.tile), min(-(-shape.m // self.tile), MAX_GRID_Y))
 
 
 class TiledFamily:

@@ -50,7 +50,7 @@ INTEGERS = (E.I8, E.I32)
 INTEGER_SPAN = 127
 """A number on [-1, 1] becomes an integer of -127 to 127."""
 
-LARGEST_HALF = 65504.0
+MAX_HALF = 65504.0
 
 _FORMATS = {E.F8E4M3: (4, 3, 7), E.F8E5M2: (5, 2, 15)}  # exponent bits, mantissa bits, bias
 
@@ -100,7 +100,7 @@ def encode(kind: ElementType, numbers: Any, xp: Any = np) -> Any:
         return xp.clip(xp.rint(numbers * INTEGER_SPAN), -INTEGER_SPAN, INTEGER_SPAN).astype(STORAGE[kind])
     if kind in _FORMATS:
         table = xp.asarray(_encoded_8bit(kind))
-        return table[xp.clip(numbers, -LARGEST_HALF, LARGEST_HALF).astype(np.float16).view(np.uint16)]
+        return table[xp.clip(numbers, -MAX_HALF, MAX_HALF).astype(np.float16).view(np.uint16)]
     dropped = 13 if kind is E.TF32 else 16  # bits of a float32 that the type does not have; ties go away from zero
     bits = numbers.astype(np.float32).view(np.uint32) + np.uint32(1 << (dropped - 1))
     if kind is E.TF32:

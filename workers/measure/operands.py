@@ -100,13 +100,13 @@ class Rotation:
         return "cold" if self.cold else "warm"
 
 
-def plan_rotation(set_bytes: int, *, cache_bytes: int, memory_bytes: int, most_sets: int) -> Rotation:
-    """Enough sets to cover the cache twice, and two at least; fewer where memory or `most_sets` ends first.
+def plan_rotation(set_bytes: int, *, cache_bytes: int, memory_bytes: int, max_sets: int) -> Rotation:
+    """Enough sets to cover the cache twice, and two at least; fewer where memory or `max_sets` ends first.
 
     A rotation that was cut short and fits into twice the cache is not cold, and says so.
     """
     wanted = max(2, -(-CACHE_FACTOR * cache_bytes // set_bytes))
-    sets = max(1, min(wanted, most_sets, memory_bytes // set_bytes))
+    sets = max(1, min(wanted, max_sets, memory_bytes // set_bytes))
     footprint = sets * set_bytes
     return Rotation(sets=sets, footprint_bytes=footprint, cold=footprint >= CACHE_FACTOR * cache_bytes)
 

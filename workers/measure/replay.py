@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from itertools import chain, cycle, islice, pairwise, repeat
 from typing import Any, NamedTuple, Protocol
 
-SHORTEST_REPLAY_MS = 1.0
+MIN_REPLAY_MS = 1.0
 """A sample is one replay at least this long: the gap between two graphs, some microseconds, is then under 1%."""
 
 BATCH_MS = 20.0
 """Replays are queued one behind the other for about this long, then read together: the card does not run dry."""
 
-MOST_IN_BATCH = 64
+MAX_IN_BATCH = 64
 QUEUED_MS = 50.0
 """Work kept in each of two places before the card while its power is read; a reading takes some milliseconds."""
 
@@ -42,7 +42,7 @@ def plan_replays(sets: int, estimate_ms: float) -> ReplayPlan:
     Where a walk over all sets takes less than 1 ms, one graph walks over them several times. A longer walk is divided into
     graphs whose lengths differ by one launch at most. Of a kernel that takes 1 ms, each set has its own graph.
     """
-    launches = max(1, math.ceil(SHORTEST_REPLAY_MS / estimate_ms))
+    launches = max(1, math.ceil(MIN_REPLAY_MS / estimate_ms))
     if launches >= sets:
         return ReplayPlan(launches=(math.ceil(launches / sets) * sets,))
     graphs = sets // launches
@@ -242,10 +242,10 @@ extern "C" __global__ void hold(unsigned long long nanoseconds) {
 }
 """
 
-MOST_QUEUED = 500
+MAX_QUEUED = 500
 """Launches in a group: about a thousand fit into a stream's queue before a launch waits."""
 
-LONGEST_HOLD_MS = 200.0
+MAX_HOLD_MS = 200.0
 
 
 class Launches(_Busy):
@@ -255,7 +255,7 @@ class Launches(_Busy):
     """
 
     def __init__(self, cp: Any, stream: Any, launch: Callable[[int], None], sets: int, plan: ReplayPlan) -> None:
-        sizes = [min(launches, MOST_QUEUED) for launches in plan.launches]
+        sizes = [min(launches, MAX_QUEUED) for launches in plan.launches]
         super().__init__(cp, stream, min(sizes))
         self._sizes = cycle(sizes)
         self._launch = launch
@@ -285,7 +285,7 @@ class Launches(_Busy):
             after = self._stream.record()
             hidden = not before.done
             after.synchronize()
-            if hidden or self._hold_ms >= LONGEST_HOLD_MS:
+            if hidden or self._hold_ms >= MAX_HOLD_MS:
                 self.hidden = self.hidden and hidden
                 return float(self._cp.cuda.get_elapsed_time(before, after)) / launches
             self._hold_ms *= 2
@@ -314,7 +314,7 @@ def runs_of(
 
 def replays_in_batch(replay_ms: float) -> int:
     """How many replays to queue before reading their times."""
-    return max(1, min(MOST_IN_BATCH, round(BATCH_MS / replay_ms)))
+    return max(1, min(MAX_IN_BATCH, round(BATCH_MS / replay_ms)))
 
 
 def batches_of_replays(replay_ms: float, min_samples: int) -> Iterator[int]:

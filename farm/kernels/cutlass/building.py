@@ -16,7 +16,7 @@ _FIRST_CAPABILITY = {_E.F32: (7, 5), _E.F16: (7, 5), _E.I8: (7, 5), _E.TF32: AMP
 
 _LINE_BYTES = 128
 """A line of shared memory: all of its banks."""
-_MOST_THREADS = 1024
+_MAX_THREADS = 1024
 """Threads of a block: CUDA C++ Programming Guide, technical specifications."""
 
 
@@ -48,7 +48,7 @@ def warps_fit(p: Point) -> Reason:
     for name, tile, warp in (("m", p.tile_m, p.warp_m), ("n", p.tile_n, p.warp_n)):
         if tile % warp:
             return f"needs a tile of whole warp tiles: tile_{name}={tile} is no multiple of warp_{name}={warp}"
-    most = p.device.max_threads_per_block or _MOST_THREADS
+    most = p.device.max_threads_per_block or _MAX_THREADS
     if p.threads > most:
         return f"needs {p.threads} threads in a block ({p.warps_m} x {p.warps_n} warps), the device allows {most}"
     return None

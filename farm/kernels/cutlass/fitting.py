@@ -5,13 +5,13 @@ from __future__ import annotations
 from farm.kernels.cutlass.point import Point, load_at_once
 from farm.kernels.family import Reason
 
-_LEAST_COPY_BYTES = 4
+_MIN_COPY_BYTES = 4
 """The least that an asynchronous copy moves (PTX ISA, cp.async)."""
-_MOST_LOADS = 64
+_MAX_LOADS = 64
 """Loads of a tile by one thread that are guarded (PredicatedTileAccessIterator)."""
-_REGISTERS, _MOST_REGISTERS = 65536, 255
+_REGISTERS, _MAX_REGISTERS = 65536, 255
 """Registers of a block, and of a thread: CUDA C++ Programming Guide, technical specifications."""
-_MOST_BLOCKS_N = 65535
+_MAX_BLOCKS_N = 65535
 """Blocks of a grid along y, the same."""
 
 
@@ -27,16 +27,16 @@ def alignment_is_possible(p: Point) -> Reason:
                 f"each other along {operand.contiguous}={operand.extent}, which is no multiple of {p.align}"
             )
         at_once = load_at_once(operand.extent, p.ab, p.align)
-        if p.stages > 2 and at_once * p.ab.bytes < _LEAST_COPY_BYTES:
+        if p.stages > 2 and at_once * p.ab.bytes < _MIN_COPY_BYTES:
             return (
-                f"copies at least {_LEAST_COPY_BYTES} bytes asynchronously where stages={p.stages}, and {at_once} of "
+                f"copies at least {_MIN_COPY_BYTES} bytes asynchronously where stages={p.stages}, and {at_once} of "
                 f"{operand.name} ({operand.contiguous}={operand.extent}) is {at_once * p.ab.bytes}; stages=2 does without"
             )
         loads = operand.tile * p.tile_k // at_once // p.threads
-        if loads > _MOST_LOADS:
+        if loads > _MAX_LOADS:
             return (
                 f"needs {loads} loads of {operand.name} in each thread for a tile, {at_once} at once; "
-                f"CUTLASS guards {_MOST_LOADS} at the most"
+                f"CUTLASS guards {_MAX_LOADS} at the most"
             )
     return None
 
@@ -49,7 +49,7 @@ def shared_memory_fits(p: Point) -> Reason:
 
 
 def registers_suffice(p: Point) -> Reason:
-    most = min(_MOST_REGISTERS, _REGISTERS // p.threads)
+    most = min(_MAX_REGISTERS, _REGISTERS // p.threads)
     if p.accumulators < most:
         return None
     return (
@@ -71,6 +71,6 @@ def slices_have_work(p: Point) -> Reason:
 
 def grid_fits(p: Point) -> Reason:
     blocks = -(-p.problem.shape.n // (p.tile_n * p.swizzle))
-    if blocks <= _MOST_BLOCKS_N:
+    if blocks <= _MAX_BLOCKS_N:
         return None
-    return f"needs a grid of {blocks} blocks along n, {_MOST_BLOCKS_N} is the most"
+    return f"needs a grid of {blocks} blocks along n, {_MAX_BLOCKS_N} is the most"

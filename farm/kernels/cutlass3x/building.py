@@ -21,7 +21,7 @@ _TYPES = {
     **dict.fromkeys(EIGHT_BIT_FLOATS, OUTPUTS_OF_8BIT_FLOATS),
 }
 
-_MOST_BLOCKS = 8
+_MAX_BLOCKS = 8
 """Blocks of a cluster that every card of the architecture can run (CUDA C++ Programming Guide, thread block clusters)."""
 _SWIZZLED_ROWS = 8
 """Rows of a tile that lie together in shared memory, whatever the width of its lines (mma_traits_sm90_gmma.hpp)."""
@@ -108,8 +108,8 @@ def layouts_fit(p: Point) -> Reason:
 
 def cluster_fits(p: Point) -> Reason:
     blocks = p.cluster_m * p.cluster_n
-    if blocks > _MOST_BLOCKS:
-        return f"has at most {_MOST_BLOCKS} blocks in a cluster, not {p.cluster_m} x {p.cluster_n}"
+    if blocks > _MAX_BLOCKS:
+        return f"has at most {_MAX_BLOCKS} blocks in a cluster, not {p.cluster_m} x {p.cluster_n}"
     for operand in p.operands:
         rows = operand.tile if operand.along_k else p.tile_k
         if rows % (_SWIZZLED_ROWS * operand.sharers):

@@ -7,11 +7,11 @@ from farm.kernels.family import Reason
 
 _REGISTERS = 232
 """Of a thread that multiplies (MmaRegisterRequirement of the persistent kernels)."""
-_LEAST_STAGES = 2
+_MIN_STAGES = 2
 """What every main loop needs (sm90_mma_tma_gmma_ss_warpspecialized.hpp)."""
 _LINES_TOGETHER = 8
 """Rows of the pattern in which lines are swizzled (mma_traits_sm90_gmma.hpp)."""
-_MOST_BLOCKS_Y = 65535
+_MAX_BLOCKS_Y = 65535
 """Blocks of a grid along y: CUDA C++ Programming Guide, technical specifications."""
 
 
@@ -25,9 +25,9 @@ def registers_suffice(p: Point) -> Reason:
 
 
 def shared_memory_fits(p: Point) -> Reason:
-    if p.stages_kept < _LEAST_STAGES:
+    if p.stages_kept < _MIN_STAGES:
         return (
-            f"needs {_LEAST_STAGES} stages at least, and {p.stages_kept} of {p.stage_bytes} bytes fit into shared memory "
+            f"needs {_MIN_STAGES} stages at least, and {p.stages_kept} of {p.stage_bytes} bytes fit into shared memory "
             "beside what is stored"
         )
     most = min(SHARED_BYTES, p.device.shared_memory_per_block_bytes or SHARED_BYTES)
@@ -72,6 +72,6 @@ def grid_fits(p: Point) -> Reason:
     extent = p.problem.shape.m if p.swap else p.problem.shape.n
     in_cluster = p.left.sharers
     blocks = -(-extent // (p.right.tile * in_cluster)) * in_cluster
-    if blocks <= _MOST_BLOCKS_Y:
+    if blocks <= _MAX_BLOCKS_Y:
         return None
-    return f"needs a grid of {blocks} blocks along {p.right.side} with schedule=0, {_MOST_BLOCKS_Y} is the most"
+    return f"needs a grid of {blocks} blocks along {p.right.side} with schedule=0, {_MAX_BLOCKS_Y} is the most"

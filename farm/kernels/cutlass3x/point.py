@@ -45,7 +45,7 @@ _SCHEDULER_BYTES = 16
 _LINE_BYTES = 128
 """The widest line of a tile that is swizzled: all banks of shared memory."""
 
-_LEAST_ALIGNMENT = 128
+_MIN_ALIGNMENT = 128
 """Of every tile that TMA copies."""
 
 
@@ -179,7 +179,7 @@ class Point:
     def _storing(self) -> _Storing:
         """What TMA stores at once, and how much of that is in shared memory (sm90_get_tma_dispatch_policy)."""
         if self.epilogue == Epilogue.DIRECT:
-            return _Storing(bytes=1, alignment=_LEAST_ALIGNMENT, barrier_bytes=_BARRIER_BYTES)
+            return _Storing(bytes=1, alignment=_MIN_ALIGNMENT, barrier_bytes=_BARRIER_BYTES)
         groups = 2 if self.schedule == Schedule.COOPERATIVE else 1
         rows, columns = min(groups * INSTRUCTION_ROWS, self.left.tile), math.gcd(32, self.right.tile)
         pieces = self.left.tile // rows * (self.right.tile // columns)
@@ -205,7 +205,7 @@ class Point:
     def _loading_alignment(self) -> int:
         """Only tiles that go through registers are aligned to how they are swizzled."""
         if not self.through_registers:
-            return _LEAST_ALIGNMENT
+            return _MIN_ALIGNMENT
         return max(_alignment(self.line_bytes(operand)) for operand in self.operands)
 
 

@@ -1,6 +1,6 @@
 """Devices that another process identifies: NumPy and Arrow, which that takes, are 90 MB in a process that only hosts workers.
 
-python -m workers.devices.apart WORD…
+python -m workers.devices.discovery_process WORD…
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _Answer = tuple[list[DeviceIdentity] | None, str, dict[str, Any]]
 """The devices; or None, the class of an error, and its fields."""
 
 
-class Apart:
+class DiscoveryProcess:
     """What `workers.devices.discover` finds for single words. A device that cannot have changed is not looked for again."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[object, Found]] = {}
 
-    def look(self, words: Sequence[str]) -> dict[str, Found]:
+    def find(self, words: Sequence[str]) -> dict[str, Found]:
         """By word: its devices, or what `discover` raises. All that must be looked for is, in one process."""
         states = {word: _state(word) for word in words}
         asked = [word for word, state in states.items() if state is None or self._known.get(word, ())[:1] != (state,)]

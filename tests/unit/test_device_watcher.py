@@ -13,7 +13,7 @@ from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import BadRecording, CudaUnavailable, MeasurementFailed, UnknownDeviceSelection
 from farm.kernels import Configuration
 from farm.provenance import Provenance
-from workers.device_watcher import Look, Lookout
+from workers.device_watcher import DeviceWatcher, Scan
 from workers.devices import cards, discover
 from workers.devices.recording import write_recording
 
@@ -85,27 +85,27 @@ def record(tmp_path: Path) -> Callable[[int], Path]:
     return recorded
 
 
-def uuids(look: Look) -> list[str]:
+def uuids(look: Scan) -> list[str]:
     return [identity.uuid for identity in look.found]
 
 
-def backends(look: Look) -> list[Backend]:
+def backends(look: Scan) -> list[Backend]:
     return [identity.backend for identity in look.found]
 
 
 def test_a_recording_that_is_gone_hides_no_other_and_is_found_again(record: Callable[[int], Path]) -> None:
     one, two = record(1), record(2)
-    lookout = Lookout(f"recorded:{one}, recorded:{two}?scale=0.5")
-    both = uuids(lookout.first())
+    watcher = DeviceWatcher(f"recorded:{one}, recorded:{two}?scale=0.5")
+    both = uuids(watcher.first())
     content = one.read_bytes()
     one.unlink()
-    look = lookout.look()
+    look = watcher.scan()
     assert (uuids(look), look.unknown) == (both[1:], frozenset())
     assert "no such file" in look.problems[f"recorded:{one}"]
     one.write_bytes(b"half of it")
-    assert uuids(lookout.look()) == both[1:]
+    assert uuids(watcher.scan()) == both[1:]
     one.write_bytes(content)
-    look = lookout.look()
+    look = watcher.scan()
     assert (uuids(look), look.problems) == (both, {})
 
 
@@ -113,11 +113,11 @@ def test_where_nothing_is_found_at_first_it_says_why_as_discover_does(
     driver: Driver, record: Callable[[int], Path]
 ) -> None:
     with pytest.raises(BadRecording, match="no such file"):
-        Lookout("recorded:nowhere.parquet").first()
+        DeviceWatcher("recorded:nowhere.parquet").first()
     with pytest.raises(CudaUnavailable, match="shows no card"):
-        Lookout("cuda").first()
+        DeviceWatcher("cuda").first()
     # One that is missing at first does not keep the others from work.
-    look = Lookout(f"cuda,GPU-1,recorded:nowhere.parquet,recorded:{record(1)}").first()
+    look = DeviceWatcher(f"cuda,GPU-1,recorded:nowhere.parquet,recorded:{record(1)}").first()
     assert backends(look) == [Backend.RECORDED]
     assert look.problems.keys() == {"cuda", "GPU-1", "recorded:nowhere.parquet"}
 
@@ -125,23 +125,23 @@ def test_where_nothing_is_found_at_first_it_says_why_as_discover_does(
 @pytest.mark.parametrize("selection", ["", " ,", "gpu", "cpu,recorded:x?speed=1"])
 def test_a_selection_that_cannot_be_read_is_refused(selection: str, driver: Driver) -> None:
     with pytest.raises(UnknownDeviceSelection):
-        Lookout(selection).first()
+        DeviceWatcher(selection).first()
 
 
 def test_a_device_that_two_words_name_is_one(driver: Driver) -> None:
     driver.uuids = ["GPU-a", "GPU-b"]
-    assert uuids(Lookout("GPU-B,cuda,auto").look()) == ["GPU-b", "GPU-a"]
+    assert uuids(DeviceWatcher("GPU-B,cuda,auto").scan()) == ["GPU-b", "GPU-a"]
 
 
 def test_cards_come_and_go_each_look_in_a_session_of_its_own(driver: Driver) -> None:
     driver.uuids = ["GPU-a", "GPU-b"]
-    lookout = Lookout("auto,cuda,GPU-b,GPU-c")
-    assert uuids(lookout.first()) == ["GPU-a", "GPU-b"]
+    watcher = DeviceWatcher("auto,cuda,GPU-b,GPU-c")
+    assert uuids(watcher.first()) == ["GPU-a", "GPU-b"]
     driver.uuids = ["GPU-b", "GPU-c"]
-    assert uuids(lookout.look()) == ["GPU-b", "GPU-c"]
+    assert uuids(watcher.scan()) == ["GPU-b", "GPU-c"]
     assert (driver.sessions, driver.open_sessions) == (2, 0)
     driver.uuids = []
-    look = lookout.look()
+    look = watcher.scan()
     assert (look.found, look.unknown, look.cards_known) == ([], frozenset(), True)
 
 
@@ -152,35 +152,35 @@ def test_cards_come_and_go_each_look_in_a_session_of_its_own(driver: Driver) -> 
 def test_a_driver_in_trouble_makes_cards_unknown_and_not_gone(
     driver: Driver, selection: str, trouble: Exception, record: Callable[[int], Path]
 ) -> None:
-    lookout = Lookout(f"{selection},recorded:{record(1)}")
+    watcher = DeviceWatcher(f"{selection},recorded:{record(1)}")
     driver.uuids = ["GPU-a", "GPU-b"]
-    both = uuids(lookout.first())[:2]
+    both = uuids(watcher.first())[:2]
     driver.uuids = ["GPU-a"]
-    lookout.look()
+    watcher.scan()
     driver.trouble = trouble
-    look = lookout.look()
+    look = watcher.scan()
     assert backends(look) == [Backend.RECORDED]
     # The one that the last look missed too: a look that failed says nothing more of it.
     assert look.unknown == set(both)
     assert not look.cards_known
     driver.trouble = None
-    assert uuids(lookout.look())[:1] == ["GPU-a"]
+    assert uuids(watcher.scan())[:1] == ["GPU-a"]
 
 
 def test_the_cpu_stands_in_for_cards_that_never_were_here_but_not_for_lost_ones(driver: Driver) -> None:
     (processor,) = discover("cpu")
     driver.trouble = CudaUnavailable(why="nvidia-ml-py is not installed")
-    lookout = Lookout("auto")
-    for look in (lookout.first(), lookout.look()):
+    watcher = DeviceWatcher("auto")
+    for look in (watcher.first(), watcher.scan()):
         assert (look.found, look.unknown, look.cards_known) == ([processor], frozenset(), False)
     driver.trouble = None
-    assert lookout.look().found == [processor]
+    assert watcher.scan().found == [processor]
     driver.uuids = ["GPU-a"]  # the driver was late
-    assert uuids(lookout.look()) == ["GPU-a"]
+    assert uuids(watcher.scan()) == ["GPU-a"]
     driver.uuids = []
-    assert lookout.look().found == []
+    assert watcher.scan().found == []
     driver.trouble = CudaUnavailable(why="no driver")
-    look = lookout.look()
+    look = watcher.scan()
     assert look.found == []
     assert look.unknown == {"GPU-a", processor.uuid}
 
@@ -189,14 +189,14 @@ def test_numbers_in_cuda_visible_devices_mean_the_cards_that_they_meant_at_first
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
-    lookout = Lookout("cuda")
-    assert uuids(lookout.look()) == []
+    watcher = DeviceWatcher("cuda")
+    assert uuids(watcher.scan()) == []
     driver.uuids = ["GPU-of-another", "GPU-a", "GPU-b", "GPU-of-a-third"]
-    assert uuids(lookout.first()) == ["GPU-a", "GPU-b"]
+    assert uuids(watcher.first()) == ["GPU-a", "GPU-b"]
     driver.uuids.remove("GPU-a")
-    assert uuids(lookout.look()) == ["GPU-b"]
+    assert uuids(watcher.scan()) == ["GPU-b"]
     driver.uuids.insert(0, "GPU-a")
-    assert uuids(lookout.look()) == ["GPU-a", "GPU-b"]
+    assert uuids(watcher.scan()) == ["GPU-a", "GPU-b"]
 
 
 def test_a_lost_card_of_cuda_visible_devices_does_not_hide_those_after_it(
@@ -205,16 +205,16 @@ def test_a_lost_card_of_cuda_visible_devices_does_not_hide_those_after_it(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     driver.uuids = ["GPU-b", "GPU-c"]
     for selection in ("auto", "GPU-b"):
-        assert uuids(Lookout(selection).first()) == ["GPU-b"]
+        assert uuids(DeviceWatcher(selection).first()) == ["GPU-b"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(CudaUnavailable):
-        Lookout("cuda").first()
+        DeviceWatcher("cuda").first()
 
 
 def test_a_selection_asks_for_cards_by_word_or_by_uuid() -> None:
-    assert Lookout("auto").asks_for("GPU-a", "cuda")
-    assert Lookout("cpu,cuda").asks_for("GPU-a", "cuda")
-    assert Lookout("gpu-A").asks_for("GPU-a", "cuda")
-    assert not Lookout("GPU-b,cpu").asks_for("GPU-a", "cuda")
-    assert not Lookout("auto").asks_for("CPU-a", "cpu")
-    assert not Lookout("auto,recorded:x").asks_for("REC-a", "recorded")
+    assert DeviceWatcher("auto").asks_for("GPU-a", "cuda")
+    assert DeviceWatcher("cpu,cuda").asks_for("GPU-a", "cuda")
+    assert DeviceWatcher("gpu-A").asks_for("GPU-a", "cuda")
+    assert not DeviceWatcher("GPU-b,cpu").asks_for("GPU-a", "cuda")
+    assert not DeviceWatcher("auto").asks_for("CPU-a", "cpu")
+    assert not DeviceWatcher("auto,recorded:x").asks_for("REC-a", "recorded")
