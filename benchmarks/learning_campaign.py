@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.common import RESULTS, command
 from farm.measurement import ALL_FAMILIES
-from farm.report.pictures import learning
+from farm.report.figures import learning
 
 MODEL = "NVIDIA H200"
 

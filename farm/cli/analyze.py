@@ -81,10 +81,11 @@ def tiles(
 
 def _artist(folder: Path, *, force: bool) -> Callable[[list[DeviceTiles]], Iterator[Path]]:
     """Draws into that folder. Raises `ServiceUnavailable` where it cannot, before anything is read."""
-    from farm.analysis import plots
+    from farm.analysis import tile_charts
+    from farm.charts.matplotlib_renderer import need_matplotlib
 
-    plots.need_matplotlib()
-    return lambda studies: plots.plot(studies, folder, force=force)
+    need_matplotlib()
+    return lambda studies: tile_charts.write(studies, folder, force=force)
 
 
 # --- which rows --------------------------------------------------------------------------------------

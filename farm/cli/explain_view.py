@@ -9,81 +9,90 @@ from itertools import groupby, pairwise
 from textwrap import fill
 from typing import Any
 
-from farm.cli.charts import Paper, quantile
+import numpy as np
 
-WIDEST = 100
+from farm.charts.bars import bar_chart, histogram
+from farm.charts.description import Axis, Chart, Series
+from farm.charts.terminal_renderer import Terminal
+from farm.cli.streams import ascii_text
+
+MAX_WIDTH = 100
 """Characters: longer lines are hard to read, however wide the terminal."""
 
-SHORTEST_SHOWN_S = 0.0005
+MIN_SHOWN_S = 0.0005
 """A part that took less was not there: it is the time between two looks at the clock."""
 
 DRIFT = 3.0
 """Halves of the samples further apart than so many times their noise: the time was drifting."""
 
-MOST_STEPS = 24
+MAX_STEPS = 24
 """Steps of the energy counter that are shown one by one; of more, neighbours are shown together."""
 
-_FEWEST = 4  # samples in a half whose median says something
+_MIN_SAMPLES = 4  # samples in a half whose median says something
 _AFTER = (10, 20, 50)
 
 Section = tuple[str, list[str]]
 """A title, and the lines under it."""
 
 
-def sections(explanation: Mapping[str, Any], row: Mapping[str, Any], paper: Paper) -> Iterator[Section]:
+def sections(explanation: Mapping[str, Any], row: Mapping[str, Any], terminal: Terminal) -> Iterator[Section]:
     """The parts of an explanation that there is something of, in the order of the measurement."""
     made = (
-        ("what was decided", _notes(explanation["notes"], paper)),
-        ("where the time went, s", _seconds(explanation["seconds"], paper)),
+        ("what was decided", _notes(explanation["notes"], terminal)),
+        ("where the time went, s", _seconds(explanation["seconds"], terminal)),
         (
             f"samples: {len(explanation['samples_ms']):,}, ms of one GEMM",
-            _samples(explanation["samples_ms"], explanation["warm_up_ms"], paper),
+            _samples(explanation["samples_ms"], explanation["warm_up_ms"], terminal),
         ),
         (
             f"samples with operands in the cache: {len(explanation['warm_l2_ms']):,}, ms",
             _warm(explanation["warm_l2_ms"]),
         ),
-        ("power", _power(explanation, row, paper)),
-        (f"looks at clocks and temperature: {len(explanation['telemetry']):,}", _looks(explanation, paper)),
+        ("power", _power(explanation, row, terminal)),
+        (f"looks at clocks and temperature: {len(explanation['telemetry']):,}", _looks(explanation, terminal)),
     )
     for title, lines in made:
         if lines:
-            yield paper.fitting(title), [paper.fitting(line) for line in lines]
+            yield _fitting(title, terminal), [_fitting(line, terminal) for line in lines]
 
 
-def _folded(text: str, paper: Paper) -> list[str]:
-    """Lines of the paper's width. Where a no-break space stands, no line ends."""
-    folded = fill(text, paper.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+def _fitting(text: str, terminal: Terminal) -> str:
+    return ascii_text(text) if terminal.ascii_only else text
+
+
+def _folded(text: str, terminal: Terminal) -> list[str]:
+    """Lines of the terminal's width. Where a no-break space stands, no line ends."""
+    folded = fill(text, terminal.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return folded.replace("\N{NO-BREAK SPACE}", " ").splitlines()
 
 
-def _notes(notes: Sequence[str], paper: Paper) -> list[str]:
-    return [line for note in notes for line in _folded(note, paper)]
+def _notes(notes: Sequence[str], terminal: Terminal) -> list[str]:
+    return [line for note in notes for line in _folded(note, terminal)]
 
 
-def _seconds(seconds: Mapping[str, float], paper: Paper) -> list[str]:
-    parts = [(name, spent) for name, spent in seconds.items() if spent >= SHORTEST_SHOWN_S]
-    return paper.bars(parts, shown="{:.3f}") if parts else []
+def _seconds(seconds: Mapping[str, float], terminal: Terminal) -> list[str]:
+    parts = [(name, spent) for name, spent in seconds.items() if spent >= MIN_SHOWN_S]
+    return terminal.lines(bar_chart("time", parts, Axis(label="time", unit="s", decimals=3))) if parts else []
 
 
 # --- samples -----------------------------------------------------------------------------------------
 
 
-def _samples(samples: Sequence[float], warm_up: Sequence[float], paper: Paper) -> list[str]:
+def _samples(samples: Sequence[float], warm_up: Sequence[float], terminal: Terminal) -> list[str]:
     if not samples:
         return []
-    lines = [_in_a_line(samples), "", *paper.histogram(samples), ""]
-    lines += _folded(_halves(samples), paper)
-    lines += _folded(_convergence(samples), paper)
+    lines = [_in_a_line(samples), "", *terminal.lines(histogram("samples", samples)), ""]
+    lines += _folded(_halves(samples), terminal)
+    lines += _folded(_convergence(samples), terminal)
     if warm_up:
         lines += _folded(
-            f"before them, to warm up: {len(warm_up):,}, from {warm_up[0]:.4g} to {warm_up[-1]:.4g}", paper
+            f"before them, to warm up: {len(warm_up):,}, from {warm_up[0]:.4g} to {warm_up[-1]:.4g}", terminal
         )
     return lines
 
 
 def _in_a_line(samples: Sequence[float]) -> str:
-    q1, median, q3 = (quantile(samples, share) for share in (0.25, 0.5, 0.75))
+    q1, median, q3 = np.quantile(samples, (0.25, 0.5, 0.75))
     return f"min {min(samples):.4g}, quartiles {q1:.4g}  {median:.4g}  {q3:.4g}, max {max(samples):.4g}"
 
 
@@ -100,10 +109,10 @@ def _halves(samples: Sequence[float]) -> str:
     """
     middle = len(samples) // 2
     halves = samples[:middle], samples[middle:]
-    if len(halves[0]) < _FEWEST:
+    if len(halves[0]) < _MIN_SAMPLES:
         return ""
     first, second = (statistics.median(half) for half in halves)
-    spreads = [(quantile(half, 0.75) - quantile(half, 0.25)) / 1.349 for half in halves]
+    spreads = [float(np.subtract(*np.quantile(half, (0.75, 0.25)))) / 1.349 for half in halves]
     noise = math.hypot(*(1.253 * s / math.sqrt(len(half)) for s, half in zip(spreads, halves, strict=True)))
     apart = abs(second - first)
     times = f": {apart / noise:.1f} times the noise" if noise else ""
@@ -135,7 +144,7 @@ def _percent(share: float) -> str:
 # --- power -------------------------------------------------------------------------------------------
 
 
-def _power(explanation: Mapping[str, Any], row: Mapping[str, Any], paper: Paper) -> list[str]:
+def _power(explanation: Mapping[str, Any], row: Mapping[str, Any], terminal: Terminal) -> list[str]:
     steps, ring = explanation["energy_steps"], explanation["power_samples"]
     if not (steps or ring):
         return []
@@ -147,17 +156,33 @@ def _power(explanation: Mapping[str, Any], row: Mapping[str, Any], paper: Paper)
     if row["power_disagrees"] is not None:
         lines.append("the two disagree" if row["power_disagrees"] else "the two agree")
     if len(steps) > 1:
-        lines += _folded(_between_steps(steps, dropped_s), paper)
+        lines += _folded(_between_steps(steps, dropped_s), terminal)
     if len(ring) > 1:
         lines += ["", f"ring of samples, W over {ring[-1][0] - ring[0][0]:.2f} s"]
         # Each sample is an average since the one before, so one whose predecessor is too early is left out too.
         early = 1 + sum(at_s < dropped_s for at_s, _ in ring[:-1])
         watts = [power_w for _, power_w in ring]
-        lines += paper.curve(watts[:early], watts[early:], unit="W")
+        lines += terminal.lines(_power_chart(ring, early))
         lines.append(
             f"×: of the first {dropped_s:g} s, left out ({min(watts[:early]):,.0f} to {max(watts[:early]):,.0f} W)"
         )
     return lines
+
+
+def _power_chart(samples: Sequence[tuple[float, float]], early: int) -> Chart:
+    """Power over time; the first `early` samples are faint."""
+    at_s, power_w = np.array(samples, np.float64).T
+    return Chart(
+        name="power",
+        title="Power",
+        message="",
+        x=Axis(label="time", unit="s"),
+        y=Axis(label="power", unit="W"),
+        series=(
+            Series(name="left out", x=at_s[:early], y=power_w[:early], faint=True),
+            Series(name="counted", x=at_s[early:], y=power_w[early:]),
+        ),
+    )
 
 
 def _source(name: str, seen: str, details: Mapping[str, Any], prefix: str) -> Iterator[str]:
@@ -169,7 +194,7 @@ def _source(name: str, seen: str, details: Mapping[str, Any], prefix: str) -> It
 
 def _between_steps(steps: Sequence[tuple[float, int]], dropped_s: float) -> str:
     """The power from step to step of the counter, by the time of the later one; in brackets what is left out."""
-    stride = math.ceil((len(steps) - 1) / MOST_STEPS)
+    stride = math.ceil((len(steps) - 1) / MAX_STEPS)
     said = []
     for (since_s, before_mj), (at_s, after_mj) in pairwise([*steps[:-1:stride], steps[-1]]):
         text = f"{(after_mj - before_mj) / 1e3 / (at_s - since_s):,.0f}\N{NO-BREAK SPACE}W"
@@ -184,17 +209,17 @@ def _between_steps(steps: Sequence[tuple[float, int]], dropped_s: float) -> str:
 _LOOKED_AT = {"SM clock MHz": "sm_clock_mhz", "memory clock MHz": "memory_clock_mhz", "temperature °C": "temperature_c"}
 
 
-def _looks(explanation: Mapping[str, Any], paper: Paper) -> list[str]:
+def _looks(explanation: Mapping[str, Any], terminal: Terminal) -> list[str]:
     looks = explanation["telemetry"]
     lines = []
     for name, field in _LOOKED_AT.items():
         values = [look[field] for look in looks if look[field] is not None]
         if values:
-            text = f"{paper.fitting(name):<18}{_range(values):<16}"
-            lines.append((text + paper.line(values, paper.width - len(text))).rstrip())
+            text = f"{_fitting(name, terminal):<18}{_range(values):<16}"
+            lines.append((text + terminal.sparkline(values, terminal.width - len(text))).rstrip())
     reasons = [look["throttle_reasons"] for look in looks]
     if any(reason is not None for reason in reasons):
-        lines += _folded(f"{'throttled by':<18}{_runs(reasons)}", paper)
+        lines += _folded(f"{'throttled by':<18}{_runs(reasons)}", terminal)
     return lines
 
 

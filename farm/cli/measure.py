@@ -24,9 +24,9 @@ from rich.text import Text
 from farm import python
 from farm.campaign.axes import shown
 from farm.campaign.suggestions import did_you_mean
-from farm.cli import explain_view, measurement_view
-from farm.cli.charts import Paper
+from farm.cli import measurement_view
 from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.streams import ascii_text
 from farm.cli.tables import Column, Table
 from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable
 from farm.formatting import lines_text
@@ -293,16 +293,21 @@ _ROW = Table("measurement", Column("field"), Column("value", folds=True), facts=
 
 def _print(asked: Configuration, answer: Answer) -> None:
     """The row as a table, and the explanation below where there is one."""
-    paper = Paper(min(console.width, explain_view.WIDEST) - len(_INDENT), ascii_only=console.options.ascii_only)
     rows = measurement_view.lines(answer["device"], answer["measurement"])
-    fitting = [(paper.fitting(name) if isinstance(name, str) else name, value) for name, value in rows]
-    _ROW.print([("configuration", asked.canonical), *fitting])
+    if console.options.ascii_only:
+        rows = [(ascii_text(name) if isinstance(name, str) else name, value) for name, value in rows]
+    _ROW.print([("configuration", asked.canonical), *rows])
     console.print()
     if "explanation" not in answer:
         return
-    found = list(explain_view.sections(answer["explanation"], answer["measurement"], paper))
+    from farm.charts.terminal_renderer import Terminal
+    from farm.cli import explain_view  # it loads numpy, for which other commands should not wait
+
+    width = min(console.width, explain_view.MAX_WIDTH) - len(_INDENT)
+    terminal = Terminal(width, ascii_only=console.options.ascii_only)
+    found = list(explain_view.sections(answer["explanation"], answer["measurement"], terminal))
     if not found:
-        remarks.print("There is nothing to explain: the device said only the row.")
+        remarks.print("There is nothing to explain: the device reported only the row.")
     for title, lines in found:
         console.print(Text(title, style="bold"))
         for line in lines:

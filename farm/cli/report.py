@@ -82,27 +82,27 @@ def _made_here(
     *,
     force: bool,
 ) -> Path:
-    """Writes the page, and pictures where a folder for them is given, and says what was written. Returns the page's path."""
-    from farm.report import png_renderer  # it loads numpy, which no other command needs to wait for
+    """Writes the page, and the charts where a folder for them is given, and prints what was written. Returns the page's path."""
+    from farm.charts import matplotlib_renderer  # it loads numpy, which no other command needs to wait for
 
     began = time.monotonic()
     found, text = reports.made(access, campaign, device_type=device_type, progress=step)
     file = output or Path(f"{found.campaign}.html")
-    pictures = list[Path]()
+    pngs = list[Path]()
     if png is not None:
-        step(f"drawing {len(found.pictures)} PNGs")
+        step(f"drawing {len(found.charts)} PNGs")
         with writable(png):
-            pictures = png_renderer.write_pngs(found.pictures, png, force=force)
+            pngs = matplotlib_renderer.write_pngs(found.charts, png, force=force)
     write_text(file, text, force=force)
     if as_json:
-        emit_json({**found.to_json(), "file": str(file), "pngs": [str(path) for path in pictures]})
+        emit_json({**found.to_json(), "file": str(file), "pngs": [str(path) for path in pngs]})
         return file
-    for path in (file, *pictures):
+    for path in (file, *pngs):
         console.print(str(path), markup=False, soft_wrap=True)
     remarks.print(
-        f"{found.campaign}: {len(found.pictures)} charts, {len(text.encode()) / 1e6:.1f} MB, {time.monotonic() - began:.1f} s"
+        f"{found.campaign}: {len(found.charts)} charts, {len(text.encode()) / 1e6:.1f} MB, {time.monotonic() - began:.1f} s"
     )
-    if not found.pictures:
+    if not found.charts:
         remarks.print("Nothing of it was measured under its own rules yet, so that the page has no chart.")
     for warning in found.warnings:
         remarks.print(warning, markup=False)

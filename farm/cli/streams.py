@@ -54,6 +54,11 @@ def replaced(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(REPLACE, replaced)
 
 
+def ascii_text(text: str) -> str:
+    """The text in ASCII."""
+    return text.encode("ascii", REPLACE).decode()
+
+
 def printable(text: str) -> str:
     """The text as standard output shows it, without control characters."""
     text = neutralised(text)

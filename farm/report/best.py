@@ -224,7 +224,7 @@ def _sizes(connection: Connection, parameters: Mapping[str, Any]) -> dict[Where,
     return defaultdict(_Grid, {_where(row): _Grid(kernels=row["kernels"]) for row in rows})
 
 
-MOST_AT_ONCE = 20_000
+MAX_AT_ONCE = 20_000
 """Kernels whose times are looked up in one query."""
 
 
@@ -238,7 +238,7 @@ def _grids(
     # What was not drawn is no job.
     drawn = campaign.search.draws_kernels
     kernels = _expanded(connection, campaign) if drawn else _stored(connection, parameters)
-    while chunk := list(islice(kernels, MOST_AT_ONCE)):
+    while chunk := list(islice(kernels, MAX_AT_ONCE)):
         known = _known_elsewhere(connection, parameters["campaign_id"], chunk)
         for where, configuration_id in chunk:
             grid, time_ms = grids[where], known.get((configuration_id, where[1]))
@@ -252,7 +252,7 @@ def _grids(
 
 def _stored(connection: Connection, parameters: Mapping[str, Any]) -> Iterator[tuple[Where, uuid.UUID]]:
     """Every kernel of every problem, from the jobs of the first round."""
-    rows = connection.execute(_KERNELS, parameters, execution_options={"yield_per": MOST_AT_ONCE}).mappings()
+    rows = connection.execute(_KERNELS, parameters, execution_options={"yield_per": MAX_AT_ONCE}).mappings()
     for _, of_problem in groupby(rows, key=lambda row: tuple(row.values())[:-1]):  # the id comes last
         kernels = list(of_problem)
         where = _where(kernels[0])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from farm.report.charts import Picture, number
+from farm.charts.description import Figure, number
 
 LONG_TEXT = 24
 """Letters of a cell from which on its column is a wide one."""
@@ -78,7 +78,7 @@ class Section:
     # How to read it, for who has not read the documents.
     about: str = ""
     says: Sequence[str] = ()
-    pictures: Sequence[Picture] = ()
+    charts: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     listings: Sequence[Listing] = ()
     # Why there is nothing to show.
@@ -99,8 +99,8 @@ class Report:
     head: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def pictures(self) -> list[Picture]:
-        return [picture for section in self.sections for picture in section.pictures]
+    def charts(self) -> list[Figure]:
+        return [chart for section in self.sections for chart in section.charts]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -109,5 +109,5 @@ class Report:
             "warnings": list(self.warnings),
             **{section.name: section.figures for section in self.sections if section.figures is not None},
             "nothing": {section.name: section.nothing for section in self.sections if section.nothing is not None},
-            "pictures": [{"name": one.name, "title": one.title, "message": one.message} for one in self.pictures],
+            "pictures": [{"name": one.name, "title": one.title, "message": one.message} for one in self.charts],
         }

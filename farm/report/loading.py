@@ -57,7 +57,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
+class CampaignData:
     stored: Mapping[str, Any]  # the campaign's row
     counts: Mapping[str, int]
     rounds: int
@@ -88,7 +88,7 @@ def one_snapshot(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def gather(engine: Engine, name: str, *, device_type: str | None = None) -> Gathered:
+def gather(engine: Engine, name: str, *, device_type: str | None = None) -> CampaignData:
     """Everything of a campaign, or of one device type of it. Raises `NoSuchCampaign`."""
     with one_snapshot(engine) as connection:
         stored = campaigns.find(connection, name)
@@ -97,7 +97,7 @@ def gather(engine: Engine, name: str, *, device_type: str | None = None) -> Gath
         only = {"campaign_id": campaign_id, "device_type": device_type}
         origins = _origins(connection, only)
         found = best(connection, campaign_id, campaign)
-        return Gathered(
+        return CampaignData(
             stored=stored,
             counts=campaigns.counts(connection, campaign_id),
             rounds=connection.execute(_ROUNDS, only).scalar_one(),
@@ -150,7 +150,7 @@ _OF_DETAILS = ("occupancy", "waves")
 
 
 def _results(engine: Engine, snapshot: str, campaign_id: int, device_type: str | None) -> Results:
-    told = [
+    selected = [
         *(name for name in PROBLEM_COLUMNS if name not in _TEXTS),
         *(name if name != "parameters" else "parameters::text AS parameters" for name in _TEXTS),
         *_NUMBERS,
@@ -162,7 +162,7 @@ def _results(engine: Engine, snapshot: str, campaign_id: int, device_type: str |
     ]
     table = columns.read(
         engine,
-        f"SELECT {', '.join(told)} FROM v_measurements WHERE campaign_id = {campaign_id:d}"
+        f"SELECT {', '.join(selected)} FROM v_measurements WHERE campaign_id = {campaign_id:d}"
         + ("" if device_type is None else f" AND device_type = {_literal(device_type)}"),
         snapshot=snapshot,
     )
@@ -179,7 +179,7 @@ def _literal(value: str) -> str:
 
 # --- what failed -----------------------------------------------------------------------------------------
 
-MOST_REASONS = 12
+MAX_REASONS = 12
 _STANDALONE_NUMBER = re.compile(r"(?<![\w.])\d[\d,.]*\d|(?<![\w.])\d")
 _FAILED = text("""
 SELECT j.state, f.kind, f.message, count(*) AS jobs

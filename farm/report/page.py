@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: styles, scripts, figures and pictures are in it."""
+"""A report as one HTML file that needs nothing else: it holds its styles, scripts, figures and images."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from farm.charts import matplotlib_renderer, plotly_renderer
+from farm.charts.description import Figure
 from farm.errors import ServiceUnavailable
 from farm.installing import INSTALL
-from farm.report import plotly_renderer, png_renderer
-from farm.report.charts import Picture
 from farm.report.document import Report
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _TEMPLATES = files("farm.report").joinpath("templates")
 
 def need_web() -> None:
     """Raises `ServiceUnavailable` where a library is missing that pages need."""
-    png_renderer.need_matplotlib()
+    matplotlib_renderer.need_matplotlib()
     plotly_renderer.plotly_script()
     try:
         import jinja2  # noqa: F401
@@ -45,9 +45,9 @@ def need_web() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A picture as the page has it: a figure for scripts, and a drawing for all else."""
+    """A chart on the page: a figure for scripts, and PNGs for readers without scripts and for paper."""
 
-    picture: Picture
+    chart: Figure
     figure: str  # JSON
     drawing: str  # data: URL
     dark: str  # the same for a dark page
@@ -65,15 +65,15 @@ def html(
 
     Args:
         links: Addresses by their text, shown at the top. Empty for a file, whose links would lead nowhere.
-        progress: Is called with how many of how many pictures are drawn.
+        progress: Is called with how many of how many charts are rendered.
     """
     shown = dict[str, Shown]()
-    for number, picture in enumerate(report.pictures):
-        progress(number, len(report.pictures))
-        pngs = png_renderer.page_pngs(picture)
-        figure = script_json(plotly_renderer.figure(picture))
-        shown[picture.name] = Shown(
-            picture, figure, _data_url(pngs.light), _data_url(pngs.dark), pngs.width, pngs.height
+    for number, chart in enumerate(report.charts):
+        progress(number, len(report.charts))
+        images = matplotlib_renderer.page_images(chart)
+        figure = script_json(plotly_renderer.figure(chart))
+        shown[chart.name] = Shown(
+            chart, figure, _data_url(images.light), _data_url(images.dark), images.width, images.height
         )
     template = _environment().get_template("report.html")
     return template.render(
@@ -82,7 +82,7 @@ def html(
         shown=shown,
         style=_text("report.css"),
         plotly=_closed(plotly_renderer.plotly_script()) if shown else "",
-        charts=_closed(plotly_renderer.charts_script()) if shown else "",
+        charts=_closed(_text("charts.js")) if shown else "",
         tables=_closed(_text("tables.js")),
         printed_rows=PRINTED_ROWS,
         scrolled_rows=SCROLLED_ROWS,

@@ -1,4 +1,4 @@
-"""The report of a campaign: what was gathered, compared and predicted, put into sections."""
+"""The report of a campaign: what was data, compared and predicted, put into sections."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from farm.errors import FarmError, NotFound, NothingShared
 from farm.registry import Trust
 from farm.report.accuracy import accuracies
 from farm.report.document import Report
-from farm.report.loading import Gathered, gather
-from farm.report.pictures.common import Told
-from farm.report.sections import beside, campaign, learning, measured, origins
+from farm.report.figures.labelled import LabelledResults
+from farm.report.loading import CampaignData, gather
+from farm.report.sections import campaign, comparison, learning, measured, origins
 from farm.settings import settings
 
 Progress = Callable[[str], None]
-"""Told what is done next."""
+"""LabelledResults what is done next."""
 
 
 def report(
@@ -37,50 +37,50 @@ def report(
     type that has no row.
     """
     progress("reading the rows")
-    gathered = gather(engine, name, device_type=device_type)
-    if device_type is not None and not gathered.origins:
+    data = gather(engine, name, device_type=device_type)
+    if device_type is not None and not data.origins:
         everywhere = sorted({origin.device_type for origin in gather(engine, name).origins})
         raise NotFound(
-            detail=f"{gathered.stored['name']} has no rows on the device type {device_type}. It has rows on: "
+            detail=f"{data.stored['name']} has no rows on the device type {device_type}. It has rows on: "
             f"{', '.join(everywhere) or 'none yet'}."
         )
-    told = Told(gathered.results)
+    labelled = LabelledResults(data.results)
     progress("comparing devices")
-    comparisons, why = _comparisons(engine, gathered)
+    comparisons, why = _comparisons(engine, data)
     progress("asking the model")
-    found = accuracies(tracking_uri, gathered.results, Trust(settings(), engine))
+    found = accuracies(tracking_uri, data.results, Trust(settings(), engine))
     progress("finding what it says")
-    stored = gathered.stored
+    stored = data.stored
     return Report(
         campaign=stored["name"],
         digest=stored["digest"],
         description=stored["document"].get("description") or "",
-        made_at=gathered.read_at,
-        warnings=origins.warnings(gathered),
+        made_at=data.read_at,
+        warnings=origins.warnings(data),
         sections=[
-            campaign.findings(gathered, told),
-            campaign.about(gathered),
-            *learning.curve(gathered),
-            measured.roofline(told),
-            measured.size(told),
-            measured.parameters(told),
-            measured.pareto(told),
-            measured.best(gathered, told),
-            measured.tiles(gathered, told),
-            beside.comparison(comparisons, why),
-            beside.accuracy(told, found),
-            origins.provenance(gathered, made_by=made_by),
+            campaign.findings(data, labelled),
+            campaign.about(data),
+            *learning.curve(data),
+            measured.roofline(labelled),
+            measured.size(labelled),
+            measured.parameters(labelled),
+            measured.pareto(labelled),
+            measured.best(data, labelled),
+            measured.tiles(data, labelled),
+            comparison.comparison(comparisons, why),
+            comparison.accuracy(labelled, found),
+            origins.provenance(data, made_by=made_by),
         ],
         head={"report_of": stored["name"], "digest": stored["digest"], "device_type": device_type},
     )
 
 
-def _comparisons(engine: Engine, gathered: Gathered) -> tuple[list[Comparison], list[str]]:
+def _comparisons(engine: Engine, data: CampaignData) -> tuple[list[Comparison], list[str]]:
     """Types beside each other, and the devices of each type that has several; and why others are not."""
     devices = defaultdict[str, set[str]](set)
-    for origin in gathered.origins:
+    for origin in data.origins:
         devices[origin.device_type].add(origin.device_uuid)
-    digest = gathered.stored["digest"]
+    digest = data.stored["digest"]
     asked = [("types", len(devices), CompareQuery(by="type", campaign=digest, any_source=True))]
     asked += [
         (

@@ -482,5 +482,5 @@ def test_what_cannot_be_is_said(
     refused(command("report", "tiles", "--output", str(tmp_path)), 2, "is a folder")
     (tmp_path / "file").write_text("")
     refused(command("report", "tiles", "--png", "file"), 2, "file cannot be written")
-    monkeypatch.setattr("farm.report.plotly_renderer.find_spec", lambda _: None)
+    monkeypatch.setattr("farm.charts.plotly_renderer.find_spec", lambda _: None)
     refused(command("report", "tiles"), 3, INSTALL["web"])

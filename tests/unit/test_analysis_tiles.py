@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from farm.analysis import plots
+from farm.analysis import tile_charts
 from farm.analysis.paper import PAPER_TILES, beside_paper
 from farm.analysis.recording import read_recording
 from farm.analysis.tiles import DeviceTiles, TiledRow, analyze
+from farm.charts.matplotlib_renderer import need_matplotlib
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadInput, BadRecording, MissingColumns, ServiceUnavailable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
@@ -292,7 +293,7 @@ def test_what_is_no_recording_is_refused_with_why(tmp_path: Path) -> None:
         read_recording(recorded(tmp_path / "untimed.parquet", {k: v for k, v in COLUMNS.items() if k != "runtime_ms"}))
 
 
-# --- pictures ----------------------------------------------------------------------------------------
+# --- charts ------------------------------------------------------------------------------------------
 
 
 def drawn(path: Path) -> bool:
@@ -303,11 +304,11 @@ def drawn(path: Path) -> bool:
     return path.suffix == ".png" and min(picture.shape[:2]) > 200 and picture[..., :3].std() > 0.05
 
 
-def test_each_problem_and_each_device_type_gets_its_picture(tmp_path: Path) -> None:
+def test_each_problem_and_each_device_type_gets_its_chart(tmp_path: Path) -> None:
     scaled = Problem(CUBE.shape, ElementTypes.parse("f64"), Layout.TN, 2.0, 0.5)
     rows = [row(1, 400.0, 90.0, occupancy=0.5), row(8, 2.0, 100.0, occupancy=1.0), row(8, 1.0, device_type="b/c")]
     rows += [row(tile, 1.0 + tile / 100, problem=scaled) for tile in range(1, 33)]
-    paths = list(plots.plot(analyze(rows), tmp_path / "new" / "folder"))
+    paths = list(tile_charts.write(analyze(rows), tmp_path / "new" / "folder"))
     assert [path.name for path in paths] == [
         "b_c_512x512x512_f32_nn.png",
         "b_c_tiles.png",
@@ -321,10 +322,10 @@ def test_each_problem_and_each_device_type_gets_its_picture(tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="file"):
-        list(plots.plot(analyze([row(8, 1.0)]), tmp_path / "file"))
+        list(tile_charts.write(analyze([row(8, 1.0)]), tmp_path / "file"))
 
 
-def test_without_matplotlib_pictures_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ServiceUnavailable, match=r"pip install .*\[trainer\]"):
-        plots.need_matplotlib()
+    with pytest.raises(ServiceUnavailable, match=r"pip install .*\[web\]"):
+        need_matplotlib()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.text import Text
 
+from farm.charts.terminal_renderer import Terminal
 from farm.cli import explain_view, measurement_view
-from farm.cli.charts import Paper
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
 from workers import single
@@ -44,7 +44,7 @@ def read(
 ) -> dict[str, list[str]]:
     """The sections of an explanation by their titles."""
     answer = single._explained(explanation)
-    return dict(explain_view.sections(answer, row(**columns), Paper(width, ascii_only=ascii_only)))
+    return dict(explain_view.sections(answer, row(**columns), Terminal(width, ascii_only=ascii_only)))
 
 
 # A card that starts from idle and is then held at its limit: a sample each 20 ms, a step of the counter each 100 ms.

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.charts.description import Scale
 from farm.kernels import Configuration
-from farm.report.charts import Scale
-from farm.report.pictures import common, fronts, occupancy, parameters, rooflines, sizes
-from farm.report.pictures.common import Told
-from farm.report.pictures.shades import MAX_SHADES, shading
+from farm.report.figures import fronts, labelled, occupancy, parameters, rooflines, sizes
+from farm.report.figures.labelled import LabelledResults
+from farm.report.figures.shades import MAX_SHADES, shading
 from farm.report.results import Results, reduced, short_names
 
 Row = dict[str, Any]
@@ -147,11 +147,11 @@ def test_names_of_kernels_leave_out_what_all_of_the_family_share() -> None:
 
 
 def test_nothing_measured_is_no_points_and_no_pictures() -> None:
-    told = Told(results_of())
-    assert len(told.results) == 0
-    assert not told.results.on_front.any()
+    labelled = LabelledResults(results_of())
+    assert len(labelled.results) == 0
+    assert not labelled.results.on_front.any()
     for drawing in (rooflines.rooflines, sizes.sizes, parameters.heat_maps, fronts.fronts, occupancy.occupancies):
-        assert drawing(told) == []
+        assert drawing(labelled) == []
 
 
 # --- pictures --------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def swept() -> Results:
 
 
 def test_a_roofline_has_every_configuration_and_the_roofs_of_the_card() -> None:
-    (chart,) = rooflines.rooflines(Told(swept()))
+    (chart,) = rooflines.rooflines(LabelledResults(swept()))
     memory, computing, *shades, best = chart.series
     points = shades[0]
     assert (memory.name, computing.name) == ("memory: 4,800 GB/s", "computing: 66.9 TFLOP/s")
@@ -178,21 +178,21 @@ def test_a_roofline_has_every_configuration_and_the_roofs_of_the_card() -> None:
     assert memory.x[-1] == pytest.approx(66.9 / 4.8)
     assert [len(one.x) for one in shades] == [3, 3, 3, 3]
     assert len(best.x) == 3
-    assert points.words is not None
-    assert points.words.text(0).startswith("tiled(tile=")
+    assert points.texts is not None
+    assert points.texts.text(0).startswith("tiled(tile=")
     assert (chart.x.scale, chart.x.unit, chart.y.unit) == (Scale.LOG, "flop/byte", "TFLOP/s")
     assert "12 configurations of f32 on nvidia-h200" in chart.message
     assert "The roof is that of the H200 SXM" in chart.message
 
 
 def test_a_card_that_nobody_knows_has_no_roof_and_it_is_said() -> None:
-    (chart,) = rooflines.rooflines(Told(results_of(tiled(8, 1.0, device_type="unheard-of"))))
+    (chart,) = rooflines.rooflines(LabelledResults(results_of(tiled(8, 1.0, device_type="unheard-of"))))
     assert [one.reference for one in chart.series] == [False]
     assert "unheard-of is not in the table of cards" in chart.message
 
 
 def test_families_and_element_types_have_looks_of_their_own() -> None:
-    told = Told(
+    labelled = LabelledResults(
         results_of(
             tiled(8, 1.0),
             row("tiled(tile=8) 64x64x64 f64", 1.0),
@@ -200,7 +200,7 @@ def test_families_and_element_types_have_looks_of_their_own() -> None:
             row("cublaslt() 64x64x64 f16", 1.0),
         )
     )
-    (chart,) = sizes.sizes(told)
+    (chart,) = sizes.sizes(labelled)
     assert [one.name for one in chart.series] == [
         "cublaslt f16:f16:f32 (1)",
         "cublaslt f64 (1)",
@@ -208,13 +208,13 @@ def test_families_and_element_types_have_looks_of_their_own() -> None:
         "tiled f64 (1)",
     ]
     assert len({one.look for one in chart.series}) == 4
-    by_types = {c.title.rsplit(" ", 1)[1]: c for c in rooflines.rooflines(told)}
+    by_types = {c.title.rsplit(" ", 1)[1]: c for c in rooflines.rooflines(labelled)}
     assert [one.name for one in by_types["f64"].series if not one.reference] == ["cublaslt (1)", "tiled (1)"]
     assert len({one.look for one in by_types["f64"].series if not one.reference}) == 2
 
 
 def test_one_family_is_shown_by_the_parameter_that_varies() -> None:
-    for chart in (*rooflines.rooflines(Told(swept())), *sizes.sizes(Told(swept()))):
+    for chart in (*rooflines.rooflines(LabelledResults(swept())), *sizes.sizes(LabelledResults(swept()))):
         shades = [series for series in chart.series if series.shade is not None]
         assert [series.name.rpartition(" ")[0] for series in shades] == ["tile 4", "tile 8", "tile 16", "tile 32"]
         assert [series.shade for series in shades] == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0])
@@ -246,18 +246,18 @@ def test_many_values_share_shades_in_ranges_and_each_point_is_in_one() -> None:
 def test_families_and_kernels_without_parameters_are_not_shown_by_one() -> None:
     several = results_of(tiled(8, 1.0), tiled(16, 1.0), row("blas(threads=1) 64x64x64 f32", 1.0))
     assert shading(several, np.arange(3)) is None
-    assert not any(series.shade is not None for series in rooflines.rooflines(Told(several))[0].series)
+    assert not any(series.shade is not None for series in rooflines.rooflines(LabelledResults(several))[0].series)
     alone = results_of(tiled(8, 1.0), tiled(8, 1.0, shape="64x64x64"))
     assert shading(alone, np.arange(2)) is None
 
 
 def test_energy_against_size_is_there_where_power_is() -> None:
-    assert [chart.name for chart in sizes.sizes(Told(swept()))] == ["time-nvidia-h200", "energy-nvidia-h200"]
-    assert [chart.name for chart in sizes.sizes(Told(results_of(tiled(8, 1.0))))] == ["time-nvidia-h200"]
+    assert [chart.name for chart in sizes.sizes(LabelledResults(swept()))] == ["time-nvidia-h200", "energy-nvidia-h200"]
+    assert [chart.name for chart in sizes.sizes(LabelledResults(results_of(tiled(8, 1.0))))] == ["time-nvidia-h200"]
 
 
 def test_a_single_parameter_stands_against_size() -> None:
-    (found,) = parameters.heat_maps(Told(swept()))
+    (found,) = parameters.heat_maps(LabelledResults(swept()))
     assert (found.y.label, found.y.names) == ("tile", ("4", "8", "16", "32"))
     assert found.x.names == ("0.1 – 1 GFLOP", "1 – 10 GFLOP")
     assert found.values[:, 0].tolist() == [25, 50, 100, 80]
@@ -270,7 +270,7 @@ def test_a_cell_is_the_median_of_its_configurations() -> None:
     results = results_of(
         *(tiled(tile, ms, shape=f"{512 + 64 * n}x512x512") for tile in times for n, ms in enumerate(times[tile]))
     )
-    (found,) = parameters.heat_maps(Told(results))
+    (found,) = parameters.heat_maps(LabelledResults(results))
     assert found.values.tolist() == [[100.0], [25.0]]
     assert found.counts.tolist() == [[3], [3]]
 
@@ -287,7 +287,7 @@ def test_pairs_that_belong_together_come_first_and_the_most_important_stands_aga
 
 def test_the_front_of_a_sweep_and_its_size() -> None:
     results = swept()
-    (chart,) = fronts.fronts(Told(results))
+    (chart,) = fronts.fronts(LabelledResults(results))
     others, front = chart.series
     assert sorted(zip(front.x.tolist(), front.y.tolist(), strict=True)) == [(1.0, 1.25)] * 3 + [(1.25, 1.0)] * 3
     assert len(others.x) == 6
@@ -297,7 +297,7 @@ def test_the_front_of_a_sweep_and_its_size() -> None:
 
 def test_problems_with_one_energy_have_no_choice_and_the_fastest_is_of_those_with_energy() -> None:
     results = results_of(tiled(4, 1.0), tiled(8, 2.0, 20.0), tiled(16, 4.0, 10.0), tiled(8, 1.0, 5.0, shape="64x64x64"))
-    (chart,) = fronts.fronts(Told(results))
+    (chart,) = fronts.fronts(LabelledResults(results))
     assert [len(one.x) for one in chart.series] == [2]
     assert sorted(chart.series[0].x.tolist()) == [1.0, 2.0]
     assert fronts.front_sizes(results) == {2: 1}
@@ -309,18 +309,18 @@ def test_occupancy_is_told_where_enough_configurations_have_one() -> None:
         for m in range(1, 7)
         for tile in (8, 16)
     ]
-    (chart,) = occupancy.occupancies(Told(results_of(*rows)))
+    (chart,) = occupancy.occupancies(LabelledResults(results_of(*rows)))
     (series,) = chart.series
     assert series.x.tolist() == [25.0, 50.0]
     assert series.y.tolist() == pytest.approx([100.0, 100 * 1.8 / 2.6])
-    assert occupancy.occupancies(Told(swept())) == []
+    assert occupancy.occupancies(LabelledResults(swept())) == []
 
 
 def test_of_too_many_points_some_are_drawn_with_all_that_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "MOST_POINTS", 10)
+    monkeypatch.setattr(labelled, "MAX_POINTS", 10)
     points = np.arange(100)
-    kept, remark = common.thinned(points, np.array([7, 50, 99]))
+    kept, remark = labelled.thinned(points, np.array([7, 50, 99]))
     assert {7, 50, 99} <= set(kept.tolist()) <= set(points.tolist())
     assert 10 <= len(kept) <= 13
     assert f"{len(kept)} of 100 points are drawn" in remark
-    assert common.thinned(points[:10])[1] == ""
+    assert labelled.thinned(points[:10])[1] == ""

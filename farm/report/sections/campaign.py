@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import yaml
 
+from farm.charts.description import number
 from farm.compare.statistics import Ints
 from farm.db.verdict import state_text, verdict
-from farm.report.charts import number
 from farm.report.document import Listing, Section, Table
-from farm.report.loading import MOST_REASONS, Gathered
-from farm.report.pictures.common import Told, counted, percent
-from farm.report.pictures.fronts import of_choice
+from farm.report.figures.fronts import of_choice
+from farm.report.figures.labelled import LabelledResults, counted, percent
+from farm.report.loading import MAX_REASONS, CampaignData
 
 _NEARLY = 0.95
 """A share of the best's speed that most would call as fast."""
 
 
-def about(gathered: Gathered) -> Section:
-    stored, counts = gathered.stored, gathered.counts
+def about(data: CampaignData) -> Section:
+    stored, counts = data.stored, data.counts
     held = {state: jobs for state, jobs in counts.items() if jobs}
     facts = [
         ("name", stored["name"]),
@@ -30,8 +30,8 @@ def about(gathered: Gathered) -> Section:
         ("state", state_text(stored["state"], counts)),
         ("submitted", stored["submitted_at"]),
         ("finished", stored["finished_at"]),
-        ("device time", seconds_text(sum(origin.device_s for origin in gathered.origins))),
-        *([("rounds", gathered.rounds)] if gathered.rounds > 1 else []),
+        ("device time", seconds_text(sum(origin.device_s for origin in data.origins))),
+        *([("rounds", data.rounds)] if data.rounds > 1 else []),
     ]
     total = sum(counts.values())
     return Section(
@@ -69,27 +69,27 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:,.3g} h"
 
 
-def findings(gathered: Gathered, told: Told) -> Section:
+def findings(data: CampaignData, labelled: LabelledResults) -> Section:
     """The headline in sentences, each with its figures."""
-    results, counts = gathered.results, gathered.counts
+    results, counts = data.results, data.counts
     total, done = sum(counts.values()), counts["done"]
     says = [
         f"{done:,} of {counted(total, 'job')} {'has' if done == 1 else 'have'} a result ({percent(done / max(total, 1))})."
     ]
-    best = list(_bests(told))
+    best = list(_bests(labelled))
     says += [_said(one) for one in best]
-    says += _of_kernels(told)
-    says += _of_energy(told)
-    says += _of_failures(gathered)
-    if gathered.open_jobs:
-        says.append(f"{gathered.open_jobs:,} jobs are open: all of this is what was measured so far.")
-    reasons = gathered.failed[:MOST_REASONS]
+    says += _of_kernels(labelled)
+    says += _of_energy(labelled)
+    says += _of_failures(data)
+    if data.open_jobs:
+        says.append(f"{data.open_jobs:,} jobs are open: all of this is what was measured so far.")
+    reasons = data.failed[:MAX_REASONS]
     tables = [
         Table(
             caption="Why jobs ended without a result"
             + (
-                f": the {MOST_REASONS} most frequent of {len(gathered.failed):,} reasons"
-                if len(gathered.failed) > MOST_REASONS
+                f": the {MAX_REASONS} most frequent of {len(data.failed):,} reasons"
+                if len(data.failed) > MAX_REASONS
                 else ""
             ),
             columns=["state", "jobs", "reason", "for example"],
@@ -108,42 +108,42 @@ def findings(gathered: Gathered, told: Told) -> Section:
             "best": best,
             "failed": [
                 {"state": one.state, "kind": one.kind, "reason": one.reason, "example": one.example, "jobs": one.jobs}
-                for one in gathered.failed
+                for one in data.failed
             ],
         }
-        if len(results) or gathered.failed
+        if len(results) or data.failed
         else None,
     )
 
 
-def _bests(told: Told) -> Iterator[dict[str, Any]]:
+def _bests(labelled: LabelledResults) -> Iterator[dict[str, Any]]:
     """Of each device type and element types the fastest configuration, and the one of most operations for its energy."""
-    results = told.results
+    results = labelled.results
     for kind, device_type in enumerate(results.types):
-        for number_, types in enumerate(told.element_types):
-            points = np.flatnonzero((results.type == kind) & (told.element_type == number_))
+        for number_, types in enumerate(labelled.element_types):
+            points = np.flatnonzero((results.type == kind) & (labelled.element_type == number_))
             if not len(points):
                 continue
             yield {
                 "device_type": device_type,
                 "types": types,
                 "configurations": len(points),
-                "fastest": _described(told, points, results.tflops),
-                "most_efficient": _described(told, points, results.gflops_per_w),
+                "fastest": _described(labelled, points, results.tflops),
+                "most_efficient": _described(labelled, points, results.gflops_per_w),
             }
 
 
-def _described(told: Told, points: Ints, values: Any) -> dict[str, Any] | None:
+def _described(labelled: LabelledResults, points: Ints, values: Any) -> dict[str, Any] | None:
     known = points[np.isfinite(values[points])]
     if not len(known):
         return None
-    results, top = told.results, int(known[int(np.argmax(values[known]))])
+    results, top = labelled.results, int(known[int(np.argmax(values[known]))])
     card = results.cards[results.type[top]]
     peak = None if card is None else card.peak_tflops(results.problems[results.problem[top]].types.ab)
     return {
         "kernel": str(results.kernels[results.kernel[top]]),
-        "kernel_short": told.kernel_names[results.kernel[top]],
-        "problem": told.problem_names[results.problem[top]],
+        "kernel_short": labelled.kernel_names[results.kernel[top]],
+        "problem": labelled.problem_names[results.problem[top]],
         "tflops": float(results.tflops[top]),
         "share_of_peak": None if peak is None else float(results.tflops[top] / peak),
         "gflops_per_w": None if np.isnan(results.gflops_per_w[top]) else float(results.gflops_per_w[top]),
@@ -166,9 +166,9 @@ def _said(best: dict[str, Any]) -> str:
     return f"{text} The most operations for the energy are {number(thrifty['gflops_per_w'], 4)} GFLOP/s per W,{same}."
 
 
-def _of_kernels(told: Told) -> Iterator[str]:
+def _of_kernels(labelled: LabelledResults) -> Iterator[str]:
     """Which kernel is fastest most often, and what it would cost to take it always."""
-    results = told.results
+    results = labelled.results
     for kind, device_type in enumerate(results.types):
         points = np.flatnonzero(results.type == kind)
         problems = len(np.unique(results.problem[points]))
@@ -179,15 +179,15 @@ def _of_kernels(told: Told) -> Iterator[str]:
         own = points[results.kernel[points] == top]
         shares = results.share_of_best[own]
         yield (
-            f"On {device_type} {told.kernel_names[top]} is the fastest on {wins[top]:,} of {counted(problems, 'problem')}, more "
+            f"On {device_type} {labelled.kernel_names[top]} is the fastest on {wins[top]:,} of {counted(problems, 'problem')}, more "
             f"than any other of {np.count_nonzero(wins):,} that are; it reaches {percent(_NEARLY)} of the best's speed on "
             f"{int((shares >= _NEARLY).sum()):,}, and {percent(float(shares.min()))} at worst."
         )
 
 
-def _of_energy(told: Told) -> Iterator[str]:
+def _of_energy(labelled: LabelledResults) -> Iterator[str]:
     """What least energy costs in time."""
-    results = told.results
+    results = labelled.results
     choice = of_choice(results)
     for kind, device_type in enumerate(results.types):
         points = np.flatnonzero(choice & (results.type == kind))
@@ -211,10 +211,10 @@ def _of_energy(told: Told) -> Iterator[str]:
         )
 
 
-def _of_failures(gathered: Gathered) -> Iterator[str]:
+def _of_failures(data: CampaignData) -> Iterator[str]:
     for state, words in (("invalid", "cannot run there"), ("dead", "failed at each attempt")):
-        jobs = gathered.counts[state]
-        of_state = [one for one in gathered.failed if one.state == state]
+        jobs = data.counts[state]
+        of_state = [one for one in data.failed if one.state == state]
         if jobs:
             why = f" Most of them: {of_state[0].reason}" if of_state else ""
             yield f"{counted(jobs, 'job')} {words} ({state}).{why}"

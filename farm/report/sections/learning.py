@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from farm.report.document import Cell, Section, Table
-from farm.report.loading import Gathered
-from farm.report.pictures import learning
-from farm.report.pictures.common import counted
+from farm.report.figures import learning
+from farm.report.figures.labelled import counted
+from farm.report.loading import CampaignData
 
 
-def curve(gathered: Gathered) -> list[Section]:
+def curve(data: CampaignData) -> list[Section]:
     """One section, or none where the campaign does not learn or no round is over yet."""
-    pools = learning.by_pool(gathered.learning)
+    pools = learning.by_pool(data.learning)
     if not pools:
         return []
     charts = {pool: learning.curve(pool, points) for pool, points in pools.items()}
@@ -24,9 +24,9 @@ def curve(gathered: Gathered) -> list[Section]:
                 "bootstrap over problems. Device seconds include the test set."
             ),
             says=[_says(pool, points, several=len(pools) > 1) for pool, points in pools.items()],
-            pictures=[chart for chart in charts.values() if chart is not None],
+            charts=[chart for chart in charts.values() if chart is not None],
             tables=[_table(pool, points) for pool, points in pools.items()],
-            figures=list(gathered.learning),
+            figures=list(data.learning),
         )
     ]
 

@@ -10,17 +10,17 @@ import numpy as np
 from farm.analysis.tiles import DeviceTiles
 from farm.report.best import Found, summary
 from farm.report.document import Cell, Section, Table
-from farm.report.loading import Gathered
-from farm.report.pictures.common import Told, counted, percent
-from farm.report.pictures.fronts import front_sizes, fronts, of_choice
-from farm.report.pictures.occupancy import occupancies, tile_charts
-from farm.report.pictures.parameters import heat_maps
-from farm.report.pictures.rooflines import rooflines
-from farm.report.pictures.sizes import sizes
+from farm.report.figures.fronts import front_sizes, fronts, of_choice
+from farm.report.figures.labelled import LabelledResults, counted, percent
+from farm.report.figures.occupancy import occupancies, tile_charts
+from farm.report.figures.parameters import heat_maps
+from farm.report.figures.rooflines import rooflines
+from farm.report.figures.sizes import sizes
+from farm.report.loading import CampaignData
 from farm.report.results import Results, problem_text, short_names
 
 NO_ROW = "Nothing of this campaign was measured under its own rules yet."
-MOST_TILE_TABLES = 8
+MAX_TILE_TABLES = 8
 
 
 def no_power(results: Results) -> str:
@@ -30,13 +30,13 @@ def no_power(results: Results) -> str:
     )
 
 
-def roofline(told: Told) -> Section:
-    charts = rooflines(told)
+def roofline(labelled: LabelledResults) -> Section:
+    charts = rooflines(labelled)
     sources = sorted(
         {
             f"{card.name}: {card.source}"
-            for kind, card in enumerate(told.results.cards)
-            if card is not None and (told.results.type == kind).any()
+            for kind, card in enumerate(labelled.results.cards)
+            if card is not None and (labelled.results.type == kind).any()
         }
     )
     return Section(
@@ -50,14 +50,14 @@ def roofline(told: Told) -> Section:
         says=[f"The roofs are what makers state, dense and at the boost clock (farm/gpus.yaml): {'; '.join(sources)}."]
         if sources
         else [],
-        pictures=charts,
+        charts=charts,
         nothing=None if charts else NO_ROW,
     )
 
 
-def size(told: Told) -> Section:
-    charts = sizes(told)
-    powered = bool(np.isfinite(told.results.energy_mj).any())
+def size(labelled: LabelledResults) -> Section:
+    charts = sizes(labelled)
+    powered = bool(np.isfinite(labelled.results.energy_mj).any())
     return Section(
         name="sizes",
         title="Time and energy against size",
@@ -65,14 +65,14 @@ def size(told: Told) -> Section:
             "The median time of one GEMM, and its energy: mean power while it ran alone, times what it took then. Both axes are "
             "logarithmic: a line of slope 1 is a constant speed."
         ),
-        says=[no_power(told.results)] if charts and not powered else [],
-        pictures=charts,
+        says=[no_power(labelled.results)] if charts and not powered else [],
+        charts=charts,
         nothing=None if charts else NO_ROW,
     )
 
 
-def parameters(told: Told) -> Section:
-    maps = heat_maps(told)
+def parameters(labelled: LabelledResults) -> Section:
+    maps = heat_maps(labelled)
     return Section(
         name="parameters",
         title="Kernel parameters",
@@ -81,11 +81,11 @@ def parameters(told: Told) -> Section:
             "these for each pair of values. The pairs are those whose values are furthest apart; kernels of one cell may differ in "
             "their other parameters. On the screen, a cell tells of how many configurations it is."
         ),
-        pictures=maps,
+        charts=maps,
         nothing=None
         if maps
         else NO_ROW
-        if not len(told.results)
+        if not len(labelled.results)
         else "No parameter of a kernel family takes two values in what was measured.",
         figures=[
             {
@@ -95,7 +95,7 @@ def parameters(told: Told) -> Section:
                 "share_of_best_pct": [
                     [value if np.isfinite(value) else None for value in row] for row in one.values.tolist()
                 ],
-                "configurations": one.counts.tolist(),
+                "configurations": None if one.counts is None else one.counts.tolist(),
             }
             for one in maps
         ]
@@ -103,9 +103,9 @@ def parameters(told: Told) -> Section:
     )
 
 
-def pareto(told: Told) -> Section:
-    charts = fronts(told)
-    results = told.results
+def pareto(labelled: LabelledResults) -> Section:
+    charts = fronts(labelled)
+    results = labelled.results
     choice = of_choice(results)
     by_type = [
         (kind, front_sizes(results.taken(choice & (results.type == number))))
@@ -141,16 +141,16 @@ def pareto(told: Told) -> Section:
             "the front where no other one of its problem is as good in both and better in one."
         ),
         says=says,
-        pictures=charts,
+        charts=charts,
         tables=tables,
         nothing=nothing,
         figures={kind: {str(size): count for size, count in found.items()} for kind, found in by_type} or None,
     )
 
 
-def best(gathered: Gathered, told: Told) -> Section:
+def best(data: CampaignData, labelled: LabelledResults) -> Section:
     """The table of the best kernels: with power and cuBLASLt's time where any problem has them."""
-    found, results = gathered.found, gathered.results
+    found, results = data.found, data.results
     if not found:
         return Section(name="best", title="Best kernels", nothing=NO_ROW)
     energies = _least_energy(results)
@@ -264,12 +264,12 @@ def _least_energy(results: Results) -> dict[Any, tuple[float, float, str]]:
     }
 
 
-def tiles(gathered: Gathered, told: Told) -> Section:
-    charts = [*tile_charts(list(gathered.tiles)), *occupancies(told)]
-    tables = [_tile_table(study) for study in gathered.tiles[:MOST_TILE_TABLES]]
+def tiles(data: CampaignData, labelled: LabelledResults) -> Section:
+    charts = [*tile_charts(list(data.tiles)), *occupancies(labelled)]
+    tables = [_tile_table(study) for study in data.tiles[:MAX_TILE_TABLES]]
     nothing = None
     if not charts and not tables:
-        nothing = NO_ROW if not len(told.results) else (
+        nothing = NO_ROW if not len(labelled.results) else (
             "No kernel of the family tiled was measured, and no row says the occupancy of its kernel in two different values."
         )  # fmt: skip
     return Section(
@@ -279,7 +279,7 @@ def tiles(gathered: Gathered, told: Told) -> Section:
             "Theoretical occupancy is the resident warps of a multiprocessor over the most there can be, as the compiled kernel "
             "allows; farm analyze tiles has the study of each problem."
         ),
-        pictures=charts,
+        charts=charts,
         tables=tables,
         nothing=nothing,
     )
@@ -306,10 +306,10 @@ def _tile_table(study: DeviceTiles) -> Table:
         )
         for one in study.summary
     ]  # fmt: skip
-    told = [at for at in range(len(columns)) if any(row[at] is not None for row in rows)]
+    shown = [at for at in range(len(columns)) if any(row[at] is not None for row in rows)]
     return Table(
         caption=f"tiled on {study.device_type}: all problems, against tile {study.baseline} (geometric means)",
-        columns=[columns[at] for at in told],
-        rows=[[row[at] for at in told] for row in rows],
+        columns=[columns[at] for at in shown],
+        rows=[[row[at] for at in shown] for row in rows],
         numbers=frozenset(columns),
     )

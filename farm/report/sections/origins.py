@@ -11,17 +11,17 @@ import farm
 from farm.db.sentinels import Watched
 from farm.measurement import Source
 from farm.report.document import Cell, Listing, Section, Table
-from farm.report.loading import Gathered, Origin
-from farm.report.pictures.common import counted
+from farm.report.figures.labelled import counted
+from farm.report.loading import CampaignData, Origin
 
 _UNTOLD = "unknown"
 
 
-def warnings(gathered: Gathered) -> list[str]:
+def warnings(data: CampaignData) -> list[str]:
     """What nobody must overlook."""
     found = list[str]()
     rows = defaultdict[str, int](int)
-    for origin in gathered.origins:
+    for origin in data.origins:
         rows[origin.source] += origin.rows
     for source, words in (
         (Source.RECORDED, "were replayed from a recording and not measured by this farm"),
@@ -29,47 +29,47 @@ def warnings(gathered: Gathered) -> list[str]:
     ):
         if rows[source]:
             found.append(f"{source.upper()}: {rows[source]:,} of {sum(rows.values()):,} rows {words}.")
-    if gathered.open_jobs:
+    if data.open_jobs:
         found.append(
-            f"SO FAR: {counted(gathered.open_jobs, 'job')} of this campaign are open; what they find is not in here."
+            f"SO FAR: {counted(data.open_jobs, 'job')} of this campaign are open; what they find is not in here."
         )
-    if gathered.stored["state"] == "cancelled":
+    if data.stored["state"] == "cancelled":
         found.append("CANCELLED: what was not measured then is not in here.")
     for name, label in (
         ("clock_policy", "clock policies"),
         ("distribution", "operand distributions"),
         ("l2", "states of the L2"),
     ):
-        values = sorted({getattr(origin, name) or _UNTOLD for origin in gathered.origins})
+        values = sorted({getattr(origin, name) or _UNTOLD for origin in data.origins})
         if len(values) > 1:
             found.append(f"MIXED: rows of several {label} are together in here: {', '.join(values)}.")
-    drifting = [one for one in gathered.watched if one.flagged]
+    drifting = [one for one in data.watched if one.flagged]
     if drifting:
         found.append(f"DRIFT: {', '.join(one.device_uuid for one in drifting)}: see Provenance.")
     return found
 
 
-def provenance(gathered: Gathered, *, made_by: str) -> Section:
+def provenance(data: CampaignData, *, made_by: str) -> Section:
     return Section(
         name="provenance",
         title="Provenance",
         about="Which devices measured what, with which versions, under which rules, and how to have the rows again.",
         says=[
-            f"This report is of {gathered.read_at:%Y-%m-%d %H:%M} UTC, by gemm-farm {farm.__version__}. Everything in it is of one "
+            f"This report is of {data.read_at:%Y-%m-%d %H:%M} UTC, by gemm-farm {farm.__version__}. Everything in it is of one "
             "snapshot of the database, but for the comparison of devices, which has one of its own, and for the model.",
         ],
         tables=[
-            *_devices(gathered.origins),
-            *_environments(gathered.origins),
-            *_rules(gathered),
-            *_drift(gathered.watched),
+            *_devices(data.origins),
+            *_environments(data.origins),
+            *_rules(data),
+            *_drift(data.watched),
         ],
-        listings=[Listing(caption="To have this again", text=_again(gathered, made_by))],
+        listings=[Listing(caption="To have this again", text=_again(data, made_by))],
         figures={
             "farm_version": farm.__version__,
-            "read_at": gathered.read_at,
-            "rules": gathered.stored["rules"],
-            "devices": [{**asdict(origin), "facts": dict(origin.facts)} for origin in gathered.origins],
+            "read_at": data.read_at,
+            "rules": data.stored["rules"],
+            "devices": [{**asdict(origin), "facts": dict(origin.facts)} for origin in data.origins],
             "sentinels": [
                 {
                     "device_uuid": one.device_uuid,
@@ -77,7 +77,7 @@ def provenance(gathered: Gathered, *, made_by: str) -> Section:
                     "drift_percent": None if one.drift is None else 100 * one.drift.deviation,
                     "flagged": one.flagged,
                 }
-                for one in gathered.watched
+                for one in data.watched
             ],
         },
     )
@@ -135,8 +135,8 @@ def _environments(origins: Sequence[Origin]) -> list[Table]:
     ]
 
 
-def _rules(gathered: Gathered) -> list[Table]:
-    rows = [(name, _text(value)) for name, value in _flat(gathered.stored["rules"])]
+def _rules(data: CampaignData) -> list[Table]:
+    rows = [(name, _text(value)) for name, value in _flat(data.stored["rules"])]
     return [Table(caption="Measuring rules", columns=["rule", "value"], rows=rows)]
 
 
@@ -170,8 +170,8 @@ def _drift(watched: Sequence[Watched]) -> list[Table]:
     ]  # fmt: skip
 
 
-def _again(gathered: Gathered, made_by: str) -> str:
-    stored = gathered.stored
+def _again(data: CampaignData, made_by: str) -> str:
+    stored = data.stored
     name, digest = stored["name"], stored["digest"]
     return "\n".join(
         [

@@ -18,10 +18,10 @@
 
   // Names are written once for a figure; points have numbers into the lists of them.
   function withTexts(figure) {
-    const names = figure.layout.meta.words;
+    const names = figure.layout.meta.texts;
     for (const trace of figure.data) {
-      if (trace.meta && trace.meta.words) {
-        const [first, ...rest] = trace.meta.words;
+      if (trace.meta && trace.meta.texts) {
+        const [first, ...rest] = trace.meta.texts;
         trace.text = first.map((_, n) => [first, ...rest].map((which, part) => names[part][which[n]]).join("<br>"));
       }
       if (trace.type === "scattergl" && !webgl) trace.type = "scatter";

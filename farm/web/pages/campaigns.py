@@ -14,7 +14,7 @@ from farm.api.jobs import Choice
 from farm.campaign.strategies import search_model
 from farm.db.states import CampaignState, FailureKind, JobState
 from farm.errors import BadInput
-from farm.web.pages import charts
+from farm.web.pages import chart_data
 from farm.web.pages.rendering import Visit, Visiting, linked, segment
 
 router = APIRouter()
@@ -64,7 +64,7 @@ def show(visit: Visiting, campaign: str) -> Response:
         text=yaml.safe_dump(found.document, sort_keys=False, allow_unicode=True, width=100),
         # Its chart may appear while somebody looks.
         learns=search_model(found.document.get("search")).learns,
-        curves=charts.learning_curves(found.learning),
+        curves=chart_data.learning_curves(found.learning),
         over=found.state in (CampaignState.DONE, CampaignState.CANCELLED) and not found.running,
     )
 

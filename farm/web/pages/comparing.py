@@ -13,7 +13,7 @@ from farm.api.operation import checked
 from farm.errors import FarmError
 from farm.kernels.families import FAMILIES
 from farm.web.errors import status_of
-from farm.web.pages import charts
+from farm.web.pages import chart_data
 from farm.web.pages.forms import form_values
 from farm.web.pages.rendering import Visit, Visiting, linked
 from farm.web.routes import ExpensivePage, runs
@@ -59,7 +59,7 @@ def compare(visit: Visiting) -> Response:
         found=found,
         wrong=wrong,
         letters=LETTERS,
-        chart=None if found is None else charts.ratios(found.model_dump(), LETTERS),
+        chart=None if found is None else chart_data.ratios(found.model_dump(), LETTERS),
         again=linked("/api/v1/compare", {**asked, "top": TOP}),
         labelled=None
         if found is not None and "any_source" in given

@@ -15,7 +15,7 @@ from farm.errors import FarmError
 from farm.gemm import ElementType, Layout
 from farm.registry import Objective
 from farm.web.errors import status_of
-from farm.web.pages import charts
+from farm.web.pages import chart_data
 from farm.web.pages.rendering import Visiting, linked
 from farm.web.routes import ExpensivePage, runs
 
@@ -76,11 +76,11 @@ def cost(
     )
 
 
-def _groups(found: Sequence[CostOn], least: Objective) -> list[tuple[list[CostOn], charts.Chart | None]]:
+def _groups(found: Sequence[CostOn], least: Objective) -> list[tuple[list[CostOn], chart_data.PlotlyFigure | None]]:
     """The answers that may be ranked together, each with its chart; those of models that cannot say are left out."""
     able = [one for one in found if one.found is not None]
     grouped = [list(answers) for _, answers in groupby(able, key=lambda one: one.group)]
-    return [(answers, charts.costs(answers, least)) for answers in grouped]
+    return [(answers, chart_data.costs(answers, least)) for answers in grouped]
 
 
 def _given(asked: Mapping[str, Any]) -> dict[str, str]:

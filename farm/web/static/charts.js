@@ -22,12 +22,15 @@
     const series = [1, 2, 3, 4, 5, 6].map((number) => colour(`series-${number}`));
     const narrow = place.clientWidth < 560;
     const axis = { gridcolor: line, linecolor: line, zerolinecolor: line, tickcolor: line, fixedrange: true };
-    chart.data.forEach((trace, number) => {
-      const own = series[(trace.meta?.look ?? number) % series.length];
+    chart.data.forEach((trace) => {
+      const look = trace.meta?.look;
+      const own = look == null ? quiet : series[look % series.length];
       trace.marker = { ...trace.marker, color: own };
       if (trace.line) trace.line.color = own;
       if (trace.fill) trace.fillcolor = transparent(own);
-      if (trace.error_x) trace.error_x = { ...trace.error_x, color: trace.type === "bar" ? ink : own, thickness: 1.6, width: 4 };
+      for (const bars of [trace.error_x, trace.error_y]) {
+        if (bars) Object.assign(bars, { color: trace.type === "bar" ? ink : own, thickness: 1.6, width: 4 });
+      }
     });
     const layout = chart.layout;
     (layout.shapes || []).forEach((shape) => (shape.line.color = quiet));
@@ -38,7 +41,7 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 8, r: 20, t: 8, b: 52 },
       xaxis: { ...axis, ...layout.xaxis, title: { ...layout.xaxis.title, font: { size: 13 } }, ...(narrow ? { nticks: 4 } : {}) },
-      yaxis: { ...axis, automargin: true, showgrid: false, ...layout.yaxis, zeroline: false, title: { ...layout.yaxis.title, font: { size: 13 } } },
+      yaxis: { ...axis, automargin: true, ...layout.yaxis, zeroline: false, title: { ...layout.yaxis.title, font: { size: 13 } } },
       legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0 },
       dragmode: false,
     }, { displayModeBar: false, responsive: true });

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from farm.charts.description import Figure
 from farm.compare.comparison import Comparison
 from farm.compare.summaries import Ratio, RatioSummary
 from farm.registry import ERRORS
 from farm.registry.evaluations import FOLDS_ARE, in_order, kind_name
 from farm.report.accuracy import Accuracy
-from farm.report.charts import Picture
 from farm.report.document import Cell, Section, Table
-from farm.report.pictures.beside import QUANTITIES, errors_pct, parities, ratios, short_sides
-from farm.report.pictures.common import Told, counted
+from farm.report.figures.comparison import QUANTITIES, errors_pct, parities, ratios, short_sides
+from farm.report.figures.labelled import LabelledResults, counted
 
 
 def comparison(comparisons: Sequence[Comparison], why: Sequence[str]) -> Section:
@@ -30,7 +30,7 @@ def comparison(comparisons: Sequence[Comparison], why: Sequence[str]) -> Section
             "tie being 1%. farm compare has more of it, and says how it counts."
         ),
         says=[*(_shortened(one, note) for one in comparisons for note in one.notes), *(why if comparisons else ())],
-        pictures=[ratios(one) for one in comparisons],
+        charts=[ratios(one) for one in comparisons],
         tables=[_table(one) for one in comparisons],
         nothing=None if comparisons else " ".join(why),
         figures=[
@@ -80,8 +80,8 @@ def _ratio(ratio: Ratio | None) -> Cell | None:
     return Cell(f"{ratio.ratio:.3f}{interval}", ratio.ratio)
 
 
-def accuracy(told: Told, found: Sequence[Accuracy]) -> Section:
-    pictures, tables, says, figures = list[Picture](), list[Table](), list[str](), list[dict[str, Any]]()
+def accuracy(labelled: LabelledResults, found: Sequence[Accuracy]) -> Section:
+    charts, tables, says, figures = list[Figure](), list[Table](), list[str](), list[dict[str, Any]]()
     for one in found:
         if one.model is None:
             continue
@@ -89,9 +89,8 @@ def accuracy(told: Told, found: Sequence[Accuracy]) -> Section:
         if one.metrics:
             tables.append(_evaluation(one))
         if one.predicted is not None:
-            charts = parities(told, one.device_type, one.predicted, one.learned)
-            pictures += charts
-        figures.append({"model": one.model.to_json(), "evaluation": one.metrics, "here": _errors(told, one)})
+            charts += parities(labelled, one.device_type, one.predicted, one.learned)
+        figures.append({"model": one.model.to_json(), "evaluation": one.metrics, "here": _errors(labelled, one)})
     missing = [one.why for one in found if one.model is None and one.why is not None]
     return Section(
         name="model",
@@ -103,7 +102,7 @@ def accuracy(told: Told, found: Sequence[Accuracy]) -> Section:
             "nothing about others; the folds do."
         ),
         says=[*says, *(missing if figures else ())],
-        pictures=pictures,
+        charts=charts,
         tables=tables,
         nothing=None if figures else " ".join(missing) or "Nothing was measured that a model could be held against.",
         figures=figures or None,
@@ -143,14 +142,14 @@ def _evaluation(one: Accuracy) -> Table:
     )
 
 
-def _errors(told: Told, one: Accuracy) -> dict[str, Any]:
+def _errors(labelled: LabelledResults, one: Accuracy) -> dict[str, Any]:
     """By target the median error on this campaign, of what the model learned from and of what it did not."""
     if one.predicted is None:
         return {}
-    of_type = told.results.type == told.results.types.index(one.device_type)
+    of_type = labelled.results.type == labelled.results.types.index(one.device_type)
     found = dict[str, Any]()
     for target in QUANTITIES:
-        measured = getattr(told.results, target)
+        measured = getattr(labelled.results, target)
         points = of_type & np.isfinite(measured) & np.isfinite(one.predicted[target])
         kinds = {"all": points}
         if one.learned is not None:

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from farm.charts.description import Axis, Chart, Dashes, PointTexts, Scale, Series, number, slug
 from farm.compare.breakdowns import SIZES
 from farm.compare.comparison import Comparison
 from farm.compare.statistics import Floats, Ints
-from farm.report.charts import Axis, Chart, Dashes, Scale, Series, Words, number, slug
-from farm.report.pictures.common import Told, counted, thinned
+from farm.report.figures.labelled import LabelledResults, counted, thinned
 from farm.report.results import Bools
 
 QUANTITIES: Mapping[str, tuple[str, str]] = {"runtime_ms": ("time", "ms"), "power_w": ("power", "W")}
 
 
-LEAST_OF_UUID = 12
+MIN_UUID_LETTERS = 12
 """Letters of a UUID that are told at the least: `GPU-5ac55372`."""
 
 
@@ -24,7 +24,7 @@ def short_sides(comparison: Comparison) -> dict[str, str]:
     """The names of all sides, UUIDs as far as they differ: by the whole name."""
     names = [comparison.baseline.name, *(side.name for side in comparison.groups)]
     uuids = {device.uuid for held in (comparison.baseline, *comparison.groups) for device in held.devices}
-    size = LEAST_OF_UUID
+    size = MIN_UUID_LETTERS
     while len({name[:size] for name in names}) < len(names):
         size += 1
     return {name: name[:size] if name in uuids else name for name in names}
@@ -49,7 +49,7 @@ def ratios(comparison: Comparison) -> Chart:
                 low=np.array([one.time.ratio if one.time.low is None else one.time.low for _, one in found]),
                 high=np.array([one.time.ratio if one.time.high is None else one.time.high for _, one in found]),
                 look=look,
-                words=Words(
+                texts=PointTexts(
                     ([counted(one.configurations, "configuration") for _, one in found],), (np.arange(len(found)),)
                 ),
             )
@@ -71,15 +71,17 @@ def ratios(comparison: Comparison) -> Chart:
     )
 
 
-def parities(told: Told, device_type: str, predicted: Mapping[str, Floats], learned: Bools | None) -> list[Chart]:
+def parities(
+    labelled: LabelledResults, device_type: str, predicted: Mapping[str, Floats], learned: Bools | None
+) -> list[Chart]:
     """Predictions against measurements. `predicted` has a value for each point, NaN where the model has none.
 
     `learned` says of each point whether the model was trained on it; None: nobody knows.
     """
     charts = list[Chart]()
-    of_type = told.results.type == told.results.types.index(device_type)
+    of_type = labelled.results.type == labelled.results.types.index(device_type)
     for target, (quantity, unit) in QUANTITIES.items():
-        measured, expected = getattr(told.results, target), predicted[target]
+        measured, expected = getattr(labelled.results, target), predicted[target]
         points = np.flatnonzero(of_type & np.isfinite(measured) & np.isfinite(expected))
         if not len(points):
             continue
@@ -114,7 +116,7 @@ def parities(told: Told, device_type: str, predicted: Mapping[str, Floats], lear
                             y=expected[of],
                             look=look,
                             faint=len(drawn) > 500,
-                            words=told.words(of),
+                            texts=labelled.texts(of),
                         )
                         for look, (name, of) in enumerate(kinds)
                     ),

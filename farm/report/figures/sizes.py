@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
+from farm.charts.description import Axis, Chart, Dashes, Scale, Series, number, slug
 from farm.compare.statistics import Floats, Ints
 from farm.gemm import ElementType
-from farm.report.charts import Axis, Chart, Dashes, Scale, Series, number, slug
-from farm.report.pictures.common import Told, counted, thinned
+from farm.report.figures.labelled import LabelledResults, counted, thinned
 
 
-def sizes(told: Told) -> list[Chart]:
+def sizes(labelled: LabelledResults) -> list[Chart]:
     """Of each device type the time, and the energy where power was measured."""
-    results = told.results
+    results = labelled.results
     charts = list[Chart]()
     for kind in range(len(results.types)):
         of_type = results.type == kind
         for quantity, unit, values in (("time", "ms", results.runtime_ms), ("energy", "mJ", results.energy_mj)):
             points = np.flatnonzero(of_type & np.isfinite(values))
             if len(points):
-                charts.append(_against_size(told, kind, points, quantity, unit, values))
+                charts.append(_against_size(labelled, kind, points, quantity, unit, values))
     return charts
 
 
-def _against_size(told: Told, kind: int, points: Ints, quantity: str, unit: str, values: Floats) -> Chart:
-    results, device_type = told.results, told.results.types[kind]
+def _against_size(
+    labelled: LabelledResults, kind: int, points: Ints, quantity: str, unit: str, values: Floats
+) -> Chart:
+    results, device_type = labelled.results, labelled.results.types[kind]
     is_best = results.fastest if quantity == "time" else results.thriftiest
     drawn, remark = thinned(points, np.flatnonzero(is_best))
     gflop = results.flops / 1e9
@@ -33,7 +35,7 @@ def _against_size(told: Told, kind: int, points: Ints, quantity: str, unit: str,
         f"{number(gflop[points].max())} GFLOP: the {quantity} of one GEMM goes from {number(values[points].min())} to "
         f"{number(values[points].max())} {unit}."
     )
-    if (shown_by := told.shading(drawn)) is not None:
+    if (shown_by := labelled.shading(drawn)) is not None:
         remark += shown_by.message
     return Chart(
         name=slug(f"{quantity} {device_type}"),
@@ -42,18 +44,18 @@ def _against_size(told: Told, kind: int, points: Ints, quantity: str, unit: str,
         x=Axis(label="work of the GEMM, 2·m·n·k", unit="GFLOP", scale=Scale.LOG),
         y=Axis(label=f"{quantity} of one GEMM", unit=unit, scale=Scale.LOG),
         series=(
-            *(_at_peak(told, kind, gflop[points]) if quantity == "time" else ()),
-            *told.series(drawn, gflop, values, best=(f"least {quantity} of each problem", points[is_best[points]])),
+            *(_at_peak(labelled, kind, gflop[points]) if quantity == "time" else ()),
+            *labelled.series(drawn, gflop, values, best=(f"least {quantity} of each problem", points[is_best[points]])),
         ),
     )
 
 
-def _at_peak(told: Told, kind: int, gflop: Floats) -> tuple[Series, ...]:
+def _at_peak(labelled: LabelledResults, kind: int, gflop: Floats) -> tuple[Series, ...]:
     """The time at the card's peak, where all have one element type."""
-    card = told.results.cards[kind]
-    if card is None or len(told.element_types) != 1:
+    card = labelled.results.cards[kind]
+    if card is None or len(labelled.element_types) != 1:
         return ()
-    peak = card.peak_tflops(ElementType(told.element_types[0].split(":")[0]))
+    peak = card.peak_tflops(ElementType(labelled.element_types[0].split(":")[0]))
     if peak is None:
         return ()
     ends = np.array([gflop.min(), gflop.max()])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from farm.charts.description import Axis, Chart, Scale, Series, number, slug
 from farm.compare.statistics import Ints
-from farm.report.charts import Axis, Chart, Scale, Series, number, slug
-from farm.report.pictures.common import Told, counted, percent, thinned
+from farm.report.figures.labelled import LabelledResults, counted, percent, thinned
 from farm.report.results import Bools, Results
 
 
@@ -25,18 +25,18 @@ def front_sizes(results: Results) -> dict[int, int]:
     return {int(size): int(count) for size, count in zip(*np.unique(sizes, return_counts=True), strict=True)}
 
 
-def fronts(told: Told) -> list[Chart]:
+def fronts(labelled: LabelledResults) -> list[Chart]:
     """One for each device type with a problem of which two or more kernels have an energy."""
-    choice = of_choice(told.results)
+    choice = of_choice(labelled.results)
     return [
-        _front(told, kind, points)
-        for kind in range(len(told.results.types))
-        if len(points := np.flatnonzero(choice & (told.results.type == kind)))
+        _front(labelled, kind, points)
+        for kind in range(len(labelled.results.types))
+        if len(points := np.flatnonzero(choice & (labelled.results.type == kind)))
     ]
 
 
-def _front(told: Told, kind: int, points: Ints) -> Chart:
-    results = told.results
+def _front(labelled: LabelledResults, kind: int, points: Ints) -> Chart:
+    results = labelled.results
     with_energy = np.where(np.isfinite(results.energy_mj), results.runtime_ms, np.nan)
     time, energy = with_energy / results.least(with_energy), results.energy_mj / results.least(results.energy_mj)
     on_front = points[results.on_front[points]]
@@ -62,7 +62,7 @@ def _front(told: Told, kind: int, points: Ints) -> Chart:
                 y=energy[of],
                 look=look,
                 faint=faint,
-                words=told.words(of),
+                texts=labelled.texts(of),
             )
             for name, of, look, faint in (
                 ("another kernel is better in both", others, 5, True),

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
+from farm.charts.description import Axis, Chart, Dashes, Scale, Series, number, slug
 from farm.compare.statistics import Ints
 from farm.gemm import ElementType
 from farm.gpus import Gpu
-from farm.report.charts import Axis, Chart, Dashes, Scale, Series, number, slug
-from farm.report.pictures.common import Told, counted, percent, thinned
+from farm.report.figures.labelled import LabelledResults, counted, percent, thinned
 
 
-def rooflines(told: Told) -> list[Chart]:
+def rooflines(labelled: LabelledResults) -> list[Chart]:
     """One for each device type and element types, those with most configurations first."""
-    results = told.results
+    results = labelled.results
     groups = [
         (kind, types, points)
         for kind in range(len(results.types))
-        for types in range(len(told.element_types))
-        if len(points := np.flatnonzero((results.type == kind) & (told.element_type == types)))
+        for types in range(len(labelled.element_types))
+        if len(points := np.flatnonzero((results.type == kind) & (labelled.element_type == types)))
     ]
-    return [_roofline(told, *group) for group in sorted(groups, key=lambda group: (group[0], -len(group[2])))]
+    return [_roofline(labelled, *group) for group in sorted(groups, key=lambda group: (group[0], -len(group[2])))]
 
 
-def _roofline(told: Told, kind: int, types: int, points: Ints) -> Chart:
-    results, card = told.results, told.results.cards[kind]
-    device_type, words = results.types[kind], told.element_types[types]
+def _roofline(labelled: LabelledResults, kind: int, types: int, points: Ints) -> Chart:
+    results, card = labelled.results, labelled.results.cards[kind]
+    device_type, words = results.types[kind], labelled.element_types[types]
     peak = None if card is None else card.peak_tflops(ElementType(words.split(":")[0]))
     drawn, remark = thinned(points, np.flatnonzero(results.fastest))
     fastest = points[int(np.argmax(results.tflops[points]))]
@@ -46,7 +46,7 @@ def _roofline(told: Told, kind: int, types: int, points: Ints) -> Chart:
             if card is None
             else f"the {card.name} has no peak for {words}."
         )
-    if (shown_by := told.shading(drawn, by_type=False)) is not None:
+    if (shown_by := labelled.shading(drawn, by_type=False)) is not None:
         remark += shown_by.message
     return Chart(
         name=slug(f"roofline {device_type} {words}"),
@@ -56,7 +56,7 @@ def _roofline(told: Told, kind: int, types: int, points: Ints) -> Chart:
         y=Axis(label="speed", unit="TFLOP/s", scale=Scale.LOG),
         series=(
             *_roof(card, peak, results.intensity[points].min(), results.intensity[points].max()),
-            *told.series(
+            *labelled.series(
                 drawn,
                 results.intensity,
                 results.tflops,

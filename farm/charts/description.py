@@ -1,21 +1,24 @@
-"""Charts as plain data: axes with their units, series with names, points and texts (pure).
+"""The description of a chart: axes with units, and series with names, points and texts (pure).
 
-Nothing here draws: `drawn` makes pictures of charts, `interactive` figures for a browser, and both tell series apart by colour and
-by marker or dashes.
+Nothing here draws. `plotly_renderer` makes figures for a browser, `matplotlib_renderer` makes PNGs, and `terminal_renderer` makes
+lines of text. Colour alone never tells series apart: they also differ by marker or dashes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
-from farm.compare.statistics import Floats, Ints
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito (2008), told apart with any colour vision; their yellow is too pale for white paper, and black for a dark page."""
+"""Okabe and Ito (2008): distinct for any colour vision. Their yellow is too pale for white paper, and black for a dark page."""
 
 SHADES = {
     "light": ("#E66C5C", "#CC4778", "#A51F99", "#7201A8", "#46039F", "#0D0887"),
@@ -25,10 +28,10 @@ SHADES = {
 changes steadily, so that colour vision does not matter. Each has a contrast of about 3:1 or more with its page."""
 
 BAND_OPACITY = 0.2
-"""Of the area between the bounds of a line."""
+"""Opacity of the area between the bounds of a line."""
 
-INK = "#808080"
-"""Of lines to hold points against: legible on white and on black."""
+GREY = "#808080"
+"""Colour of reference lines: legible on white and on black."""
 
 
 class Marker(StrEnum):
@@ -47,7 +50,7 @@ class Dashes(StrEnum):
     DOTTED = "dotted"
 
 
-MARKERS, DASHES = tuple(Marker), tuple(Dashes)
+MARKERS = tuple(Marker)
 
 
 def colour_of(look: int) -> str:
@@ -74,36 +77,57 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
+    """An axis, or the values of a heat map.
+
+    Attributes:
+        names: The names of the places 0, 1, 2 …, with the scale `NAMES`. An empty one has no tick.
+        limits: The first and last value shown. None: those of the data.
+        ticks: Values with a tick. Empty: the renderer chooses.
+        decimals: Decimal places of values in text. None: significant digits.
+        downwards: Whether the first place is at the top.
+    """
+
     label: str
     unit: str = ""
     scale: Scale = Scale.LINEAR
     names: tuple[str, ...] = ()
-    # What it shows at the least; None: what there is.
-    ends: tuple[float, float] | None = None
+    limits: tuple[float, float] | None = None
+    ticks: tuple[float, ...] = ()
+    decimals: int | None = None
+    downwards: bool = False
 
     @property
     def title(self) -> str:
         """`time (ms)`."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
+    @property
+    def padded_limits(self) -> tuple[float, float] | None:
+        """The limits with a margin of 2% on both sides, for points at the very ends."""
+        if self.limits is None:
+            return None
+        low, high = self.limits
+        if self.scale is Scale.LOG:
+            margin = (high / low) ** 0.02
+            return low / margin, high * margin
+        margin = 0.02 * (high - low)
+        return low - margin, high + margin
+
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class PointTexts:
     """A text for each point, in parts: thousands of points share a few names. `which` has a number into each part's names."""
 
     parts: tuple[Sequence[str], ...]
-    which: tuple[Ints, ...]  # of each part [points]
+    which: tuple[Ints, ...]  # for each part [points]
 
     def text(self, point: int) -> str:
         return "\n".join(part[int(of[point])] for part, of in zip(self.parts, self.which, strict=True))
 
-    def taken(self, points: Ints) -> Words:
-        return Words(self.parts, tuple(of[points] for of in self.which))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Points of one name. A logarithmic axis leaves out what is not above 0."""
+    """Points with one name. A logarithmic axis leaves out values that are not above 0."""
 
     name: str
     x: Floats  # [points]
@@ -115,49 +139,83 @@ class Series:
     shade: float | None = None
     # Whether its points are rings around the points of other series.
     ring: bool = False
-    # Whether its points are joined, and how; None: they are not.
+    # Whether its points are bars: along x where the y axis has names, and along y otherwise.
+    bars: bool = False
+    # Whether a line joins its points, and which.
     line: Dashes | None = None
-    # To hold others against: grey, whatever its look.
+    # Grey, whatever its look: other series are compared with it.
     reference: bool = False
-    # Behind the others, where these are what matters.
+    # Behind the others, which are more important.
     faint: bool = False
     # Bounds of y: a bar at each point, or one band along the line.
     low: Floats | None = None
     high: Floats | None = None
     band: bool = False
-    words: Words | None = None
+    # Bounds of x.
+    x_low: Floats | None = None
+    x_high: Floats | None = None
+    texts: PointTexts | None = None
 
     def colour(self, scheme: str = "light") -> str:
         """On a page of that colour scheme: `light` or `dark`."""
         if self.reference:
-            return INK
+            return GREY
         return colour_of(self.look) if self.shade is None else shade_of(self.shade, scheme)
 
     def __post_init__(self) -> None:
-        sizes = {len(each) for each in (self.x, self.y, self.low, self.high) if each is not None}
-        if self.words is not None:
-            sizes |= {len(of) for of in self.words.which}
+        columns = (self.x, self.y, self.low, self.high, self.x_low, self.x_high)
+        sizes = {len(column) for column in columns if column is not None}
+        if self.texts is not None:
+            sizes |= {len(of) for of in self.texts.which}
         if len(sizes) > 1:
             raise ValueError(f"{self.name}: columns of {sorted(sizes)} points")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """Points and lines over two axes."""
+class Rule:
+    """A line through the whole chart at one value of x. Without a look it is grey."""
 
-    # Of its file: lower-case words with hyphens.
+    name: str
+    x: float
+    look: int | None = None
+    line: Dashes = Dashes.SOLID
+
+    @property
+    def colour(self) -> str:
+        return GREY if self.look is None else colour_of(self.look)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Points, lines and bars over two axes."""
+
+    # The name of its file, without the suffix.
     name: str
     title: str
-    # What it shows, in a sentence or two with figures: read out where it cannot be seen.
+    # What it shows, in a sentence or two with figures, for readers who cannot see it.
     message: str
     x: Axis
     y: Axis
     series: tuple[Series, ...]
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def x_values(self) -> list[Floats]:
+        return [each for one in self.series for each in (one.x, one.x_low, one.x_high) if each is not None]
+
+    @property
+    def y_values(self) -> list[Floats]:
+        return [each for one in self.series for each in (one.y, one.low, one.high) if each is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """A value for each place of two axes of names: [y, x], NaN where there is none."""
+    """A value for each pair of places on two axes of names: [y, x], NaN where there is none.
+
+    Attributes:
+        counts: How many observations each value summarises. None: they are not counted.
+        low_is_best: Whether low values are light and high ones dark.
+    """
 
     name: str
     title: str
@@ -166,33 +224,30 @@ class HeatMap:
     y: Axis
     value: Axis
     values: Floats
-    # How many it is of.
-    counts: Ints
+    counts: Ints | None = None
+    low_is_best: bool = False
 
     def __post_init__(self) -> None:
         shape = (len(self.y.names), len(self.x.names))
-        if self.values.shape != shape or self.counts.shape != shape:
-            raise ValueError(
-                f"{self.name}: {self.values.shape} values and {self.counts.shape} counts for {shape} names"
-            )
+        if self.values.shape != shape or (self.counts is not None and self.counts.shape != shape):
+            raise ValueError(f"{self.name}: {self.values.shape} values for {shape} names")
 
 
-Picture = Chart | HeatMap
+Figure = Chart | HeatMap
 
 
-def rounded(values: Floats, digits: int = 5) -> Floats:
-    """The values with so many significant digits; NaN, infinity, 0 and what no measurement comes near as they are."""
-    found = np.array(values, dtype=np.float64)
-    size = np.abs(found)
-    usual = (size > 1e-200) & (size < 1e200)
-    scale = 10.0 ** (digits - 1 - np.floor(np.log10(size[usual])))
-    found[usual] = np.round(found[usual] * scale) / scale
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panels:
+    """Charts side by side in one PNG. They have the same rules, which one legend names."""
+
+    name: str
+    title: str
+    charts: tuple[Chart, ...]
 
 
 def number(value: float, digits: int = 3) -> str:
     """`1,234`, `0.0123`, `2.1e+09`: for people, with so many significant digits."""
-    if not np.isfinite(value):
+    if not math.isfinite(value):
         return "–"
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"

@@ -5,30 +5,32 @@ from __future__ import annotations
 import numpy as np
 
 from farm.analysis.tiles import DeviceTiles
-from farm.report.charts import Axis, Chart, Dashes, Scale, Series, Words, number, slug
-from farm.report.pictures.common import Told, counted, percent
+from farm.charts.description import Axis, Chart, Dashes, PointTexts, Scale, Series, number, slug
+from farm.report.figures.labelled import LabelledResults, counted, percent
 
-LEAST_OF_ONE = 5
+MIN_CONFIGURATIONS = 5
 """Configurations of one occupancy, below which a median says little."""
 
 
-def occupancies(told: Told) -> list[Chart]:
+def occupancies(labelled: LabelledResults) -> list[Chart]:
     """Of each device type with kernels of two or more occupancies."""
-    results = told.results
+    results = labelled.results
     charts = list[Chart]()
     for kind, device_type in enumerate(results.types):
         series = list[Series]()
         best: tuple[float, float, str] | None = None
-        for number_, family in enumerate(told.families):
-            points = np.flatnonzero((results.type == kind) & (told.family == number_) & np.isfinite(results.occupancy))
+        for number_, family in enumerate(labelled.families):
+            points = np.flatnonzero(
+                (results.type == kind) & (labelled.family == number_) & np.isfinite(results.occupancy)
+            )
             percents = np.round(100 * results.occupancy[points], 1)
             shares = 100 * results.share_of_best[points]
             levels, counts = np.unique(percents, return_counts=True)
-            levels = levels[counts >= LEAST_OF_ONE]
+            levels = levels[counts >= MIN_CONFIGURATIONS]
             if not len(levels):
                 continue
             quartiles = np.array([np.quantile(shares[percents == level], (0.25, 0.5, 0.75)) for level in levels])
-            told_counts = [counted(int(count), "configuration") for count in counts[counts >= LEAST_OF_ONE]]
+            told_counts = [counted(int(count), "configuration") for count in counts[counts >= MIN_CONFIGURATIONS]]
             top = int(np.argmax(quartiles[:, 1]))
             if best is None or quartiles[top, 1] > best[1]:
                 best = float(levels[top]), float(quartiles[top, 1]), family
@@ -41,7 +43,7 @@ def occupancies(told: Told) -> list[Chart]:
                     high=quartiles[:, 2],
                     look=number_,
                     line=Dashes.DOTTED,
-                    words=Words((told_counts,), (np.arange(len(levels)),)),
+                    texts=PointTexts((told_counts,), (np.arange(len(levels)),)),
                 )
             )
         if best is None or sum(len(one.x) for one in series) < 2:
@@ -55,8 +57,8 @@ def occupancies(told: Told) -> list[Chart]:
                     f"quartile. The highest median, {percent(best[1] / 100)}, is that of {best[2]} at {number(best[0])}% "
                     "occupancy."
                 ),
-                x=Axis(label="theoretical occupancy", unit="%", ends=(0.0, 100.0)),
-                y=Axis(label="share of the best", unit="%", ends=(0.0, 100.0)),
+                x=Axis(label="theoretical occupancy", unit="%", limits=(0.0, 100.0)),
+                y=Axis(label="share of the best", unit="%", limits=(0.0, 100.0)),
                 series=tuple(series),
             )
         )

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from farm.charts.description import Axis, Chart, Dashes, Scale, Series, number, slug
 from farm.measurement import ALL_FAMILIES
-from farm.report.charts import Axis, Chart, Dashes, Scale, Series, number, slug
-from farm.report.pictures.common import counted
+from farm.report.figures.labelled import counted
 
 Point = Mapping[str, Any]
 

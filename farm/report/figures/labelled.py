@@ -8,17 +8,17 @@ from functools import cached_property
 
 import numpy as np
 
+from farm.charts.description import PointTexts, Series
 from farm.compare.statistics import Floats, Ints
-from farm.report.charts import Series, Words
-from farm.report.pictures.shades import Shading, shading
+from farm.report.figures.shades import Shading, shading
 from farm.report.results import Results, problem_text, short_names
 
-MOST_POINTS = 30_000
+MAX_POINTS = 30_000
 """Of one chart: more make a page that no browser likes, and none is seen."""
 
 
 @dataclass(frozen=True)
-class Told:
+class LabelledResults:
     """The points of a campaign, with the names of their kernels and problems, and groups that look alike everywhere."""
 
     results: Results
@@ -51,8 +51,8 @@ class Told:
         of = np.array([self.element_types.index(name) for name in self.results.element_types], np.int64)
         return of[self.results.problem]
 
-    def words(self, points: Ints) -> Words:
-        return Words(
+    def texts(self, points: Ints) -> PointTexts:
+        return PointTexts(
             (self.kernel_names, self.problem_names), (self.results.kernel[points], self.results.problem[points])
         )
 
@@ -94,14 +94,14 @@ class Told:
                 y=y[of],
                 look=look,
                 faint=len(points) > 500,
-                words=self.words(of),
+                texts=self.texts(of),
             )
             for name, look, of in self.groups(points, by_type=by_type)
         )
         if best is None or len(found) != 1 or 2 * len(best[1]) > len(points):
             return found
         of = best[1]
-        shown = Series(name=f"{best[0]} ({len(of):,})", x=x[of], y=y[of], look=found[0].look + 1, words=self.words(of))
+        shown = Series(name=f"{best[0]} ({len(of):,})", x=x[of], y=y[of], look=found[0].look + 1, texts=self.texts(of))
         return (*found, shown)
 
     def shading(self, points: Ints, *, by_type: bool = True) -> Shading | None:
@@ -117,21 +117,21 @@ class Told:
                 look=number,
                 shade=one.position,
                 faint=len(points) > 500,
-                words=self.words(one.points),
+                texts=self.texts(one.points),
             )
 
     def _rings(self, best: tuple[str, Ints] | None, points: Ints, x: Floats, y: Floats) -> Iterator[Series]:
         if best is None or 2 * len(best[1]) > len(points):
             return
         name, of = best
-        yield Series(name=f"{name} ({len(of):,})", x=x[of], y=y[of], reference=True, ring=True, words=self.words(of))
+        yield Series(name=f"{name} ({len(of):,})", x=x[of], y=y[of], reference=True, ring=True, texts=self.texts(of))
 
 
 def thinned(points: Ints, always: Ints | None = None) -> tuple[Ints, str]:
-    """At most about `MOST_POINTS` of the points, those of `always` among them, and a remark where some are left out."""
-    if len(points) <= MOST_POINTS:
+    """At most about `MAX_POINTS` of the points, those of `always` among them, and a remark where some are left out."""
+    if len(points) <= MAX_POINTS:
         return points, ""
-    kept = np.random.default_rng(0).choice(points, MOST_POINTS, replace=False)
+    kept = np.random.default_rng(0).choice(points, MAX_POINTS, replace=False)
     if always is not None:
         kept = np.union1d(kept, np.intersect1d(points, always))
     return np.sort(kept), f" {len(kept):,} of {len(points):,} points are drawn, chosen at random."
