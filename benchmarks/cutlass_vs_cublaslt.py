@@ -19,7 +19,6 @@ import argparse
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def only_cublaslt(campaign: Campaign) -> Campaign:
         "name": f"{campaign.name}-cublaslt",
         "kernels": [{"family": BASELINES[DeviceKind.CUDA].family}],
     }
-    measure = {**campaign.rules.model_dump(mode="json"), "power": "none"}
+    measure = {**campaign.measure.model_dump(mode="json"), "power": "none"}
     return Campaign.from_document({**asked, "constraints": [], "measure": measure})
 
 
@@ -182,7 +181,7 @@ def of_recording(recording: Path) -> dict[str, Any]:
 def measure(asked: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Measures the campaign, or the library beside a sweep of it: rows of recordings, and how the run went."""
     campaign = load(asked.campaign, limit=10**5)
-    campaign = replace(campaign, search=Grid()) if asked.sweep is None else only_cublaslt(campaign)
+    campaign = campaign.changed(search=Grid()) if asked.sweep is None else only_cublaslt(campaign)
     most = asked.gpus if asked.device == "cuda" else min(asked.gpus, 2)
     on = {"kind": asked.device, "most": most, "seconds": asked.seconds, "files": [asked.campaign], "job_seconds": 0.01}
     with measured(

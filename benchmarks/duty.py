@@ -28,7 +28,7 @@ import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -208,8 +208,8 @@ def means_ms(
 
 def variant(campaign: Campaign, power: str, devices: int) -> Campaign:
     """The same wishes with or without power, under a name of its own: a farm measures a campaign only once."""
-    rules = campaign.rules.model_copy(update={"power": power})
-    return replace(campaign, name=f"{campaign.name}-{power}-{devices}", rules=rules)
+    rules = campaign.measure.model_copy(update={"power": power})
+    return campaign.changed(name=f"{campaign.name}-{power}-{devices}", measure=rules)
 
 
 def run(engine: Engine, stack: Stack, campaign: Campaign, devices: int, seconds: float, port: int) -> dict[str, Any]:

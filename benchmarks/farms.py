@@ -97,7 +97,7 @@ def made_up_devices(folder: Path, files: Sequence[Path], count: int, job_seconds
 
     A job takes that long, give or take half, of which nine tenths are said to be its window; it draws 100 W.
     """
-    configurations = [c for file in files for c in load(file, limit=10**7).configurations()]
+    configurations = [c for file in files for c in load(file, limit=10**7).expand()]
     words = []
     for number in range(count):
         path = folder / f"made-up-{number}.parquet"

@@ -70,7 +70,7 @@ def record(campaign_file: Path, recording: Path, *, job_seconds: float | None = 
     """
 
     def rows() -> Iterator[dict[str, Any]]:
-        for number, configuration in enumerate(load(campaign_file, limit=10**7).configurations()):
+        for number, configuration in enumerate(load(campaign_file, limit=10**7).expand()):
             cost = {} if job_seconds is None else {"cost_s": job_cost_s(number, job_seconds)}
             yield {"configuration": configuration, "runtime_ms": made_up_ms(configuration), **cost}
 

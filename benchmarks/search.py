@@ -28,7 +28,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +64,13 @@ LISTED = ("grid", "random", "halving")
 
 def asked_for(campaign: Campaign, strategy: str, search: Search) -> Campaign:
     """The campaign by that strategy; `search` is what halving is asked for."""
-    kernels = sum(map(len, campaign.kernels))
+    kernels = campaign.kernel_count
     chosen: Search
     if strategy == "random":
         chosen = Random(kernels=min(kernels, max(1, sum(search.rounds(kernels)[1:]))))
     else:
         chosen = search if strategy == search.strategy else STRATEGIES[strategy].model_validate({"strategy": strategy})
-    return replace(campaign, name=f"{campaign.name}-{strategy}", search=chosen)
+    return campaign.changed(name=f"{campaign.name}-{strategy}", search=chosen)
 
 
 def made_up(campaign: Campaign, folder: Path, devices: int) -> list[str]:
@@ -101,7 +100,7 @@ def made_up(campaign: Campaign, folder: Path, devices: int) -> list[str]:
             traits=DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**36),
             provenance=f"made up for a trial, {number + 1} of {devices}",
         )
-        write_recording(path, map(row, campaign.configurations()), origin)
+        write_recording(path, map(row, campaign.expand()), origin)
         words.append(f"recorded:{path}?scale=1")
     return words
 
@@ -192,7 +191,7 @@ def read(asked: argparse.Namespace, folder: Path) -> Campaign:
         file = folder / "grid.yaml"
         file.write_text(THREADS % max(2, os.cpu_count() or 2) if asked.device == "cpu" else TILES)
     campaign = load(file, limit=10**6)
-    return replace(campaign, rules=campaign.rules.model_copy(update={"power": asked.power}), search=None)
+    return campaign.changed(measure=campaign.measure.model_copy(update={"power": asked.power}), search=None)
 
 
 def main() -> None:
@@ -238,7 +237,7 @@ def main() -> None:
         "trial": TRIALS[asked.device],
         "devices": len(words),
         "device_types": sorted({one.device_type for one in grid}),
-        "kernels": sum(map(len, campaign.kernels)),
+        "kernels": campaign.kernel_count,
         "power": asked.power,
         "halving": halving.to_document(),
         "grid": {

@@ -46,7 +46,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.common import RESULTS, end_like_interrupted, markdown, write
-from farm.campaign.domain import COORDINATES, named_domains, sobol_points
+from farm.campaign.domain import COORDINATES, mixture, named_domains, sobol_points
 from trainer.evaluate import measured_outputs, metrics, out_of_fold
 from trainer.folds import by_shape
 from trainer.forest import ForestSettings, fit
@@ -84,11 +84,11 @@ def synthetic_rows(measured: pd.DataFrame, rows: int) -> pd.DataFrame:
     draw = np.random.default_rng(SEED)
     alignments = _alignments(measured)
     alike = {key: np.flatnonzero(alignments == key) for key in np.unique(alignments)}
-    domain, points = named_domains()[DOMAIN], sobol_points(1 + COORDINATES, SEED)
+    sources, points = mixture(named_domains()[DOMAIN]), sobol_points(1 + COORDINATES, SEED)
     found = measured.iloc[:0]
     while len(found) < rows:
         wanted = int(1.1 * (rows - len(found)) / KERNELS) + 100
-        shapes = [domain.shape(point) for point in islice(points, wanted)]
+        shapes = [sources.choose(point[0]).shape(point[1:]) for point in islice(points, wanted)]
         extents = pd.DataFrame([(shape.m, shape.n, shape.k) for shape in shapes], columns=["m", "n", "k"])
         keys = _alignments(extents)
         known = np.isin(keys, list(alike))

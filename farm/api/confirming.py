@@ -97,5 +97,5 @@ def _campaign(device_type: str, listed: Sequence[Configuration], *, owner: str) 
     digest = hashlib.sha256("\n".join([device_type, *(one.canonical for one in ordered)]).encode()).hexdigest()
     return Campaign(
         name=f"confirm-{device_type}-{digest[:8]}", owner=owner, targets=(Target(TargetKind.TYPE, device_type),),
-        listed=ordered, rules=MeasuringRules(), description="kernels that a model recommended",
+        configurations=ordered, description="kernels that a model recommended",
     )  # fmt: skip

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from farm.lazy import names_of
 
 if TYPE_CHECKING:
-    from farm.campaign.blocks import KernelBlock, ProblemBlock
     from farm.campaign.campaign import Campaign
     from farm.campaign.figures import InvalidGroup, NotApplicable, PlanCount, PlanSummary
     from farm.campaign.loading import load, loads, texts_named
@@ -24,7 +23,6 @@ __all__ = [
     "Campaign",
     "Destination",
     "InvalidGroup",
-    "KernelBlock",
     "KnownDevice",
     "NotApplicable",
     "Plan",
@@ -32,7 +30,6 @@ __all__ = [
     "PlanSummary",
     "PlannedJob",
     "PoolSpec",
-    "ProblemBlock",
     "Search",
     "Target",
     "TargetKind",
@@ -46,10 +43,6 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
-        "blocks": (
-            "KernelBlock",
-            "ProblemBlock",
-        ),
         "campaign": ("Campaign",),
         "loading": (
             "load",

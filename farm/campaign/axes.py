@@ -13,54 +13,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
+from farm.campaign.values import Values
 from farm.kernels.family import limits
 
 _RANGE = re.compile(r"(-?\d+)\s*\.\.\s*(-?\d+)(?:\s*(?P<step>[+x×*])\s*(-?\d+))?", re.ASCII)
 _NUMBER = re.compile(r"-?\d+", re.ASCII)
-_MOST_DIGITS = 40
+_MAX_DIGITS = 40
 _SHORTEST_RUN = 4
 """Fewer equally spaced values than this are written out one by one."""
 
 HOW_TO_WRITE = "write a whole number, or a range as in 512..2048 +512 or 512..8192 x2"
 
 
-@dataclass(frozen=True, slots=True)
-class AxisPart:
-    """One entry of an axis as written: its values in rising order, not yet expanded where they are a plain range."""
-
-    values: Sequence[int]
-
-    @property
-    def count(self) -> int:
-        return _count(self.values)
-
-
-def _count(values: Sequence[int]) -> int:
-    # len() of a range ends at sys.maxsize; this does not.
-    if isinstance(values, range):
-        return max(0, (values.stop - values.start + values.step - 1) // values.step)
-    return len(values)
-
-
-def parse_part(written: object, *, name: str, allowed: Sequence[int]) -> AxisPart:
-    """Reads one entry of an axis.
+def parse_part(written: object, *, name: str, allowed: Sequence[int]) -> Sequence[int]:
+    """Reads one entry of an axis: its values in rising order. A plain range is not expanded.
 
     Args:
-        allowed: the values that the axis may have, in rising order.
+        name: What messages call the axis.
+        allowed: The values that the axis may have, in rising order.
 
     Raises:
-        ValueError: with a text that says what is wrong and what would be right.
+        ValueError: It says what is wrong and what to write instead.
     """
     if isinstance(written, int):
-        part = AxisPart((written,))
-        _check_allowed(part, str(written), name, allowed)
-        return part
+        return _checked((written,), str(written), name, allowed)
     if written is None:
         raise ValueError(f"it has no value; {HOW_TO_WRITE}")
-    if not isinstance(written, str) or len(written) > _MOST_DIGITS * 3:
+    if not isinstance(written, str) or len(written) > _MAX_DIGITS * 3:
         raise ValueError(f"{shown(written)} is not a value of {name}; {HOW_TO_WRITE}")
     text = written.strip()
     if _NUMBER.fullmatch(text):
@@ -77,26 +60,23 @@ def parse_part(written: object, *, name: str, allowed: Sequence[int]) -> AxisPar
     if found["step"] in (None, "+"):
         if step < 1:
             raise ValueError(f"the range {text} has the step {step}; a step is 1 or more")
-        part = AxisPart(range(first, last + 1, step))
-    else:
-        if step < 2:
-            raise ValueError(f"the range {text} has the factor {step}; a factor is 2 or more")
-        values = [first]
-        while values[-1] * step <= last:
-            values.append(values[-1] * step)
-        part = AxisPart(tuple(values))
-    _check_allowed(part, written, name, allowed)
-    return part
+        return _checked(range(first, last + 1, step), written, name, allowed)
+    if step < 2:
+        raise ValueError(f"the range {text} has the factor {step}; a factor is 2 or more")
+    values = [first]
+    while values[-1] * step <= last:
+        values.append(values[-1] * step)
+    return _checked(values, written, name, allowed)
 
 
-def _check_allowed(part: AxisPart, written: str, name: str, allowed: Sequence[int]) -> None:
-    for value in (part.values[0], part.values[-1]):
+def _checked(values: Sequence[int], written: str, name: str, allowed: Sequence[int]) -> Sequence[int]:
+    for value in (values[0], values[-1]):
         _check_limits(value, written, name, allowed)
-    if isinstance(allowed, range):
-        return
-    wrong = next((value for value in part.values if value not in allowed), None)
-    if wrong is not None:
-        raise ValueError(f"{_subject(wrong, written)} is not a value of {name}; {limits(name, allowed)}")
+    if not isinstance(allowed, range):
+        wrong = next((value for value in values if value not in allowed), None)
+        if wrong is not None:
+            raise ValueError(f"{_subject(wrong, written)} is not a value of {name}; {limits(name, allowed)}")
+    return values
 
 
 def _check_limits(value: int, written: str, name: str, allowed: Sequence[int]) -> None:
@@ -127,27 +107,41 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-@dataclass(frozen=True, slots=True)
 class Axis:
-    """The distinct values of an axis, in rising order: the same values are the same axis, however written."""
+    """The distinct values of an axis in rising order. The same values are the same axis, however they are written.
 
-    values: Sequence[int]
+    Nothing is expanded before the values are needed, so that the size of a campaign can be checked first.
+    """
 
-    @classmethod
-    def of(cls, parts: Sequence[AxisPart]) -> Axis:
-        """Joins entries; equally spaced values become a range, which takes no memory for them."""
-        if len(parts) == 1 and isinstance(parts[0].values, range) and parts[0].count >= _SHORTEST_RUN:
-            return cls(parts[0].values)
-        values = sorted({value for part in parts for value in part.values})
+    def __init__(self, parts: Sequence[Sequence[int]]) -> None:
+        self._parts = parts
+
+    @property
+    def max_length(self) -> int:
+        """How many values the axis has, where values that two entries share count twice."""
+        return sum(map(len, self._parts))
+
+    @cached_property
+    def values(self) -> Sequence[int]:
+        """The values. Where they are equally spaced, a range, which takes no memory for them."""
+        if len(self._parts) == 1 and isinstance(self._parts[0], range) and len(self._parts[0]) >= _SHORTEST_RUN:
+            return self._parts[0]
+        values = sorted({value for part in self._parts for value in part})
         if len(values) >= _SHORTEST_RUN and len(next(_runs(values))) == len(values):
-            return cls(range(values[0], values[-1] + 1, values[1] - values[0]))
-        return cls(tuple(values))
+            return range(values[0], values[-1] + 1, values[1] - values[0])
+        return tuple(values)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Axis) and self.values == other.values
+
+    def __hash__(self) -> int:
+        return hash(self.values)
 
     def to_document(self) -> list[int | str]:
         """The values as a campaign file would list them, equally spaced ones as a range."""
@@ -172,3 +166,14 @@ def _runs(values: Sequence[int]) -> Iterator[Sequence[int]]:
             end = start + 1
         yield values[start:end]
         start = end
+
+
+class AxisKey(Values):
+    """Declares a key whose value is an axis."""
+
+    def __init__(self, name: str, allowed: Sequence[int]) -> None:
+        schema = {"anyOf": [{"type": "integer", "minimum": allowed[0], "maximum": allowed[-1]}, {"type": "string"}]}
+        super().__init__(lambda written: parse_part(written, name=name, allowed=allowed), gather=Axis, schema=schema)
+
+    def write_all(self, values: Any) -> Any:
+        return values.to_document()

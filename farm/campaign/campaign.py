@@ -1,21 +1,31 @@
-"""A checked campaign: what is to be measured, in a normal form, and its configurations one after another."""
+"""A campaign: the keys of its file, declared once, and everything that follows from their values.
+
+Values are in a normal form: each once, in one order. Equal campaigns are equal however their files are written.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-from farm.campaign.blocks import KernelBlock, ProblemBlock
-from farm.campaign.constraints import PROBLEM_NAMES, Constraint
-from farm.campaign.drawing import DomainSource, DrawnBlock, max_without_kernel
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
+
+from farm.campaign.axes import shown
+from farm.campaign.constraints import PROBLEM_NAMES, Constraint, parse_constraint
+from farm.campaign.drawing import DomainSource, max_without_kernel
+from farm.campaign.kernel_blocks import KERNELS, KernelBlock
+from farm.campaign.problem_blocks import PROBLEMS, DomainBlock, ListedBlock, ProblemBlock, with_whole_weights
 from farm.campaign.strategies import Search
-from farm.campaign.targets import Target
-from farm.errors import CampaignFileError
+from farm.campaign.targets import ANY, Target
+from farm.campaign.values import TEXT, FileModel, Value, Values, ordered
+from farm.errors import CampaignFileError, CampaignTooLarge, TooManyCandidates
 from farm.expressions.python import compile_all
 from farm.gemm import Problem
 from farm.kernels import Configuration, Kernel
@@ -24,36 +34,189 @@ from farm.measurement import MeasuringRules
 _KERNELS_KEPT = 10_000
 """Up to this many kernels of a block are built once and shared by all problems; more are built as they come."""
 
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
-@dataclass(frozen=True, kw_only=True)
-class Campaign:
-    """A sweep as its file asks for it. Equal wishes are equal campaigns, however the files are written."""
 
-    name: str
-    owner: str
-    targets: tuple[Target, ...]
-    # Every kernel on every problem; or, where there are none of these, what is listed.
-    problems: tuple[ProblemBlock, ...] = ()
-    # Instead of problems, what they are drawn from.
-    drawn: tuple[DrawnBlock, ...] = ()
-    kernels: tuple[KernelBlock, ...] = ()
-    # By their canonical form, each once: see `in_order`.
-    listed: tuple[Configuration, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
-    rules: MeasuringRules = field(default_factory=MeasuringRules)
-    # None: everything is measured, and nothing is looked for.
-    search: Search | None = None
-    priority: int = 0
-    # The same with another number is another campaign: everything is measured once more.
-    repeat: int = 0
-    description: str = ""
-    # The file it was read from; None where it comes from a stored document.
+def _name_of(written: object) -> str:
+    text = str(written) if isinstance(written, (str, int)) else ""
+    if _NAME.fullmatch(text):
+        return text
+    better = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:100]
+    raise ValueError(
+        f"{shown(written)} cannot name a campaign; use up to 100 lower-case letters, digits, - _ ."
+        + (f", as in {better}" if better else "")
+    )
+
+
+def _owner_of(written: object) -> str:
+    text = str(written).strip() if isinstance(written, (str, int)) else ""
+    if 0 < len(text) <= 100 and text.isprintable():
+        return text
+    raise ValueError(f"{shown(written)} cannot be an owner; write a name of up to 100 characters")
+
+
+def _description_of(written: object) -> str:
+    if isinstance(written, (str, int, float)):
+        return str(written).strip()
+    raise ValueError("a description is text; write it after the colon, or remove the field")
+
+
+def _configuration_of(written: object) -> Configuration:
+    if not isinstance(written, str):
+        raise ValueError(f"{shown(written)} is not a configuration; write tiled(tile=16) 512x512x512 f32")  # noqa: TRY004
+    return Configuration.parse(written)
+
+
+_TARGET = {
+    "anyOf": [
+        {"const": "any"},
+        {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": TEXT},
+    ]
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a campaign comes from. It makes no difference to the campaign."""
+
+    # None where it comes from a stored document.
     path: Path | None = field(default=None, compare=False)
+    # The lines of targets and constraints, by their text.
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLimit:
+    """The context of a validation that refuses a campaign with more configurations than a limit."""
+
+    path: Path
+    max_configurations: int
+
+
+SIZE_LIMIT = "size_limit"
+"""The key of the context of a validation that has a `SizeLimit`."""
+
+
+PRODUCT_KEYS = {"problems", "kernels", "constraints", "search"}
+"""The keys that a campaign has not where it lists its configurations."""
+
+
+class Campaign(FileModel):
+    """A campaign. Its fields are the keys of a campaign file.
+
+    It measures every kernel on every problem that the constraints keep; or, instead, what `configurations` lists.
+    """
+
+    name: Annotated[str, Value(_name_of, schema={"type": "string", "pattern": f"^{_NAME.pattern}$"})] = Field(
+        description="lower-case letters, digits, `-` `_` `.`", examples=["my-sweep"]
+    )
+    description: Annotated[str, Value(_description_of)] = Field(default="", description="what it is for")
+    owner: Annotated[str, Value(_owner_of)] = Field(
+        description="the owner; owners share the devices ([operating.md](operating.md#shares-and-priorities)) and steer their "
+        "campaigns. A name other than yours needs the role `operate`"
+    )
+    priority: int = Field(default=0, ge=-100, le=100, description="higher goes first, for all owners")
+    targets: Annotated[
+        tuple[Target, ...],
+        Values(Target.parse, write=Target.to_document, gather=ordered(str), schema=_TARGET),
+    ] = Field(default=(ANY,), description="where to measure")
+    problems: Annotated[tuple[ProblemBlock, ...], PROBLEMS] = Field(
+        default=(), description="blocks of problems", examples=[[{"shapes": ["512x512x512"], "types": "f32"}]]
+    )
+    kernels: Annotated[tuple[KernelBlock, ...], KERNELS] = Field(
+        default=(), description="blocks of kernels", examples=[[{"family": "tiled", "tile": [8, 16, 32]}]]
+    )
+    configurations: Annotated[tuple[Configuration, ...], Values(_configuration_of, write=str)] = Field(
+        default=(), description="[a list](#configurations) of what to measure, instead of problems and kernels"
+    )
+    constraints: Annotated[
+        tuple[Constraint, ...],
+        Values(parse_constraint, write=str, gather=ordered(str), min_length=0),
+    ] = Field(default=(), description="which configurations to keep")
+    measure: MeasuringRules = Field(default=MeasuringRules(), description="how to measure")
+    search: Search | None = Field(
+        default=None, description="search for the best kernel of each problem instead of measuring everything"
+    )
+    repeat: int = Field(
+        default=0, ge=0, le=1_000_000,
+        description="another number is another campaign, which measures everything again; `--again` increments it",
+    )  # fmt: skip
+
+    _origin: Origin = PrivateAttr(default_factory=Origin)
+
+    @model_validator(mode="after")
+    def _in_normal_form(self, info: ValidationInfo) -> Self:
+        limit = (info.context or {}).get(SIZE_LIMIT)
+        if limit is not None:
+            self._check_size(limit)
+        listed = {_sort_key(block): block for block in self.problems if not isinstance(block, DomainBlock)}
+        drawn = {_sort_key(block): block for block in self.problems if isinstance(block, DomainBlock)}
+        kernels = {_sort_key(block): block for block in self.kernels}
+        # The model is frozen for everybody else.
+        self.__dict__.update(
+            problems=(
+                *(listed[key] for key in sorted(listed)),
+                *sorted(with_whole_weights(list(drawn.values())), key=_sort_key),
+            ),
+            kernels=tuple(kernels[key] for key in sorted(kernels)),
+            configurations=in_order(self.configurations),
+            search=None if self.search is None else self.search.in_normal_form(),
+        )
+        return self
+
+    def _check_size(self, limit: SizeLimit) -> None:
+        """Multiplies the lengths of the axes without expanding one. Raises `CampaignTooLarge`."""
+        kernels = [(block.family, block.lengths()) for block in self.kernels]
+        kernel_count = sum(math.prod(lengths.values()) for _, lengths in kernels)
+        if self.draws and self.search is not None:
+            drawn = self.search.drawn_problems()
+            candidates = sum(drawn.values()) * kernel_count
+            if candidates > limit.max_configurations:
+                counts = [f"{name} {count:,}" for name, count in drawn.items()]
+                factors = ", ".join([*counts, f"kernels {kernel_count:,} ({_largest_factors([], kernels)})"])
+                raise TooManyCandidates(
+                    path=limit.path, count=candidates, limit=limit.max_configurations, factors=factors
+                )
+        problems = [block.lengths() for block in self.listed_blocks]
+        count = sum(math.prod(lengths.values()) for lengths in problems) * kernel_count + len(self.configurations)
+        if count > limit.max_configurations:
+            listed = f"configurations {len(self.configurations):,}"
+            factors = listed if self.configurations else _largest_factors(problems, kernels)
+            raise CampaignTooLarge(path=limit.path, count=count, limit=limit.max_configurations, factors=factors)
+
+    def changed(self, **fields: Any) -> Campaign:
+        """The same campaign with other values, which must be in their normal form."""
+        kept = {name: getattr(self, name) for name in type(self).model_fields}
+        return self.model_construct(**kept | fields).read_from(self._origin)
+
+    def read_from(self, origin: Origin) -> Campaign:
+        """Sets where messages say that the campaign comes from."""
+        self._origin = origin
+        return self
 
     @property
     def where(self) -> str:
-        """What error messages call it: its file, or its name where it has none."""
-        return str(self.path) if self.path else f"campaign {self.name}"
+        """What messages call it: its file, or its name where it has none."""
+        return str(self._origin.path) if self._origin.path else f"campaign {self.name}"
+
+    def line_of(self, value: Target | Constraint) -> int:
+        """The line of a target or constraint in the file; 0 where there is none."""
+        return self._origin.lines.get(str(value), 0)
+
+    @property
+    def listed_blocks(self) -> list[ListedBlock]:
+        """Its blocks that name their shapes."""
+        return [block for block in self.problems if isinstance(block, ListedBlock)]
+
+    @property
+    def domain_blocks(self) -> list[DomainBlock]:
+        """Its blocks whose problems are drawn from a domain."""
+        return [block for block in self.problems if isinstance(block, DomainBlock)]
+
+    @property
+    def draws(self) -> bool:
+        """Whether problems are drawn from a domain."""
+        return bool(self.domain_blocks)
 
     @property
     def size(self) -> int:
@@ -62,22 +225,18 @@ class Campaign:
         Of problems that are drawn from a domain, those that are measured.
         """
         kernels = self.kernel_count
-        drawn = self.search.drawn_size(kernels) if self.drawn and self.search is not None else 0
-        return drawn + sum(map(len, self.problems)) * kernels + len(self.listed)
+        drawn = self.search.drawn_size(kernels) if self.draws and self.search is not None else 0
+        return drawn + sum(block.size for block in self.listed_blocks) * kernels + len(self.configurations)
 
     @property
     def kernel_count(self) -> int:
         """Kernels of its blocks, before constraints."""
-        return sum(map(len, self.kernels))
-
-    @property
-    def _blocks(self) -> tuple[ProblemBlock | DrawnBlock, ...]:
-        return (*self.problems, *self.drawn)
+        return sum(block.size for block in self.kernels)
 
     @property
     def requested_problems(self) -> int:
         """Problems that are drawn where the domains have so many, with those of a test set. 0 for a campaign without a domain."""
-        return sum(self.search.drawn_problems().values()) if self.drawn and self.search is not None else 0
+        return sum(self.search.drawn_problems().values()) if self.draws and self.search is not None else 0
 
     @property
     def learns(self) -> bool:
@@ -86,51 +245,34 @@ class Campaign:
 
     @cached_property
     def families(self) -> tuple[str, ...]:
-        """The kernel families that it asks for."""
-        named = {block.family for block in self.kernels} | {one.kernel.family for one in self.listed}
+        """The kernel families that it measures."""
+        named = {block.family for block in self.kernels} | {one.kernel.family for one in self.configurations}
         return tuple(sorted(named))
 
     def measures(self, kernel: Kernel) -> bool:
-        """Whether it asks for that kernel, on some problem and before constraints."""
-        of_blocks = any(block.family == kernel.family and kernel in set(block) for block in self.kernels)
-        return of_blocks or any(one.kernel == kernel for one in self.listed)
+        """Whether it measures that kernel on some problem, before constraints."""
+        of_blocks = any(block.family == kernel.family and kernel in set(block.kernels()) for block in self.kernels)
+        return of_blocks or any(one.kernel == kernel for one in self.configurations)
 
     @cached_property
     def document(self) -> dict[str, Any]:
         """All of it as JSON data in normal form, which is itself a campaign file. See `from_document`."""
-        return {
-            "name": self.name,
-            "description": self.description,
-            "owner": self.owner,
-            "priority": self.priority,
-            "targets": [target.to_document() for target in self.targets],
-            **self._what(),
-            "measure": self.rules.model_dump(mode="json"),
-            **({} if self.search is None else {"search": self.search.to_document()}),
-            **({"repeat": self.repeat} if self.repeat else {}),
-        }
-
-    def _what(self) -> dict[str, Any]:
-        if self.listed:
-            return {"configurations": [one.canonical for one in self.listed]}
-        return {
-            "problems": [block.to_document() for block in self._blocks],
-            "kernels": [block.to_document() for block in self.kernels],
-            "constraints": [constraint.text for constraint in self.constraints],
-        }
+        left_out = PRODUCT_KEYS if self.configurations else {"configurations", "search"}
+        data = self.model_dump(mode="json", exclude=left_out | (set() if self.repeat else {"repeat"}))
+        return data if self.search is None else data | {"search": self.search.to_document()}
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hex, of what is asked for; description and priority are not part of that.
+        """SHA-256, in hex, of what is measured. The description and the priority are not part of it.
 
-        Measuring rules, and what is said of the search, count where they differ from their defaults, so that a later version
-        may add some.
+        Measuring rules and fields of the search count where they differ from their defaults, so that a later version may
+        add some.
         """
-        asked = {name: value for name, value in self.document.items() if name not in ("description", "priority")}
-        asked["measure"] = self.rules.model_dump(mode="json", exclude_defaults=True)
+        counted = {name: value for name, value in self.document.items() if name not in ("description", "priority")}
+        counted["measure"] = self.measure.model_dump(mode="json", exclude_defaults=True)
         if self.search is not None:
-            asked["search"] = self.search.to_digest()
-        return hashlib.sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+            counted["search"] = self.search.to_digest()
+        return hashlib.sha256(json.dumps(counted, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Campaign:
@@ -139,7 +281,7 @@ class Campaign:
 
         return from_document(document)
 
-    def configurations(
+    def expand(
         self,
         runs: Callable[[Configuration], bool] = lambda _configuration: True,
         *,
@@ -150,12 +292,12 @@ class Campaign:
         Args:
             runs: Whether a configuration can be measured. A problem that is drawn from a domain is replaced by another one
                 where none of its configurations can. Nothing else is left out.
-            test_set: What `test_set` gives for the same `runs`, where it was drawn already.
+            test_set: The result of `test_set` for the same `runs`, where it was drawn already.
 
         Raises:
-            CampaignFileError: a constraint cannot be computed for a configuration, as in a division by zero.
+            CampaignFileError: A constraint cannot be computed for a configuration, as in a division by zero.
         """
-        yield from self.listed
+        yield from self.configurations
         test = self.test_set(runs) if test_set is None else test_set
         for problem in self._kept_problems(runs, test):
             yield from self.kernels_for(problem)
@@ -163,7 +305,7 @@ class Campaign:
     def _keeps(self) -> Callable[[Problem], bool]:
         """Whether the constraints on problems keep one."""
         of_problem = [c for c in self.constraints if c.of_problem]
-        keeps_values = _Filter(of_problem, PROBLEM_NAMES, self.where)
+        keeps_values = _Filter(of_problem, PROBLEM_NAMES, self)
         return lambda problem: not of_problem or keeps_values(_values_of(problem))
 
     def kernels_for(self, problem: Problem) -> Iterator[Configuration]:
@@ -181,15 +323,15 @@ class Campaign:
     def _kept_problems(self, runs: Callable[[Configuration], bool], test_set: Sequence[Problem]) -> Iterator[Problem]:
         """Every problem that the constraints on problems keep: those that are listed, or those drawn that can be measured."""
         keeps = self._keeps()
-        for block in self.problems:
-            yield from filter(keeps, block)
-        if self.drawn and self.search is not None:
+        for block in self.listed_blocks:
+            yield from filter(keeps, block.problems())
+        if self.draws and self.search is not None:
             yield from self.search.first_problems(self.domain(runs), test_set)
 
     def domain(self, runs: Callable[[Configuration], bool]) -> DomainSource:
         """What its problems are drawn from: those that constraints keep and that have a kernel of which `runs` is true."""
         return DomainSource(
-            blocks=self.drawn,
+            blocks=self.domain_blocks,
             keeps=self._keeps(),
             runs=lambda problem: any(map(runs, self.kernels_for(problem))),
             max_without_kernel=max_without_kernel(self.kernel_count),
@@ -206,22 +348,36 @@ def in_order(configurations: Iterable[Configuration]) -> tuple[Configuration, ..
     return tuple(by_name[name] for name in sorted(by_name))
 
 
+def _sort_key(block: ProblemBlock | KernelBlock) -> str:
+    return json.dumps(block.model_dump(mode="json"), sort_keys=True)
+
+
+def _largest_factors(problems: Sequence[dict[str, int]], kernels: Sequence[tuple[str, dict[str, int]]]) -> str:
+    """The four longest axes, for people: `problems[0].m 4,096, tiled.tile 32`."""
+    lengths = [(n, f"problems[{i}].{name}") for i, block in enumerate(problems) for name, n in block.items()]
+    lengths += [(n, f"{family}.{name}") for family, block in kernels for name, n in block.items()]
+    longest = sorted(lengths, key=lambda factor: -factor[0])[:4]
+    return ", ".join(f"{name} {length:,}" for length, name in longest if length > 1) or "the number of blocks"
+
+
 class _KernelStream:
     """The kernels of one block that the constraints keep, for one problem after another."""
 
     def __init__(self, block: KernelBlock, campaign: Campaign) -> None:
         applying = [c for c in campaign.constraints if not c.of_problem and c.applies_to(block.family)]
         arguments = (*PROBLEM_NAMES, "family", *(name for name, _ in block.axes))
-        self._keeps = _Filter(applying, arguments, campaign.where) if applying else None
-        self._kernels = tuple(block) if len(block) <= _KERNELS_KEPT else block
+        self._keeps = _Filter(applying, arguments, campaign) if applying else None
+        self._kernels = tuple(block.kernels()) if block.size <= _KERNELS_KEPT else None
+        self._block = block
 
-    def kept_for(self, problem_values: tuple[Any, ...]) -> Iterator[Kernel] | Sequence[Kernel]:
+    def kept_for(self, problem_values: tuple[Any, ...]) -> Iterable[Kernel]:
         keeps = self._keeps
+        kernels = self._block.kernels() if self._kernels is None else self._kernels
         if keeps is None:
-            return iter(self._kernels)
+            return kernels
         return (
             kernel
-            for kernel in self._kernels
+            for kernel in kernels
             if keeps((*problem_values, kernel.family, *(value for _, value in kernel.parameters)))
         )
 
@@ -229,10 +385,10 @@ class _KernelStream:
 class _Filter:
     """Whether all of some constraints hold for a tuple of values; one that cannot be computed is named."""
 
-    def __init__(self, constraints: Sequence[Constraint], arguments: tuple[str, ...], where: str) -> None:
+    def __init__(self, constraints: Sequence[Constraint], arguments: tuple[str, ...], campaign: Campaign) -> None:
         self._constraints = constraints
         self._arguments = arguments
-        self._where = where
+        self._campaign = campaign
         self._holds: Callable[..., bool] = compile_all(constraints, arguments)
 
     def __call__(self, values: tuple[Any, ...]) -> bool:
@@ -249,7 +405,7 @@ class _Filter:
             except ArithmeticError as error:
                 named = ", ".join(f"{name}={given[name]}" for name in self._arguments if name in constraint.names)
                 return CampaignFileError(
-                    problems=f"{self._where}:{constraint.line}: constraints: {constraint.text!r} cannot be computed "
+                    problems=f"{self._campaign.where}:{self._campaign.line_of(constraint)}: constraints: {constraint.text!r} cannot be computed "
                     f"with {named}: {error}; put a condition before it that excludes this (… and …)"
                 )
         raise AssertionError("no constraint fails alone, so none can have failed with the others")

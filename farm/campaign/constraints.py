@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 from farm.expressions import parser
@@ -44,8 +44,10 @@ def vocabulary() -> Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class Constraint(Expression):
-    # Line of the campaign file, for messages about a configuration for which it cannot be computed.
-    line: int = field(default=0, compare=False)
+    """A condition over the names of a problem, the kernel family and its parameters."""
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def parameters(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""A domain is a distribution over shapes: what a campaign draws from where it does not list what it measures (pure).
+"""A domain is a distribution over shapes: what a campaign draws from where it does not list its problems (pure).
 
 It is a mixture of sources. Each makes a shape of `COORDINATES` numbers from [0, 1), so that the same source serves random
 numbers and low-discrepancy points.
@@ -6,42 +6,31 @@ numbers and low-discrepancy points.
 
 from __future__ import annotations
 
+import json
 import math
 import random
-from bisect import bisect_right
+import re
+from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
-from typing import Any, Generic, Protocol, TypeVar
+from functools import cache, cached_property
+from typing import Annotated, Any, TypeVar
 
+from pydantic import Field, PlainValidator, ValidationInfo
+
+from farm.campaign.axes import shown
 from farm.campaign.named_shapes import MODELS, ModelDimensions
-from farm.gemm import Shape
+from farm.campaign.shape_files import ReadText, among, parse_shapes
+from farm.campaign.suggestions import did_you_mean
+from farm.campaign.values import NUMBER, TEXT, FileModel, Mappings, Value, Values, as_list, ordered
+from farm.campaign.weighted import Weighted
+from farm.gemm import LARGEST_EXTENT, Shape
 
 T = TypeVar("T")
 
 COORDINATES = 6
 """How many numbers a source makes a shape of."""
-
-
-class Weighted(Generic[T]):
-    """Values with weights, of which a number from [0, 1) chooses one."""
-
-    def __init__(self, weight_of: Mapping[T, float]) -> None:
-        self.weight_of = dict(weight_of)
-        self._values = list(self.weight_of)
-        self._ends = list(accumulate(self.weight_of.values()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Weighted) and self.weight_of == other.weight_of
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.weight_of.items()))
-
-    def choose(self, u: float) -> T:
-        """The value at the share `u` of the sum of all weights."""
-        place = bisect_right(self._ends, u * self._ends[-1])
-        return self._values[min(place, len(self._values) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +49,108 @@ class LogRange:
         return f"{self.low}..{self.high}"
 
 
-class Source(Protocol):
-    """One part of the mixture."""
+_MAX_DEGREE = 1024
+_RANGE = re.compile(r"(-?\d{1,12})(?:\s*\.\.\s*(-?\d{1,12}))?", re.ASCII)
 
+
+def _log_range(written: object) -> LogRange:
+    """`1..16384`, or one number."""
+    found = _RANGE.fullmatch(str(written).strip()) if isinstance(written, (str, int)) else None
+    if found is None:
+        raise ValueError(f"{shown(written)} is not a range; write for example 16..32768, or one number")
+    low, high = int(found[1]), int(found[2] or found[1])
+    if low > high:
+        raise ValueError(f"the range {low}..{high} counts down; write {high}..{low}")
+    if not 1 <= low <= high <= LARGEST_EXTENT:
+        raise ValueError(f"the range {low}..{high} leaves 1..{LARGEST_EXTENT}; write for example 16..32768")
+    return LogRange(low, high)
+
+
+def _weight_of(written: object) -> float:
+    if isinstance(written, (int, float)) and not isinstance(written, bool) and 0 < written < math.inf:
+        return float(written)
+    raise ValueError(f"{shown(written)} is not a weight; write a number above 0, such as 1 or 0.5")
+
+
+def _weights_of(written: object, parse: Callable[[Any], T], example: str) -> Weighted[T]:
+    """A mapping from values to weights. A list, or one value, gives each the same weight."""
+    if not isinstance(written, dict):
+        written = dict.fromkeys(map(str, as_list(written)), 1.0)
+    if not written:
+        raise ValueError(f"it is empty; write for example {example}")
+    weights = defaultdict[T, float](float)  # 512 and 512x512x512 are one shape
+    for value, weight in written.items():
+        weights[parse(value)] += _weight_of(weight)
+    return Weighted(dict(sorted(weights.items())))
+
+
+def _alignment(written: object) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,5}", str(written)):
+        raise ValueError(f"{shown(written)} is not an alignment; write a whole number of elements, such as 8")
+    return int(str(written))
+
+
+def _degree(written: object) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,3}", str(written)) or int(str(written)) > _MAX_DEGREE:
+        raise ValueError(f"{shown(written)} is not a number of devices; write a whole number from 1 to {_MAX_DEGREE:,}")
+    return int(str(written))
+
+
+def _model_name(written: object) -> str:
+    known = [model.name for model in MODELS]
+    if isinstance(written, str) and written in known:
+        return written
+    raise ValueError(f"there is no model {shown(written)}; {did_you_mean(str(written), known)}")
+
+
+def _shapes_of_file(written: object, info: ValidationInfo) -> Weighted[Shape]:
+    if not isinstance(written, str) or not written.strip():
+        raise ValueError(f"{shown(written)} is not the name of a file; write for example shapes.csv")
+    read: ReadText = (info.context or {}).get(READ_TEXT) or among({})
+    return parse_shapes(read(written.strip()), written.strip())
+
+
+READ_TEXT = "read_text"
+"""The key of the context of a validation that has a `ReadText`, for the files that a campaign names."""
+
+
+def _weighted(parse: Callable[[Any], Any], example: str, entry: Mapping[str, Any]) -> Value:
+    """Declares a mapping from values to weights."""
+    weights = {"type": "object", "additionalProperties": NUMBER, "minProperties": 1}
+    return Value(
+        lambda written: _weights_of(written, parse, example),
+        write=lambda weighted: {str(value): weight for value, weight in weighted.weight_of.items()},
+        schema={"anyOf": [entry, {"type": "array", "items": entry}, weights]},
+    )
+
+
+_DEGREE = {"type": "integer", "minimum": 1, "maximum": _MAX_DEGREE}
+_EXTENT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": LARGEST_EXTENT}, {"type": "string"}]}
+
+Weight = Annotated[float, Value(_weight_of, schema={"type": "number", "exclusiveMinimum": 0})]
+Extent = Annotated[LogRange, Value(_log_range, write=str, schema=_EXTENT)]
+Shapes = Annotated[Weighted[Shape], _weighted(Shape.parse, "{512x512x512: 1}", TEXT)]
+
+
+class Source(FileModel):
+    """One part of a mixture."""
+
+    weight: Weight = Field(default=1.0, description="its share of the block's problems")
+
+    @abstractmethod
     def shape(self, u: Sequence[float]) -> Shape:
         """The shape at a point [COORDINATES] of the unit cube."""
 
-    def to_document(self) -> dict[str, Any]:
-        """The source as a campaign file describes it."""
 
-
-@dataclass(frozen=True)
-class Ranges:
+class Ranges(Source):
     """m, n and k log-uniform and independent, each rounded to a multiple of an alignment that is drawn for it."""
 
-    m: LogRange
-    n: LogRange
-    k: LogRange
-    align: Weighted[int]
+    m: Extent = Field(description="`16..32768`, or one number; log-uniform", examples=["16..32768"])
+    n: Extent = Field(description="the same", examples=["16..32768"])
+    k: Extent = Field(description="the same", examples=["16..32768"])
+    align: Annotated[Weighted[int], _weighted(_alignment, "{1: 1, 8: 1, 64: 2}", {"type": "integer", "minimum": 1})] = Field(
+        default=Weighted({1: 1.0}), description="an alignment, a list, or a mapping from alignments to weights"
+    )  # fmt: skip
 
     def shape(self, u: Sequence[float]) -> Shape:
         extents = zip((self.m, self.n, self.k), u[:3], u[3:6], strict=True)
@@ -91,27 +164,26 @@ class Ranges:
         # A narrow range may have no multiple.
         return value if first > last else min(max(round(value / multiple), first), last) * multiple
 
-    def to_document(self) -> dict[str, Any]:
-        align = {str(multiple): weight for multiple, weight in self.align.weight_of.items()}
-        return {"m": str(self.m), "n": str(self.n), "k": str(self.k), "align": align}
 
-
-@dataclass(frozen=True)
-class Layers:
+class Layers(Source):
     """The matrix products of models' layers, for any number of tokens, with their weights split over some devices.
 
     A model is as likely as any other, and so is each of its weights. Tensor parallelism splits the columns (n) of what
     enters a block, and the rows (k) of what leaves it (Shoeybi et al., arXiv 1909.08053).
     """
 
-    models: tuple[str, ...]
-    tokens: LogRange
-    tensor_parallel: tuple[int, ...] = (1,)
+    layers: Annotated[tuple[str, ...], Values(_model_name, gather=ordered())] = Field(
+        description="one or more models", examples=["llama-3.1-8b"]
+    )
+    tokens: Extent = Field(description="`1..16384`, or one number: m, log-uniform", examples=["1..16384"])
+    tensor_parallel: Annotated[tuple[int, ...], Values(_degree, gather=ordered(), schema=_DEGREE)] = Field(
+        default=(1,), description="one or more numbers of devices, from 1 to 1,024"
+    )
 
     @cached_property
     def _weights(self) -> list[list[list[tuple[int, int]]]]:
         """(n, k) by model, weight and degree of tensor parallelism."""
-        models = [model_named(name) for name in self.models]
+        models = [model_named(name) for name in self.layers]
         return [[[_split(name, n, k, over) for over in self.tensor_parallel] for name, (n, k) in model.weights().items()]
                 for model in models]  # fmt: skip
 
@@ -120,36 +192,81 @@ class Layers:
         n, k = item_at(item_at(weights, u[2]), u[3])
         return Shape(self.tokens.at(u[0]), n, k)
 
-    def to_document(self) -> dict[str, Any]:
-        split = list(self.tensor_parallel)
-        return {"layers": list(self.models), "tokens": str(self.tokens), "tensor_parallel": split}
 
+class ListedShapes(Source):
+    """Shapes one by one, each with a weight: of a trace, for example."""
 
-@dataclass(frozen=True)
-class ListedShapes:
-    """Shapes one by one, each with a weight: of a trace, say."""
-
-    shapes: Weighted[Shape]
+    shapes: Shapes = Field(description="a list of shapes, or a mapping from shapes to weights")
 
     def shape(self, u: Sequence[float]) -> Shape:
         return self.shapes.choose(u[0])
 
-    def to_document(self) -> dict[str, Any]:
-        return {"shapes": {str(shape): weight for shape, weight in sorted(self.shapes.weight_of.items())}}
+
+class ShapeFile(FileModel):
+    """The shapes of a file. A campaign has them as `ListedShapes`."""
+
+    weight: Weight = Field(default=1.0, description="its share of the block's problems")
+    file: Annotated[Weighted[Shape], PlainValidator(_shapes_of_file, json_schema_input_type=str)] = Field(
+        description="the name of a CSV file of shapes, relative to the campaign file"
+    )
 
 
-@dataclass(frozen=True)
-class Domain:
-    """A mixture of sources."""
+SOURCES: dict[str, type[FileModel]] = {
+    "file": ShapeFile, "layers": Layers, "shapes": ListedShapes, **dict.fromkeys("mnk", Ranges)
+}  # fmt: skip
+"""The sources, by the keys that tell them apart."""
 
-    sources: Weighted[Source]
+_SOURCE_FORMS = (
+    "write the name of a domain, {m: 1..16384, n: 16..32768, k: 16..32768}, {layers: llama-3.1-8b, tokens: 1..16384}, "
+    "{shapes: {512x4096x4096: 2}} or {file: shapes.csv}"
+)
 
-    def shape(self, u: Sequence[float]) -> Shape:
-        """The shape at a point [1 + COORDINATES] of the unit cube."""
-        return self.sources.choose(u[0]).shape(u[1:])
 
-    def to_document(self) -> list[dict[str, Any]]:
-        return [source.to_document() | {"weight": weight} for source, weight in self.sources.weight_of.items()]
+def source_model(written: object) -> type[FileModel]:
+    """The model of a part of a domain."""
+    keys = written if isinstance(written, dict) else {}
+    return next((model for name, model in SOURCES.items() if name in keys), Ranges)
+
+
+class _Sources(Mappings):
+    """Declares a domain: names of domains, and sources."""
+
+    def __init__(self) -> None:
+        super().__init__(source_model, gather=_merged, models=lambda: [Ranges, Layers, ListedShapes, ShapeFile])
+
+    def read_in(self, written: Any, info: ValidationInfo) -> tuple[Source, ...]:
+        if isinstance(written, str):
+            known = named_domains()
+            if written not in known:
+                raise ValueError(f"there is no domain {shown(written)}; {did_you_mean(written, known)}")
+            return known[written]
+        if not isinstance(written, dict) or not SOURCES.keys() & written.keys():
+            raise ValueError(f"{shown(written)} is not part of a domain; {_SOURCE_FORMS}")
+        source = super().read_in(written, info)
+        return (ListedShapes(shapes=source.file, weight=source.weight) if isinstance(source, ShapeFile) else source,)
+
+    def schema_of_one(self) -> dict[str, Any]:
+        return {"anyOf": [{"enum": list(named_domains())}, super().schema_of_one()]}
+
+
+def _merged(entries: list[Source | tuple[Source, ...]]) -> tuple[Source, ...]:
+    """Each source once, in one order, with the sum of its weights."""
+    sources, weights = dict[str, Source](), defaultdict[str, float](float)
+    for entry in entries:
+        for source in entry if isinstance(entry, tuple) else (entry,):
+            name = json.dumps(source.model_dump(mode="json", exclude={"weight"}), sort_keys=True)
+            sources[name] = source
+            weights[name] += source.weight
+    return tuple(sources[name].model_copy(update={"weight": weights[name]}) for name in sorted(sources))
+
+
+Domain = Annotated[tuple[Source, ...], _Sources()]
+"""A mixture of sources."""
+
+
+def mixture(domain: Sequence[Source]) -> Weighted[Source]:
+    """The sources of a domain with their weights."""
+    return Weighted({source: source.weight for source in domain})
 
 
 def _split(weight: str, n: int, k: int, over: int) -> tuple[int, int]:
@@ -167,16 +284,15 @@ def model_named(name: str) -> ModelDimensions:
     return {model.name: model for model in MODELS}[name]
 
 
-def named_domains() -> dict[str, Domain]:
+@cache
+def named_domains() -> Mapping[str, tuple[Source, ...]]:
     """The domains that a campaign file can name."""
-    general = Ranges(
-        LogRange(1, 16384),
-        LogRange(16, 32768),
-        LogRange(16, 32768),
-        Weighted({1: 0.25, 8: 0.25, 64: 0.25, 256: 0.25}),
-    )
-    serving = Layers(tuple(sorted(model.name for model in MODELS)), LogRange(1, 16384), (1, 2, 4, 8))
-    return {"serving-and-general": Domain(Weighted({general: 0.6, serving: 0.4}))}
+    large = LogRange(16, 32768)
+    align = Weighted({1: 0.25, 8: 0.25, 64: 0.25, 256: 0.25})
+    general = Ranges(m=LogRange(1, 16384), n=large, k=large, align=align, weight=0.6)
+    models = tuple(sorted(model.name for model in MODELS))
+    serving = Layers(layers=models, tokens=LogRange(1, 16384), tensor_parallel=(1, 2, 4, 8), weight=0.4)
+    return {"serving-and-general": (general, serving)}
 
 
 Points = Callable[[int, int], Iterator[Sequence[float]]]

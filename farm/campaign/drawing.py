@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import Any
+from dataclasses import dataclass
 
-from farm.campaign.domain import COORDINATES, Domain, Points, item_at, random_points, sobol_points
-from farm.gemm import ElementTypes, Layout, Problem
+from farm.campaign.domain import COORDINATES, Points, item_at, random_points, sobol_points
+from farm.campaign.problem_blocks import DomainBlock
+from farm.gemm import ElementTypes, Problem
 
 MAX_REFUSED = 10_000
 """After this many repeated problems, or problems that a constraint excludes, in a row a stratum counts as exhausted."""
@@ -36,47 +33,10 @@ def max_without_kernel(kernels: int) -> int:
     return min(MAX_WITHOUT_KERNEL, max(MIN_WITHOUT_KERNEL, MAX_REFUSED_KERNELS // max(1, kernels)))
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnBlock:
-    """Problems that are drawn: shapes of a domain; types, layouts, alpha and beta as likely as each other."""
-
-    domain: Domain
-    types: tuple[ElementTypes, ...]
-    layouts: tuple[Layout, ...]
-    alpha: tuple[float, ...]
-    beta: tuple[float, ...]
-    # How many problems it gets, relative to the campaign's other blocks; in a campaign, see `with_whole_weights`.
-    weight: float = 1.0
-
-    def to_document(self) -> dict[str, Any]:
-        return {
-            "domain": self.domain.to_document(),
-            "types": [str(types) for types in self.types],
-            "layouts": [str(layout) for layout in self.layouts],
-            "alpha": list(self.alpha),
-            "beta": list(self.beta),
-            "weight": self.weight,
-        }
-
-
-def with_whole_weights(blocks: Sequence[DrawnBlock]) -> tuple[DrawnBlock, ...]:
-    """The same blocks with weights of the same ratios in their normal form: the smallest whole numbers.
-
-    Weights stay as they are where a whole number would be too large for a float.
-    """
-    exact = [Fraction(repr(block.weight)) for block in blocks]  # 0.1 is a tenth here
-    scale = math.lcm(*(weight.denominator for weight in exact))
-    whole = [int(weight * scale) for weight in exact]
-    divisor = math.gcd(*whole)
-    if any(weight // divisor > 2**sys.float_info.mant_dig for weight in whole):
-        return tuple(blocks)
-    return tuple(replace(block, weight=float(w // divisor)) for block, w in zip(blocks, whole, strict=True))
-
-
 class _Stratum:
     """An element type of a block, with a sequence of points of its own."""
 
-    def __init__(self, block: DrawnBlock, types: ElementTypes, points: Points, seed: int) -> None:
+    def __init__(self, block: DomainBlock, types: ElementTypes, points: Points, seed: int) -> None:
         self.weight = block.weight / len(block.types)
         self.turn = 0.0
         self._block = block
@@ -96,7 +56,7 @@ class _Stratum:
                 item_at(block.alpha, point[-2]),
                 item_at(block.beta, point[-1]),
             )
-            problem = Problem(block.domain.shape(point[:-3]), self._types, layout, alpha, beta)
+            problem = Problem(block.shape_at(point[:-3]), self._types, layout, alpha, beta)
             if problem in self._seen or not keeps(problem):
                 refused += 1
                 continue
@@ -108,7 +68,7 @@ class _Stratum:
 
 
 def draw(
-    blocks: Sequence[DrawnBlock],
+    blocks: Sequence[DomainBlock],
     points: Points,
     *,
     seed: int,
@@ -149,7 +109,7 @@ class DomainSource:
     The fields are those of `draw`.
     """
 
-    blocks: Sequence[DrawnBlock]
+    blocks: Sequence[DomainBlock]
     keeps: Callable[[Problem], bool]
     runs: Callable[[Problem], bool]
     max_without_kernel: int
@@ -167,5 +127,5 @@ class DomainSource:
         return draw(self.blocks, points, seed=seed, keeps=keeps, runs=self.runs, max_without_kernel=bound)
 
 
-def _typed(blocks: Sequence[DrawnBlock]) -> Iterator[tuple[DrawnBlock, ElementTypes]]:
+def _typed(blocks: Sequence[DomainBlock]) -> Iterator[tuple[DomainBlock, ElementTypes]]:
     return ((block, types) for block in blocks for types in block.types)

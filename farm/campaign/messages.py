@@ -7,37 +7,25 @@ import typing
 from enum import Enum
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from farm.campaign.axes import shown
-from farm.campaign.reading import Located, Location
-from farm.campaign.schema import (
-    MODEL_OF_ITEM,
-    AxesFields,
-    CampaignFields,
-    DrawnFields,
-    ListFields,
-    ShapesFields,
-    SourceFields,
-    campaign_model,
-)
-from farm.campaign.strategies import STRATEGIES, Search, readers_of
+from farm.campaign.campaign import PRODUCT_KEYS, Campaign
+from farm.campaign.problem_blocks import AxesBlock, DomainBlock, ShapesBlock
+from farm.campaign.reading import Located, Location, item_of
+from farm.campaign.strategies import STRATEGIES, Search, readers_of, search_model
 from farm.campaign.suggestions import did_you_mean
+from farm.campaign.values import Mappings
 
 
 def add_findings(error: ValidationError, file: Located) -> None:
     """Adds one line to the file's problems for each finding of a validation of a whole campaign file."""
     for detail in error.errors(include_url=False):
         location = file.written(detail["loc"])
-        text = _text_of(detail, location, file)
-        file.problems.add(file.line_of(location), f"{field_path(location)}: {text}" if location else text)
-
-
-def field_path(location: Location) -> str:
-    """A location as people write it: `problems[0].m`."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).lstrip(".")
+        file.add(location, _text_of(detail, location, file))
 
 
 def _text_of(detail: ErrorDetails, location: Location, file: Located) -> str:
@@ -45,7 +33,7 @@ def _text_of(detail: ErrorDetails, location: Location, file: Located) -> str:
     if kind == "extra_forbidden":
         return _unknown_field(location, file)
     if kind == "missing":
-        return _missing_field(location, file)
+        return missing_key(_model_at(location[:-1], file), str(location[-1]))
     if kind == "value_error":
         return str(bounds["error"])
     if kind == "too_short":
@@ -69,35 +57,26 @@ def _text_of(detail: ErrorDetails, location: Location, file: Located) -> str:
 
 def _unknown_field(location: Location, file: Located) -> str:
     name, model = str(location[-1]), _model_at(location[:-1], file)
-    if model is ShapesFields and name in ("m", "n", "k"):
+    if model is ShapesBlock and name in ("m", "n", "k"):
         return f"a block of problems has shapes, or m, n and k, not both; remove shapes or {name}"
-    if model is AxesFields and name == "shapes":
+    if model is AxesBlock and name == "shapes":
         return "a block of problems has shapes, or m, n and k, not both"
-    if model is DrawnFields and name in ("shapes", "m", "n", "k"):
+    if model is DomainBlock and name in ("shapes", "m", "n", "k"):
         return f"a block of problems has a domain, or its shapes, not both; move {name} into the domain, or remove the domain"
-    if model is ListFields and name in CampaignFields.model_fields:
-        return f"configurations are all that such a campaign measures; remove {name}, or configurations"
-    known = [*model.model_fields, *(["configurations"] if model is CampaignFields else [])]
+    unused = PRODUCT_KEYS if model is Campaign and "configurations" in file.data else set[str]()
+    known = [key for key in model.model_fields if key not in unused]
     if issubclass(model, Search) and (others := readers_of(name)):
         return f"{file.data['search']['strategy']} does not read it; remove it, or use {' or '.join(others)}"
     return f"there is no such field here; {did_you_mean(name, known, what='the fields are')}"
 
 
-def _missing_field(location: Location, file: Located) -> str:
-    if location and location[-1] == "shapes":
+def missing_key(model: type[BaseModel], key: str) -> str:
+    """What to write for a key that is missing."""
+    if model is ShapesBlock and key == "shapes":
         return "it is missing; give shapes (shapes: [512x512x512]), or the axes m, n and k"
-    name, model = str(location[-1]), _model_at(location[:-1], file)
-    examples = {
-        "name": "name: my-sweep",
-        "problems": "problems: [{shapes: [512x512x512], types: f32}]",
-        "kernels": "kernels: [{family: tiled, tile: [8, 16, 32]}]",
-        "types": "types: f32",
-        "family": "family: tiled",
-        "strategy": "strategy: halving",
-        "tokens": "tokens: 1..16384",
-    }
-    extents = f"{name}: 16..32768" if issubclass(model, SourceFields) else f"{name}: 512..8192 x2"
-    return f"it is missing; write for example {examples.get(name, extents)}"
+    (example,) = model.model_fields[key].examples or ["…"]
+    written = yaml.safe_dump(example, default_flow_style=True, width=1000).removesuffix("...\n").strip()
+    return f"it is missing; write for example {key}: {written}"
 
 
 def _fields_of(location: Location, file: Located) -> str:
@@ -107,24 +86,28 @@ def _fields_of(location: Location, file: Located) -> str:
 
 
 def _model_at(location: Location, file: Located) -> type[BaseModel]:
-    """The model whose fields stand at a location."""
+    """The model whose keys stand at a location."""
+    model: type[BaseModel] = Campaign
+    declared: Mappings | None = None
     here: Any = file.data
-    model: type[BaseModel] = campaign_model(here)
-    rest = list(location)
-    while rest and rest[0] in MODEL_OF_ITEM:
-        name = str(rest.pop(0))
-        here = here[name]
-        if isinstance(here, list):
-            if not rest:
-                return model
-            here = here[int(rest.pop(0))]
-        model = MODEL_OF_ITEM[name](here)
-    for step in rest:
-        annotation = model.model_fields[str(step)].annotation if step in model.model_fields else None
-        for kind in (annotation, *typing.get_args(annotation)):  # a field that may be left out is a model or None
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                model = kind
+    for step in location:
+        here = item_of(here, step)
+        if isinstance(step, str):
+            field = model.model_fields.get(step)
+            declared = None if field is None else next((m for m in field.metadata if isinstance(m, Mappings)), None)
+            if field is not None and declared is None:
+                model = _model_in(field, here) or model
+        if declared is not None and not isinstance(here, list):
+            model = declared.read(here)
     return model
+
+
+def _model_in(field: FieldInfo, written: object) -> type[BaseModel] | None:
+    """The model that a field takes, if any."""
+    kinds = (field.annotation, *typing.get_args(field.annotation))  # a field that may be left out is a model or None
+    if Search in kinds:
+        return search_model(written)
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def _field_at(location: Location, file: Located) -> FieldInfo | None:

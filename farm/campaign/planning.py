@@ -171,7 +171,7 @@ class Plan:
 
     def configurations(self) -> Iterator[Configuration]:
         """Every configuration of the campaign. Problems that are drawn from a domain run on a device of the targets."""
-        return self.campaign.configurations(self._runs, test_set=self.test_set)
+        return self.campaign.expand(self._runs, test_set=self.test_set)
 
     @cached_property
     def test_set(self) -> tuple[Problem, ...]:
@@ -227,10 +227,10 @@ class Plan:
             for job in self.grid(of_problem):
                 if job.invalid_reason is not None:
                     # Of a domain, much is out of reach of a kernel, and nobody named it.
-                    if not self.campaign.drawn:
+                    if not self.campaign.draws:
                         yield job
                     continue
-                draw = drawn.get(job.pool) or search.draw(from_domain=bool(self.campaign.drawn))
+                draw = drawn.get(job.pool) or search.draw(from_domain=self.campaign.draws)
                 if draw is None:
                     yield job
                 else:
@@ -238,7 +238,7 @@ class Plan:
                     drawn[job.pool] = draw
             for pool, draw in drawn.items():
                 yield from (job for job in self.grid(draw.drawn()) if job.pool == pool)
-            if not search.short_rounds and not self.campaign.drawn:
+            if not search.short_rounds and not self.campaign.draws:
                 yield from self.baselines(problem)
 
     def baselines(self, problem: Problem) -> Iterator[PlannedJob]:
@@ -263,13 +263,13 @@ class Plan:
         )
 
     def _why_nothing(self) -> str:
-        left = next(self.campaign.configurations(), None)
+        left = next(self.campaign.expand(), None)
         texts = "; ".join(c.text for c in self.campaign.constraints)
-        if left is None and self.campaign.drawn:
+        if left is None and self.campaign.draws:
             return f"its constraints ({texts}) leave none of the configurations that were drawn from its domain; relax them"
         if left is None:
             return f"its constraints ({texts}) leave none of {self.campaign.size:,} configurations"
-        if self.campaign.drawn:
+        if self.campaign.draws:
             reasons = (f": {job.invalid_reason}" for job in self.grid([left]) if job.invalid_reason)
             example = f"; for example, {left.canonical}{next(reasons, ' is for another kind of device')}"
             return f"none of its kernels runs a problem of its domain on the devices of its targets{example}{self.recorded_hint}"
@@ -377,7 +377,7 @@ def _missing(target: Target, devices: Sequence[KnownDevice], campaign: Campaign,
         return Destination(PoolSpec.of_device(target.value), kind_named_by(target.value), (), ())
     needs_devices = target.kind not in (TargetKind.TYPE, TargetKind.DEVICE)
     error = TargetNeedsDevices if needs_devices else NoSuchTarget
-    raise error(path=campaign.where, line=target.line, target=target, known=_known(devices))
+    raise error(path=campaign.where, line=campaign.line_of(target), target=target, known=_known(devices))
 
 
 def _known(devices: Sequence[KnownDevice]) -> str:

@@ -54,6 +54,10 @@ class Located:
     # What reading found wrong already, and validation adds to.
     problems: FileProblems
 
+    def add(self, location: Location, text: str) -> None:
+        """Notes that the value at a location is wrong."""
+        self.problems.add(self.line_of(location), f"{path_of(location)}: {text}" if location else text)
+
     def line_of(self, location: Location) -> int:
         """The line of a value, or of the nearest value around it that was written down."""
         while location and location not in self.lines:
@@ -68,14 +72,22 @@ class Located:
         path: list[str | int] = []
         here: Any = self.data
         for step in location:
-            if isinstance(step, int):
-                if not isinstance(here, list):
-                    continue
-                here = here[step] if step < len(here) else None
-            else:
-                here = here.get(step) if isinstance(here, dict) else None
-            path.append(step)
+            if isinstance(step, str) or isinstance(here, list):
+                here = item_of(here, step)
+                path.append(step)
         return tuple(path)
+
+
+def item_of(value: object, step: str | int) -> Any:
+    """The value under a key or at a position; None where there is none."""
+    if isinstance(step, int):
+        return value[step] if isinstance(value, list) and step < len(value) else None
+    return value.get(step) if isinstance(value, dict) else None
+
+
+def path_of(location: Location) -> str:
+    """A location as people write it: `problems[0].m`."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).lstrip(".")
 
 
 class _Loader(yaml.SafeLoader):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from farm.campaign.domain import Weighted
+from farm.campaign.weighted import Weighted
 from farm.errors import FarmError
 from farm.gemm import Shape
 

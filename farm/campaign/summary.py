@@ -63,7 +63,7 @@ def summarise(plan: Plan) -> PlanSummary:
     shown, others = groups.most_frequent(MOST_REASONS)
     campaign, families = plan.campaign, offered.families
     # The size of a campaign with a domain says what is drawn, and not what it is drawn from.
-    candidates = offered.problems * campaign.kernel_count if campaign.drawn else campaign.size
+    candidates = offered.problems * campaign.kernel_count if campaign.draws else campaign.size
     return PlanSummary(
         configurations=families.total(),
         excluded_by_constraints=candidates - families.total(),
@@ -79,7 +79,7 @@ def summarise(plan: Plan) -> PlanSummary:
         binaries=len(binaries),
         rounds=() if search is None else counted,
         estimated_seconds=dict(sorted(rounds.seconds.items())),
-        drawn=drawn.figures(plan) if campaign.drawn else None,
+        drawn=drawn.figures(plan) if campaign.draws else None,
     )
 
 
@@ -137,7 +137,7 @@ class _Drawn:
 
     def figures(self, plan: Plan) -> Drawn:
         campaign = plan.campaign
-        named = sorted({str(types) for block in campaign.drawn for types in block.types})
+        named = sorted({str(types) for block in campaign.domain_blocks for types in block.types})
         return Drawn(
             problems=sum(map(len, self._shapes.values())),
             requested=campaign.requested_problems,
@@ -183,7 +183,7 @@ class _Rounds:
     def __init__(self, plan: Plan, search: Search) -> None:
         self._plan = plan
         self._search = search
-        self._full = plan.campaign.rules
+        self._full = plan.campaign.measure
         self._first = search.first_rules(self._full)
         self._problem: Problem | None = None
         # Of the problem in hand, by pool: its kernels, and the seconds of all of them in the first and the last round.

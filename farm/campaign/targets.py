@@ -1,9 +1,13 @@
-"""What a campaign is measured on, as its file says it."""
+"""The devices that a campaign is measured on, as its file names them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+
+from farm.campaign.axes import shown
+
+_FORMS = "write any, {type: nvidia-h200}, {each: nvidia-h200}, {host: gpu01} or {device: GPU-…}"
 
 
 class TargetKind(StrEnum):
@@ -20,8 +24,20 @@ class Target:
 
     kind: TargetKind
     value: str = ""
-    # Where the file says it.
-    line: int = field(default=0, compare=False)
+
+    @classmethod
+    def parse(cls, written: object) -> Target:
+        """Reads an entry. Raises `ValueError`, which says what is wrong and what to write instead."""
+        if written == "any":
+            return ANY
+        if isinstance(written, dict) and len(written) == 1:
+            ((kind, value),) = written.items()
+            if kind in TargetKind.__members__.values() and kind != TargetKind.ANY:
+                if isinstance(value, str) and value.strip():
+                    return cls(TargetKind(kind), value.strip())
+                raise ValueError(f"{kind} names nothing; {_FORMS}")
+        what = f"{{{', '.join(written)}}}" if isinstance(written, dict) else shown(written)
+        raise ValueError(f"{what} is not a target; {_FORMS}")
 
     def __str__(self) -> str:
         return self.kind if self.kind is TargetKind.ANY else f"{{{self.kind}: {self.value}}}"

@@ -249,7 +249,7 @@ def needed(campaign: Campaign, capabilities: list[tuple[int, int]]) -> tuple[lis
     def runs(configuration: Configuration) -> bool:
         return any(configuration.why_invalid(device) is None for device in traits)
 
-    for configuration in campaign.configurations(runs):
+    for configuration in campaign.expand(runs):
         wanted |= dict.fromkeys(binaries_for(configuration, traits))
         invalid += not runs(configuration)
     return list(wanted), invalid

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -131,8 +130,7 @@ def _campaign(dataset: Dataset) -> Campaign:
     return Campaign(
         name=re.sub(r"[^a-z0-9._-]+", "-", dataset.name.lower()).strip("-._")[:100] or "replay",
         owner=login_name() or "nobody",
-        targets=(),
-        listed=in_order(listed),
+        configurations=in_order(listed),
         description=f"What {part.path.name} recorded: {part.origin.provenance}",
     )
 
@@ -144,7 +142,7 @@ def _replayed(campaign: Campaign, recordings: Recordings, page: Path, *, force: 
         Stack.attach_or_start(opened.settings, opened.urls, ("coordinator", "workers")) as stack,
     ):
         uuids = _announced(opened, stack, recordings)
-        targeted = replace(campaign, targets=tuple(Target(TargetKind.DEVICE, uuid) for uuid in uuids))
+        targeted = campaign.changed(targets=tuple(Target(TargetKind.DEVICE, uuid) for uuid in uuids))
         stored = store(opened, targeted, allow_missing=False)
         if not stored.new:
             remarks.print(f"{campaign.name} was replayed here before: nothing is replayed again.", markup=False)

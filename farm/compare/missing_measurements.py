@@ -100,7 +100,7 @@ def _fill(
     if not left:
         return Fill(summary=summary)
     campaign = Campaign(
-        name=_name(group, targets, left, rules), owner=owner, targets=targets, listed=left, rules=rules,
+        name=_name(group, targets, left, rules), owner=owner, targets=targets, configurations=left, measure=rules,
         description=f"configurations that {name} lacked in a comparison",
     )  # fmt: skip
     planned = plan(campaign, known, allow_missing=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, text
@@ -105,10 +105,10 @@ def store(
             "submitted_by": submitted_by,
             "priority": campaign.priority,
             "document": json.dumps(campaign.document),
-            "rules": campaign.rules.model_dump_json(),
+            "rules": campaign.measure.model_dump_json(),
         },
     ).one()
-    rules = None if campaign.search is None else campaign.search.first_rules(campaign.rules)
+    rules = None if campaign.search is None else campaign.search.first_rules(campaign.measure)
     # In one order, so that two submissions never wait for each other's new pools.
     lane_of = {
         (pool, number): staging.lane(
@@ -187,13 +187,13 @@ def again(connection: Connection, campaign: Campaign) -> Campaign:
     last = connection.execute(_LAST_REPEAT, {"name": campaign.name, "owner": campaign.owner}).scalar_one()
     following = campaign
     if last is not None:
-        latest = replace(campaign, repeat=last)
+        latest = campaign.changed(repeat=last)
         if connection.execute(_OPEN, {"digest": latest.digest}).scalar_one():
             return latest
-        following = replace(campaign, repeat=last + 1)
+        following = campaign.changed(repeat=last + 1)
     deleted = archive.deleted_digests(connection, campaign.name)
     while following.digest in deleted:
-        following = replace(following, repeat=following.repeat + 1)
+        following = following.changed(repeat=following.repeat + 1)
     return following
 
 

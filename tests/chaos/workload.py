@@ -65,13 +65,13 @@ def make_workload(folder: Path, seed: int, *, jobs: int, devices: int, poisons: 
     recorded, poisonous, asked = list[Configuration](), dict[uuid.UUID, Poison](), list[Campaign]()
     if jobs:
         asked.append(_campaign("steady", "ann", round(jobs * (1 - SECOND_SHARE)), k=256, targets=[{"type": TYPE}]))
-        recorded += asked[0].configurations()
+        recorded += asked[0].expand()
         chosen = iter(chance.sample(recorded[1:], poisons * len(Poison)))  # the first is the canary of every device
         poisonous = {next(chosen).id: poison for poison in Poison for _ in range(poisons)}
         asked.append(_search(max(2, round(SEARCH_SHARE * jobs / sum(SEARCH.rounds(SEARCHED_KERNELS))))))
-        recorded += _campaign("second", "bob", half, k=320, targets=[{"type": TYPE}]).configurations()
-        recorded += asked[1].configurations()
-    recorded += more("all", "nobody", rows=MORE_ROWS).configurations()
+        recorded += _campaign("second", "bob", half, k=320, targets=[{"type": TYPE}]).expand()
+        recorded += asked[1].expand()
+    recorded += more("all", "nobody", rows=MORE_ROWS).expand()
     write_poisons(folder, {str(i): poison for i, poison in poisonous.items()})
     known = [c for c in recorded if poisonous.get(c.id) is not Poison.UNKNOWN]
     files, identities, answers = list[Path](), list[DeviceIdentity](), dict[str, dict[uuid.UUID, float]]()

@@ -22,7 +22,7 @@ TYPES = ["f32", "tf32", "f64", "f16", "f16:f16:f16", "f16:f32:f32", "bf16", "i8"
 
 @cache
 def all_configurations() -> tuple[Configuration, ...]:
-    return tuple(load(FILE, limit=10**5).configurations())
+    return tuple(load(FILE, limit=10**5).expand())
 
 
 def runnable(device: CudaDevice, *, types: str, layout: str) -> list[Configuration]:

@@ -16,7 +16,7 @@ from workers.measure.verify import error_bound
 FEW = Path(__file__).parents[2] / "examples" / "campaigns" / "hopper-few.yaml"
 
 
-@pytest.mark.parametrize("configuration", list(load(FEW, limit=1000).configurations()), ids=str)
+@pytest.mark.parametrize("configuration", list(load(FEW, limit=1000).expand()), ids=str)
 def test_every_type_layout_and_schedule_is_right(device: CudaDevice, configuration: Configuration) -> None:
     why = configuration.why_invalid(device.identity.traits)
     if why is not None:

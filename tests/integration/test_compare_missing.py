@@ -96,8 +96,8 @@ def test_what_is_missing_is_submitted_measured_and_shared(
     assert fill["targets"] == [{"type": A}]
     assert 0 < fill["estimated_seconds"][f"type:{A}"] < 60
     campaign = stored(engine, fill["campaign"])
-    assert campaign.rules == MeasuringRules.model_validate(POWERED)
-    assert {str(one.kernel) for one in campaign.listed} == {f"tiled(tile={tile})" for tile in range(4, 9)}
+    assert campaign.measure == MeasuringRules.model_validate(POWERED)
+    assert {str(one.kernel) for one in campaign.configurations} == {f"tiled(tile={tile})" for tile in range(4, 9)}
     # The same again is the same campaign, of which nothing is new.
     (again,) = filled(command, H, A)["fills"]
     assert (again["campaign"], again["underway"], again["new_jobs"]) == (None, {fill["campaign"]: 10}, 0)
@@ -128,7 +128,7 @@ def test_what_was_measured_meanwhile_or_is_under_way_is_not_submitted_again(
     h200, _ = announce(H200), announce(A100)
     measured(engine, submit, h200, tiles("all", H, 4))
     (first,) = filled(command, H, A)["fills"]  # the A100 has no row at all
-    listed = stored(engine, first["campaign"]).listed
+    listed = stored(engine, first["campaign"]).configurations
     put(A100, taken(), configurations=listed[:3])
     measured(engine, submit, h200, tiles("more", H, 5))
     (second,) = filled(command, H, A)["fills"]
@@ -154,7 +154,7 @@ def test_the_most_common_rules_are_taken_and_the_others_are_named(
     closely = {**POWERED, "timing": {"target_rse": 0.001}}
     measured(engine, submit, h200, tiles("closely", H, 3, measure=closely))
     (fill,) = filled(command, H, A)["fills"]
-    assert stored(engine, fill["campaign"]).rules.timing.target_rse == 0.02
+    assert stored(engine, fill["campaign"]).measure.timing.target_rse == 0.02
     assert fill["notes"] == [
         f"{A} is filled under the rules of many, which apply to 10 of 16 rows; the others were measured under the rules of closely."
     ]
@@ -166,14 +166,14 @@ def test_rows_of_no_campaign_are_filled_under_default_rules_with_their_operands_
     put(H200, taken(distribution="sparse"))
     announce(A100)
     (fill,) = filled(command, H, A)["fills"]
-    rules = stored(engine, fill["campaign"]).rules
+    rules = stored(engine, fill["campaign"]).measure
     assert (rules.operands.distribution, rules.power) == ("sparse", "all")
     assert rules.timing == MeasuringRules().timing
     assert "default rules" in fill["notes"][0]
     put(A100, taken(watts=None, distribution="sparse"), configurations=CONFIGURATIONS[:4])
     (back,) = [f for f in filled(command, A, f"{H},distribution=normal", "--mixed")["fills"] if f["side"] != A]
     assert back["missing"] == 4
-    rules = stored(engine, back["campaign"]).rules
+    rules = stored(engine, back["campaign"]).measure
     assert (rules.operands.distribution, rules.power) == ("normal", "none")
 
 

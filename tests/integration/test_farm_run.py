@@ -341,7 +341,7 @@ def _interrupted(farm: Farm, number: signal.Signals, *, before: int) -> int:
 
 def _record(file: Path, campaign: Campaign) -> None:
     """A device that knows the campaign, and takes a thirtieth of a second for each answer."""
-    asked = (c for c in campaign.configurations() if c.kernel.family == "blas")
+    asked = (c for c in campaign.expand() if c.kernel.family == "blas")
     traits = DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=2)
     origin = Provenance(device_type="slow-cpu", device_name="Slow CPU", traits=traits, provenance="made up")
     write_recording(file, [{"configuration": c, "runtime_ms": 1.0, "cost_s": 0.03} for c in asked], origin)

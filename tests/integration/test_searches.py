@@ -84,19 +84,19 @@ def test_the_fastest_go_on_and_the_finalists_are_measured_closely_with_the_basel
     expected = {"later": 2 * (8 + 4 + 1)}
     assert counted(engine, stored) == {"pending": 32, **expected}
     first = measure(engine, device)
-    assert {lease.rules for lease in first} == {wanted().search.short_rules(wanted().rules, 0)}  # type: ignore[union-attr]
+    assert {lease.rules for lease in first} == {wanted().search.short_rules(wanted().measure, 0)}  # type: ignore[union-attr]
     assert counted(engine, stored) == {"done": 32, **expected}
     assert fold(engine) == []
     look(engine)
     assert counted(engine, stored) == {"done": 32, "pending": 16, "later": 10}
     second = measure(engine, device)
     assert kernels(second) == {m: tiles(*range(16, 8, -1)) for m in (64, 128)}
-    assert {lease.rules for lease in second} == {wanted().search.short_rules(wanted().rules, 1)}  # type: ignore[union-attr]
+    assert {lease.rules for lease in second} == {wanted().search.short_rules(wanted().measure, 1)}  # type: ignore[union-attr]
     look(engine)
     assert counted(engine, stored) == {"done": 48, "pending": 10}
     last = measure(engine, device)
     assert kernels(last) == LAST
-    assert {lease.rules for lease in last} == {wanted().rules}
+    assert {lease.rules for lease in last} == {wanted().measure}
     assert lanes(engine) == [(0, True, 32, 32), (1, True, 16, 16), (2, False, 10, 10)]
     assert asked(engine, "SELECT state FROM campaigns") == [("done",)]
     with engine.connect() as connection:
@@ -434,7 +434,7 @@ def test_short_rows_are_no_results_are_not_trained_on_and_say_their_rules(engine
     assert [found["round"] for found in results] == [2] * 10
     assert len(table) == 10
     assert [found["round"] for found in everything] == [0] * 32 + [1] * 16 + [2] * 10
-    search, full = wanted().search, wanted().rules
+    search, full = wanted().search, wanted().measure
     assert search is not None
     of_round: list[MeasuringRules] = [search.short_rules(full, 0), search.short_rules(full, 1), full]
     assert all(under[found["measurement_id"]] == of_round[found["round"]] for found in everything)

@@ -246,7 +246,7 @@ class FarmMachine(RuleBasedStateMachine):
             [self.kernel_ids[b.hash(BUILT_WITH)] for job in planned for b in job.binaries], lost=False
         )
         told = self.model.campaigns.setdefault(
-            stored.campaign_id, ModelCampaign(stored.campaign_id, priority, campaign.rules.max_attempts)
+            stored.campaign_id, ModelCampaign(stored.campaign_id, priority, campaign.measure.max_attempts)
         )
         told.priority = priority
         there = {(job.pool, job.configuration_id) for job in self.model.jobs_of(told.id)}

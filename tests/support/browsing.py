@@ -37,7 +37,7 @@ class BrowsedFarm:
 
 def record(file: Path, device_type: str, *, runtime_ms: float) -> None:
     """A device that answers all that the campaign asks, and takes a while for each, so that it can be watched."""
-    asked = loads(CAMPAIGN, name="campaign.yaml", limit=1000, owner=None).configurations()
+    asked = loads(CAMPAIGN, name="campaign.yaml", limit=1000, owner=None).expand()
     traits = DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=2)
     origin = Provenance(device_type=device_type, device_name=device_type, traits=traits, provenance="made up")
     write_recording(

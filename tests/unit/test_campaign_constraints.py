@@ -134,7 +134,7 @@ def test_a_constraint_that_cannot_be_computed_names_its_line_and_the_values(tmp_
             "constraints": ["m > 1", "m / (n - 512) < 3"],
         }
     )
-    configurations = campaign.configurations()
+    configurations = campaign.expand()
     next(configurations)
     with pytest.raises(
         CampaignFileError, match=r"'m / \(n - 512\) < 3' cannot be computed with m=512, n=512: division"
@@ -152,4 +152,4 @@ def test_a_condition_before_it_guards_a_division():
             "constraints": ["n != 512 and m / (n - 512) < 3"],
         }
     )
-    assert [c.problem.shape.n for c in campaign.configurations()] == [256]
+    assert [c.problem.shape.n for c in campaign.expand()] == [256]

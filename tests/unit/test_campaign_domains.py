@@ -16,24 +16,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import farm.campaign.campaign
+import farm.campaign.drawing
 from farm.campaign import Campaign, KnownDevice, load, loads, plan, texts_named
 from farm.campaign.domain import (
     COORDINATES,
-    Domain,
     Layers,
     ListedShapes,
     LogRange,
     Ranges,
-    Weighted,
+    Source,
+    mixture,
     model_named,
     named_domains,
     random_points,
     sobol_points,
 )
-from farm.campaign.drawing import MAX_WITHOUT_KERNEL, DrawnBlock, draw
+from farm.campaign.drawing import MAX_WITHOUT_KERNEL, draw
 from farm.campaign.named_shapes import MODELS
+from farm.campaign.problem_blocks import DomainBlock
 from farm.campaign.shape_files import parse_shapes
+from farm.campaign.weighted import Weighted
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError, CampaignTooLarge, NothingToMeasure
 from farm.gemm import ElementTypes, Layout, Problem, Shape
@@ -54,14 +56,15 @@ GPU = KnownDevice(
     Backend.CUDA,
 )
 
-SMALL = Domain(Weighted({Ranges(LogRange(1, 4096), LogRange(16, 4096), LogRange(16, 4096), Weighted({1: 1, 8: 1})): 1}))
+ONE = LogRange(1, 1)
+SMALL = Ranges(m=LogRange(1, 4096), n=LogRange(16, 4096), k=LogRange(16, 4096), align=Weighted({1: 1, 8: 1}))
 
 
-def block_of(domain: Domain = SMALL, types: tuple[ElementTypes, ...] = (F32,), weight: float = 1.0) -> DrawnBlock:
-    return DrawnBlock(domain, types, (Layout.NN, Layout.NT), (1.0,), (0.0,), weight)
+def block_of(*sources: Source, types: tuple[ElementTypes, ...] = (F32,), weight: float = 1.0) -> DomainBlock:
+    return DomainBlock(domain=sources or (SMALL,), types=types, layouts=(Layout.NN, Layout.NT), weight=weight)
 
 
-def first(number: int, *blocks: DrawnBlock, seed: int = 0, keeps=lambda _: True, runs=lambda _: True) -> list[Problem]:
+def first(number: int, *blocks: DomainBlock, seed: int = 0, keeps=lambda _: True, runs=lambda _: True) -> list[Problem]:
     return list(islice(draw(blocks or [block_of()], random_points, seed=seed, keeps=keeps, runs=runs), number))
 
 
@@ -102,7 +105,7 @@ def test_both_ends_of_a_range_are_drawn(extent: LogRange) -> None:
 def test_an_extent_is_aligned_as_drawn_or_by_a_smaller_alignment_where_it_is_too_small(
     extent: LogRange, multiple: int, u: float
 ) -> None:
-    drawn = Ranges(extent, LogRange(1, 1), LogRange(1, 1), Weighted({multiple: 1.0})).shape([u, 0, 0, 0, 0, 0]).m
+    drawn = Ranges(m=extent, n=ONE, k=ONE, align=Weighted({multiple: 1.0})).shape([u, 0, 0, 0, 0, 0]).m
     assert extent.low <= drawn <= extent.high
     has_multiple = extent.high // multiple >= math.ceil(extent.low / multiple)
     if extent.at(u) >= multiple and has_multiple:
@@ -110,15 +113,14 @@ def test_an_extent_is_aligned_as_drawn_or_by_a_smaller_alignment_where_it_is_too
 
 
 def test_an_extent_near_the_end_of_its_range_is_aligned_too() -> None:
-    source = Ranges(LogRange(1, 1000), LogRange(1, 1), LogRange(1, 1), Weighted({256: 1.0}))
+    source = Ranges(m=LogRange(1, 1000), n=ONE, k=ONE, align=Weighted({256: 1.0}))
     assert source.shape([0.9999, 0, 0, 0, 0, 0]).m == 768
 
 
 @given(st.lists(shares, min_size=1 + COORDINATES, max_size=1 + COORDINATES))
 def test_every_shape_of_the_default_domain_is_in_its_documented_range_or_a_layer_of_a_model(point: list[float]) -> None:
-    domain = named_domains()["serving-and-general"]
-    shape = domain.shape(point)
-    source = domain.sources.choose(point[0])
+    source = mixture(named_domains()["serving-and-general"]).choose(point[0])
+    shape = source.shape(point[1:])
     assert 1 <= shape.m <= 16384
     if isinstance(source, Ranges):
         assert 16 <= shape.n <= 32768
@@ -131,7 +133,7 @@ def test_every_shape_of_the_default_domain_is_in_its_documented_range_or_a_layer
 
 
 def test_the_default_domain_has_odd_and_aligned_sizes_and_every_model() -> None:
-    shapes = [problem.shape for problem in first(4000, block_of(named_domains()["serving-and-general"]))]
+    shapes = [problem.shape for problem in first(4000, block_of(*named_domains()["serving-and-general"]))]
     shares_of = {multiple: sum(shape.n % multiple == 0 for shape in shapes) / len(shapes) for multiple in (2, 64, 256)}
     assert 0.05 < 1 - shares_of[2] < 0.25
     assert shares_of[64] > 0.4
@@ -153,7 +155,7 @@ def test_a_log_range_gives_each_factor_of_two_the_same_share() -> None:
 
 
 def test_tensor_parallelism_splits_columns_of_what_enters_and_rows_of_what_leaves_a_block() -> None:
-    source = Layers(("llama-3.1-8b",), LogRange(7, 7), (8,))
+    source = Layers(layers=("llama-3.1-8b",), tokens=LogRange(7, 7), tensor_parallel=(8,))
     shapes = {source.shape([0, 0, (i + 0.5) / 5, 0, 0, 0]) for i in range(5)}
     assert shapes == {
         Shape(7, 6144 // 8, 4096), Shape(7, 4096, 4096 // 8), Shape(7, 28672 // 8, 4096), Shape(7, 4096, 14336 // 8),
@@ -242,7 +244,7 @@ def test_a_stratum_without_problems_leaves_its_turns_to_the_others_after_a_bound
 
 
 def test_a_small_domain_is_drawn_whole_and_ends() -> None:
-    shapes = Domain(Weighted({ListedShapes(Weighted({Shape(8, 8, n): 1.0 for n in range(1, 9)})): 1.0}))
+    shapes = ListedShapes(shapes=Weighted({Shape(8, 8, n): 1.0 for n in range(1, 9)}))
     assert len(first(1000, block_of(shapes))) == 16  # in two layouts
 
 
@@ -272,7 +274,7 @@ def test_a_campaign_with_a_domain_reads_back_from_its_document(tmp_path: Path) -
     assert campaign.document["search"] == {"strategy": "random", "problems": 7, "kernels": 4, "seed": 0}
     again = Campaign.from_document(json.loads(json.dumps(campaign.document)))
     assert (again, again.digest) == (campaign, campaign.digest)
-    assert list(again.configurations()) == list(campaign.configurations())
+    assert list(again.expand()) == list(campaign.expand())
 
 
 def test_notation_and_order_leave_no_trace_but_weights_and_seeds_do() -> None:
@@ -386,7 +388,7 @@ def test_a_plan_tells_what_was_drawn() -> None:
         ("f32:f32:f32", 25, 100),
         ("f64:f64:f64", 25, 100),
     ]
-    problems = list(dict.fromkeys(c.problem for c in campaign.configurations()))
+    problems = list(dict.fromkeys(c.problem for c in campaign.expand()))
     for one in drawn.by_types:
         of_types = [p for p in problems if str(p.types) == one.types]
         for quantiles, values in (
@@ -417,7 +419,7 @@ def test_problems_that_no_kernel_runs_are_replaced_and_the_missing_types_are_tol
 
 def test_a_problem_whose_kernels_the_constraints_exclude_is_replaced() -> None:
     campaign = campaign_of(constraints="tile <= m // 16")
-    assert len({c.problem for c in campaign.configurations()}) == 50
+    assert len({c.problem for c in campaign.expand()}) == 50
 
 
 @pytest.mark.parametrize(
@@ -478,7 +480,7 @@ def test_the_search_for_a_problem_that_runs_ends_sooner_with_many_kernels(monkey
         return False
 
     monkeypatch.setattr(farm.campaign.drawing, "MAX_REFUSED_KERNELS", 32 * 50)
-    assert list(campaign.configurations(runs)) == []
+    assert list(campaign.expand(runs)) == []
     assert set(tried.values()) == {32}
     assert len(tried) == 50
 

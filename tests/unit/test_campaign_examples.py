@@ -9,9 +9,9 @@ import pytest
 
 from farm.campaign import Campaign, KnownDevice, load, plan, shape_sets
 from farm.campaign.constraints import PROBLEM_NAMES
-from farm.campaign.domain import named_domains
+from farm.campaign.domain import SOURCES, named_domains
 from farm.campaign.named_shapes import MODELS
-from farm.campaign.schema import SOURCE_MODELS, AxesFields, CampaignFields, DrawnFields, ListFields, ShapesFields
+from farm.campaign.problem_blocks import AxesBlock, DomainBlock, ShapesBlock
 from farm.campaign.strategies import STRATEGIES
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.kernels import FAMILIES
@@ -64,14 +64,14 @@ def test_quickstart_uses_a_gpu_where_there_is_one():
 
 def test_paper_tiled_is_the_paper_s_shapes_times_its_tiles():
     campaign = example("paper-tiled")
-    configurations = list(campaign.configurations())
+    configurations = list(campaign.expand())
     assert {c.problem.shape for c in configurations} == set(shape_sets()["paper-27"].shapes)
     assert {dict(c.kernel.parameters)["tile"] for c in configurations} == {1, 2, 4, 8, 12, 16, 20, 24, 28, 32}
     assert len(configurations) == 270
 
 
 def test_llm_shapes_measures_decode_and_prefill():
-    tokens = {c.problem.shape.m for c in example("llm-shapes").configurations()}
+    tokens = {c.problem.shape.m for c in example("llm-shapes").expand()}
     assert tokens == {1, 8, 32, 128, 512, 2048, 8192}
 
 
@@ -86,15 +86,14 @@ def test_the_documentation_names_every_field_family_set_and_name_of_a_constraint
     timing = MeasuringRules.model_fields["timing"].annotation
     assert timing is not None
     names = [
-        *CampaignFields.model_fields,
-        *ListFields.model_fields,
-        *AxesFields.model_fields,
-        *ShapesFields.model_fields,
+        *Campaign.model_fields,
+        *AxesBlock.model_fields,
+        *ShapesBlock.model_fields,
     ]
     names += [*MeasuringRules.model_fields, *timing.model_fields, *shape_sets(), *FAMILIES, *PROBLEM_NAMES]
     names += [*STRATEGIES, *(name for strategy in STRATEGIES.values() for name in strategy.model_fields)]
-    names += [*DrawnFields.model_fields, *named_domains(), *(model.name for model in MODELS)]
-    names += [name for fields in SOURCE_MODELS.values() for name in fields.model_fields]
+    names += [*DomainBlock.model_fields, *named_domains(), *(model.name for model in MODELS)]
+    names += [name for fields in SOURCES.values() for name in fields.model_fields]
     names += [p.name for family in FAMILIES.values() for p in family.parameters]
     missing = [name for name in names if not re.search(rf"`{re.escape(name)}\b[^`]*`|`[^`]*\b{re.escape(name)}`", DOCS)]
     assert missing == []

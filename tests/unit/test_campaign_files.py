@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.campaign import Campaign, TargetKind, load
-from farm.campaign.schema import AxesFields, CampaignFields
+from farm.campaign.problem_blocks import AxesBlock
 from farm.errors import CampaignFileError, CampaignTooLarge
 from farm.gemm import Layout, Shape
 from farm.kernels import Kernel
@@ -99,10 +99,10 @@ measure:
     assert listed.alpha == (2.0,)
     assert listed.beta == (0.0, 0.5)
     product = next(b for b in campaign.problems if Layout.TN not in b.layouts)
-    assert next(iter(product.shapes)) == Shape(1, 512, 16)
-    assert product.factors() == {"m": 7, "n": 1, "k": 3, "types": 1, "layouts": 1, "alpha": 1, "beta": 1}
-    assert campaign.rules.timing.target_rse == 0.01
-    assert campaign.rules.timing.min_samples == 5
+    assert next(product.each_shape()) == Shape(1, 512, 16)
+    assert product.lengths() == {"m": 7, "n": 1, "k": 3, "types": 1, "layouts": 1, "alpha": 1, "beta": 1}
+    assert campaign.measure.timing.target_rse == 0.01
+    assert campaign.measure.timing.min_samples == 5
     assert campaign.size == (29 * 2 * 2 * 2 + 21) * (10 + 1)
 
 
@@ -111,13 +111,13 @@ def test_what_is_left_out_takes_its_default(read, monkeypatch):
     campaign = read(GOOD.replace("owner: anna\n", ""))
     assert campaign.owner == "berta"
     assert [t.kind for t in campaign.targets] == [TargetKind.ANY]
-    (configuration,) = campaign.configurations()
+    (configuration,) = campaign.expand()
     assert configuration.canonical == "tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"
 
 
 def test_three_numbers_are_one_shape_and_not_three_cubes(read):
     campaign = read(GOOD.replace("[512x512x512]", "[128, 256, 512]"))
-    assert [c.problem.shape for c in campaign.configurations()] == [Shape(128, 256, 512)]
+    assert [c.problem.shape for c in campaign.expand()] == [Shape(128, 256, 512)]
 
 
 def test_every_problem_is_reported_at_once_in_the_order_of_the_file(problems_of):
@@ -149,7 +149,7 @@ measure:
   power: off
 """) == [
         "1: name: 'My Sweep' cannot name a campaign; use up to 100 lower-case letters, digits, - _ ., as in my-sweep",
-        "2: priority: 500 is too large; write a whole number from -100 up to 100 (higher goes first)",
+        "2: priority: 500 is too large; write a whole number from -100 up to 100 (higher goes first, for all owners)",
         "3: desciption: there is no such field here; did you mean description?",
         "4: targets[0]: 'gpu' is not a target; write any, {type: nvidia-h200}, {each: nvidia-h200}, {host: gpu01} "
         "or {device: GPU-…}",
@@ -197,10 +197,10 @@ measure:
     ("line", "problem"),
     [
         ("colour: red", "8: colour: there is no such field here; the fields are name, description, owner, priority, "
-         "targets, measure, repeat, problems, kernels, constraints, search, configurations"),
+         "targets, problems, kernels, configurations, constraints, measure, search, repeat"),
         ("configuration: x", "8: configuration: there is no such field here; did you mean configurations?"),
         ("owner: ben", "8: owner: it stands here a second time (first on line 2); keep one of them"),
-        ("priority: high", "8: priority: 'high' does not fit here; write a whole number from -100 up to 100 (higher goes first)"),
+        ("priority: high", "8: priority: 'high' does not fit here; write a whole number from -100 up to 100 (higher goes first, for all owners)"),
         ("description: [a]", "8: description: a description is text; write it after the colon, or remove the field"),
         ("targets: []", "8: targets: the list is empty; give one value at least, or remove the field"),
         ("constraints: stages > 3", "8: constraints: it names stages, and no kernel of this campaign (tiled) has that; "
@@ -307,7 +307,7 @@ def test_the_limit_itself_is_allowed(write):
         load(path, limit=31)
 
 
-FIELD_NAMES = [*CampaignFields.model_fields, *AxesFields.model_fields, *MeasuringRules.model_fields]
+FIELD_NAMES = [*Campaign.model_fields, *AxesBlock.model_fields, *MeasuringRules.model_fields]
 FIELD_NAMES += ["shapes", "set", "family", "tile", "threads", "min_samples", "max_samples", "type", "each"]
 scalars = st.one_of(
     st.none(),
@@ -367,7 +367,7 @@ configurations:
 
 def test_a_campaign_may_list_its_configurations(read, problems_of, write):
     campaign = read(LISTED)
-    assert [one.canonical for one in campaign.configurations()] == [
+    assert [one.canonical for one in campaign.expand()] == [
         "blas(threads=1) 64x64x64 f32:f32:f32 tn alpha=1 beta=1",
         "tiled(tile=32) 64x64x64 f32:f32:f32 nn alpha=1 beta=0",
     ]
@@ -397,6 +397,6 @@ def test_what_is_wrong_in_a_list_of_configurations_has_its_line(problems_of):
     ]
     (found,) = problems_of(LISTED + "colour: red\n")
     assert found == (
-        "7: colour: there is no such field here; the fields are name, description, owner, priority, targets, measure, "
-        "repeat, configurations"
+        "7: colour: there is no such field here; the fields are name, description, owner, priority, targets, "
+        "configurations, measure, repeat"
     )

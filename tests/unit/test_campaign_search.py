@@ -237,7 +237,7 @@ def test_a_draw_of_a_large_grid_keeps_no_more_than_it_draws() -> None:
 
     def counted():  # type: ignore[no-untyped-def]
         nonlocal seen
-        for configuration in campaign.configurations():
+        for configuration in campaign.expand():
             seen += 1
             yield configuration
 
@@ -359,5 +359,5 @@ def test_a_search_that_makes_no_sense_is_refused_with_its_line(tmp_path: Path, s
 def test_problems_come_one_after_another() -> None:
     """What a plan draws by problem, and what it counts, rests on it."""
     campaign = campaign_of(None)
-    problems = [problem for problem, _ in groupby(campaign.configurations(), key=lambda c: c.problem)]
+    problems = [problem for problem, _ in groupby(campaign.expand(), key=lambda c: c.problem)]
     assert len(problems) == len(set(problems)) == 2

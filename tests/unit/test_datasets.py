@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,7 @@ def test_the_campaign_of_a_dataset_asks_for_what_its_files_hold_and_needs_no_ker
     assert dataset.campaign is not None
     for part in dataset.parts:
         device = KnownDevice("REC-1", "recorded-x", "here", part.origin.traits, Backend.RECORDED)
-        campaign = replace(load(dataset.campaign, limit=10**6), targets=(Target(TargetKind.DEVICE, "REC-1"),))
+        campaign = load(dataset.campaign, limit=10**6).changed(targets=(Target(TargetKind.DEVICE, "REC-1"),))
         jobs = list(plan(campaign, [device], allow_missing=False).jobs())
         asked = {job.configuration for job in jobs if job.invalid_reason is None}
         held = {configuration for _, configuration in datasets.configurations(part.path)}

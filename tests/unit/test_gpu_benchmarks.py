@@ -87,9 +87,9 @@ def test_with_and_without_power_and_on_each_number_of_devices_are_campaigns_of_t
     campaign = load(duty.KNOWN[name], limit=10**5)
     made = [duty.variant(campaign, power, count) for power in ("none", "all") for count in (1, 2, 4)]
     assert len({one.digest for one in made}) == 6
-    assert [one.rules.power for one in made] == ["none"] * 3 + ["all"] * 3
+    assert [one.measure.power for one in made] == ["none"] * 3 + ["all"] * 3
     # Four cards that take 0.1 s for each are busy with it for longer than it is measured.
-    assert sum(1 for _ in campaign.configurations()) > 4 * 30 / 0.1
+    assert sum(1 for _ in campaign.expand()) > 4 * 30 / 0.1
 
 
 def test_runs_share_what_is_left_but_none_is_too_short_to_say_anything():
@@ -384,7 +384,7 @@ def test_a_recording_is_compared_without_a_card():
 
 def test_the_library_is_asked_for_the_problems_of_a_sweep_alone():
     sweep = load(ROOT / "examples" / "campaigns" / "paper-cutlass.yaml", limit=10**5)
-    asked = list(beside_library.only_cublaslt(sweep).configurations())
+    asked = list(beside_library.only_cublaslt(sweep).expand())
     assert len(asked) == 16 * 36
     assert {str(c.kernel) for c in asked} == {"cublaslt(algorithm=0)"}
-    assert {c.problem for c in asked} == {c.problem for c in sweep.configurations()}
+    assert {c.problem for c in asked} == {c.problem for c in sweep.expand()}

@@ -355,13 +355,13 @@ def example(name: str) -> Campaign:
 
 
 def test_paper_cutlass_is_16128_configurations_and_each_exists_on_an_h200():
-    configurations = list(example("paper-cutlass").configurations())
+    configurations = list(example("paper-cutlass").expand())
     assert len({c.id for c in configurations}) == len(configurations) == 16_128 == 36 * 4 * 4 * 28
     assert {c.why_invalid(H200) for c in configurations} == {None}
 
 
 def test_paper_cutlass_asks_for_the_paper_s_problems_and_for_28_kernels():
-    configurations = list(example("paper-cutlass").configurations())
+    configurations = list(example("paper-cutlass").expand())
     shapes = {c.problem.shape for c in configurations}
     assert {s.m for s in shapes} == {512, 1024, 2048, 128256}
     assert {s.n for s in shapes} == {s.k for s in shapes} == {512, 1024, 2048}
@@ -376,14 +376,14 @@ def test_paper_cutlass_asks_for_the_paper_s_problems_and_for_28_kernels():
 
 
 def test_cutlass_few_is_a_dozen_kernels_over_every_type():
-    configurations = list(example("cutlass-few").configurations())
+    configurations = list(example("cutlass-few").expand())
     assert len(configurations) == 12
     assert {c.why_invalid(H200) for c in configurations} == {None}
     assert {str(c.problem.types.ab) for c in configurations} == {"f32", "tf32", "f64", "f16", "bf16", "i8"}
 
 
 def test_the_tests_on_cards_have_a_kernel_of_every_type():
-    found = load(Path(__file__).parents[1] / "gpu" / "cutlass.yaml", limit=10**5).configurations()
+    found = load(Path(__file__).parents[1] / "gpu" / "cutlass.yaml", limit=10**5).expand()
     assert {str(c.problem.types.ab) for c in found if c.why_invalid(H200) is None} == {
         "f32", "tf32", "f64", "f16", "bf16", "i8",
     }  # fmt: skip

@@ -232,7 +232,7 @@ def example(name: str) -> Campaign:
 
 
 def test_hopper_f16_is_916_configurations_of_40_kernels_and_the_library_and_each_exists_on_an_h200():
-    configurations = list(example("hopper-f16").configurations())
+    configurations = list(example("hopper-f16").expand())
     assert {c.why_invalid(H200) for c in configurations} == {None}
     assert len({c.id for c in configurations}) == len(configurations) == 916
     prefill, decode = ([c for c in configurations if (c.problem.shape.m > 128) == many] for many in (True, False))
@@ -241,7 +241,7 @@ def test_hopper_f16_is_916_configurations_of_40_kernels_and_the_library_and_each
 
 
 def test_hopper_few_has_every_type_and_layout_by_18_kernels():
-    configurations = list(example("hopper-few").configurations())
+    configurations = list(example("hopper-few").expand())
     assert {c.why_invalid(H200) for c in configurations} == {None}
     assert len(configurations) == 36
     assert len({c.binary(H200) for c in configurations}) == 18

@@ -49,7 +49,7 @@ def campaign_of(path: Path) -> Campaign:
 
 def some(path: Path) -> list[Configuration]:
     """Up to 2,000 of its configurations, with each kernel that it asks for: the largest example has 82,000."""
-    all_of_them = list(campaign_of(path).configurations())
+    all_of_them = list(campaign_of(path).expand())
     drawn = random.Random(path.stem).sample(all_of_them, min(2000, len(all_of_them)))
     return [*{configuration.kernel: configuration for configuration in all_of_them}.values(), *drawn]
 
@@ -74,7 +74,7 @@ def test_a_configuration_survives_its_own_text_and_the_columns_that_it_is_stored
 
 @each_example
 def test_the_line_that_repeats_a_configuration_is_typed_as_the_same_measurement(path: Path) -> None:
-    rules = campaign_of(path).rules
+    rules = campaign_of(path).measure
     for configuration in some(path):
         found = typed(repro_command(configuration, "GPU-4e7a5dfa", rules))
         assert Configuration.parse(found["configuration"]) == configuration
@@ -94,7 +94,7 @@ def test_the_configurations_that_a_dry_run_shows_can_be_typed() -> None:
 
 def test_the_examples_ask_for_every_family_and_every_parameter_of_cutlass() -> None:
     """So that the tests above are about all of them: split_k and align are in no campaign but the short one."""
-    asked = {c.kernel for path in EXAMPLES for c in campaign_of(path).configurations()}
+    asked = {c.kernel for path in EXAMPLES for c in campaign_of(path).expand()}
     assert {kernel.family for kernel in asked} == FAMILIES.keys()
     cutlass = [dict(kernel.parameters) for kernel in asked if kernel.family == "cutlass"]
     for parameter in FAMILIES["cutlass"].parameters:

@@ -58,11 +58,11 @@ def test_without_a_share_none_is_told() -> None:
 def test_the_default_grid_has_a_hundred_problems_and_each_strategy_asks_for_the_same(tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text(benchmark.TILES)
     campaign = load(tmp_path / "grid.yaml", limit=10**6)
-    assert sum(map(len, campaign.problems)) == 108
+    assert sum(block.size for block in campaign.problems) == 108
     halving = Halving()
     wanted = {strategy: benchmark.asked_for(campaign, strategy, halving) for strategy in benchmark.LISTED}
-    assert {(c.problems, c.kernels, c.rules) for c in wanted.values()} == {
-        (campaign.problems, campaign.kernels, campaign.rules)
+    assert {(c.problems, c.kernels, c.measure) for c in wanted.values()} == {
+        (campaign.problems, campaign.kernels, campaign.measure)
     }
     assert wanted["random"].search == Random(kernels=8 + 4)
     assert wanted["grid"].search == Grid()

@@ -49,7 +49,7 @@ class Search(BaseModel):
     short_rounds: ClassVar[bool] = False
     """Whether its first rounds have measuring rules of their own."""
 
-    strategy: Annotated[str, BeforeValidator(_known_strategy)]
+    strategy: Annotated[str, BeforeValidator(_known_strategy)] = Field(examples=["halving"])
 
     @model_validator(mode="wrap")
     @classmethod

@@ -1,0 +1,208 @@
+"""Blocks of problems: shapes that are listed, the product of three axes, or a domain, each with variants."""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from functools import cached_property
+from itertools import product
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from farm.campaign.axes import Axis, AxisKey, shown
+from farm.campaign.domain import Domain, Source, Weight, mixture
+from farm.campaign.named_shapes import shape_sets
+from farm.campaign.suggestions import did_you_mean
+from farm.campaign.values import NUMBER, FileModel, Mappings, Values, as_list, ordered
+from farm.campaign.weighted import Weighted
+from farm.gemm import LARGEST_EXTENT, ElementTypes, Layout, Problem, Shape
+
+_EXTENTS = range(1, LARGEST_EXTENT + 1)
+_AXIS = "an axis, from 1 to 2147483647"
+_SHAPE_FORMS = "write [m, n, k], 512x512x1024 or {set: paper-27}"
+
+
+def _types_of(written: object) -> ElementTypes:
+    if not isinstance(written, str):
+        raise ValueError(f"{shown(written)} is not an element type; write f32, or f16:f16:f32")  # noqa: TRY004
+    return ElementTypes.parse(written)
+
+
+def _layout_of(written: object) -> Layout:
+    return Layout.parse(shown(written) if isinstance(written, (list, dict)) else written)
+
+
+def _scalar_of(written: object) -> float:
+    try:
+        if isinstance(written, (int, float)) and math.isfinite(written):
+            return float(written) + 0.0
+    except OverflowError:
+        pass
+    raise ValueError(f"{shown(written)} is not a finite number; write a number such as 1 or 0.5")
+
+
+def _shapes_of(written: object) -> tuple[Shape, ...]:
+    if isinstance(written, list):
+        if len(written) != 3 or not all(type(extent) is int for extent in written):
+            raise ValueError(f"a shape is three whole numbers; {_SHAPE_FORMS}")
+        return (Shape(*written),)
+    if isinstance(written, dict):
+        name = written.get("set")
+        if set(written) != {"set"} or not isinstance(name, str):
+            raise ValueError(f"this is not a shape; {_SHAPE_FORMS}")
+        if name not in shape_sets():
+            raise ValueError(f"there is no shape set {name!r}; {did_you_mean(name, shape_sets())}")
+        return shape_sets()[name].shapes
+    if not isinstance(written, str) or "x" not in written.replace("×", "x"):
+        raise ValueError(f"{shown(written)} is not a shape; {_SHAPE_FORMS}")
+    return (Shape.parse(written),)
+
+
+def _as_shapes(written: object) -> list[Any]:
+    """A list of shapes. Three numbers are one shape."""
+    if isinstance(written, list) and len(written) == 3 and all(isinstance(extent, int) for extent in written):
+        return [written]
+    return as_list(written)
+
+
+def _distinct(entries: Iterable[Shape | tuple[Shape, ...]]) -> tuple[Shape, ...]:
+    """The shapes of all entries, each once, in rising order."""
+    return tuple(sorted({shape for entry in entries for shape in (entry if isinstance(entry, tuple) else (entry,))}))
+
+
+_SHAPE = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "object", "properties": {"set": {"enum": list(shape_sets())}}, "required": ["set"]},
+    ]
+}
+
+
+class ProblemBlock(FileModel):
+    """Shapes, each with every combination of types, layouts, alpha and beta."""
+
+    types: Annotated[tuple[ElementTypes, ...], Values(_types_of, write=str, gather=ordered(str))] = Field(
+        description="element types, or inputs:output:accumulator as in `f16:f16:f32`", examples=["f32"]
+    )
+    layouts: Annotated[tuple[Layout, ...], Values(_layout_of, write=str, gather=ordered())] = Field(
+        default=(Layout.NN,),
+        description="`nn nt tn tt`, A's letter first: `n` stored as written, `t` stored transposed",
+    )
+    alpha: Annotated[tuple[float, ...], Values(_scalar_of, gather=ordered(), schema=NUMBER)] = Field(
+        default=(1.0,), description="numbers"
+    )
+    beta: Annotated[tuple[float, ...], Values(_scalar_of, gather=ordered(), schema=NUMBER)] = Field(
+        default=(0.0,), description="numbers"
+    )
+
+    def lengths(self) -> dict[str, int]:
+        """The length of each axis, without expanding one: values that two entries of an axis share count twice."""
+        return {name: len(getattr(self, name)) for name in ("types", "layouts", "alpha", "beta")}
+
+
+class ListedBlock(ProblemBlock):
+    """A block that names its shapes."""
+
+    @abstractmethod
+    def each_shape(self) -> Iterator[Shape]:
+        """The shapes, one after another."""
+
+    @abstractmethod
+    def shape_count(self) -> int:
+        """How many shapes the block has."""
+
+    @property
+    def size(self) -> int:
+        """How many problems the block has."""
+        return self.shape_count() * math.prod(ProblemBlock.lengths(self).values())
+
+    def problems(self) -> Iterator[Problem]:
+        """The problems, one after another."""
+        variants = list(product(self.types, self.layouts, self.alpha, self.beta))
+        return (Problem(shape, *variant) for shape in self.each_shape() for variant in variants)
+
+
+class ShapesBlock(ListedBlock):
+    """A block that lists its shapes."""
+
+    shapes: Annotated[tuple[Shape, ...], Values(_shapes_of, write=str, gather=_distinct, split=_as_shapes, schema=_SHAPE)] = Field(
+        description="`512x512x1024`, `[512, 512, 1024]` (m, n, k), or `{set: paper-27}`"
+    )  # fmt: skip
+
+    def each_shape(self) -> Iterator[Shape]:
+        return iter(self.shapes)
+
+    def shape_count(self) -> int:
+        return len(self.shapes)
+
+    def lengths(self) -> dict[str, int]:
+        return {"shapes": len(self.shapes)} | super().lengths()
+
+
+class AxesBlock(ListedBlock):
+    """A block with every combination of three axes."""
+
+    m: Annotated[Axis, AxisKey("m", _EXTENTS)] = Field(description=_AXIS, examples=["512..8192 x2"])
+    n: Annotated[Axis, AxisKey("n", _EXTENTS)] = Field(description=_AXIS, examples=["512..8192 x2"])
+    k: Annotated[Axis, AxisKey("k", _EXTENTS)] = Field(description=_AXIS, examples=["512..8192 x2"])
+
+    def each_shape(self) -> Iterator[Shape]:
+        # itertools.product would hold each axis in memory; these stay ranges.
+        return (Shape(m, n, k) for m in self.m for n in self.n for k in self.k)
+
+    def shape_count(self) -> int:
+        return len(self.m) * len(self.n) * len(self.k)
+
+    def lengths(self) -> dict[str, int]:
+        return {name: getattr(self, name).max_length for name in "mnk"} | super().lengths()
+
+
+class DomainBlock(ProblemBlock):
+    """A block whose problems are drawn: shapes of a domain; types, layouts, alpha and beta as likely as each other."""
+
+    domain: Domain = Field(description="the name of a domain, one source, or a list of both")
+    # In a campaign, see `with_whole_weights`.
+    weight: Weight = Field(
+        default=1.0,
+        description="the block's share of the problems, relative to other blocks: only the ratios count, so 1 and 1 are the "
+        "same campaign as 2 and 2",
+    )
+
+    @cached_property
+    def _sources(self) -> Weighted[Source]:
+        return mixture(self.domain)
+
+    def shape_at(self, u: Sequence[float]) -> Shape:
+        """The shape at a point [1 + COORDINATES] of the unit cube."""
+        return self._sources.choose(u[0]).shape(u[1:])
+
+
+def with_whole_weights(blocks: Sequence[DomainBlock]) -> list[DomainBlock]:
+    """The same blocks with weights of the same ratios in their normal form: the smallest whole numbers.
+
+    Weights stay as they are where a whole number would be too large for a float.
+    """
+    exact = [Fraction(repr(block.weight)) for block in blocks]  # 0.1 is a tenth here
+    scale = math.lcm(*(weight.denominator for weight in exact))
+    whole = [int(weight * scale) for weight in exact]
+    divisor = math.gcd(*whole)
+    if any(weight // divisor > 2**sys.float_info.mant_dig for weight in whole):
+        return list(blocks)
+    return [block.model_copy(update={"weight": float(w // divisor)}) for block, w in zip(blocks, whole, strict=True)]
+
+
+def problem_model(written: object) -> type[ProblemBlock]:
+    """The model of a block of problems: with a domain where it names one, with axes where it names one, else with shapes."""
+    if isinstance(written, dict) and "domain" in written:
+        return DomainBlock
+    has_axes = isinstance(written, dict) and "shapes" not in written and {"m", "n", "k"} & written.keys()
+    return AxesBlock if has_axes else ShapesBlock
+
+
+PROBLEMS = Mappings(problem_model, models=lambda: [ShapesBlock, AxesBlock, DomainBlock])
+"""Declares a key of blocks of problems."""
