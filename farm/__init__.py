@@ -18,4 +18,4 @@ __version__ = "0.1.0"
 
 __all__ = ["Campaign", "Client", "FarmError", "Table", "__version__", "connect"]
 
-__getattr__ = names_of(__name__, {"client": ("Campaign", "Client", "Table", "connect"), "errors": ("FarmError",)})
+__getattr__ = names_of(__name__)

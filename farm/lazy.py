@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -14,17 +15,31 @@ def load(named: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def names_of(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package. `modules` says which module of the package defines which names."""
-    if clash := {name for names in modules.values() for name in names} & set(modules):
-        raise ValueError(f"{package}: {', '.join(sorted(clash))} would be the module as soon as that is imported")
-    homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
+def names_of(package: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: a name that its block `if TYPE_CHECKING:` imports is imported when it is first used."""
+
+    @cache
+    def homes() -> dict[str, str]:
+        with open(str(sys.modules[package].__file__), encoding="utf-8") as file:  # noqa: PTH123 - pathlib takes 5 ms to import
+            return modules_of(package, file.read())
 
     def getattr_of_package(name: str) -> Any:
-        if name not in homes:
+        if name.startswith("__") or name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(homes[name]), name)
+        value = getattr(import_module(homes()[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
     return getattr_of_package
+
+
+def modules_of(package: str, source: str) -> dict[str, str]:
+    """The module of each name that the `if` blocks of a package import. Raises `ValueError` for a name that is also a module."""
+    import ast
+
+    blocks = (node.body for node in ast.parse(source).body if isinstance(node, ast.If))
+    imports = (node for body in blocks for node in body if isinstance(node, ast.ImportFrom))
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
+    if clash := homes.keys() & {home.removeprefix(f"{package}.") for home in homes.values()}:
+        raise ValueError(f"{package}: {', '.join(sorted(clash))} would be the module as soon as that is imported")
+    return homes

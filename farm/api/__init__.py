@@ -31,14 +31,7 @@ __all__ = [
     "farm_of",
 ]
 
-_name = names_of(
-    __name__,
-    {
-        "connecting": ("Direct", "Farm", "farm_of"),
-        "operation": ("OPERATIONS", "PREFIX", "Document", "Download", "Operation"),
-        "remote": ("Remote",),
-    },
-)
+_name = names_of(__name__)
 
 
 def __getattr__(name: str) -> Any:

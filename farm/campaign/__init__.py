@@ -40,34 +40,4 @@ __all__ = [
     "texts_named",
 ]
 
-__getattr__ = names_of(
-    __name__,
-    {
-        "campaign": ("Campaign",),
-        "loading": (
-            "load",
-            "loads",
-            "texts_named",
-        ),
-        "planning": (
-            "Destination",
-            "KnownDevice",
-            "Plan",
-            "PlannedJob",
-            "PoolSpec",
-            "plan",
-        ),
-        "strategies": ("Search",),
-        "named_shapes": ("shape_sets",),
-        "figures": (
-            "InvalidGroup",
-            "NotApplicable",
-            "PlanCount",
-            "PlanSummary",
-        ),
-        "targets": (
-            "Target",
-            "TargetKind",
-        ),
-    },
-)
+__getattr__ = names_of(__name__)

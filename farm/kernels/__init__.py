@@ -25,25 +25,4 @@ __all__ = [
     "problem_of",
 ]
 
-__getattr__ = names_of(
-    __name__,
-    {
-        "configuration": (
-            "BASELINES",
-            "MEMORY_SHARE",
-            "Configuration",
-            "Kernel",
-            "problem_of",
-        ),
-        "families": (
-            "FAMILIES",
-            "family_named",
-        ),
-        "family": (
-            "KernelFamily",
-            "Parameter",
-            "Reason",
-            "Rule",
-        ),
-    },
-)
+__getattr__ = names_of(__name__)

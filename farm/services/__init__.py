@@ -14,12 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Program", "ServiceUrls", "Stack", "prepare_database", "programs", "safe_url", "services"]
 
-__getattr__ = names_of(
-    __name__,
-    {
-        "background": ("prepare_database",),
-        "embedded": ("ServiceUrls", "services"),
-        "stack": ("Program", "Stack", "programs"),
-        "urls": ("safe_url",),
-    },
-)
+__getattr__ = names_of(__name__)

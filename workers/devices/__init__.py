@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Device", "discover", "open_device"]
 
-__getattr__ = names_of(__name__, {"base": ("Device",), "discovery": ("discover", "open_device")})
+__getattr__ = names_of(__name__)
