@@ -24,7 +24,7 @@ from farm.db import campaigns, devices, filters, outcomes
 from farm.db.states import JobState
 from farm.errors import NothingEnded
 from farm.measurement import MeasuringRules
-from farm.report.t4 import Origin, documents
+from farm.report.t4_format import Origin, documents
 
 ENDED = (JobState.DONE, JobState.INVALID, JobState.DEAD)
 

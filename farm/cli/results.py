@@ -1,40 +1,32 @@
-"""`farm results`: measurements as a table, CSV, Parquet, JSON, the commands that repeat them, or a tuner's T4."""
+"""`farm results`: measurements as a table, or exported in a format of `farm.exporters`."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from farm import __version__
 from farm.api import farm_of
 from farm.api import results as operations
-from farm.api.results import Identity
-from farm.atomic_write import replacing, require_new
-from farm.cli import t4
+from farm.atomic_write import require_new, writable, write_bytes
 from farm.cli.files import ForceOption, write
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
 from farm.cli.tables import Column, Table
-from farm.csv_cells import cell
 from farm.errors import BadInput
-from farm.provenance import METADATA_KEY, Provenance
-from farm.schema.results import EXPORTED
+from farm.exporters import EXPORTERS
+from farm.exporters.exporter import Export
 from farm.settings import settings
 
+TABLE = "table"
+if TYPE_CHECKING:
+    Format = str
+else:
+    Format = Literal[(TABLE, *EXPORTERS)]
 
-class Format(StrEnum):
-    TABLE = "table"
-    CSV = "csv"
-    PARQUET = "parquet"
-    JSON = "json"
-    COMMANDS = "commands"
-    T4 = "t4"
+TABLE_ROWS = 30
+"""Rows of a table without --limit."""
 
 
 @takes(operations.rows, without=("commands", "after", "limit"))
@@ -46,8 +38,8 @@ def results(
         Format | None,
         typer.Option(
             "--format",
-            help="How to print or write. commands: a line for each row that measures it again, alone. "
-            "t4: for autotuners, a campaign's jobs with those that failed.",
+            help="How to print or write. "
+            + " ".join(f"{name}: {one.meaning}." for name, one in EXPORTERS.items() if one.meaning),
         ),
     ] = None,
     output: Annotated[
@@ -68,49 +60,61 @@ def results(
         farm results --type nvidia-h200 --since 7d --output h200.csv
         farm results --where "m >= 4096 and ab == f16"
     """
-    chosen = _format(format_, output, as_json)
-    if output is not None and (chosen is not Format.T4 or output.suffix == ".json"):
-        require_new(output, force=force)
+    chosen = format_of(format_, output, as_json=as_json)
     operations.conditions(**{name: query.get(name) for name in ("where", "source", "since", "until")})
-    if chosen is Format.T4:
-        if "campaign" not in query or limit is not None or query["sort"] != "measurement_id":
-            raise BadInput(
-                detail="T4 is the jobs of one campaign, all of them that match: --campaign NAME, no --sort or --limit"
-            )
-        with farm_of(settings()) as farm:
-            asked = {name: value for name, value in query.items() if name not in ("sort", "short_rounds")}
-            t4.export(farm, asked, output=output, force=force)
+    if chosen == TABLE or (chosen == "json" and output is None):
+        _show(query, limit, as_json=chosen != TABLE)
         return
-    shown = limit if chosen is not Format.TABLE else limit or 30
+    exporter = EXPORTERS[chosen]
+    exporter.check(query, limit)
+    one_file = exporter.one_file(output)
+    if output is not None and one_file:
+        require_new(output, force=force)
     with farm_of(settings()) as farm:
-        found = operations.all_rows(farm, shown, **query, commands=chosen is Format.COMMANDS)
-    rows = found.rows
-    if chosen is Format.TABLE:
-        _print_table(rows, limited=len(rows) == shown and limit is None, rounds=query["short_rounds"])
-    elif chosen is Format.JSON and output is None:
-        emit_json(rows)
-    elif chosen is Format.COMMANDS:
-        write("".join(f"{line}\n" for line in found.commands or ()), output, force=force)
-    else:
-        provenance = None if found.identity is None else _provenance(rows, found.identity)
-        _export(rows, chosen, output, provenance, force=force)
-    if output is not None:
-        remarks.print(f"{len(rows):,} rows in {output}")
+        export = exporter.export(farm, query, limit, one_file=one_file)
+    _write(export, output, folder=not one_file, force=force)
 
 
-def _format(given: Format | None, output: Path | None, as_json: bool) -> Format:
-    if given is Format.PARQUET and output is None:
-        raise BadInput(detail="Parquet is not for a terminal: add --output FILE.parquet")
-    if given is not None:
-        return given
-    if as_json:
-        return Format.JSON
+def format_of(given: str | None, output: Path | None, *, as_json: bool) -> str:
+    """The given format, or the one that the name of the output means. Raises `BadInput`."""
     if output is None:
-        return Format.TABLE
-    try:
-        return Format(output.suffix.removeprefix("."))
-    except ValueError:
-        raise BadInput(detail=f"{output}: name it .csv, .parquet or .json, or add --format") from None
+        if given in EXPORTERS and EXPORTERS[given].binary:
+            raise BadInput(detail=f"{given.capitalize()} is not for a terminal: add --output FILE.{given}")
+        return given or ("json" if as_json else TABLE)
+    suffix = output.suffix.removeprefix(".")
+    if given is None and not as_json and suffix not in EXPORTERS:
+        raise BadInput(detail=f"{output}: name it .csv, .parquet or .json, or add --format")
+    return given or ("json" if as_json else suffix)
+
+
+def _write(export: Export, output: Path | None, *, folder: bool, force: bool) -> None:
+    """Writes the files to stdout, a file or a folder, which is made. Raises `BadInput`, and `FileThere` without `force`."""
+    for remark in export.remarks:
+        remarks.print(remark)
+    if output is None:
+        for file in export.files:
+            write(file.content.decode(), None, force=force)
+        return
+    # A name that a server sends cannot lead out of the folder.
+    paths = [output / Path(file.name).name if folder else output for file in export.files]
+    for path in paths:
+        require_new(path, force=force)
+    if folder:
+        with writable(output):
+            output.mkdir(parents=True, exist_ok=True)
+    for path, file in zip(paths, export.files, strict=True):
+        write_bytes(path, file.content, force=force)
+        remarks.print(f"{file.count:,} {file.what} in {path}", markup=False)
+
+
+def _show(query: dict[str, Any], limit: int | None, *, as_json: bool) -> None:
+    max_rows = limit if as_json else limit or TABLE_ROWS
+    with farm_of(settings()) as farm:
+        rows = operations.all_rows(farm, max_rows, **query).rows
+    if as_json:
+        emit_json(rows)
+    else:
+        _print_table(rows, limited=len(rows) == max_rows and limit is None, rounds=query["short_rounds"])
 
 
 _RESULTS = Table(
@@ -147,48 +151,3 @@ def _print_table(rows: list[dict[str, Any]], *, limited: bool, rounds: bool) -> 
         console.print("Some rows are recorded or imported, not measured here: see the column source in an export.")
     if limited:
         remarks.print("There may be more: --limit N, or export them all with --output FILE.csv")
-
-
-def _provenance(rows: list[dict[str, Any]], identity: Identity) -> Provenance:
-    """What makes an export of one device type a recording, which a `recorded` device answers from."""
-    of = {name: ", ".join(sorted({str(row[name]) for row in rows})) for name in ("campaign", "host", "source")}
-    first, last = (f"{pick(row['measured_at'] for row in rows):%Y-%m-%d}" for pick in (min, max))
-    when = first if first == last else f"{first} to {last}"
-    return Provenance(
-        device_type=identity.type,
-        device_name=identity.name,
-        traits=operations.traits_of(identity),
-        provenance=f"{of['source']} by gemm-farm {__version__} on {of['host']}, {when}, campaign {of['campaign']}",
-    )
-
-
-def _export(
-    rows: list[dict[str, Any]], chosen: Format, output: Path | None, provenance: Provenance | None, *, force: bool
-) -> None:
-    """CSV has JSON in the columns that hold objects; Parquet too, so that every reader opens it."""
-    if chosen is Format.PARQUET:
-        assert output is not None
-        with replacing(output, force=force) as draft:
-            _write_parquet(rows, draft, provenance)
-        return
-    text = io.StringIO()
-    if chosen is Format.JSON:
-        json.dump(rows, text, indent=1, default=str)
-    else:
-        writer = csv.DictWriter(text, fieldnames=EXPORTED, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            flat = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in row.items()}
-            writer.writerow({name: cell(value) for name, value in flat.items()})
-    write(text.getvalue(), output, force=force)
-
-
-def _write_parquet(rows: list[dict[str, Any]], draft: Path, provenance: Provenance | None) -> None:
-    import pyarrow.parquet as pq
-
-    from farm.schema.arrow import arrow_table
-
-    found = arrow_table(rows)
-    if provenance is not None:
-        found = found.replace_schema_metadata({METADATA_KEY: json.dumps(provenance.to_json())})
-    pq.write_table(found, draft, compression="zstd")

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from farm.api.results import Results
 from farm.campaign import KnownDevice, load, plan
 from farm.campaign.strategies import STRATEGIES
+from farm.cli.results import format_of
 from farm.compare.health import HealthQuery
 from farm.compare.health.assessment import Member
 from farm.compare.health.diagnosis import diagnose
@@ -23,6 +25,8 @@ from farm.compare.health.fleet_rows import Fleet, FleetRows
 from farm.compare.health.rules import RULES
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError
+from farm.exporters import EXPORTERS
+from farm.kernels import Configuration
 from farm.vendors import NVIDIA, VENDORS, kind_named_by, vendor_of_type
 from farm.vendors.cpu import Cpu
 from support.quick import QUICK
@@ -158,3 +162,12 @@ def test_an_importer_of_one_s_own_reads_rows(tmp_path: Path) -> None:
     ]
     assert [(device.identity.type, device.rows) for device in reader.devices()] == [("nvidia-h200", 2)]
     assert [(one.rows, one.what) for one in reader.left_out()] == [(1, "small products")]
+
+
+def test_an_exporter_of_one_s_own_is_chosen_by_its_name_and_writes_rows() -> None:
+    row = {**Configuration.parse("tiled(tile=16) 64x64x64 f32").columns(), "runtime_ms": 0.25}
+    with unchanged_after(EXPORTERS):
+        run_example("Add an exporter")
+        assert format_of(None, Path("rows.md"), as_json=False) == "md"
+        content = EXPORTERS["md"].content(Results.model_construct(rows=[row]))
+    assert content.decode().splitlines()[2:] == ["| tiled(tile=16) 64x64x64 f32 nn | 0.25 |"]

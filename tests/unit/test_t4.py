@@ -24,7 +24,7 @@ from farm.errors import (
 )
 from farm.kernels import FAMILIES, Configuration
 from farm.measurement import Measurement, MeasuringRules
-from farm.report.t4 import PROBLEM, UNITS, Origin, Space, documents, invalidity
+from farm.report.t4_format import PROBLEM, UNITS, Origin, Space, documents, invalidity
 from farm.schema.results import EXPORTED
 from workers.runner import EXIT_HUNG
 from workers.tasks import how_it_ended

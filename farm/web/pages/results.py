@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -12,9 +9,8 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 
 from farm.api import campaigns, results
-from farm.csv_cells import cell
 from farm.errors import FarmError
-from farm.schema.results import EXPORTED
+from farm.exporters.csv_rows import csv_text
 from farm.web.errors import status_of
 from farm.web.pages.campaigns import path_of
 from farm.web.pages.rendering import Visit, Visiting, linked
@@ -97,19 +93,8 @@ def as_csv(
 
 
 def _lines(visit: Visit, question: dict[str, Any], page: results.Results) -> Iterator[str]:
-    """CSV a page of rows at a time: empty where a row has no such figure, JSON where a column holds an object."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=EXPORTED, lineterminator="\n")
-    writer.writeheader()
-    while True:
-        writer.writerows({name: _cell(row[name]) for name in EXPORTED} for row in page.rows)
-        yield text.getvalue()
-        text.seek(0)
-        text.truncate()
-        if page.next is None:
-            return
+    """CSV a page of rows at a time."""
+    yield csv_text(page.rows, header=True)
+    while page.next is not None:
         page = visit.ask(results.rows, **question, after=page.next, limit=AT_ONCE)
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else cell(value)
+        yield csv_text(page.rows, header=False)
