@@ -252,7 +252,7 @@ class RoleRefused(ServiceUnavailable):
 
 
 class RightMissing(ServiceUnavailable):
-    """The role that FARM_DATABASE_URL names may not do this: {why}. Roles, tokens and upgrades are for the owner of the tables. Where a service lacks a right of its own, the owner runs farm db roles."""
+    """The database role of this command, or of the server that FARM_API_URL names, may not do this: {why}. Roles, tokens and upgrades are for the owner of the tables: set FARM_DATABASE_URL to the owner's, without FARM_API_URL. Where a service lacks a right of its own, the owner runs farm db roles."""
 
 
 class WrongRevision(FarmError):
@@ -305,7 +305,7 @@ class OtherApi(ServiceUnavailable):
 
 
 class NotThroughTheApi(BadInput):
-    """This command works on the farm's own database, and FARM_API_URL names an API. Use it where FARM_DATABASE_URL is set, or unset FARM_API_URL for a farm on this machine."""
+    """This command works on one machine or on the farm's database, and FARM_API_URL names an API. Unset FARM_API_URL for a farm on this machine, or set FARM_DATABASE_URL too. docs/serving.md lists such commands."""
 
 
 class SignInNeeded(FarmError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
@@ -70,11 +69,7 @@ def list_(
         found = audit.records(
             connection, who=who, what=what, on=on, since=from_, before=before, after=after, limit=limit
         )
-    return [_line(one) for one in found]
-
-
-def _line(one: audit.Record) -> AuditLine:
-    return AuditLine(**{name: getattr(one, name) for name in AuditLine.model_fields})
+    return [AuditLine.model_validate(one) for one in found]
 
 
 @operation("GET", "/audit/export", role=Role.OPERATE, sends="application/x-ndjson")
@@ -84,9 +79,30 @@ def export(access: Access, *, who: Who = None, what: What = None, on: On = None,
     rows = 0
     with made_file("audit.jsonl") as path, path.open("w", encoding="utf-8") as file:
         for one in _all(access, who=who, what=what, on=on, since=from_):
-            file.write(json.dumps(_line(one).model_dump(mode="json")) + "\n")
+            file.write(AuditLine.model_validate(one).model_dump_json() + "\n")
             rows += 1
     return Download(path=path, media_type="application/x-ndjson", name="audit.jsonl", rows=rows)
+
+
+class Trim(Document):
+    """Request to remove old rows of the audit."""
+
+    before: Annotated[str, Field(description="Remove what is older: 365d, or 2026-01-01 (UTC)."), Cli(metavar="TIME")]
+
+
+class Trimmed(Document):
+    """What was removed from the audit."""
+
+    before: datetime
+    removed: int = Field(description="rows")
+
+
+@operation("POST", "/audit/trim", role=Role.ADMIN, privileged=True)
+def trim(access: Access, trimming: Trim) -> Trimmed:
+    """Remove old rows permanently. The audit records this."""
+    before = moment(trimming.before)
+    with access.change(trim) as change:
+        return Trimmed(before=before, removed=audit.trim(change, before))
 
 
 def _all(access: Access, **asked: Any) -> Iterator[audit.Record]:

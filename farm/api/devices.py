@@ -207,7 +207,7 @@ def contended(access: Access) -> list[ContendedDevice]:
     """Devices that two farm-workers wanted to serve lately, or on which two measured at the same time."""
     with access.connect() as connection:
         found = device_sessions.contended(connection)
-    return [ContendedDevice(**{name: getattr(one, name) for name in ContendedDevice.model_fields}) for one in found]
+    return [ContendedDevice.model_validate(one) for one in found]
 
 
 @operation("GET", "/devices/excluded")

@@ -5,7 +5,8 @@
 
 The function's own signature says what it takes and answers: the server makes a route of it, and a client that reaches the
 farm through the API makes its request of it. Parameters that the path names go there, a `BaseModel` is the body, or the
-whole query of a GET, and everything else is in the query. What answers a `Download` sends a file.
+whole query of a GET, an `Upload` is a file and the body, and everything else is in the query. What answers a `Download` sends
+a file.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Document(BaseModel):
     """
 
     # Validators are built when a document is first made: a command makes few of all that its imports define.
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True, from_attributes=True)
 
 
 def build_documents(base: type[Document] = Document) -> None:
@@ -92,6 +93,23 @@ def made_file(name: str) -> Iterator[Path]:
         raise
 
 
+FILE = "application/octet-stream"
+"""The media type of an upload."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file that is the body of a request. The caller keeps or removes it.
+
+    Attributes:
+        path: where it is.
+        progress: hears how many rows were read, where the operation runs in this process.
+    """
+
+    path: Path
+    progress: Callable[[int], None] = lambda _: None
+
+
 @dataclass(frozen=True)
 class Operation:
     """One thing that the farm can be asked."""
@@ -105,6 +123,8 @@ class Operation:
     sends: str | None = None
     # How long a server lets it run, in a process that it can kill; None where no request makes it expensive.
     seconds: float | None = None
+    # Whether it needs more rights in the database than the role farm_web has: see docs/serving.md.
+    privileged: bool = False
 
     @property
     def name(self) -> str:
@@ -131,6 +151,10 @@ class Operation:
         """Whether it is the body, or the query of a GET."""
         kind = parameter.annotation
         return get_origin(kind) is None and isinstance(kind, type) and issubclass(kind, BaseModel)
+
+    def is_upload(self, parameter: inspect.Parameter) -> bool:
+        """Whether it is a file, which is the body."""
+        return parameter.annotation is Upload
 
     def in_path(self, parameter: inspect.Parameter) -> bool:
         return f"{{{parameter.name}}}" in self.path
@@ -211,7 +235,9 @@ def checked(model: type[M], **given: Any) -> M:
         return model(**given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadInput(detail=f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        place = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        raise BadInput(detail=f"{place}: {message}" if place else message) from None
 
 
 OPERATIONS: dict[Callable[..., Any], Operation] = {}
@@ -219,14 +245,21 @@ OPERATIONS: dict[Callable[..., Any], Operation] = {}
 
 
 def operation(
-    method: Method, path: str, *, role: Role = Role.READ, sends: str | None = None, seconds: float | None = None
+    method: Method,
+    path: str,
+    *,
+    role: Role = Role.READ,
+    sends: str | None = None,
+    seconds: float | None = None,
+    privileged: bool = False,
 ) -> Callable[[Callable[Concatenate[Access, P], R]], Callable[Concatenate[Access, P], R]]:
     """Makes an operation of a function, which stays as it is. One that answers a `Download` says what it `sends`, and one
-    that a request can make expensive, how many `seconds` a server gives it."""
+    that a request can make expensive, how many `seconds` a server gives it. One that needs more
+    rights in the database than the role `farm_web` has is `privileged`."""
 
     def add(function: Callable[Concatenate[Access, P], R]) -> Callable[Concatenate[Access, P], R]:
         tag = function.__module__.rpartition(".")[2]
-        OPERATIONS[function] = Operation(function, method, path, role, tag, sends, seconds)
+        OPERATIONS[function] = Operation(function, method, path, role, tag, sends, seconds, privileged)
         return function
 
     return add

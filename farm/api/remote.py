@@ -5,7 +5,10 @@ from __future__ import annotations
 import inspect
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
@@ -15,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 import farm
 from farm.addresses import is_loopback, port_of
 from farm.api.access import Access
-from farm.api.operation import OPERATIONS, PREFIX, Download, made_file
+from farm.api.operation import FILE, OPERATIONS, PREFIX, Download, made_file
 from farm.api.results import MOST_ROWS
 from farm.errors import (
     ApiMoved,
@@ -33,6 +36,30 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Query = list[tuple[str, str | int | float | bool | None]]
+
+
+@dataclass(frozen=True)
+class Body:
+    """The body of a request: none, a document, or a file that is sent while it is read."""
+
+    content: str | Path | None = None
+    media_type: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        found = {} if self.media_type is None else {"Content-Type": self.media_type}
+        # Otherwise httpx would send it in chunks, and a server could refuse a file that is too large only after reading it.
+        return found | ({"Content-Length": str(self.content.stat().st_size)} if isinstance(self.content, Path) else {})
+
+    @contextmanager
+    def opened(self) -> Iterator[str | IO[bytes] | None]:
+        """What httpx sends."""
+        if not isinstance(self.content, Path):
+            yield self.content
+            return
+        with self.content.open("rb") as file:
+            yield file
+
 
 CONNECT_SECONDS = 10.0
 MAX_DOCUMENT_BYTES = 1 << 28
@@ -96,19 +123,21 @@ class Remote:
         """What the server answers. Raises `FarmError` with the server's message and exit code, or one of those above."""
         known = OPERATIONS[operation]
         bound = inspect.signature(operation).bind(None, *args, **kwargs)
-        path, query, body = known.path, Query(), None
+        path, query, body = known.path, Query(), Body()
         for parameter in known.parameters:
             if parameter.name not in bound.arguments:
                 continue
             value = bound.arguments[parameter.name]
             if known.in_path(parameter):
                 path = path.replace(f"{{{parameter.name}}}", quote(str(value), safe=""))
+            elif known.is_upload(parameter):
+                body = Body(value.path, FILE)
             elif known.is_model(parameter):
                 assert isinstance(value, BaseModel)
                 if known.method == "GET":
                     query += _query(value.model_dump(mode="json", exclude_defaults=True))
                 else:
-                    body = value.model_dump_json()
+                    body = Body(value.model_dump_json(), "application/json")
             else:
                 query += _query({parameter.name: value})
         if known.sends is not None:
@@ -122,19 +151,19 @@ class Remote:
 
     def sign_in_code(self) -> str | None:
         """A code for one sign-in of a browser as this client. None where the server needs no sign-in."""
-        response = self._request("POST", "/sign-in/codes", Query(), None)
+        response = self._request("POST", "/sign-in/codes", Query(), Body())
         try:
             code = response.json()["code"]
         except (ValueError, KeyError, TypeError) as error:
             raise OtherApi(url=self.url, version=farm.__version__, why=first_line(error)) from None
         return None if code is None else str(code)
 
-    def _request(self, method: str, path: str, query: Query, body: str | None) -> httpx.Response:
+    def _request(self, method: str, path: str, query: Query, body: Body) -> httpx.Response:
         content = io.BytesIO()
         headers = self._receive(method, path, query, body, content, MAX_DOCUMENT_BYTES)
         return httpx.Response(200, headers=headers, content=content.getvalue())
 
-    def _download(self, method: str, path: str, query: Query, body: str | None) -> Download:
+    def _download(self, method: str, path: str, query: Query, body: Body) -> Download:
         with made_file("download") as received, received.open("wb") as file:
             headers = self._receive(method, path, query, body, file, MAX_DOWNLOAD_BYTES)
         rows = headers.get("X-Farm-Rows", "")
@@ -143,14 +172,16 @@ class Remote:
         return Download(received, media_type, name[1] if name else "download", int(rows) if rows.isdecimal() else None)
 
     def _receive(
-        self, method: str, path: str, query: Query, body: str | None, to: IO[bytes], max_bytes: int
+        self, method: str, path: str, query: Query, body: Body, to: IO[bytes], max_bytes: int
     ) -> httpx.Headers:
         """Writes the content of an answer, of at most so many bytes when it is unpacked. Raises what the server answers else."""
-        sent = {} if body is None else {"Content-Type": "application/json"}
         try:
-            with self._client.stream(
-                method, self.url + path, params=query, content=body, headers=sent, follow_redirects=False
-            ) as response:
+            with (
+                body.opened() as content,
+                self._client.stream(
+                    method, self.url + path, params=query, content=content, headers=body.headers, follow_redirects=False
+                ) as response,
+            ):
                 received, limit = 0, max_bytes if response.is_success else MAX_ERROR_BYTES
                 file = to if response.is_success else io.BytesIO()
                 for part in response.iter_bytes():

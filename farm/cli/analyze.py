@@ -22,13 +22,14 @@ from farm.analysis.tiles import (
     TileSummary,
     analyze,
 )
+from farm.api import farm_of
+from farm.api.results import all_rows
 from farm.cli.files import ForceOption
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
-from farm.db import campaigns, measurements
 from farm.errors import AmbiguousDevice, BadInput, NotFound, UnknownDevice
 from farm.formatting import some_of
-from farm.services.session import session
+from farm.settings import settings
 
 app = typer.Typer(help="Study measurements.", no_args_is_help=True)
 
@@ -93,10 +94,9 @@ def _artist(folder: Path, *, force: bool) -> Callable[[list[DeviceTiles]], Itera
 
 def _of_campaign(name: str | None) -> list[TiledRow]:
     assert name is not None
-    with session() as opened, opened.engine.connect() as connection:
-        campaign_id = campaigns.find(connection, name)["id"]
-        rows = measurements.read(connection, campaign_id=campaign_id, family=FAMILY)
-    return [TiledRow.from_columns(row) for row in rows]
+    with farm_of(settings()) as farm:
+        found = all_rows(farm, None, campaign=name, family=FAMILY)
+    return [TiledRow.from_columns(row) for row in found.rows]
 
 
 def _of_recording(path: Path) -> list[TiledRow]:

@@ -11,17 +11,14 @@ import typer
 
 from farm.api import audit as operations
 from farm.api import farm_of
-from farm.api.audit import AuditLine
+from farm.api.audit import AuditLine, Trim
 from farm.atomic_write import require_new
 from farm.cli.files import ForceOption
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.result_table import ResultTable, values_text
-from farm.db import audit
 from farm.errors import BadInput
-from farm.services.session import session
 from farm.settings import settings
-from farm.time_parsing import moment
 
 app = typer.Typer(help="Show who changed what, when and from where.", invoke_without_command=True)
 
@@ -102,15 +99,8 @@ def export(
 
 
 @app.command()
-def trim(
-    before: Annotated[
-        str,
-        typer.Option(
-            "--before", metavar="TIME", help="Remove what is older: 365d, or 2026-01-01 (UTC).", show_default=False
-        ),
-    ],
-    as_json: JsonOption = False,
-) -> None:
+@takes(Trim)
+def trim(trimming: Trim, *, as_json: JsonOption = False) -> None:
     """Remove old rows permanently. Only the owner of the database can do this, and the audit records it.
 
     Nothing else removes rows. Export them first if you must keep them.
@@ -118,10 +108,9 @@ def trim(
     Examples:
         farm audit trim --before 365d
     """
-    until = moment(before)
-    with session() as opened, opened.change("audit_trim") as change:
-        removed = audit.trim(change, until)
+    with farm_of(settings()) as farm:
+        done = farm.ask(operations.trim, trimming)
     if as_json:
-        emit_json({"before": until, "removed": removed})
+        emit_json(done)
     else:
-        console.print(f"{removed:,} rows from before {until:%Y-%m-%d %H:%M} UTC were removed.")
+        console.print(f"{done.removed:,} rows from before {done.before:%Y-%m-%d %H:%M} UTC were removed.")

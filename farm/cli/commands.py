@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -72,7 +72,7 @@ COMMANDS = (
     Entry("devices", "devices:app", OPERATE, "List and control devices and hosts: current work, errors of the last hour, last heartbeat."),
     Entry("kernels", "kernels:app", OPERATE, "Manage kernels that are built ahead of time."),
     Entry("hosts", "hosts:app", OPERATE, "Manage worker hosts: one database login for each."),
-    Entry("tokens", "tokens:app", OPERATE, "Manage tokens of the pages and the API, which allow to read, submit or operate."),
+    Entry("tokens", "tokens:app", OPERATE, "Manage tokens of the pages and the API, which allow to read, submit, operate or administer."),
     Entry("quotas", "quotas:app", OPERATE, "Show and set limits of owners: open jobs, device time, priorities."),
     Entry("audit", "audit:app", OPERATE, "Show who changed what, when and from where."),
     Entry("keys", "keys:app", OPERATE, "Show and make the keys that sign models and kernels, and list the trusted keys."),
@@ -84,6 +84,29 @@ COMMANDS = (
     Entry("redis", "redis_users:app", OPERATE, "Manage the users of Redis."),
     Entry("db", "database:app", OPERATE, "Manage the revision of the database and the roles of services, workers and readers."),
 )  # fmt: skip
+
+
+LOCAL: Mapping[str, str] = {
+    "run": "measures on this machine",
+    "replay": "replays on this machine",
+    "measure": "measures on this machine, and needs no services",
+    "serve": "is the server",
+    "up": "starts programs on this machine",
+    "down": "stops programs on this machine",
+    "doctor": "checks this machine, and whether the API responds",
+    "models sign": "signs with this machine's key",
+    "kernels build": "compiles on this machine",
+    "kernels prune": "removes files of this machine",
+    "keys": "reads and makes keys of this machine",
+    "redis": "sets up the farm's Redis",
+    "db": "sets up the farm's database",
+}
+"""Commands that FARM_API_URL does not reach, with the reason. All others work over the API: see docs/serving.md."""
+
+
+def why_local(words: Sequence[str]) -> str | None:
+    """Why a command does not work over the API; None for one that does. `words` call it."""
+    return next((LOCAL[name] for n in range(1, len(words) + 1) if (name := " ".join(words[:n])) in LOCAL), None)
 
 
 class LazyCommand(TyperCommand):

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
 import shlex
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.markup import escape
-from sqlalchemy import text
 
+from farm.api import farm_of, hosts
+from farm.api.hosts import NewHost
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
-from farm.db import roles, worker_logins
-from farm.errors import BadRole
-from farm.services import host_settings
-from farm.services.session import session
 from farm.settings import settings
 
 app = typer.Typer(help="Manage worker hosts: one database login for each.", invoke_without_command=True)
-
-NameArgument = Annotated[str, typer.Argument(help="The host's name, as farm devices shows it.", show_default=False)]
 
 
 @app.callback()
@@ -29,8 +23,8 @@ def _list(context: typer.Context, as_json: JsonOption = False) -> None:
     """List the logins of worker hosts. A login acts for the devices of its host, and for no others."""
     if context.invoked_subcommand is not None:
         return
-    with session() as opened, opened.engine.connect() as connection:
-        known = worker_logins.known(connection)
+    with farm_of(settings()) as farm:
+        known = farm.ask(hosts.list_)
     if as_json:
         emit_json(known)
     elif not known:
@@ -59,13 +53,8 @@ _HOSTS = Table(
 
 
 @app.command()
-def add(
-    name: NameArgument,
-    prefix: Annotated[
-        str, typer.Option(help="How logins begin, where several farms share one server.")
-    ] = worker_logins.DEFAULT_PREFIX,
-    as_json: JsonOption = False,
-) -> None:
+@takes(NewHost)
+def add(new_host: NewHost, *, as_json: JsonOption = False) -> None:
     """Make the login of a worker host and print its settings. If the host has a login, give it the rights of this version.
 
     The login acts for devices that are registered under this name. Run this again for each host after
@@ -73,70 +62,42 @@ def add(
 
     A new login gets a new password, which is printed once. The address of Redis is that of FARM_BROKER_URL, and the
     password of its user farm_worker is FARM_REDIS_WORKER_PASSWORD. Notes on standard error explain where to find values
-    that this host does not know.
+    that are not known here. With FARM_API_URL, the addresses and settings are those of the server.
 
     Examples:
         farm hosts add gpu-7
     """
-    login, current = worker_logins.login_of(name, prefix), settings()
-    _require_shared(login)
-    # These may refuse a setting, so they come before a password that is printed once.
-    others = [host_settings.broker(current, name=name), host_settings.kernel_keys(current)]
-    with session() as opened, opened.change("hosts_add") as change:
-        new = not roles.exists(change.connection, login)
-        made = secrets.token_urlsafe(24) if new else None
-        worker_logins.add(change.connection, name, password=made, prefix=prefix)
-        change.record("host", name, after={"login": login, "new": new, "password_set": new})
-        limited = roles.limits_temporary_files(change.connection, login)
-        database = host_settings.database(
-            opened.urls.database_url,
-            name=name,
-            login=login,
-            password=made,
-            database=change.connection.execute(text("SELECT current_database()")).scalar_one(),
-        )
-    if not limited:
-        remarks.print(escape(roles.NO_FILE_LIMIT.format(name=login)))
-    lines = [database, *others]
+    with farm_of(settings()) as farm:
+        added = farm.ask(hosts.add, new_host)
+    if added.warning is not None:
+        remarks.print(escape(added.warning))
     if as_json:
-        emit_json(
-            {"host": name, "login": login, "new": new, "password": made, "settings": [asdict(one) for one in lines]}
-        )
+        emit_json(added)
         return
-    remarks.print(f"The login {escape(login)} {'was made' if new else 'is as it should be'}. On {escape(name)} set:")
-    for one in lines:
+    remarks.print(
+        f"The login {escape(added.login)} {'was made' if added.new else 'is as it should be'}. On {escape(added.host)} set:"
+    )
+    for one in added.settings:
         typer.echo(f"{one.variable}={shlex.quote(one.value)}")
-    if made is not None:
+    if added.password is not None:
         remarks.print("The password in FARM_DATABASE_URL is not shown again.")
-    for note in (note for one in lines for note in one.notes):
+    for note in (note for one in added.settings for note in one.notes):
         remarks.print(f"- {note}.", markup=False)
 
 
 @app.command()
-def revoke(name: NameArgument, as_json: JsonOption = False) -> None:
+def revoke(
+    name: Annotated[str, typer.Argument(help="The host's name, as farm devices shows it.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
     """End the login of a worker host and its connections. Its results are kept, and its jobs in hand go to other devices.
 
     Examples:
         farm hosts revoke gpu-7
     """
-    with session() as opened:
-        with opened.change("hosts_revoke") as change:
-            logins = worker_logins.shut_out(change.connection, name)
-            change.record("host", name, after={"logins": logins, "revoked": True})
-        with opened.change("hosts_revoke") as change:
-            worker_logins.remove(change.connection, name, logins)
-            change.record("host", name, after={"logins": [], "revoked": True})
+    with farm_of(settings()) as farm:
+        revoked = farm.ask(hosts.revoke, name)
     if as_json:
-        emit_json({"host": name, "logins": logins, "revoked": True})
+        emit_json(revoked)
     else:
         console.print(f"The login of {name} is revoked, and its connections are ended.", markup=False)
-
-
-def _require_shared(login: str) -> None:
-    """Raises `BadRole` where the database is the embedded one."""
-    here = settings()
-    if here.embedded_database:
-        why = f"the database embedded in {here.home} has one role, and only this machine reaches it"
-        raise BadRole(
-            name=login, whom="workers", why=f"{why}. Set FARM_DATABASE_URL to a Postgres that worker hosts reach"
-        )

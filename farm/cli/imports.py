@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from farm.api import farm_of, imports
+from farm.api.imports import Format, ImportedFile, RowsLeftOut, look
+from farm.api.operation import Upload
 from farm.cli.output import JsonOption, emit_json, remarks
 from farm.cli.progress import counting
 from farm.cli.tables import Column
 from farm.cli.tables import Table as PrintedTable
-from farm.errors import BadInput, BadRecording, MissingColumns, RowNotImported
-from farm.importers import aiconfigurator as of_aiconfigurator
-from farm.importers import dataset as of_dataset
-from farm.importers import gpperf as of_gpperf
-from farm.importers.landing import Import, LeftOut, Outcome, Table, import_table
-from farm.services.session import session
+from farm.errors import BadInput, BadRecording, FarmError, MissingColumns
+from farm.importers.gpperf import RTX_4070
+from farm.importers.landing import Outcome, Table
+from farm.settings import settings
 
 app = typer.Typer(
     help="Import rows that were measured elsewhere, to compare with and to train on.", no_args_is_help=True
@@ -45,7 +45,7 @@ def dataset(
     Examples:
         farm import dataset examples/datasets/*.parquet
     """
-    _import(files, of_dataset.look, dry_run=dry_run, as_json=as_json)
+    _import(files, Format.DATASET, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -53,7 +53,7 @@ def gpperf(
     files: Annotated[list[Path], _files("CSV of GPPerf, compressed by gzip or not.")],
     device: Annotated[
         str, typer.Option("--device", metavar="NAME", help="The card of a table that does not name it.")
-    ] = of_gpperf.RTX_4070,
+    ] = RTX_4070,
     dry_run: DryRun = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -63,7 +63,7 @@ def gpperf(
         farm import gpperf cutlass.csv
         farm import gpperf tiled.csv --device nvidia-geforce-rtx-4070 --dry-run
     """
-    _import(files, lambda path: of_gpperf.look(path, device=device), dry_run=dry_run, as_json=as_json)
+    _import(files, Format.GPPERF, device=device, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -77,50 +77,69 @@ def aiconfigurator(
     Examples:
         farm import aiconfigurator gemm_perf.parquet --dry-run
     """
-    _import(files, of_aiconfigurator.look, dry_run=dry_run, as_json=as_json)
+    _import(files, Format.AICONFIGURATOR, dry_run=dry_run, as_json=as_json)
 
 
-def _import(files: Sequence[Path], look: Callable[[Path], Table], *, dry_run: bool, as_json: bool) -> None:
+def _import(
+    files: Sequence[Path],
+    file_format: Format,
+    *,
+    device: str | None = None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Imports the files that can be imported. Raises what is wrong with one of the others, once the rest is in."""
-    tables, other = _looked_at(files, look)
-    done, failed = list[Import](), list[BadInput]()
-    with session() as opened:
+    tables, other = _looked_at(files, lambda path: look(file_format, Upload(path), device))
+    done, failed = list[ImportedFile](), dict[Path, str]()
+    with farm_of(settings()) as farm:
         for one in tables:
             try:
                 with _progress(one) as progress:
-                    done.append(import_table(opened.engine, one, dry_run=dry_run, progress=progress))
+                    upload = Upload(one.path, progress)
+                    done.append(
+                        farm.ask(
+                            imports.import_, file_format, upload, name=str(one.path), device=device, dry_run=dry_run
+                        )
+                    )
             except KeyboardInterrupt:
-                remarks.print(f"Interrupted. Nothing of {one.path} was imported.", markup=False)
+                known = (
+                    "The server may still import it." if settings().api_url else f"Nothing of {one.path} was imported."
+                )
+                remarks.print(f"Interrupted. {known}", markup=False)
                 raise typer.Exit(130) from None
-            except (RowNotImported, BadRecording) as error:
-                failed.append(error)
+            except FarmError as error:
+                if error.exit_code != BadInput.exit_code:
+                    raise
+                failed[one.path] = str(error)
             else:
-                remarks.print(_said(done[-1]), markup=False)
-    for why in other:
+                remarks.print(_message(done[-1]), markup=False)
+    for why in other.values():
         remarks.print(f"Left out: {why}", markup=False)
     if as_json:
-        emit_json([*map(_to_json, done), *map(_other_to_json, (*other, *failed))])
+        emit_json(
+            [*done, *({"file": str(path), "outcome": "left out", "why": why} for path, why in (other | failed).items())]
+        )
     else:
         _print(done)
     if failed:
-        raise BadInput(detail="\n".join(map(str, failed)))
+        raise BadInput(detail="\n".join(failed.values()))
 
 
-def _looked_at(files: Sequence[Path], look: Callable[[Path], Table]) -> tuple[list[Table], list[BadInput]]:
+def _looked_at(files: Sequence[Path], look: Callable[[Path], Table]) -> tuple[list[Table], dict[Path, str]]:
     """The files that can be imported, and why each of the others holds something else.
 
     Raises where a file is not there, which is a mistake and no other kind of file, and where none can be imported.
     """
-    tables, other = list[Table](), list[BadInput]()
+    tables, other = list[Table](), dict[Path, str]()
     for path in files:
         try:
             tables.append(look(path))
         except (BadRecording, MissingColumns) as error:
             if not path.is_file():
                 raise
-            other.append(error)
+            other[path] = str(error)
     if not tables:
-        raise other[0] if len(other) == 1 else BadInput(detail="\n".join(map(str, other)))
+        raise BadInput(detail="\n".join(other.values()))
     return tables, other
 
 
@@ -130,19 +149,20 @@ def _progress(of: Table) -> Iterator[Callable[[int], None]]:
         yield lambda rows: done(rows, f"{of.path.name}, storing" if rows == of.rows else None)
 
 
-def _said(one: Import) -> str:
+def _message(one: ImportedFile) -> str:
     if one.outcome is Outcome.KNOWN:
-        return f"{one.table.path} was imported before, as {one.uuids[0]}; nothing changed."
+        return f"{one.file} was imported before, as {one.device_uuids[0]}; nothing changed."
+    rows = sum(device.rows for device in one.devices)
     known = one.configurations - one.new_configurations
     first = (
-        f"{one.table.path}: {one.rows:,} rows of {one.configurations:,} configurations "
+        f"{one.file}: {rows:,} rows of {one.configurations:,} configurations "
         f"({known:,} known here) {'would be' if one.outcome is Outcome.IMPORTABLE else 'are'} imported."
     )
     tested = f"{one.test_rows:,} of them are of a test set: models do not learn from their problems."
     return "\n".join([first, *([tested] if one.test_rows else []), *map(_why_left_out, one.left_out)])
 
 
-def _why_left_out(one: LeftOut) -> str:
+def _why_left_out(one: RowsLeftOut) -> str:
     rows = f"{one.rows:,} row{'s' if one.rows > 1 else ''}"
     return f"Left out: {rows}, {one.what}: {one.why}." if one.whole else f"Left out: {one.what} of {rows}: {one.why}."
 
@@ -157,40 +177,9 @@ _DEVICES = PrintedTable(
 )
 
 
-def _print(done: list[Import]) -> None:
+def _print(done: list[ImportedFile]) -> None:
     lines = [
-        (device.identity.uuid, device.identity.type, device.host, device.identity.name, device.rows)
-        for one in done
-        for device in one.devices
+        (device.uuid, device.type, device.host, device.name, device.rows) for one in done for device in one.devices
     ]
     if lines:
         _DEVICES.print(lines)
-
-
-def _other_to_json(error: BadInput) -> dict[str, Any]:
-    return {"file": str(error.fields["path"]), "outcome": "left out", "why": str(error)}
-
-
-def _to_json(one: Import) -> dict[str, Any]:
-    return {
-        "file": str(one.table.path),
-        "sha256": one.table.content,
-        "outcome": one.outcome,
-        "rows": one.table.rows,
-        "configurations": one.configurations,
-        "new_configurations": one.new_configurations,
-        "devices": [
-            {
-                "uuid": d.identity.uuid,
-                "type": d.identity.type,
-                "host": d.host,
-                "name": d.identity.name,
-                "rows": d.rows,
-                "facts": d.identity.facts,
-            }
-            for d in one.devices
-        ],
-        "test_rows": one.test_rows,
-        "left_out": [asdict(left_out) for left_out in one.left_out],
-        "device_uuids": one.uuids,
-    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,23 +14,23 @@ import typer
 from rich.markup import escape
 
 from farm import keys, python
+from farm.api import farm_of
+from farm.api import kernels as operations
+from farm.api.kernels import Addition, BuiltKernel, KernelLine
 from farm.builds import slots_of
 from farm.builds.cache import KernelCache
-from farm.builds.stores import store_of
 from farm.campaign import Campaign, load
 from farm.campaign.planning import binaries_for
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.progress import counting
 from farm.cli.tables import Column, Table
-from farm.db import campaigns, kernels
-from farm.db.states import KernelState
-from farm.devices import host_name, traits_of_capability
-from farm.errors import BadBinary, BadInput, KernelsNotBuilt, NoSuchKernels, ServiceUnavailable
+from farm.devices import traits_of_capability
+from farm.errors import BadInput, KernelsNotBuilt, NoSuchKernels, ServiceUnavailable
 from farm.formatting import lines_text, seconds_text
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary, capability_of
 from farm.services.processes import end_guarded, start_guarded
-from farm.services.session import session
 from farm.settings import environment_for_children, settings
 from farm.signing import Purpose
 
@@ -48,38 +49,29 @@ GRACE_SECONDS = 5.0
 
 
 @app.command("list")
-def list_(
-    campaign: Annotated[
-        str | None, typer.Argument(help="Only those that this campaign waits for.", show_default=False)
-    ] = None,
-    state: Annotated[
-        list[KernelState] | None, typer.Option("--state", help="Only those in this state.", show_default=False)
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes(operations.list_)
+def list_(query: dict[str, Any], *, as_json: JsonOption = False) -> None:
     """List kernels: built, in work, wanted and failed, and how many jobs wait for each.
 
     Examples:
         farm kernels list
         farm kernels list cutlass-tuned --state failed
     """
-    with session() as opened, opened.engine.connect() as connection:
-        campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
-        rows = kernels.listed(connection, states=state, campaign_id=campaign_id)
-        builders = kernels.builders(connection, silent_after=opened.settings.silent_after_seconds)
+    with farm_of(settings()) as farm:
+        found = farm.ask(operations.list_, **query)
     if as_json:
-        emit_json({"kernels": rows, "builders": builders})
+        emit_json(found)
         return
-    if not rows and campaign is not None:
-        console.print(f"{campaign} waits for no kernels.", markup=False)
-    elif not rows:
-        console.print("None. Campaigns of families that are built ahead of time, such as cutlass, want some.")
+    if found.kernels:
+        _KERNELS.print(map(_line, found.kernels), title="kernels")
+    elif "campaign" in query:
+        console.print(f"{query['campaign']} waits for no kernels.", markup=False)
     else:
-        _KERNELS.print(map(_line, rows), title="kernels")
-    for row in rows:
-        if row["error"]:
-            console.print(f"[yellow]{row['hash'][:12]}[/] {escape(row['error'])}", soft_wrap=True)
-    names = ", ".join(f"{b['name']} ({b['slots']} at a time)" for b in builders)
+        console.print("None. Campaigns of families that are built ahead of time, such as cutlass, want some.")
+    for kernel in found.kernels:
+        if kernel.error:
+            console.print(f"[yellow]{kernel.hash[:12]}[/] {escape(kernel.error)}", soft_wrap=True)
+    names = ", ".join(f"{b.name} ({b.slots} at a time)" for b in found.builders)
     remarks.print(f"Builders: {names or 'none; farm-worker --build starts one'}.")
 
 
@@ -96,18 +88,18 @@ _KERNELS = Table(
 )
 
 
-def _line(row: dict[str, Any]) -> tuple[Any, ...]:
-    record = row["record"] or {}
+def _line(kernel: KernelLine) -> tuple[Any, ...]:
+    record = kernel.record or {}
     size = record.get("bytes")
     return (
-        row["hash"][:12],
-        row["state"],
-        row["waiting_jobs"],
+        kernel.hash[:12],
+        kernel.state,
+        kernel.waiting_jobs,
         record.get("seconds"),
         None if size is None else round(size / 1000),
         record.get("registers"),
         record.get("spill_bytes"),
-        row["label"],
+        kernel.label,
     )
 
 
@@ -116,14 +108,14 @@ def add(
     folder: Annotated[Path, typer.Argument(help="A folder that farm kernels build made.", show_default=False)],
     trust: Annotated[
         bool,
-        typer.Option("--trust", help="Also those that no trusted key signed: you vouch for them, with this host's."),
+        typer.Option("--trust", help="Also those that no trusted key signed: sign them with this host's key."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Add kernels that were built on another host to the farm's store. Jobs that wait for them continue.
 
-    A kernel runs as the worker, on every host that measures it. It is accepted only if this host's key or one of
-    FARM_KERNEL_KEYS signed it.
+    A kernel runs as the worker, on every host that measures it. It is accepted only if the key of the farm's host or one of
+    its FARM_KERNEL_KEYS signed it.
 
     Examples:
         farm kernels add built-kernels
@@ -132,40 +124,20 @@ def add(
     names = [record.hash for record in cache.records()] if folder.is_dir() else []
     if not names:
         raise NoSuchKernels(path=folder)
-    added, refused = 0, list[str]()
-    trusted = keys.trusted(settings(), Purpose.KERNEL)
-    with session() as opened:
-        store = store_of(opened.settings, opened.engine)
+    outcomes, refused = Counter[Addition](), list[str]()
+    with farm_of(settings()) as farm:
         for name in names:
             built = cache.get(name)
             if built is None:
                 refused.append(f"{name[:12]}: it is damaged")
                 continue
-            try:
-                binary = built.record.binary
-                if binary.hash(built.record.versions) != name:
-                    raise BadBinary(why="it was made from another template than this version's", binary=binary)
-            except BadBinary as error:
-                refused.append(f"{name[:12]}: {error}")
-                continue
-            if not built.is_signed(trusted):
-                if not trust:
-                    refused.append(f"{name[:12]}: it is signed by none of FARM_KERNEL_KEYS; --trust takes it")
-                    continue
+            if trust and not built.is_signed(keys.trusted(settings(), Purpose.KERNEL)):
                 built = built.signed(keys.signer(settings(), Purpose.KERNEL))
-            store.put(name, built.code)
-            with opened.change("kernels_add") as change:
-                new = kernels.add(
-                    change.connection,
-                    binary,
-                    built.record.versions,
-                    record=built.record.model_dump(),
-                    signature=built.signature,
-                    builder=host_name(),
-                )
-                change.record("kernel", str(binary), key=name, after={"new": bool(new), "sha256": built.record.sha256})
-            added += new
-    known = len(names) - added - len(refused)
+            done = farm.ask(operations.add, BuiltKernel.of(built))
+            outcomes[done.outcome] += 1
+            if done.outcome is Addition.REFUSED:
+                refused.append(f"{name[:12]}: {done.why}")
+    added, known = outcomes[Addition.ADDED], outcomes[Addition.KNOWN]
     if as_json:
         emit_json({"added": added, "known": known, "refused": refused})
     else:

@@ -12,6 +12,7 @@ import typer
 from sqlalchemy import Connection
 
 from farm import registry
+from farm.api.trainings import TrainingNow, TrainingRequest
 from farm.builds import can_build
 from farm.campaign import load
 from farm.cli.campaigns import AgainOption, CampaignIncomplete, FileArgument, direct, repeated, store
@@ -20,7 +21,7 @@ from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks
 from farm.cli.progress import follow
 from farm.cli.tables import Column, Table
 from farm.cli.train import print_outcomes
-from farm.cli.training import train_types
+from farm.cli.training import train_here
 from farm.db import devices, kernels, learning, trainings
 from farm.devices import host_name
 from farm.errors import NoBuilder, NoDeviceLeft, NoSuchModel, NoWorkers
@@ -84,7 +85,7 @@ def run(
             remarks.print(f"{campaign.name} is known: what is measured already is not measured again.")
         counts = follow(direct(opened), campaign.digest, check=lambda: check_devices(opened, stack))
         measured_s = time.monotonic() - began
-        outcomes: dict[str, dict[str, Any]] = {}
+        outcomes: dict[str, TrainingNow] = {}
         if train and counts["done"]:
             outcomes = _train(opened, stored.campaign_id, stack.check)
         with opened.engine.connect() as connection:
@@ -99,7 +100,7 @@ def run(
             "predictions": [
                 p
                 for kind, o in outcomes.items()
-                if o["error"] is None and (p := _against(opened, stored.campaign_id, kind))
+                if o.error is None and (p := _against(opened, stored.campaign_id, kind))
             ],
             "measured_s": measured_s,
         }
@@ -151,7 +152,7 @@ def _wait_for_devices(opened: Session, check: Callable[[], None]) -> None:
     raise NoWorkers(detail=f"No device was announced within {DEVICE_SECONDS:.0f} s.")
 
 
-def _train(opened: Session, campaign_id: int, check: Callable[[], None]) -> dict[str, dict[str, Any]]:
+def _train(opened: Session, campaign_id: int, check: Callable[[], None]) -> dict[str, TrainingNow]:
     with opened.engine.connect() as connection:
         kinds = trainings.trainable_types(connection, campaign_id=campaign_id, any_source=False)
     if not kinds:
@@ -159,7 +160,7 @@ def _train(opened: Session, campaign_id: int, check: Callable[[], None]) -> dict
             "No model is trained: the rows are recorded, not measured. `farm train --any-source` learns from them."
         )
         return {}
-    return train_types(opened, kinds, any_source=False, check=check)
+    return train_here(opened, TrainingRequest(device_types=kinds), check=check)
 
 
 def _against(opened: Session, campaign_id: int, device_type: str) -> dict[str, Any] | None:

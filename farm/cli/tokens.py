@@ -9,15 +9,16 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
+from farm.api import farm_of, tokens
+from farm.api.tokens import NewToken, TokenLine
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
-from farm.db import tokens
-from farm.db.states import Role
-from farm.services.session import session
-from farm.time_parsing import duration
+from farm.settings import settings
 
 app = typer.Typer(
-    help="Manage tokens of the pages and the API, which allow to read, submit or operate.", invoke_without_command=True
+    help="Manage tokens of the pages and the API, which allow to read, submit, operate or administer.",
+    invoke_without_command=True,
 )
 
 
@@ -26,8 +27,8 @@ def _list(context: typer.Context, as_json: JsonOption = False) -> None:
     """List the tokens. Of a token itself only a hash is kept: it is shown once, where it is made."""
     if context.invoked_subcommand is not None:
         return
-    with session() as opened, opened.engine.connect() as connection:
-        known = tokens.known(connection)
+    with farm_of(settings()) as farm:
+        known = farm.ask(tokens.list_)
     if as_json:
         emit_json(known)
     elif not known:
@@ -49,36 +50,20 @@ _TOKENS = Table(
 
 
 @app.command()
-def create(
-    name: Annotated[str, typer.Argument(help="Who it is for: a person or a program.", show_default=False)],
-    role: Annotated[
-        Role,
-        typer.Option(
-            "--role",
-            "-r",
-            help="read: look, and ask models. submit: submit campaigns too, and steer its own. operate: all campaigns and devices.",
-        ),
-    ] = Role.READ,
-    expires: Annotated[
-        str | None,
-        typer.Option("--expires", metavar="TIME", help="Not valid after this long: 12h, 30d.", show_default="never"),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes(NewToken)
+def create(new_token: NewToken, *, as_json: JsonOption = False) -> None:
     """Make a token and print it once. Use it as FARM_API_TOKEN, or sign in to the page with it.
 
     Examples:
         farm tokens create ada --role submit --expires 30d
     """
-    lifetime = None if expires is None else duration(expires)
-    with session() as opened, opened.change("tokens_create") as change:
-        made = tokens.create(change.connection, name, role, by=change.actor.name, lifetime=lifetime)
-        change.record("token", name, after={"role": role, "lifetime": lifetime})
+    with farm_of(settings()) as farm:
+        created = farm.ask(tokens.create, new_token)
     if as_json:
-        emit_json({"name": name, "role": role, "token": made})
+        emit_json(created)
         return
-    remarks.print(f"The token of {escape(name)}, who may {role}. It is not shown again:")
-    typer.echo(made)
+    remarks.print(f"The token of {escape(created.name)}, who may {created.role}. It is not shown again:")
+    typer.echo(created.token)
 
 
 @app.command()
@@ -90,11 +75,10 @@ def revoke(
     Examples:
         farm tokens revoke ada
     """
-    with session() as opened, opened.change("tokens_revoke") as change:
-        tokens.revoke(change.connection, name)
-        change.record("token", name, after={"revoked": True})
+    with farm_of(settings()) as farm:
+        revoked = farm.ask(tokens.revoke, name)
     if as_json:
-        emit_json({"name": name, "revoked": True})
+        emit_json(revoked)
     else:
         console.print(f"The token of {name} is revoked.", markup=False)
 
@@ -103,7 +87,7 @@ def _day(at: datetime | None) -> str | None:
     return None if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
-def _until(token: tokens.TokenNow) -> Text | str:
+def _until(token: TokenLine) -> Text | str:
     if token.revoked_at is not None:
         return Text(f"revoked {_day(token.revoked_at)}", style="yellow")
     if not token.valid:

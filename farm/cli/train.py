@@ -2,60 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping
 
-import typer
 from rich.markup import escape
 
 from farm import registry
+from farm.api import farm_of, trainings
+from farm.api.trainings import TrainingNow, TrainingRequest
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
-from farm.cli.training import train_types
+from farm.cli.training import train_here, train_on
 from farm.cli.versions import print_test_errors, standing
-from farm.db import campaigns, trainings
-from farm.errors import BadInput, TrainingFailed
+from farm.errors import TrainingFailed
 from farm.registry.evaluations import FOLDS_ARE
 from farm.services import Stack
 from farm.services.session import session
+from farm.settings import settings
 
 
-def train(
-    device_types: Annotated[
-        list[str] | None, typer.Argument(help="Device types; all with measurements if none.")
-    ] = None,
-    campaign: Annotated[str | None, typer.Option("--campaign", "-c", help="The types of this campaign.")] = None,
-    any_source: Annotated[
-        bool, typer.Option("--any-source", help="Learn from recorded and imported rows too; the model says so.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
+@takes(TrainingRequest)
+def train(request: TrainingRequest, *, as_json: JsonOption = False) -> None:
     """Train a model for each device type, evaluate it on held-out shapes, and register it. The better version is champion.
 
     Examples:
         farm train
         farm train nvidia-h200 --any-source
     """
-    with session() as opened, opened.engine.connect() as connection:  # what cannot be trained needs no broker
-        campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
-        known = trainings.trainable_types(connection, campaign_id=campaign_id, any_source=any_source)
-        missing = sorted(set(device_types or ()) - set(known))
-        rows = {} if known and not missing else trainings.rows_by_source(connection, campaign_id=campaign_id)
-    wanted = device_types or known
-    if missing or not wanted:
-        raise BadInput(detail=nothing_to_learn_from(missing, known, rows))
-    with (
-        session(broker=True) as opened,
-        Stack.attach_or_start(opened.settings, opened.urls, ["trainer"]) as stack,
-    ):
-        outcomes = train_types(opened, wanted, any_source=any_source, check=stack.check)
-    failed = {kind: o["error"] for kind, o in outcomes.items() if o["error"] is not None}
+    with farm_of(settings()) as farm:
+        farm.ask(trainings.types, request)  # what cannot be trained needs no broker
+        if settings().api_url is not None:
+            outcomes = train_on(farm, request)
+    if settings().api_url is None:
+        with (
+            session(broker=True) as opened,
+            Stack.attach_or_start(opened.settings, opened.urls, ["trainer"]) as stack,
+        ):
+            outcomes = train_here(opened, request, check=stack.check)
     if as_json:
         emit_json(outcomes)
     else:
         print_outcomes(outcomes)
-    for kind, why in failed.items():
-        raise TrainingFailed(device_type=kind, why=why)
+    for device_type, training in outcomes.items():
+        if training.error is not None:
+            raise TrainingFailed(device_type=device_type, why=training.error)
 
 
 _OUTCOMES = Table(
@@ -69,30 +59,14 @@ _OUTCOMES = Table(
 )
 
 
-def nothing_to_learn_from(missing: Sequence[str], known: Sequence[str], rows: dict[str, dict[str, int]]) -> str:
-    """`missing` are the types that were named and have no measured rows; none: no type has any."""
-    others = {name: rows[name] for name in (missing or rows) if rows.get(name)}
-    if others:
-        counts = "; ".join(
-            f"{name} has no measured rows, but {' and '.join(f'{n:,} {source}' for source, n in found.items())}"
-            for name, found in others.items()
-        )
-        command = f"`farm train {' '.join(others)} --any-source`"
-        without = [name for name in missing if name not in others]
-        also = f" {', '.join(without)}: no rows of any source." if without else ""
-        return f"{counts}. {command} learns from them.{also}"
-    what = f"{', '.join(missing)}: no measurements" if missing else "There are no measurements to learn from"
-    return f"{what}. Measured: {', '.join(known) or 'nothing yet'}. Run a campaign first."
-
-
-def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
+def print_outcomes(outcomes: Mapping[str, TrainingNow]) -> None:
     """What each training came to: the model's errors on the test set and on folds, and whether it is the champion."""
     rows, metrics = [], dict[str, registry.Metrics]()
+    trained = [training.outcome for training in outcomes.values() if training.outcome is not None]
     for kind, training in outcomes.items():
-        if training["error"] is not None:
-            remarks.print(f"No model for {kind}: {escape(training['error'])}")
-            continue
-        outcome = training["outcome"]
+        if training.error is not None:
+            remarks.print(f"No model for {kind}: {escape(training.error)}")
+    for outcome in trained:
         name = f"{outcome['model_name']} v{outcome['version']}"
         metrics[name] = outcome["metrics"]
         rows += [
@@ -103,9 +77,7 @@ def print_outcomes(outcomes: dict[str, dict[str, Any]]) -> None:
     print_test_errors(metrics)
     if rows:
         _OUTCOMES.print(rows, title=f"error on shapes held out: {FOLDS_ARE}")
-    for training in outcomes.values():
-        if training["error"] is None:
-            outcome = training["outcome"]
-            text = standing(outcome["model_name"], outcome["version"], outcome["alias"], outcome["decision"])
-            again = " Nothing was trained: its rows and the code are the same." if outcome["reused"] else ""
-            console.print(f"{text}.{again}", markup=False)
+    for outcome in trained:
+        text = standing(outcome["model_name"], outcome["version"], outcome["alias"], outcome["decision"])
+        again = " Nothing was trained: its rows and the code are the same." if outcome["reused"] else ""
+        console.print(f"{text}.{again}", markup=False)

@@ -1,81 +1,89 @@
-"""Asking the trainer for models and waiting for what it says."""
+"""Requests for models, and the wait for their trainings."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
+from farm.api import Farm, trainings
+from farm.api.trainings import TrainingNow, TrainingRequest
 from farm.broker import make_app
+from farm.cli.campaigns import direct
 from farm.cli.output import remarks
 from farm.cli.progress import LogLines
-from farm.coordinator.task_dispatch import Errands, trainings_of
-from farm.db import trainings
+from farm.coordinator.task_dispatch import trainings_of
 from farm.db.states import TrainingState
 from farm.errors import NoWorkers
 from farm.formatting import seconds_text, share_text
 from farm.services.session import Session
 
-ANSWER_SECONDS = 60.0
+START_SECONDS = 60.0
 """How long a trainer may take to begin."""
 
+REFRESH_SECONDS = 0.2
 
-def train_types(
-    opened: Session, device_types: Sequence[str], *, any_source: bool, check: Callable[[], None]
-) -> dict[str, dict[str, Any]]:
-    """Trains a model for each device type and returns each training as stored: state, outcome, error.
 
-    They are looked after here, as a coordinator would: none need be up. Raises `NoWorkers` where no trainer begins;
-    `check` is called while waiting and may raise too.
+def train_here(opened: Session, request: TrainingRequest, *, check: Callable[[], None]) -> dict[str, TrainingNow]:
+    """Trains models on this machine's farm. This process dispatches the trainings, as a coordinator does: none need be up.
+
+    Args:
+        opened: the farm, with its broker.
+        request: which models.
+        check: is called while waiting, and may raise.
+
+    Returns:
+        Each training at its end, by device type.
+
+    Raises:
+        NoWorkers: no trainer begins.
     """
     assert opened.urls.broker_url is not None
-    asked = dict[str, int]()
-    with opened.change("train") as change:
-        for kind in device_types:
-            asked[kind] = trainings.request(change.connection, device_type=kind, any_source=any_source)
-            change.record("training", kind, key=str(asked[kind]), after={"any_source": any_source})
-    outcomes: dict[str, dict[str, Any]] = {}
-    with make_app(opened.urls.broker_url) as app, remarks.status("training") as status:
-        looked_after = trainings_of(opened.engine, app, opened.settings)
-        for kind, training_id in asked.items():
-            status.update(f"training a model for {kind}")
-            outcomes[kind] = _wait(opened, training_id, check, looked_after, show=status.update)
+    with make_app(opened.urls.broker_url) as app:
+        dispatched = trainings_of(opened.engine, app, opened.settings)
+
+        def look() -> None:
+            check()
+            dispatched.tend()
+
+        return train_on(direct(opened), request, look=look)
+
+
+def train_on(
+    farm: Farm, request: TrainingRequest, *, look: Callable[[], None] = lambda: None
+) -> dict[str, TrainingNow]:
+    """Requests models of a farm and waits for them. `look` is called while waiting. Raises `NoWorkers`."""
+    outcomes: dict[str, TrainingNow] = {}
+    with remarks.status("training") as status:
+        for training in farm.ask(trainings.request, request):
+            status.update(f"training a model for {training.device_type}")
+            outcomes[training.device_type] = _wait(farm, training, look, show=status.update)
     return outcomes
 
 
-def progress_text(training: dict[str, Any]) -> str:
+def progress_text(training: TrainingNow) -> str:
     """`training a model for nvidia-h200: 42%, 7 min 10 s left`; the time left is that at the speed so far."""
-    text, share = f"training a model for {training['device_type']}", training["progress"]
-    if training["state"] == TrainingState.REQUESTED:
+    text, share, running_s = f"training a model for {training.device_type}", training.progress, training.running_s
+    if training.state is TrainingState.REQUESTED or running_s is None:
         return f"{text}: waiting for a trainer"
     if not share:
-        return f"{text}: for {seconds_text(training['running_s'])} so far"
+        return f"{text}: for {seconds_text(running_s)} so far"
     if share >= 1:
         return f"{text}: every fold is learned, comparing and registering"
-    left = training["running_s"] * (1 - share) / share
-    return f"{text}: {share_text(share)}, {seconds_text(left)} left"
+    return f"{text}: {share_text(share)}, {seconds_text(running_s * (1 - share) / share)} left"
 
 
-def _wait(
-    opened: Session,
-    training_id: int,
-    check: Callable[[], None],
-    looked_after: Errands,
-    *,
-    show: Callable[[str], None],
-) -> dict[str, Any]:
-    asked, lines = time.monotonic(), LogLines()
+def _wait(farm: Farm, training: TrainingNow, look: Callable[[], None], *, show: Callable[[str], None]) -> TrainingNow:
+    waiting_since, lines = time.monotonic(), LogLines()
     while True:
-        check()
-        looked_after.tend()
-        with opened.engine.connect() as connection:
-            training = trainings.read(connection, training_id)
-        if training["state"] in (TrainingState.DONE, TrainingState.FAILED):
+        look()
+        training = farm.ask(trainings.show, training.id)
+        if training.state in (TrainingState.DONE, TrainingState.FAILED):
             return training
-        show(progress_text(training))
-        lines.print(lambda: progress_text(training))  # noqa: B023 - called at once
-        if training["state"] == TrainingState.RUNNING:
-            asked = time.monotonic()  # should its trainer die, another has this long again to begin
-        elif time.monotonic() - asked > ANSWER_SECONDS:
-            raise NoWorkers(detail=f"No trainer took the request within {ANSWER_SECONDS:.0f} s.")
-        time.sleep(0.2)
+        text = progress_text(training)
+        show(text)
+        lines.print(lambda: text)  # noqa: B023 - called at once
+        if training.state is TrainingState.RUNNING:
+            waiting_since = time.monotonic()  # should its trainer die, another has this long again to begin
+        elif time.monotonic() - waiting_since > START_SECONDS:
+            raise NoWorkers(detail=f"No trainer took the request within {START_SECONDS:.0f} s.")
+        time.sleep(REFRESH_SECONDS)

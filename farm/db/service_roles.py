@@ -78,10 +78,10 @@ TABLES: Mapping[str, Rights] = {
     "deletions": Rights(application=_may("SIUD"), web=_may("SIUD")),
     "device_overlaps": Rights(application=_may("SIUD"), web=_READ, trainer=_READ),
     "devices": Rights(application=_may("SIUD"), web=_may("SIUD"), trainer=_READ),
-    "environments": Rights(application=_may("SI"), web=_READ, trainer=_READ),
+    "environments": Rights(application=_may("SI"), web=_may("SI"), trainer=_READ),
     "failures": Rights(application=_may("SID"), web=_may("SID"), trainer=_may("SI")),
     "fair_shares": Rights(application=_may("SIUD"), web=_READ),
-    "hosts": Rights(application=_may("SIU"), web=_READ, trainer=_READ),
+    "hosts": Rights(application=_may("SIU"), web=_may("SI"), trainer=_READ),
     "jobs": _JOBS,
     "kernel_code": Rights(application=_may("SID"), web=_may("SD")),
     "kernels": Rights(

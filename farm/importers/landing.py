@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Engine
 
 from farm.db import imports
-from farm.db.audit import change, local_actor
+from farm.db.audit import Actor, change, local_actor
+from farm.db.engine import take_time
 from farm.db.imports import ImportedDevice, ImportedRow
 from farm.errors import BadRecording, FarmError, RowNotImported, first_line
 from farm.formatting import shortened
@@ -166,13 +167,34 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def import_table(engine: Engine, table: Table, *, dry_run: bool, progress: Progress) -> Import:
+def import_table(
+    engine: Engine,
+    table: Table,
+    *,
+    dry_run: bool,
+    progress: Progress,
+    actor: Actor | None = None,
+    name: str | None = None,
+) -> Import:
     """Imports a file in one transaction. A dry run reads and checks every row, and stores none.
 
-    Raises `BadRecording`, `RowNotImported`, `ImportNotAllowed`.
+    Args:
+        engine: of the farm's database.
+        table: the file.
+        dry_run: whether nothing is stored.
+        progress: hears how many rows were read.
+        actor: who imports, for the audit; None: this account.
+        name: the file's own name, where `table.path` is a copy.
+
+    Raises:
+        BadRecording: the file is no such file, or changed while it was read.
+        RowNotImported: a row cannot be stored.
+        ImportNotAllowed: the database role may not import.
     """
-    with change(engine, local_actor(), "imports_import") as changing:
+    file = Path(name).name if name else table.path.name
+    with change(engine, actor or local_actor(), "imports_import") as changing:
         connection = changing.connection
+        take_time(connection)
         known = imports.claim(connection, table.content)
         if known or dry_run:
             changing.nothing()
@@ -190,9 +212,9 @@ def import_table(engine: Engine, table: Table, *, dry_run: bool, progress: Progr
             raise BadRecording(path=table.path, why=f"none of its rows can be imported ({reasons})")
         configurations, new = imports.staged_configurations(connection)
         if not dry_run:
-            imports.land(connection, devices, reason=f"imported from {table.path.name}; nothing runs on it")
+            imports.land(connection, devices, reason=f"imported from {file}; nothing runs on it")
             changing.record(
-                "import", table.path.name, key=table.content,
+                "import", file, key=table.content,
                 after={"rows": sum(device.rows for device in devices), "devices": len(devices)},
             )  # fmt: skip
     return Import(

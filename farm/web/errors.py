@@ -9,7 +9,7 @@ from urllib.parse import quote
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from psycopg.errors import QueryCanceled
+from psycopg.errors import InsufficientPrivilege, QueryCanceled
 from pydantic import BaseModel
 from sqlalchemy.exc import DataError, DBAPIError
 from starlette.exceptions import HTTPException
@@ -21,6 +21,7 @@ from farm.errors import (
     Forbidden,
     NotFound,
     ProcessesBusy,
+    RightMissing,
     ServiceUnavailable,
     SignInNeeded,
     TooManyRequests,
@@ -97,13 +98,15 @@ def of_http(error: HTTPException) -> JSONResponse:
 
 
 def of_database(request: Request, error: DBAPIError) -> JSONResponse:
-    """What the database says: that it took too long, cannot take a value, or is away. All else is a defect."""
+    """A statement took too long, lacked a right or had an impossible value, or the database is away. All else is a defect."""
     if isinstance(error.orig, QueryCanceled):
         message = (
             f"The database took more than {ASKING_SECONDS} s for this, and was stopped. Ask for less: a campaign, a type, "
             "since a time, a smaller limit."
         )
         return JSONResponse(told("TookTooLong", message, 3), 503)
+    if isinstance(error.orig, InsufficientPrivilege):
+        return of_farm(RightMissing(why=first_line(error.orig)))
     if isinstance(error, DataError):
         return JSONResponse(told("BadRequest", f"The database cannot take a value: {first_line(error.orig)}.", 2), 400)
     if not fault_of(error).passes:

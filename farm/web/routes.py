@@ -5,10 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from fastapi import APIRouter, Body, Depends, FastAPI, Path, Query, Request, Response, Security
+from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, Response, Security
+from fastapi import Path as InPath
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
 from fastapi.routing import APIRoute
@@ -19,9 +23,10 @@ from starlette.background import BackgroundTask
 
 from farm.api import OPERATIONS, PREFIX, Download, Operation
 from farm.api.access import Access
-from farm.api.operation import build_documents
+from farm.api.operation import FILE, Upload, build_documents
 from farm.db.audit import Actor
 from farm.db.states import Way
+from farm.errors import BadInput
 from farm.web.errors import Told
 from farm.web.limits import LARGEST_BODY_BYTES
 from farm.web.places import place_of
@@ -181,13 +186,24 @@ def _schemes(policy: Policy) -> list[Any]:
     """How a token is sent, for the API's description; `_Guarded` reads it."""
     if not policy.tokens:
         return []
-    bearer = HTTPBearer(auto_error=False, description="made with farm tokens create NAME --role read|submit|operate")
+    bearer = HTTPBearer(
+        auto_error=False, description="made with farm tokens create NAME --role read|submit|operate|admin"
+    )
     return [Security(bearer)]
 
 
 def _endpoint(known: Operation) -> Callable[..., Any]:
+    upload = next((parameter.name for parameter in known.parameters if known.is_upload(parameter)), None)
+
     def endpoint(request: Request, **given: Any) -> Any:
-        answer = perform(known, access_of(request, request.state.caller), **given)
+        with ExitStack() as stack:
+            if upload is not None:
+                # Browsers send forms of other sites as text or multipart, without asking first.
+                if request.headers.get("content-type") != FILE:
+                    raise BadInput(detail=f"Send the file as the body, with Content-Type: {FILE}.")
+                path = stack.enter_context(_received(given[upload]))
+                given[upload] = Upload(path)
+            answer = perform(known, access_of(request, request.state.caller), **given)
         return _file(answer) if isinstance(answer, Download) else answer
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -202,6 +218,15 @@ def _endpoint(known: Operation) -> Callable[..., Any]:
         ]
     )
     return endpoint
+
+
+@contextmanager
+def _received(content: bytes) -> Iterator[Path]:
+    """A body as a temporary file."""
+    with NamedTemporaryFile(prefix="farm-upload-") as file:
+        file.write(content)
+        file.flush()
+        yield Path(file.name)
 
 
 def _answers(known: Operation) -> dict[str, Any]:
@@ -233,10 +258,12 @@ def _annotated(known: Operation, parameter: inspect.Parameter) -> Any:
     if get_origin(kind) is Annotated:
         kind, *rest = get_args(kind)
         notes = tuple(rest)
+    if known.is_upload(parameter):
+        return Annotated[bytes, Body(media_type=FILE)]
     if known.is_model(parameter):
         return Annotated[kind, Query() if known.method == "GET" else Body()]
     field = next((note for note in notes if isinstance(note, FieldInfo)), None)
-    place = Path if known.in_path(parameter) else Query
+    place = InPath if known.in_path(parameter) else Query
     if field is None:
         return Annotated[kind, place()]
     return Annotated[kind, *field.metadata, place(description=field.description, examples=field.examples)]

@@ -223,7 +223,7 @@ def caller(request: Request, policy: Policy, engine: Engine) -> Caller:
 
 def _with_token(given: str, policy: Policy, engine: Engine) -> Caller:
     if policy.local is not None and policy.local.has_key(given):
-        return Caller(policy.local.login, Role.OPERATE, holder=policy.local.holder)
+        return Caller(policy.local.login, Role.ADMIN, holder=policy.local.holder)
     with engine.begin() as connection:
         found = tokens.bearer(connection, given)
     if found is None:

@@ -40,7 +40,7 @@ def require_safe(host: str, *, tokens: bool, encrypted: bool) -> None:
     if not tokens:
         raise ServingRefused(
             detail=f"--host {host} lets other machines in, so it needs --tokens: then each request must bring one, "
-            "made with farm tokens create NAME --role read|submit|operate."
+            "made with farm tokens create NAME --role read|submit|operate|admin."
         )
     if not encrypted:
         raise ServingRefused(

@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 import farm
+from farm.api.trainings import nothing_to_learn_from
 from farm.campaign import Campaign
-from farm.cli.train import nothing_to_learn_from
 from farm.compare import row_query
 from farm.compare.aggregation import CompareQuery
 from farm.compare.comparison import Comparison, compare

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +16,25 @@ from sqlalchemy import Engine, text
 
 from farm.api import OPERATIONS, Remote
 from farm.api.results import all_rows
-from farm.db import batches, campaigns, tokens
+from farm.builds.cache import KernelCache
+from farm.cli.commands import every_command, why_local
+from farm.db import batches, campaigns, tokens, trainings
 from farm.db.states import Role
-from farm.devices import DeviceIdentity
+from farm.devices import DeviceIdentity, traits_of_capability
+from farm.kernels import Configuration
 from farm.registry import load_pyfunc
 from support.cheap_training import cheap_trainings
-from support.commands import NOWHERE, Command, farm_here, refused
+from support.commands import Command, farm_here, refused
+from support.homes import eventually
+from support.kernel_builds import built_of
 from support.model_records import record_models
 from support.samples import cpu, document, landed, row
 from support.serving import served
 from support.training_tables import tiled_table
 from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
+
+DATA = Path(__file__).parents[2]
 
 ROWS = [
     (f"blas(threads={threads}) {m}x64x{k} f32:f32:f32 nn alpha=1 beta=0", row(m * k / threads / 1e4))
@@ -330,10 +339,85 @@ def test_doctor_looks_at_the_api(api: str, tmp_path: Path) -> None:
 
 def test_what_needs_a_database_says_so(tmp_path: Path) -> None:
     run = farm_here(tmp_path, "")
-    for line in (["db", "current"], ["tokens"], ["kernels", "list"], ["up"]):
+    for line in (["db", "current"], ["up"], ["models", "sign", "x", "1"]):
         refused(run(*line, FARM_API_URL="http://127.0.0.1:1"), 2, "FARM_API_URL names an API")
-    told = farm_here(tmp_path, NOWHERE)("tokens", FARM_API_URL="http://127.0.0.1:1")
-    refused(told, 3, "does not answer")
+
+
+# --- every command -----------------------------------------------------------------------------------
+
+LINES = (
+    "submit mine.yaml", "results", "best small", "compare CPU-1 CPU-2", "report small", "analyze tiles small",
+    f"import dataset {DATA}/examples/datasets/nvidia-h200-paper-all-tiles.parquet",
+    f"import gpperf {DATA}/tests/data/gpperf/rtx4070_sgemm.csv.gz",
+    f"import aiconfigurator {DATA}/tests/data/aiconfigurator/l40s_vllm-0.24.0.parquet",
+    "status", "open small --print", "sentinels", "jobs --campaign small", "retry small", "pause small", "resume small",
+    "train nvidia-none", "predict 'tiled(tile=16) 512x512x512 f32'", "recommend 512x512x512", "models",
+    "models pull cpu-test", "models show cpu-test", "models compare cpu-test 1 2", "models promote cpu-test 1",
+    "models rollback cpu-test", "health", "devices", "devices list", "devices drain CPU-1", "devices quarantine CPU-1",
+    "devices resume CPU-1", "kernels list", "kernels add kernels", "hosts", "hosts add gpu-7", "hosts revoke gpu-7",
+    "tokens", "tokens create eve --role submit", "tokens revoke eve", "quotas", "quotas set ann --open-jobs 5",
+    "quotas reset ann", "sessions", "sessions revoke --of nobody", "cancel small", "watch small",
+    "delete campaign small", "restore campaign small", "delete import tiles.parquet", "restore import tiles.parquet",
+    "delete model cpu-test/1", "restore model cpu-test/1", "deleted", "vacuum --older-than 30d", "audit",
+    "audit export audit.jsonl", "audit trim --before 365d",
+)  # fmt: skip
+"""A line for each command that works over the API, in an order in which they can run."""
+
+
+def test_every_command_is_local_or_has_a_line() -> None:
+    tried = [shlex.split(line) for line in LINES]
+    leaves = [
+        words
+        for words, command in every_command()
+        if not getattr(command, "commands", None) or getattr(command, "invoke_without_command", False)
+    ]
+    remote = {words for words in leaves if why_local(words) is None}
+    assert remote == {max((w for w in leaves if w == tuple(line[: len(w)])), key=len) for line in tried}
+
+
+@pytest.mark.usefixtures("measured")
+def test_every_command_that_is_not_local_is_answered_by_the_api(engine: Engine, tmp_path: Path) -> None:
+    """Away from the farm, with nothing but an address and the token of an administrator."""
+    (tmp_path / "mine.yaml").write_text(json.dumps(document(name="mine")))
+    kernel = Configuration.parse("cutlass(stages=3) 64x64x32 f16").binary(traits_of_capability((9, 0)))
+    assert kernel is not None
+    KernelCache(tmp_path / "kernels").put(built_of(kernel))
+    with engine.begin() as connection:
+        token = tokens.create(connection, "boss", Role.ADMIN, by="test")
+    run, failed = farm_here(tmp_path, ""), {}
+    with served(engine, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db", tokens=True) as url:
+        away = {"FARM_API_URL": url, "FARM_API_TOKEN": token, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/none.db"}
+        for line in LINES:
+            done = run(*shlex.split(line), **away)
+            # The farm's own answers, where it lacks a model or refuses a kernel.
+            if done.returncode not in (0, 2, 4, 6, 7) or "FARM_API_URL" in done.stderr:
+                failed[line] = f"{done.returncode}: {done.stderr[-500:]}"
+    assert failed == {}
+    with engine.connect() as connection:
+        changed = set(connection.execute(text("SELECT operation FROM audit WHERE who = 'boss'")).scalars())
+    assert {"imports_import", "tokens_create", "audit_trim", "quotas_set", "devices_drain"} <= changed
+
+
+def test_a_model_is_trained_by_the_farm_that_has_the_rows(engine: Engine, measured: None, remote: Command) -> None:
+    """The command waits for the farm's trainer. This one fails at once."""
+
+    def fail() -> None:
+        eventually(lambda: bool(requested()))
+        with engine.begin() as connection:
+            started = trainings.start(connection, requested()[0])
+            assert started is not None
+            trainings.finish(connection, started, error="too few shapes")
+
+    def requested() -> list[int]:
+        with engine.connect() as connection:
+            return trainings.unsent(connection, resend_after=0)
+
+    trainer = threading.Thread(target=fail)
+    trainer.start()
+    done = remote("train", "--json")
+    trainer.join()
+    assert done.returncode == 6, done.stderr
+    assert json.loads(done.stdout)["cpu-test"]["error"] == "too few shapes"
 
 
 def test_every_operation_has_a_path_of_its_own() -> None:

@@ -19,9 +19,10 @@ from celery import Celery
 from sqlalchemy import Engine, text
 
 from farm import registry
+from farm.api.trainings import TrainingRequest
 from farm.broker import BUILD_QUEUE, TRAIN, TRAIN_QUEUE, make_app
 from farm.campaign import Campaign
-from farm.cli.training import train_types
+from farm.cli.training import train_here
 from farm.coordinator.loop import Coordinator
 from farm.coordinator.task_dispatch import SILENT_SECONDS, trainings_of
 from farm.db import measurements, trainings
@@ -465,15 +466,15 @@ def test_farm_train_gets_its_model_without_a_coordinator_though_the_message_is_l
     came: dict[str, Any] = {}
 
     def ask() -> None:
-        came.update(train_types(opened, ["cpu-test"], any_source=False, check=lambda: None))
+        came.update(train_here(opened, TrainingRequest(device_types=["cpu-test"]), check=lambda: None))
 
     asking = threading.Thread(target=ask)
     asking.start()
     eventually(lambda: broker.delete(TRAIN_QUEUE))
     trainer()
     asking.join(120)
-    assert came["cpu-test"]["state"] == "done", came
-    assert came["cpu-test"]["outcome"]["rows"] == 12
+    assert came["cpu-test"].state == "done", came
+    assert came["cpu-test"].outcome["rows"] == 12
 
 
 def test_messages_that_name_no_training_are_refused_and_harm_nothing(

@@ -39,10 +39,10 @@ EXPECTED = {
         deletions             SIUD  SIUD  -     -  -
         device_overlaps       SIUD  S     S     -  -
         devices               SIUD  SIUD  S     -  s
-        environments          SI    S     S     -  -
+        environments          SI    SI    S     -  -
         failures              SID   SID   SI    -  s
         fair_shares           SIUD  S     -     -  -
-        hosts                 SIU   S     S     -  s
+        hosts                 SIU   SI    S     -  s
         jobs                  SIUD  SIUD  SIU   -  s
         kernel_code           SID   SD    -     -  S
         kernels               SIUD  SiuD  Siu   -  s

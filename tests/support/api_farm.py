@@ -17,20 +17,28 @@ from sqlalchemy import Engine, text
 
 from farm.api import OPERATIONS, PREFIX, Operation
 from farm.api.access import Access
+from farm.api.kernels import BuiltKernel
+from farm.api.operation import FILE
 from farm.campaign import Campaign, plan
-from farm.db import batches, campaigns, deletions, devices, tokens
+from farm.db import batches, campaigns, deletions, devices, tokens, trainings, web_sessions
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.states import FailureKind, Role
+from farm.devices import traits_of_capability
+from farm.kernels import Configuration
 from farm.measurement import Source
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.settings import Settings
 from farm.web.app import make_app
 from farm.web.security import Policy
+from support.kernel_builds import built_of
 from support.samples import card, cpu, document, landed, row
 
 HERE = "http://localhost:8000"
+
+KERNEL = Configuration.parse("cutlass(stages=3) 64x64x32 f16").binary(traits_of_capability((9, 0)))
+assert KERNEL is not None
 
 CAMPAIGN = """\
 name: asked
@@ -53,6 +61,17 @@ EXAMPLES: dict[str, Any] = {
     "limits": {"dry_run": True},
     "candidates": {"device_type": "nvidia-test", "configurations": ["tiled(tile=16) 512x512x512 f32"]},
     "quota": {"open_jobs": 10, "device_seconds": None},
+    "new_token": {"name": "eve"},
+    "token_name": "spare",
+    "sessions": {"of": "spare"},
+    "new_host": {"name": "gpu-7"},
+    "host": "gpu-7",
+    "trimming": {"before": "365d"},
+    "wanted": {},
+    "training": 1,
+    "file_format": "dataset",
+    "upload": b"no recording",
+    "built_kernel": BuiltKernel.of(built_of(KERNEL)).model_dump(),
     "owner": "ann",
     "campaign": "small",
     "name": "nvidia-h200",
@@ -86,6 +105,13 @@ def fill(engine: Engine) -> None:
     _submit(engine, "gone", 64)
     with engine.begin() as connection:
         deletions.delete_campaign(connection, "gone", by="ann", cancel=True)
+        trainings.request(connection, device_type="nvidia-test")
+        made = tokens.create(connection, "spare", Role.READ, by="test")
+        spare = tokens.bearer(connection, made)
+        assert spare is not None
+        limits = web_sessions.Limits(idle=timedelta(hours=1), absolute=timedelta(hours=1))
+        holder = web_sessions.Holder(token_id=spare.id)
+        web_sessions.create(connection, holder, origin=HERE, address="127.0.0.1", browser="none", limits=limits)
 
 
 def _submit(engine: Engine, name: str, m: int) -> Stored:
@@ -129,11 +155,13 @@ class Asking:
 
     def ask(self, known: Operation, given: dict[str, Any] | None = None, **more: Any) -> httpx.Response:
         """What an operation answers to the parameters that it must have, and those given."""
-        return self.request(known.method, **request_of(known, given or {}), **more)
+        asked = request_of(known, given or {})
+        headers = asked.pop("headers", {}) | (more.pop("headers", None) or {})
+        return self.request(known.method, **asked, headers=headers, **more)
 
 
 def request_of(known: Operation, given: dict[str, Any]) -> dict[str, Any]:
-    path, query, body = PREFIX + known.path, dict[str, Any](), None
+    path, query, body, file = PREFIX + known.path, dict[str, Any](), None, None
     for parameter in known.parameters:
         needed = parameter.default is parameter.empty
         if parameter.name not in given and not needed:
@@ -142,13 +170,18 @@ def request_of(known: Operation, given: dict[str, Any]) -> dict[str, Any]:
         assert value is not None, f"EXAMPLES has nothing for {parameter.name} of {known.name}"
         if known.in_path(parameter):
             path = path.replace(f"{{{parameter.name}}}", quote(str(value), safe=""))
+        elif known.is_upload(parameter):
+            file = value
         elif known.is_model(parameter) and known.method == "GET":
             query |= value
         elif known.is_model(parameter):
             body = value
         else:
             query[parameter.name] = value
-    return {"path": path, "params": query, **({} if body is None else {"json": body})}
+    sent: dict[str, Any] = {} if body is None else {"json": body}
+    if file is not None:
+        sent = {"content": file, "headers": {"Content-Type": FILE}}
+    return {"path": path, "params": query, **sent}
 
 
 def operation_called(name: str) -> Operation:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from farm.api.campaigns import Progress
+from farm.api.trainings import TrainingNow
 from farm.cli import progress
 from farm.cli.progress import LINE_SECONDS, LogLines, counting, follow
 from farm.cli.training import progress_text
@@ -103,5 +104,5 @@ def test_watching_a_learning_campaign_prints_its_error_on_the_test_set(monkeypat
     ],
 )
 def test_a_training_is_told_with_its_share_and_the_time_left(training: dict[str, Any], text: str) -> None:
-    told = progress_text({"device_type": "nvidia-h200", **training})
+    told = progress_text(TrainingNow(id=1, device_type="nvidia-h200", outcome=None, error=None, **training))
     assert told == f"training a model for nvidia-h200: {text}"

@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 import farm
+from farm.api import OPERATIONS
 from farm.campaign import load
-from farm.cli.commands import COMMANDS
+from farm.cli.commands import COMMANDS, LOCAL
 from farm.settings import Settings
 from support.command_tree import imported, top_level
 
@@ -223,3 +224,23 @@ def test_a_form_for_issues_has_a_name_and_distinct_fields(form: Path) -> None:
     assert document["description"]
     fields = [part["id"] for part in document["body"] if part["type"] != "markdown"]
     assert len(set(fields)) == len(fields)
+
+
+def test_the_document_of_the_api_lists_what_does_not_work_over_it() -> None:
+    local = [
+        "| command | reason |",
+        "| --- | --- |",
+        *(f"| `farm {words}` | {reason} |" for words, reason in LOCAL.items()),
+    ]
+    privileged = [
+        "| operation | method | path |",
+        "| --- | --- | --- |",
+        *(
+            f"| {known.name} | {known.method} | `{known.path}` |"
+            for known in sorted(OPERATIONS.values(), key=lambda known: known.name)
+            if known.privileged
+        ),
+    ]
+    document = (ROOT / "docs" / "serving.md").read_text()
+    for table in (local, privileged):
+        assert "\n".join(table) + "\n\n" in document

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from farm.api.trainings import TrainingNow
 from farm.cli.train import print_outcomes
 from farm.cli.versions import print_errors, print_side_by_side
+from farm.db.states import TrainingState
 from farm.registry import Metrics
 from farm.registry.evaluations import in_order
 from support.training_tables import TESTED
@@ -37,13 +37,15 @@ def test_errors_on_the_test_set_have_their_interval_coverage_and_choice(capsys: 
     assert folds.index("unseen shapes") < folds.index("another card")
 
 
-def trained(metrics: Metrics) -> dict[str, Any]:
+def trained(metrics: Metrics) -> TrainingNow:
     """A training that registered a version with these errors, as it is stored."""
     outcome = {
         **{"model_name": "gemm-forest-x", "version": "3", "shapes": 40, "metrics": metrics, "reused": False},
         **{"alias": None, "decision": "scores 0.1"},
     }
-    return {"error": None, "outcome": outcome}
+    return TrainingNow(
+        id=1, device_type="x", state=TrainingState.DONE, outcome=outcome, error=None, progress=1.0, running_s=60.0
+    )
 
 
 def test_a_training_prints_the_test_set_first_and_folds_as_interpolation(capsys: pytest.CaptureFixture[str]) -> None:

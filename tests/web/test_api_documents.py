@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from farm.api import OPERATIONS, PREFIX, campaigns, results
 from farm.api.access import Access
+from farm.db.states import Role
 from farm.web.errors import Told
 from support.api_farm import Asking, Served, no_constant, operation_called, told
 from support.samples import landed, row
@@ -17,13 +18,23 @@ from support.samples import landed, row
 OF_CARD = "tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"
 
 
+REFUSALS = {
+    "models_rollback": "NoChampionBefore",
+    "hosts_add": "BadRole",  # the database is the embedded one
+    "hosts_revoke": "NoSuchHost",
+    "imports_import": "BadRecording",
+}
+"""Operations that the farm of these tests refuses."""
+
+
 def test_every_operation_answers_its_document(api_access_with_model: Access) -> None:
-    with Served(api_access_with_model, tokens=False) as served:
+    with Served(api_access_with_model, tokens=True) as served:
+        served.make("boss", Role.ADMIN)
         # A campaign that is cancelled is neither resumed nor tried again: that comes last.
         for known in sorted(OPERATIONS.values(), key=lambda known: known.name == "campaigns_cancel"):
-            answer = served.asking().ask(known)
-            if known.name == "models_rollback":  # there was no champion before this one
-                assert told(answer)["kind"] == "NoChampionBefore"
+            answer = served.asking("boss").ask(known)
+            if known.name in REFUSALS:
+                assert told(answer)["kind"] == REFUSALS[known.name], known.name
                 continue
             assert answer.status_code == 200, (known.name, answer.text)
             if known.sends is None:

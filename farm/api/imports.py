@@ -1,0 +1,117 @@
+"""Imports of rows that were measured elsewhere: each file is imported completely or not at all."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib import import_module
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from farm.api.access import Access
+from farm.api.operation import Document, Upload, operation
+from farm.db.states import Role
+from farm.errors import BadRecording, MissingColumns, RowNotImported
+from farm.importers.landing import Import, Outcome, Table, import_table
+
+SECONDS = 280.0
+"""What a server gives an import."""
+
+
+class Format(StrEnum):
+    """Kinds of files, each with a module of `farm.importers`."""
+
+    DATASET = "dataset"
+    GPPERF = "gpperf"
+    AICONFIGURATOR = "aiconfigurator"
+
+
+class DeviceOfImport(Document):
+    """A device that belongs to one import."""
+
+    uuid: str
+    type: str
+    host: str
+    name: str
+    rows: int
+    facts: dict[str, Any]
+
+
+class RowsLeftOut(Document):
+    """What an import leaves out of a file on purpose."""
+
+    rows: int
+    what: str = Field(description="which rows, or a column of rows that came in")
+    whole: bool = Field(description="whether the rows are left out, and not only a column")
+    why: str
+
+
+class ImportedFile(Document):
+    """What became of a file. Of one that was imported before, only the UUIDs of its devices are known."""
+
+    file: str
+    sha256: str
+    outcome: Outcome
+    rows: int
+    configurations: int
+    new_configurations: int
+    devices: list[DeviceOfImport]
+    test_rows: int = Field(description="rows that the file labels as rows of a test set")
+    left_out: list[RowsLeftOut]
+    device_uuids: list[str]
+
+
+def look(file_format: Format, upload: Upload, device: str | None) -> Table:
+    """Reads the head of a file and hashes it. Raises `BadRecording`, `MissingColumns`."""
+    importer = import_module(f"farm.importers.{file_format}")
+    given = {} if device is None or file_format is not Format.GPPERF else {"device": device}
+    found: Table = importer.look(upload.path, **given)
+    return found
+
+
+@operation("POST", "/imports/{file_format}", role=Role.OPERATE, seconds=SECONDS)
+def import_(
+    access: Access,
+    file_format: Format,
+    upload: Upload,
+    *,
+    name: Annotated[str, Field(min_length=1, max_length=500, description="of the file, for messages and the audit")],
+    device: Annotated[
+        str | None, Field(max_length=200, description="the card of a table of GPPerf that does not name it")
+    ] = None,
+    dry_run: Annotated[bool, Field(description="check every row, and store nothing")] = False,
+) -> ImportedFile:
+    """Import a file: its rows become rows of devices of their own, all of them or none. The same content again adds nothing."""
+    try:
+        table = look(file_format, upload, device)
+        done = import_table(
+            access.session.engine, table, dry_run=dry_run, progress=upload.progress, actor=access.actor, name=name
+        )
+    except (BadRecording, MissingColumns, RowNotImported) as error:
+        raise type(error)(**{**error.fields, "path": name}) from None
+    return _document(done, name)
+
+
+def _document(done: Import, name: str) -> ImportedFile:
+    return ImportedFile(
+        file=name,
+        sha256=done.table.content,
+        outcome=done.outcome,
+        rows=done.table.rows,
+        configurations=done.configurations,
+        new_configurations=done.new_configurations,
+        devices=[
+            DeviceOfImport(
+                uuid=one.identity.uuid,
+                type=one.identity.type,
+                host=one.host,
+                name=one.identity.name,
+                rows=one.rows,
+                facts=dict(one.identity.facts),
+            )
+            for one in done.devices
+        ],
+        test_rows=done.test_rows,
+        left_out=[RowsLeftOut.model_validate(one) for one in done.left_out],
+        device_uuids=list(done.uuids),
+    )
