@@ -24,11 +24,15 @@ class TimingRules(_Rules):
     """When the timing of one configuration stops."""
 
     target_rse: float = Field(default=0.005, gt=0, lt=1, description="stop at this relative standard error of the mean")
-    min_samples: int = Field(default=10, ge=2, le=100_000, description="never fewer samples than this")
-    max_samples: int = Field(default=1000, ge=2, le=1_000_000, description="never more samples than this")
-    max_seconds: float = Field(default=0.5, gt=0, le=600, description="time budget of the samples of one configuration")
-    warmup_seconds: float = Field(default=0.02, ge=0, le=60, description="time spent running before the first sample")
-    warm_l2: bool = Field(default=False, description="true: measure the time with operands in the L2 as well")
+    min_samples: int = Field(default=10, ge=2, le=100_000, description="minimum number of samples")
+    max_samples: int = Field(default=1000, ge=2, le=1_000_000, description="maximum number of samples")
+    max_seconds: float = Field(
+        default=0.5, gt=0, le=600, description="time budget of the samples of one configuration, in seconds"
+    )
+    warmup_seconds: float = Field(default=0.02, ge=0, le=60, description="warm-up before the first sample, in seconds")
+    warm_l2: bool = Field(
+        default=False, description="`true`: measure the time with operands in the cache as well, as `runtime_warm_ms`"
+    )
 
 
 Distribution = Literal["uniform", "normal", "zeros", "ones", "sparse"]
@@ -39,7 +43,7 @@ class OperandRules(_Rules):
 
     distribution: Distribution = Field(
         default="uniform",
-        description="uniform: on [-1, 1]; normal: mean 0, deviation 1; zeros; ones; sparse: uniform, but half are 0",
+        description="`uniform` on [-1, 1]; `normal`: mean 0, deviation 1; `zeros`; `ones`; `sparse`: uniform, but half are 0",
     )
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the operands")
 
@@ -50,13 +54,21 @@ PowerWish = Literal["none", "fraction", "all"]
 class MeasuringRules(_Rules):
     """The `measure` section of a campaign file."""
 
-    timing: TimingRules = TimingRules()
-    operands: OperandRules = OperandRules()
-    power: PowerWish = Field(default="none", description="measure power of all, of a fraction, or of none")
-    power_fraction: float = Field(default=0.1, gt=0, le=1, description="the share of configurations, for fraction")
+    timing: TimingRules = Field(default=TimingRules(), description="when timing stops, see below")
+    operands: OperandRules = Field(default=OperandRules(), description="what A, B and C are filled with, see below")
+    power: PowerWish = Field(
+        default="none", description="measure the power of no configuration, of a fraction, or of all"
+    )
+    power_fraction: float = Field(
+        default=0.1, gt=0, le=1, description="the share of configurations, for `fraction`: 0.1 is a tenth"
+    )
     power_rse: float = Field(default=0.02, gt=0, lt=1, description="stop at this relative standard error of the power")
-    power_seconds: float = Field(default=1.0, ge=0.3, le=60, description="the longest power window")
-    job_seconds: float = Field(default=120.0, gt=0, le=3600, description="a job that takes longer is ended as hung")
+    power_seconds: float = Field(
+        default=1.0, ge=0.3, le=60, description="maximum length of the power window, in seconds"
+    )
+    job_seconds: float = Field(
+        default=120.0, gt=0, le=3600, description="a job that takes longer, in seconds, is ended as hung"
+    )
     max_attempts: int = Field(default=3, ge=1, le=20, description="attempts before a failing job is dead")
 
     def wants_power(self, configuration_id: uuid.UUID) -> bool:

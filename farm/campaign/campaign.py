@@ -30,6 +30,7 @@ from farm.expressions.python import compile_all
 from farm.gemm import Problem
 from farm.kernels import Configuration, Kernel
 from farm.measurement import MeasuringRules
+from farm.system_account import login_name
 
 _KERNELS_KEPT = 10_000
 """Up to this many kernels of a block are built once and shared by all problems; more are built as they come."""
@@ -107,13 +108,17 @@ class Campaign(FileModel):
     It measures every kernel on every problem that the constraints keep; or, instead, what `configurations` lists.
     """
 
-    name: Annotated[str, Value(_name_of, schema={"type": "string", "pattern": f"^{_NAME.pattern}$"})] = Field(
+    name: Annotated[str, Value(_name_of, schema={"type": ["string", "integer"]})] = Field(
         description="lower-case letters, digits, `-` `_` `.`", examples=["my-sweep"]
     )
-    description: Annotated[str, Value(_description_of)] = Field(default="", description="what it is for")
+    description: Annotated[str, Value(_description_of, schema={"type": ["string", "number"]})] = Field(
+        default="", description="what it is for"
+    )
     owner: Annotated[str, Value(_owner_of)] = Field(
-        description="the owner; owners share the devices ([operating.md](operating.md#shares-and-priorities)) and steer their "
-        "campaigns. A name other than yours needs the role `operate`"
+        default_factory=lambda: login_name() or "unknown",
+        description="by default your login name, or your token's name. Owners share the devices "
+        "([operating.md](operating.md#shares-and-priorities)) and steer their campaigns. A name other than yours needs the role "
+        "`operate`",
     )
     priority: int = Field(default=0, ge=-100, le=100, description="higher goes first, for all owners")
     targets: Annotated[

@@ -132,10 +132,14 @@ Extent = Annotated[LogRange, Value(_log_range, write=str, schema=_EXTENT)]
 Shapes = Annotated[Weighted[Shape], _weighted(Shape.parse, "{512x512x512: 1}", TEXT)]
 
 
-class Source(FileModel):
-    """One part of a mixture."""
+class SourceKeys(FileModel):
+    """What every part of a domain has."""
 
-    weight: Weight = Field(default=1.0, description="its share of the block's problems")
+    weight: Weight = Field(default=1.0, description="the source's share of the block's problems")
+
+
+class Source(SourceKeys):
+    """One part of a mixture."""
 
     @abstractmethod
     def shape(self, u: Sequence[float]) -> Shape:
@@ -145,11 +149,15 @@ class Source(FileModel):
 class Ranges(Source):
     """m, n and k log-uniform and independent, each rounded to a multiple of an alignment that is drawn for it."""
 
-    m: Extent = Field(description="`16..32768`, or one number; log-uniform", examples=["16..32768"])
+    m: Extent = Field(
+        description="`16..32768`, or one number. Log-uniform: each factor of two has the same probability",
+        examples=["16..32768"],
+    )
     n: Extent = Field(description="the same", examples=["16..32768"])
     k: Extent = Field(description="the same", examples=["16..32768"])
     align: Annotated[Weighted[int], _weighted(_alignment, "{1: 1, 8: 1, 64: 2}", {"type": "integer", "minimum": 1})] = Field(
-        default=Weighted({1: 1.0}), description="an alignment, a list, or a mapping from alignments to weights"
+        default=Weighted({1: 1.0}), description="an alignment, a list, or a mapping from alignments to weights. Each of m, n and k is rounded to a multiple of an "
+        "alignment that is drawn for it; a number smaller than its alignment takes the largest alignment that fits"
     )  # fmt: skip
 
     def shape(self, u: Sequence[float]) -> Shape:
@@ -173,11 +181,14 @@ class Layers(Source):
     """
 
     layers: Annotated[tuple[str, ...], Values(_model_name, gather=ordered())] = Field(
-        description="one or more models", examples=["llama-3.1-8b"]
+        description="one or more models: the weights of a decoder layer and the output head, all with equal probability",
+        examples=["llama-3.1-8b"],
     )
-    tokens: Extent = Field(description="`1..16384`, or one number: m, log-uniform", examples=["1..16384"])
+    tokens: Extent = Field(description="`1..16384`, or one number. m is log-uniform", examples=["1..16384"])
     tensor_parallel: Annotated[tuple[int, ...], Values(_degree, gather=ordered(), schema=_DEGREE)] = Field(
-        default=(1,), description="one or more numbers of devices, from 1 to 1,024"
+        default=(1,),
+        description="one or more numbers of devices, from 1 to 1,024: n of what enters a block, or k of what leaves it, is divided by "
+        "a number that is drawn",
     )
 
     @cached_property
@@ -202,16 +213,15 @@ class ListedShapes(Source):
         return self.shapes.choose(u[0])
 
 
-class ShapeFile(FileModel):
+class ShapeFile(SourceKeys):
     """The shapes of a file. A campaign has them as `ListedShapes`."""
 
-    weight: Weight = Field(default=1.0, description="its share of the block's problems")
     file: Annotated[Weighted[Shape], PlainValidator(_shapes_of_file, json_schema_input_type=str)] = Field(
         description="the name of a CSV file of shapes, relative to the campaign file"
     )
 
 
-SOURCES: dict[str, type[FileModel]] = {
+SOURCES: dict[str, type[SourceKeys]] = {
     "file": ShapeFile, "layers": Layers, "shapes": ListedShapes, **dict.fromkeys("mnk", Ranges)
 }  # fmt: skip
 """The sources, by the keys that tell them apart."""
@@ -222,7 +232,7 @@ _SOURCE_FORMS = (
 )
 
 
-def source_model(written: object) -> type[FileModel]:
+def source_model(written: object) -> type[SourceKeys]:
     """The model of a part of a domain."""
     keys = written if isinstance(written, dict) else {}
     return next((model for name, model in SOURCES.items() if name in keys), Ranges)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
@@ -57,14 +57,15 @@ def _models() -> dict[str, type[KernelBlock]]:
 
 
 def _model_of(family: KernelFamily) -> type[KernelBlock]:
-    axes: dict[str, Any] = {
+    keys: dict[str, Any] = {
         parameter.name: (
             Annotated[Axis, AxisKey(parameter.name, parameter.values)],
             Field(default=Axis([(parameter.default,)]), description=parameter.meaning),
         )
         for parameter in family.parameters
     }
-    return create_model(f"{family.name.capitalize()}Block", __base__=KernelBlock, **axes)
+    keys["family"] = (Literal[family.name], KernelBlock.model_fields["family"])
+    return create_model(f"{family.name.capitalize()}Block", __base__=KernelBlock, **keys)
 
 
 def kernel_model(written: object) -> type[KernelBlock]:

@@ -21,7 +21,6 @@ from farm.errors import CampaignFileError, CampaignTooLarge
 from farm.expressions.tree import BadExpression
 from farm.kernels import FAMILIES
 from farm.measurement import TimingRules
-from farm.system_account import login_name
 
 
 def load(path: Path, *, limit: int) -> Campaign:
@@ -119,7 +118,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
 
 def _validated(file: Located, owner: str | None, context: dict[str, Any]) -> Campaign:
     """The campaign of a file. Raises `CampaignFileError` with everything that is wrong with it, and `CampaignTooLarge`."""
-    data = {"owner": owner or login_name() or "unknown", **file.data}
+    data = {**({} if owner is None else {"owner": owner}), **file.data}
     _check_sample_limits(file)
     if "configurations" in data:
         for key in PRODUCT_KEYS & data.keys():

@@ -39,7 +39,7 @@ def _text_of(detail: ErrorDetails, location: Location, file: Located) -> str:
     if kind == "too_short":
         return "the list is empty; give one value at least, or remove the field"
     field = _field_at(location, file)
-    right = _what_is_right(field)
+    right = _expected(field)
     if given is None:
         return f"it has no value; write {right}, or remove the field"
     if kind in ("greater_than", "greater_than_equal"):
@@ -118,10 +118,16 @@ def _field_at(location: Location, file: Located) -> FieldInfo | None:
     return _model_at(location[:position], file).model_fields.get(name)
 
 
-def _what_is_right(field: FieldInfo | None) -> str:
-    """`a number above 0 and up to 600 (time budget …)`, from the field's own type, bounds and description."""
+def _expected(field: FieldInfo | None) -> str:
+    """What to write: `a number above 0 and up to 600 (time budget …)`."""
     if field is None:
         return "a value of the documented form"
+    text = values_of(field)
+    return f"{text} ({field.description})" if field.description else text
+
+
+def values_of(field: FieldInfo) -> str:
+    """The values that a key may have, by its type and bounds: `a number above 0 and up to 600`."""
     words = {"gt": "above {:,}", "ge": "from {:,}", "lt": "below {:,}", "le": "up to {:,}"}
     limits = [
         text.format(getattr(bound, name))
@@ -129,8 +135,7 @@ def _what_is_right(field: FieldInfo | None) -> str:
         for name, text in words.items()
         if hasattr(bound, name)
     ]
-    text = f"{_noun(field.annotation)} {' and '.join(limits)}".strip().replace("and up to", "up to")
-    return f"{text} ({field.description})" if field.description else text
+    return f"{_noun(field.annotation)} {' and '.join(limits)}".strip().replace("and up to", "up to")
 
 
 def _noun(annotation: Any) -> str:

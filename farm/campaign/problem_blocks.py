@@ -19,7 +19,7 @@ from farm.campaign.named_shapes import shape_sets
 from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import NUMBER, FileModel, Mappings, Values, as_list, ordered
 from farm.campaign.weighted import Weighted
-from farm.gemm import LARGEST_EXTENT, ElementTypes, Layout, Problem, Shape
+from farm.gemm import INPUT_TYPES, LARGEST_EXTENT, ElementTypes, Layout, Problem, Shape
 
 _EXTENTS = range(1, LARGEST_EXTENT + 1)
 _AXIS = "an axis, from 1 to 2147483647"
@@ -87,17 +87,17 @@ class ProblemBlock(FileModel):
     """Shapes, each with every combination of types, layouts, alpha and beta."""
 
     types: Annotated[tuple[ElementTypes, ...], Values(_types_of, write=str, gather=ordered(str))] = Field(
-        description="element types, or inputs:output:accumulator as in `f16:f16:f32`", examples=["f32"]
+        description=f"`{' '.join(INPUT_TYPES)}`, or inputs:output:accumulator as in `f16:f16:f32`", examples=["f32"]
     )
     layouts: Annotated[tuple[Layout, ...], Values(_layout_of, write=str, gather=ordered())] = Field(
         default=(Layout.NN,),
         description="`nn nt tn tt`, A's letter first: `n` stored as written, `t` stored transposed",
     )
     alpha: Annotated[tuple[float, ...], Values(_scalar_of, gather=ordered(), schema=NUMBER)] = Field(
-        default=(1.0,), description="numbers"
+        default=(1.0,), description="factors of A · B"
     )
     beta: Annotated[tuple[float, ...], Values(_scalar_of, gather=ordered(), schema=NUMBER)] = Field(
-        default=(0.0,), description="numbers"
+        default=(0.0,), description="factors of C"
     )
 
     def lengths(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from farm.errors import FarmError
@@ -30,6 +31,12 @@ class FileModel(BaseModel):
 def as_list(written: object) -> list[Any]:
     """The entries of a list. A lone value stands for a list of one."""
     return list(written) if isinstance(written, (list, tuple)) else [written]
+
+
+class JsonSchema(GenerateJsonSchema):
+    """JSON schemas in which defaults that are not JSON data are left out."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - declared by pydantic
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ class Mappings(Values):
         return self.read(written).model_validate(written, context=info.context)
 
     def schema_of_one(self) -> dict[str, Any]:
-        return {"anyOf": [model.model_json_schema() for model in self.models()]}
+        return {"anyOf": [model.model_json_schema(schema_generator=JsonSchema) for model in self.models()]}
 
 
 def ordered(key: Callable[[Any], Any] | None = None) -> Callable[[list[Any]], tuple[Any, ...]]:

@@ -107,7 +107,7 @@ measure:
 
 
 def test_what_is_left_out_takes_its_default(read, monkeypatch):
-    monkeypatch.setattr("farm.campaign.loading.login_name", lambda: "berta")
+    monkeypatch.setattr("farm.campaign.campaign.login_name", lambda: "berta")
     campaign = read(GOOD.replace("owner: anna\n", ""))
     assert campaign.owner == "berta"
     assert [t.kind for t in campaign.targets] == [TargetKind.ANY]
@@ -184,12 +184,12 @@ measure:
         "22: constraints[0]: 'm = 5' is not an expression: invalid syntax at character 3; write == to compare",
         "24: measure.timing.target_rse: 2 is too large; write a number above 0 and below 1 (stop at this relative "
         "standard error of the mean)",
-        "24: measure.timing.min_samples: 'abc' does not fit here; write a whole number from 2 up to 100,000 (never "
-        "fewer samples than this)",
-        "24: measure.timing.warmup_seconds: it has no value; write a number from 0 up to 60 (time spent running before "
-        "the first sample), or remove the field",
+        "24: measure.timing.min_samples: 'abc' does not fit here; write a whole number from 2 up to 100,000 (minimum "
+        "number of samples)",
+        "24: measure.timing.warmup_seconds: it has no value; write a number from 0 up to 60 (warm-up before the "
+        "first sample, in seconds), or remove the field",
         "24: measure.timing.max_second: there is no such field here; did you mean max_seconds?",
-        "25: measure.power: 'off' is not known here; write none or fraction or all (measure power of all, of a fraction, or of none)",
+        "25: measure.power: 'off' is not known here; write none or fraction or all (measure the power of no configuration, of a fraction, or of all)",
     ]
 
 

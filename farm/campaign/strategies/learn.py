@@ -46,7 +46,7 @@ class Learn(DomainDraw):
         description="mean error in percent on the test set at which to stop: a number, or a mapping by kernel family",
     )
 
-    @field_validator("target", mode="before")
+    @field_validator("target", mode="before", json_schema_input_type=float | dict[str, float] | None)
     @classmethod
     def _by_family(cls, written: object) -> object:
         """A number stands for all families together."""

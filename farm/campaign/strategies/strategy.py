@@ -12,7 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from farm.campaign.axes import shown
 from farm.campaign.drawing import DomainSource
@@ -60,6 +69,12 @@ class Search(BaseModel):
         if model is Search:  # only what is wrong with the name is reported: nothing says what other fields there are
             return handler({name: value for name, value in written.items() if name == "strategy"})
         return model.model_validate(written)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        if cls is not Search:
+            return handler(core)
+        return {"anyOf": [strategy.model_json_schema() for strategy in STRATEGIES.values()]}
 
     @classmethod
     def mistakes_written(cls, written: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
