@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def serve(stop: threading.Event) -> None:
-    """Builds kernels until it is told to stop; what is being compiled then is finished.
+    """Builds kernels until `stop`. Compilations in progress are finished.
 
     Raises `CompilerMissing`, `WrongCompiler` and `BadKernelStore`, before it takes anything.
     """
@@ -77,7 +77,7 @@ def _announced(engine: Engine, name: str, slots: int) -> Iterator[None]:
             with engine.begin() as connection:
                 kernels.leave(connection, name)
         except DBAPIError as error:
-            log.warning("the database did not take the farewell: %s", first_line(error))
+            log.warning("this builder could not be deregistered: %s", first_line(error))
 
 
 @signals.setup_logging.connect

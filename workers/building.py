@@ -1,4 +1,4 @@
-"""The builder's one task: compile a kernel that is wanted, share it, and write down what became of it."""
+"""The builder's task: compile a requested kernel, put it into the store, and record the result."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _signer() -> Signer:
 def build_kernel(kernel_id: int) -> None:
     """Builds the kernel of that id, unless another builder has it.
 
-    Where the database goes away, or the process does, the kernel is taken back and started again.
+    If the database or the process fails, the coordinator takes the kernel back, and another attempt starts.
     """
     carry_out(kernel_id, "kernel", start=_start, beat=_beat, attempt=_attempt, write_down=_write_down)
 
@@ -77,7 +77,7 @@ def _beat(started: Start) -> bool:
 
 
 def _attempt(started: Start) -> Built | FarmError:
-    """The kernel, which is in the store, or why there is none."""
+    """Builds the kernel and puts it into the store. Returns the error if that fails."""
     try:
         built = _built(started)
         _store().put(started.hash, built.code)

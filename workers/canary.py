@@ -1,7 +1,7 @@
-"""Is this device fit to work, and does it stay as it was?
+"""The canary and the sentinel of a device.
 
-A fresh process proves it on one small configuration, the canary, before it takes any job. Between batches it measures a
-fixed one, its sentinel, whose times tell of drift and compare hosts.
+A new process must measure one small configuration, the canary, before it takes a job. Between batches it measures a fixed
+configuration, the sentinel. Its times show drift of the device, and differences between hosts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SENTINEL_RULES = MeasuringRules(
 """A tenth of a second of samples: of its mean, 0.3% is far below the drift that is looked for."""
 
 SENTINEL_SECONDS = 30.0
-"""Between two sentinels at the least, however short the jobs are: under 1% of a device's time."""
+"""Minimum time between two sentinels. They take under 1% of a device's time, also if jobs are short."""
 
 
 class Sentinel:

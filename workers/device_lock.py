@@ -1,9 +1,8 @@
 """One program of a host for each device: a lock on a file in a folder that all users of the host share.
 
-`farm-worker` holds it for as long as it serves the device, whatever the device's state, and `farm measure` while it measures.
-A second program would measure at the same time, and the results of both would be wrong. The kernel ends a lock with the process
-that holds it, however that ends. Containers that do not share the folder are kept apart by the database instead: see
-`farm.db.device_sessions`.
+`farm-worker` holds it while it serves the device, in every state of the device. `farm measure` holds it while it measures.
+If two programs measured at the same time, the results of both would be wrong. The kernel releases the lock when the process that
+holds it ends. For containers that do not share the folder, the database separates the programs: see `farm.db.device_sessions`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _EVERYBODYS = stat.S_ISVTX | stat.S_IWOTH
 
 
 def default_folder() -> Path:
-    """Where every user of this host may make files and none may remove those of others: /var/lock, or else /tmp."""
+    """A folder in which every user of this host may create files and only remove their own: /var/lock, or else /tmp."""
     with suppress(OSError):
         if _SYSTEM.stat().st_mode & _EVERYBODYS == _EVERYBODYS:
             return _SYSTEM
@@ -37,12 +36,12 @@ def default_folder() -> Path:
 
 
 def lock_folder() -> Path:
-    """Where this host's devices are locked: FARM_DEVICE_LOCKS, or the default."""
+    """The folder of the locks of this host's devices: FARM_DEVICE_LOCKS, or the default."""
     return settings().device_locks or default_folder()
 
 
 class DeviceLock:
-    """The lock of a device, held until `release`, or until nobody refers to it."""
+    """The lock of a device, held until `release` or until the object is garbage collected."""
 
     def __init__(self, descriptor: int) -> None:
         self._close = weakref.finalize(self, os.close, descriptor)
@@ -82,12 +81,12 @@ class DeviceLock:
         return lock
 
     def release(self) -> None:
-        """Lets another process have the device. The file stays: who waits for it must find the same one."""
+        """Releases the lock. The file stays, because processes that wait for the lock have opened this file."""
         self._close()
 
 
 def _file_name(uuid: str) -> str:
-    """A name for the file, the same for all users, and no path whatever the UUID holds."""
+    """A name for the file, the same for all users. It is never a path, also if the UUID contains a slash."""
     plain = re.sub(r"[^A-Za-z0-9-]", "_", uuid)
     if plain == uuid and len(uuid) <= 100:
         return f"gemm-farm-{uuid}.lock"
@@ -109,13 +108,13 @@ def _opened(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666)
-            os.fchmod(made, 0o666)  # whatever the umask: another user's farm-worker locks it as well
+            os.fchmod(made, 0o666)  # independent of the umask, because another user's farm-worker locks it too
             return made
     raise FileNotFoundError(2, "it is made and removed again and again", str(path))
 
 
 def _holder(descriptor: int) -> str:
-    """Which process holds the lock, as far as it said so and still runs."""
+    """The process that holds the lock, if it wrote its id and still runs."""
     text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     if not text.isdecimal() or not Path(f"/proc/{text}").exists():
         return "another process"

@@ -1,4 +1,4 @@
-"""Which of the devices that a host is to serve are there now? Asked again and again, for as long as the host serves."""
+"""Device discovery while a host serves: which of the selected devices are present now."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from workers.devices.discovery_process import DiscoveryProcess, Found
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What one look at the host found."""
+    """The result of one scan of the host."""
 
     # Each device once, in the order of the selection.
     found: Sequence[DeviceIdentity]
-    # UUIDs of devices seen before that could not be looked for this time: neither here nor gone.
+    # UUIDs of known devices that this scan could not look for. They are neither present nor gone.
     unknown: frozenset[str] = frozenset()
-    # Whether the driver could be asked for its cards.
+    # Whether the driver listed its cards.
     cards_known: bool = True
-    # By word of the selection: why it gave no device.
+    # By word of the selection: why it selects no device.
     problems: Mapping[str, str]
 
 
 class DeviceWatcher:
-    """Looks for what a selection names (see `workers.devices.discover`), word by word: a missing device hides no other.
+    """Looks for the devices of a selection (see `workers.devices.discover`), word by word, so that a missing device hides no other.
 
-    Looking raises `UnknownDeviceSelection` where the selection cannot be read; everything else is in the `Scan`.
+    A scan raises `UnknownDeviceSelection` if the selection cannot be read. All other problems are in the `Scan`.
     """
 
     def __init__(self, selection: str) -> None:
@@ -43,7 +43,7 @@ class DeviceWatcher:
         self._given: dict[str, set[str]] = {}
 
     def first(self) -> Scan:
-        """A look that finds something. Raises what `discover` raises where there is nothing."""
+        """A scan that finds at least one device. Raises the error of `discover` if there is none."""
         scan = self.scan()
         if not scan.found:
             discover(self._selection)
@@ -51,7 +51,7 @@ class DeviceWatcher:
         return scan
 
     def scan(self) -> Scan:
-        """What is here now. The driver is asked once, in a session that lasts no longer: an older one would show what was."""
+        """The devices that are present now. Opens a new session with the driver, because an older session shows the old state."""
         visible = self._look_at_cards()
         others = self._others.find([word for word in self._words if not _names_cards(word)])
         found, problems, unknown = dict[str, DeviceIdentity](), dict[str, str](), set[str]()
@@ -62,7 +62,7 @@ class DeviceWatcher:
                 raise
             except (BadRecording, MissingColumns) as error:
                 given, problems[word] = [], str(error)
-            except Exception as error:  # whatever the driver or the disk has: what it hides is not gone
+            except Exception as error:  # an error of the driver or the disk: the devices may still be present
                 problems[word] = str(error)
                 unknown |= self._given.get(word, set())
                 continue
@@ -88,7 +88,7 @@ class DeviceWatcher:
             return []
         try:
             return self._cards.find()
-        except Exception as error:  # it is the trouble of the words that name cards, and of no other
+        except Exception as error:  # only words that name cards report it
             return error
 
     def _find(
@@ -97,7 +97,7 @@ class DeviceWatcher:
         if not _names_cards(word):
             return _devices(others[word])
         if word == "auto" and not self._cards.ever_seen:
-            # The CPU stands in for cards that never were here, not for one that is lost.
+            # The CPU replaces cards that were never present. It does not replace a card that is lost.
             if word not in self._given and isinstance(visible, Exception):
                 if not isinstance(visible, CudaUnavailable):
                     raise visible
@@ -121,10 +121,10 @@ def _names_cards(word: str) -> bool:
 
 
 class _Cards:
-    """The cards that CUDA_VISIBLE_DEVICES leaves to this process, whichever of them is lost.
+    """The cards that CUDA_VISIBLE_DEVICES leaves to this process, without lost cards.
 
-    Its numbers are read once: when a card is lost, the same number means another card, which may be somebody else's.
-    Nor does a lost card end the list, as CUDA has it.
+    Numbers in the variable are resolved once. After a card is lost, the same number means another card, perhaps of another user.
+    Unlike in CUDA, a lost card does not end the list.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class _Cards:
             self._ours = None
 
     def find(self) -> list[DeviceIdentity]:
-        """Raises `CudaUnavailable`, `MeasurementFailed` or `DevicePoisoned`, as the driver has it."""
+        """Raises `CudaUnavailable`, `MeasurementFailed` or `DevicePoisoned`, depending on the error of the driver."""
         if self._ours is None:
             found = cards.find_cards()
             if found:

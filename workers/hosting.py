@@ -34,7 +34,7 @@ GRACE_SECONDS = 30.0
 """How long a worker may take to finish its batch after SIGTERM."""
 
 MISSES = 2
-"""Looks in a row that must miss a device before it counts as gone: a file may be being replaced, a driver reloaded."""
+"""Scans in a row that must miss a device before it counts as gone. A file may be being replaced, or a driver reloaded."""
 
 RECONCILE_SECONDS = 0.5
 
@@ -58,7 +58,7 @@ class _Worker:
         self._back_off = BackOff()
 
     def reconcile(self) -> None:
-        """Starts the process where it should run and does not."""
+        """Starts the process if it should run and does not."""
         now = time.monotonic()
         if self._process is not None and self._process.poll() == EXIT_SESSION_LOST:
             self.lost_session = True
@@ -90,9 +90,9 @@ class _Worker:
 
 
 class Host:
-    """The devices of this host and their workers. Used from one thread; another looks, since a driver may hang.
+    """The devices of this host and their workers. Used from one thread. Another thread scans, because a driver may hang.
 
-    `environment` is what every worker process gets, beside the variables that say which device is its own.
+    `environment` is passed to every worker process, together with the variables that name its device.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Host:
         self._environment = environment
         self._rescan_s = rescan_s
         self._workers: dict[str, _Worker] = {}  # by UUID
-        self._leaving: dict[str, _Worker] = {}  # told to stop, because their devices are gone
+        self._leaving: dict[str, _Worker] = {}  # stopping, because their devices are gone
         self._unmarked: set[str] = set()  # devices that are gone, which the database does not know yet
         self._absent_marked = False
         self._refused: dict[str, FarmError] = {}  # by UUID: devices that are here, and that another farm-worker serves
@@ -143,14 +143,14 @@ class Host:
             self._leave()
 
     def _leave(self) -> None:
-        """Says that all devices are left in good order. A worker does so too, but not one that was still starting or
-        that had to be killed, and its last heartbeat may come after its farewell."""
+        """Deregisters all devices. Workers do so too, except those that were still starting or had to be killed, and the
+        last heartbeat of a worker may arrive after that."""
         try:
             with self._engine.begin() as connection:
                 for worker in self._workers.values():
                     devices.leave(connection, worker.session.device_id, session=worker.session.epoch)
         except SQLAlchemyError as error:
-            log.warning("the database did not take the farewell: %s", _first_line(error))
+            log.warning("the devices could not be deregistered: %s", _first_line(error))
 
     def _keep_looking(self, stop: threading.Event) -> None:
         while not stop.wait(self._rescan_s):
@@ -159,7 +159,7 @@ class Host:
     def apply(self, look: Scan) -> None:
         """Serves what came, and stops serving what `MISSES` looks in a row have missed.
 
-        Where the database is away, it is told after the next look; a device is not served before it is announced.
+        If the database is unreachable, it is updated after the next scan. A device is not served before it is registered.
         """
         self._say(look.problems)
         self._count_misses(look)
@@ -167,7 +167,7 @@ class Host:
         self._take_up(look)
 
     def _take_up(self, look: Scan) -> None:
-        """Serves those of the look's devices that nobody serves, and tells the database of those that are gone."""
+        """Serves the devices of the scan that no worker serves yet, and marks devices that are gone in the database."""
         for uuid, worker in list(self._leaving.items()):
             if worker.has_ended():
                 worker.lock.release()
@@ -185,7 +185,7 @@ class Host:
                 vanished = devices.vanish(connection, host=host_name(), uuids=sorted(gone))
                 sessions = _announce(connection, came, refused)
         except SQLAlchemyError as error:
-            log.warning("the database is told of this host's devices after the next look: %s", _first_line(error))
+            log.warning("this host's devices are registered after the next scan: %s", _first_line(error))
             for _, lock in came:
                 lock.release()
             return
@@ -219,14 +219,14 @@ class Host:
         return locked
 
     def _refuse(self, refused: dict[str, FarmError]) -> None:
-        """Says of each device once why it is not served."""
+        """Logs once for each device why it is not served."""
         for uuid, error in refused.items():
             if type(self._refused.get(uuid)) is not type(error):
                 log.error("%s", error)
         self._refused = refused
 
     def _put_down(self, uuid: str) -> None:
-        """No longer serves a device whose session is lost; it is announced anew when nobody else serves it."""
+        """Stops serving a device whose session is lost. It is registered again when no other `farm-worker` serves it."""
         worker = self._workers.pop(uuid)
         worker.lock.release()
         self._refused[uuid] = DeviceContended(
@@ -234,7 +234,7 @@ class Host:
         )
 
     def _say(self, problems: Mapping[str, str]) -> None:
-        """Says what is wrong once, not at every look."""
+        """Logs each problem once, not after every scan."""
         for word, problem in problems.items():
             if self._problems.get(word) != problem:
                 log.warning("%s: %s", word, problem)

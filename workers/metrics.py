@@ -1,9 +1,9 @@
-"""What Prometheus learns from a host: what each of its devices did, over HTTP from `farm-worker`.
+"""Prometheus metrics of a host: the work of each of its devices, over HTTP from `farm-worker`.
 
 The processes of a device count into memory-mapped files (prometheus_client's multiprocess mode), which `farm-worker`
-adds up when it is asked. A file belongs to a role, not to a process: a child that takes the place of a dead one goes on
-with its counts, so that nothing is lost and there are never more files than roles. There are no gauges, which a dead
-process would leave behind.
+adds up for each request. A file belongs to a role, not to a process: a child that replaces a dead one continues its counts,
+so that no counts are lost and there are never more files than roles. There are no gauges, because a dead process would leave
+them behind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from farm.variables import WORKER_METRICS_DEVICE, WORKER_METRICS_DEVICE_TYPE
 log = logging.getLogger(__name__)
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The environment variable by which prometheus_client learns where the files are. `farm-worker` sets it."""
+"""The environment variable that tells prometheus_client where the files are. `farm-worker` sets it."""
 
 DEVICE_UUID, DEVICE_TYPE = WORKER_METRICS_DEVICE, WORKER_METRICS_DEVICE_TYPE
 """The environment variables by which `farm-worker` tells a device's processes their labels; unset: metrics are off."""
@@ -80,9 +80,9 @@ _DURATIONS = {PARENT: (), CHILD: (MEASURING, BATCH, CLAIM, MARK, LAND)}
 
 
 def metrics_of(role: str, device_id: int) -> Metrics:
-    """Where this process of the device counts, which has that role. To be called once, before anything is counted.
+    """The metrics of this process of the device, by its role. Called once, before anything is counted.
 
-    Where the files cannot be made, it is logged and nothing is counted: measuring goes on.
+    If the files cannot be created, that is logged and nothing is counted. Measuring continues.
     """
     device, kind = os.environ.get(DEVICE_UUID), os.environ.get(DEVICE_TYPE)
     if device is None or kind is None:
@@ -101,7 +101,7 @@ def metrics_of(role: str, device_id: int) -> Metrics:
 
 
 def labels_of(identity: DeviceIdentity, settings: Settings) -> dict[str, str]:
-    """What the environment of the device's processes says of metrics, beside `served`."""
+    """Environment variables about metrics for the device's processes, in addition to those of `served`."""
     if settings.worker_metrics is None:
         return {}
     return {DEVICE_UUID: identity.uuid, DEVICE_TYPE: identity.type}
@@ -109,9 +109,9 @@ def labels_of(identity: DeviceIdentity, settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def served(settings: Settings) -> Iterator[Mapping[str, str]]:
-    """Serves what this host's devices count, inside the block. Yields environment variables for their processes.
+    """Serves the metrics of this host's devices inside the block. Yields environment variables for their processes.
 
-    Where metrics are off, there are none and nothing is done. Raises `BadMetricsAddress` and `MetricsAddressUnusable`.
+    If metrics are off, it yields none and does nothing. Raises `BadMetricsAddress` and `MetricsAddressUnusable`.
     """
     if settings.worker_metrics is None:
         yield {}
@@ -128,9 +128,9 @@ def served(settings: Settings) -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def _folder(home: Home) -> Iterator[Path]:
-    """A new folder for the files, removed afterwards, as are those of `farm-worker`s that were killed.
+    """A new folder for the files. It is removed afterwards, together with folders of `farm-worker`s that were killed.
 
-    Whose folder it is, a lock says: several may serve devices of one home.
+    A lock marks folders in use, because several `farm-worker`s may serve devices of one home.
     """
     home.run.mkdir(mode=0o700, parents=True, exist_ok=True)
     with home.locked("metrics"):

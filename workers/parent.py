@@ -23,20 +23,20 @@ from workers.spawning import spawn_without_tracker
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-"""Between two tries while the database does not answer."""
+"""Time between two attempts while the database does not respond."""
 
 
 def app() -> Celery:
-    """The application on the broker that `farm-worker` names."""
+    """The Celery application on the broker that `farm-worker` sets."""
     url = settings().broker_url
     assert url is not None, "farm-worker sets FARM_BROKER_URL"
     return make_app(broker_url(url.get_secret_value()), include=("workers.child",))
 
 
 def take_over() -> DeviceIdentity:
-    """Hands back what an earlier worker of this device held. Waits for a database that does not take it.
+    """Hands back the batches of an earlier worker of this device. Retries until the database accepts it.
 
-    Raises `SessionLost` where another `farm-worker` serves the device now.
+    Raises `SessionLost` if another `farm-worker` serves the device now.
     """
     faults = FaultLog(log)
     while True:
@@ -54,7 +54,7 @@ def take_over() -> DeviceIdentity:
 
 
 def serve() -> int:
-    """Serves the device until the worker is told to stop. Returns its exit status."""
+    """Serves the device until the worker is stopped. Returns the exit status."""
     set_up_logging(settings(), "worker")
     try:
         identity = take_over()

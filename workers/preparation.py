@@ -1,4 +1,4 @@
-"""What needs no device of the next jobs, done while the device measures this one."""
+"""Preparation of the next jobs while the device measures: the work that needs no device, such as compiling."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ log = logging.getLogger(__name__)
 
 
 AHEAD = 3
-"""Jobs that are prepared before their turn: compiling one takes about as long as timing one. Not more, as a compiler that
-ends the process is blamed on the job that is being measured."""
+"""Jobs that are prepared in advance. Compiling one takes about as long as timing one. It is not more, because a compiler that ends
+the process is counted against the job that is being measured."""
 
 
 class Preparation:
     """A thread that prepares one configuration at a time, in order, so that a kernel is compiled before its turn.
 
-    Nobody waits for it: where more than `AHEAD` wait, the oldest is given up. It starts when it is first asked, and is a
-    daemon, so that a compilation does not hold up the end of the process.
+    Callers do not wait for it. If more than `AHEAD` configurations wait, the oldest is dropped. The thread starts with the first
+    configuration. It is a daemon, so that a compilation does not delay the end of the process.
     """
 
     def __init__(self, device: Device) -> None:
@@ -41,7 +41,7 @@ class Preparation:
             self._changed.notify()
 
     def end(self) -> None:
-        """Ends the thread after what it is at; returns at once."""
+        """Ends the thread after the present configuration; returns at once."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -50,11 +50,11 @@ class Preparation:
         while (configuration := self._take()) is not None:
             try:
                 self._device.prepare(configuration)
-            except Exception:  # the job meets it again in its turn, where it is a failure with its reason
+            except Exception:  # the job raises it again when it is measured, as a failure with its reason
                 log.warning("preparing %s raised", configuration, exc_info=True)
 
     def _take(self) -> Configuration | None:
-        """What is to be prepared next, as soon as there is something; None at the end."""
+        """Waits for the next configuration to prepare. None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._waiting)
             return None if self._ended else self._waiting.popleft()

@@ -1,7 +1,7 @@
-"""What a worker does with a batch: claim it, measure job by job, land the rows.
+"""Runs batches on a device: claims a batch, measures its jobs one by one, and lands the rows.
 
-While the device measures a job, a thread prepares the next ones. Rows land before the next batch is claimed: a device
-holds one lease, one connection, and at most one job that may be blamed for what happens to its process.
+While the device measures a job, a thread prepares the next ones. Rows land before the next batch is claimed. So a device
+holds one lease, one connection, and at most one job that may be the cause if its process dies.
 """
 
 from __future__ import annotations
@@ -67,32 +67,32 @@ LANDING_SECONDS = 30.0
 """How long a lease may be renewed beyond the longest job, to land the rows."""
 
 CLAIM_PATIENCE_SECONDS = 10.0
-"""How long to try to claim while the database does not answer. The batch is sent again anyway."""
+"""How long to retry a claim while the database does not respond. The batch is sent again anyway."""
 
 HELD_PATIENCE_SECONDS = 15.0
-"""How long to try while another session holds a lock that a mark or a landing needs. Then the batch is given up.
+"""How long to retry while another session holds a lock that a mark or a landing needs. Then the batch is abandoned.
 
-Such a session may stand still for hours, but it blocks only the batches that need its rows: the device can measure others.
+Such a session may be idle for hours. It blocks only the batches that need its rows, so the device can measure others.
 """
 
 RETRY_SECONDS = 0.5
-"""Between two tries while the database does not answer."""
+"""Time between two attempts while the database does not respond."""
 
 UNREACHABLE_KERNELS = 3
-"""After so many jobs of a batch whose kernels could not be fetched, the rest of the batch goes back."""
+"""After this many jobs of a batch whose kernels could not be fetched, the rest of the batch is handed back."""
 
 UNREACHABLE_PAUSE_SECONDS = 5.0
-"""Before the next batch then."""
+"""Pause before the next batch in that case."""
 
 SUSPICIOUS_FAILURES = 3
-"""A batch in which this many jobs failed, and more than were measured, makes the device prove itself again."""
+"""If this many jobs of a batch failed, and more than were measured, the device must measure its canary again."""
 
 
 class Deadline:
-    """Ends this process when something takes longer than it may.
+    """Ends this process if a block takes longer than its time limit.
 
     A kernel that hangs cannot be interrupted from Python, and the process that holds the device is disposable. One
-    thread watches all jobs: starting a thread for each would cost more than a short job.
+    thread watches all jobs, because starting a thread takes longer than a short job.
     """
 
     def __init__(self, end_process: Callable[[int], None] = os._exit, *, look_s: float = 0.25) -> None:
@@ -103,7 +103,7 @@ class Deadline:
 
     @contextmanager
     def of(self, seconds: float, what: str, *, status: int = EXIT_HUNG, **ids: int) -> Iterator[None]:
-        """Ends the process with that exit status where the block takes longer."""
+        """Ends the process with that exit status if the block takes longer."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
             self._thread.start()
@@ -119,14 +119,14 @@ class Deadline:
             watched = self._watched
             if watched is not None and time.monotonic() > watched[0]:
                 _, what, status, ids = watched
-                log.error("%s outlived its time and is ended with its process", what, extra=ids)
+                log.error("%s exceeded its time limit; its process is ended", what, extra=ids)
                 self._end_process(status)
                 return
 
 
 @dataclass
 class _Outcome:
-    """What a batch came to on the device, before it is landed."""
+    """The results of a batch on the device, before they are landed."""
 
     results: list[tuple[ClaimedJob, Measurement]] = field(default_factory=list)
     failures: dict[int, Failure] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class _Outcome:
     unreachable: dict[int, KernelUnreachable] = field(default_factory=dict)  # by job id; no fault of theirs
     sentinel: tuple[Configuration, Measurement] | None = None
     poison: DevicePoisoned | None = None
-    # Jobs that failed since the last one that was measured, and why that is the device's fault.
+    # Jobs that failed since the last measured one, and why the device is at fault.
     in_a_row: list[int] = field(default_factory=list)
     unfit: str | None = None
 
@@ -194,10 +194,10 @@ class Runner:
     def run_batch(self, batch_id: int) -> int:
         """Claims, measures and lands a batch; returns the number of rows landed.
 
-        0 where another worker has the batch, or where the lease was lost on the way: then nothing is written.
+        Returns 0 if another worker has the batch, or if the lease was lost on the way. Then nothing is written.
         Raises `DevicePoisoned` and `CanaryFailed` after landing what was measured before; the former after a lost lease too.
-        Raises `LeaseHeld` where the device holds another batch, `SessionLost` where another worker serves it now, and
-        `DBAPIError` where the database takes no claim, mark or landing: then the batch is handed back, and no job is blamed.
+        Raises `LeaseHeld` if the device holds another batch, `SessionLost` if another worker serves it now, and `DBAPIError` if
+        the database accepts no claim, mark or landing. Then the batch is handed back, and no job is blamed.
         """
         lease = self._claim(batch_id)
         if lease is None:
@@ -215,7 +215,7 @@ class Runner:
             if outcome.poison is not None:
                 raise outcome.poison from None
             return 0
-        except Exception as error:  # no device raises here: it is the farm's own fault
+        except Exception as error:  # not raised by a device: a fault of the farm itself
             self._abandon(batch_id, error)
             raise
         self._metrics.count(JOBS, len(outcome.results), value="measured")
@@ -253,9 +253,9 @@ class Runner:
             return self._patiently(claim, CLAIM_PATIENCE_SECONDS)
 
     def _abandon(self, batch_id: int, error: Exception) -> bool:
-        """Tries once: where the database does not take it, the worker's parent process does it when it can.
+        """Hands the batch back, with one attempt. If it fails, the worker's parent process does it later.
 
-        Returns whether the database took it.
+        Returns whether the database accepted it.
         """
         reason = f"its worker could not go on: {first_line(getattr(error, 'orig', None) or error)}"
         try:
@@ -284,7 +284,7 @@ class Runner:
         self._sentinel.count(len(outcome.results))
 
     def _measure_job(self, lease: Lease, job: ClaimedJob, outcome: _Outcome) -> bool:
-        """Measures one job and notes what came of it. False where the device cannot go on."""
+        """Measures one job and records the outcome. False if the device cannot continue."""
         try:
             deadline = self._deadline.of(lease.rules.job_seconds, "a job", job_id=job.id)
             with deadline, self._metrics.time(MEASURING):
@@ -310,7 +310,7 @@ class Runner:
         return True
 
     def _is_fit(self, lease: Lease, job: ClaimedJob, outcome: _Outcome) -> bool:
-        """Counts failures in a row. False where they are the device's fault: then they are no attempts of their jobs."""
+        """Counts failures in a row. False if the device is at fault; then they do not count as attempts of their jobs."""
         if job.id not in outcome.failures:
             if job.id not in outcome.missing and job.id not in outcome.unreachable:
                 self._failures_in_a_row, self._next_trial = 0, TRIAL_AFTER_FAILURES
@@ -337,9 +337,9 @@ class Runner:
         return False
 
     def try_device(self, like: Configuration | None = None) -> str | None:
-        """A trial: measures what another device of the type measured, or the canary.
+        """A trial: measures a configuration that another device of the type measured, or the canary.
 
-        Returns why the device failed it; None where it passed. Raises `DevicePoisoned`. `like`: see `probation.known_good`.
+        Returns why the device failed it; None if it passed. Raises `DevicePoisoned`. `like`: see `probation.known_good`.
         """
 
         def look() -> Configuration | None:
@@ -354,7 +354,7 @@ class Runner:
                 except DevicePoisoned:
                     raise
                 except (InvalidOnDevice, KernelMissing):
-                    pass  # says nothing about the device
+                    pass  # not a fault of the device
                 except Exception as error:
                     why = str(error) if isinstance(error, FarmError) else f"{type(error).__name__}: {error}"
                     return f"{known}, which another device measured: {why}"
@@ -369,7 +369,7 @@ class Runner:
         return None
 
     def _measure_sentinel(self, lease: Lease, outcome: _Outcome) -> None:
-        """Under the lease of the claim, which can be renewed for longer than the sentinel may take."""
+        """Measures the sentinel under the lease of the claim, which can be renewed for longer than the sentinel may take."""
         ids = {"batch_id": lease.batch_id, "campaign_id": lease.campaign_id}
         try:
             with self._deadline.of(SENTINEL_RULES.job_seconds, "the sentinel", status=EXIT_SENTINEL, **ids):
@@ -381,7 +381,7 @@ class Runner:
             self._metrics.count(WINDOW, outcome.sentinel[1].window_s)
 
     def _mark(self, lease: Lease, job: ClaimedJob) -> bool:
-        """Before each job: the lease goes on, the job is the suspect if we die, and it may have been stopped."""
+        """Before each job: renews the lease, records the job as the suspect if this process dies, and checks that it is not stopped."""
         busy = lease.rules.job_seconds + LANDING_SECONDS
 
         def mark() -> bool:
@@ -411,22 +411,22 @@ class Runner:
                 self._patiently(land, patience_s, batch_id=lease.batch_id)
 
     def _set_aside_refused(self, lease: Lease, outcome: _Outcome) -> None:
-        """A row that cannot be stored is a failure of its job, and harms no other."""
+        """Turns rows that cannot be stored into failures of their jobs, without effect on other jobs."""
         with self._engine.connect() as connection:
             refused = batches.refusals(connection, lease, outcome.results)
         outcome.results = [(job, row) for job, row in outcome.results if job.id not in refused]
         outcome.failures |= refused
 
     def _patiently(self, action: Callable[[], T], seconds: float, *, batch_id: int | None = None) -> T:
-        """Runs the action again for up to `seconds` while the database does not take it, so that no row is lost by that.
+        """Retries the action for up to `seconds` while the database does not accept it, so that no row is lost.
 
-        With `batch_id`, a batch that this device holds, it gives up earlier where another session has held a lock
-        (`Fault.HELD`) for `HELD_PATIENCE_SECONDS` without a break: it abandons the batch and raises. Where the batch's own
-        row is locked, that fails. Then it tries again, since the device may have no second lease.
+        With `batch_id`, a batch that this device holds, it stops earlier if another session has held a lock (`Fault.HELD`)
+        for `HELD_PATIENCE_SECONDS` without a break: it abandons the batch and raises. If the batch's own row is locked, that
+        fails and it retries, because the device may have no second lease.
 
-        It also tries again where the farm is at fault: somebody may give back a right that was taken. Only an error
-        that a row is to blame for is raised at once. Running the action twice is harmless: where the first time was
-        committed after all, the second finds the lease gone.
+        It also retries after errors of the farm itself, such as a missing privilege, which an administrator may grant. Only an
+        error that a row causes is raised at once. Running the action twice is harmless: if the first time was committed after
+        all, the second time finds the lease gone.
         """
         end = time.monotonic() + seconds
         held_since: float | None = None
@@ -434,7 +434,7 @@ class Runner:
             began = time.monotonic()
             try:
                 done = action()
-            except LeaseHeld:  # the parent process hands back what the device holds and does not measure
+            except LeaseHeld:  # the parent process hands back batches that the device holds and does not measure
                 held_since = None
                 if time.monotonic() > end or self._stopping.is_set():
                     raise
@@ -450,7 +450,7 @@ class Runner:
                 if batch_id is not None and held_too_long and self._abandon(batch_id, error):
                     raise
                 self._metrics.count(DATABASE_ERRORS)
-                self._faults.fails(error, "trying again", device_id=self._device_id)
+                self._faults.fails(error, "retrying", device_id=self._device_id)
             else:
                 self._faults.works()
                 return done

@@ -1,14 +1,14 @@
 """`python -m workers.single REQUEST`: measures one configuration, in a process of its own. `farm measure` starts it.
 
-REQUEST is a JSON object: `configuration`, a canonical line; `device`, a selection as in FARM_DEVICES, of which the first
-is used; `rules`, those of measuring; `explain`, whether to answer with what was seen on the way too. The process answers
+REQUEST is a JSON object: `configuration`, a canonical line; `device`, a selection as in FARM_DEVICES, whose first device is
+used; `rules`, the measuring rules; `explain`, whether to return the raw data of the measurement too. The process answers
 on standard output with JSON objects, one a line. First, when the device is open and the configuration's own time begins:
 
     {"opened": {"uuid": …, "type": …, "name": …}, "of": how many devices the selection names}
 
-Then, and last, what came of it:
+Then, as the last line, the result:
 
-    {"device": {"uuid": …, "type": …, "name": …}, "measurement": {…}, "explanation": {…} where it was asked for}
+    {"device": {"uuid": …, "type": …, "name": …}, "measurement": {…}, "explanation": {…} if it was requested}
     {"failure": {"kind": "invalid", "failed" or "killed", "message": …}}
 
 or, instead of both, why there is no such device to open, or that another program of this host measures on it:
@@ -16,9 +16,9 @@ or, instead of both, why there is no such device to open, or that another progra
     {"refused": {"exit_code": …, "message": …}}
 
 The device is locked (`workers.device_lock`) from before it is opened until the process ends. A recording is not: it answers
-from a file, and whoever else reads it changes nothing.
+from a file that several processes may read.
 
-It keeps no time and may die at any point: whoever started it sees to both.
+It has no time limit of its own and may die at any point. The program that starts it handles both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How Celery's parent starts the child process of a device: by `spawn`, and without billiard's semaphore tracker.
 
-The tracker is a Python process for each parent. It unlinks what semaphores are left when the parent is killed. A
+The tracker is a Python process for each parent. It unlinks semaphores that are left when the parent is killed. A
 prefork pool makes one for each child: the lock of a counter that the parent alone writes and the child reads. Here that
 lock is one of the parent's threads, so nothing is left to track.
 """
@@ -32,7 +32,7 @@ class _LocalLock:
 
 
 def spawn_without_tracker() -> None:
-    """To be called in a parent before its pool starts. A semaphore made all the same would start the tracker."""
+    """To be called in a parent before its pool starts. A semaphore that is created nevertheless would start the tracker."""
     nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     semaphore_tracker.getfd = lambda: nowhere
     value = context.BaseContext.Value

@@ -1,7 +1,7 @@
-"""What the two processes of a device's Celery worker do.
+"""The work of the two processes of a device's Celery worker.
 
-The parent process consumes messages, says that the device lives, renews the lease in hand, and hands back the batch of
-a child that died. The child process, started afresh by `spawn`, opens the device, proves it and measures. It imports
+The parent process consumes messages, sends the device's heartbeats, renews the lease in hand, and hands back the batch of a
+child that died. The child process, started afresh by `spawn`, opens the device, proves it and measures. It imports
 this module with its first batch (see `workers.child`).
 """
 
@@ -52,17 +52,17 @@ log = logging.getLogger(__name__)
 EXIT_POISONED = 87
 
 OPENING_SECONDS = 120.0
-"""How long a device may take to be opened and to prove itself."""
+"""Time limit to open a device and to measure its canary."""
 
 UNLEASED_SECONDS = OPENING_SECONDS + TRIAL_SECONDS + 30.0
-"""How long a child may have a task without a lease. One that is slower to open the device ends itself before."""
+"""How long a child may have a task without a lease. A child that opens the device too slowly ends itself before that."""
 
 DEATHS_WHILE_OPENING, DEATHS_WINDOW_SECONDS = 3, 600.0
-"""A device whose process dies this often in this time, before it has claimed anything or at its sentinel, is quarantined."""
+"""A device whose process dies this often in this time, before its first claim or at its sentinel, is quarantined."""
 
 
 PAUSE_SECONDS = 2.0
-"""Before the next batch, after one that was given up because of the database."""
+"""Pause before the next batch, after one that was abandoned because of the database."""
 
 _faults = FaultLog(log)
 
@@ -100,10 +100,10 @@ def _kernels() -> FarmKernels:
 
 @cache
 def _runner() -> Runner:
-    """Opens the device and lets it prove itself, in the child process and before its first batch."""
+    """Opens the device and measures its canary, in the child process and before its first batch."""
     with engine().begin() as connection:
         identity = devices.identity(connection, device_id())
-        # Again: this process may have begun after another version was installed.
+        # Announced again, because this process may have started after another version was installed.
         worker_versions.announce(connection, device_id())
     deadline = Deadline()
     with deadline.of(OPENING_SECONDS, "opening the device", device_id=device_id()):
@@ -125,7 +125,7 @@ def _runner() -> Runner:
 
 
 def measure_batch(batch_id: int) -> None:
-    """The task, in the child. Measures the batch of that id. What it holds is looked up; a message that means nothing here does nothing."""
+    """The task, in the child: measures the batch of that id. Messages without a valid id are ignored."""
     if not _is_batch_id(batch_id):
         log.error("a message without a batch id was ignored")
         return
@@ -155,7 +155,7 @@ def measure_batch(batch_id: int) -> None:
         metrics.count(CANARY_FAILURES)
         try:
             _quarantine(str(error))
-        finally:  # whatever the database says: this process must not claim again
+        finally:  # also if the database fails: this process must not claim again
             os._exit(EXIT_POISONED)
     except (LeaseHeld, SessionLost) as error:  # of a lost session, the parent process learns with its next heartbeat
         log.warning("%s", error, extra=ids)
@@ -174,14 +174,14 @@ def measure_batch(batch_id: int) -> None:
         _faults.works()
 
 
-def try_device(asked: int) -> None:
-    """The task, in the child: a trial of this device, where it is on probation. It is active again where it passes."""
+def try_device(requested: int) -> None:
+    """The task, in the child: a trial of this device, if it is on probation. If it passes, it is active again."""
     ids = {"device_id": device_id()}
     poisoned = False
     why: str | None
     try:
         with engine().begin() as connection:
-            if asked != device_id() or not probation.is_on_probation(connection, asked):
+            if requested != device_id() or not probation.is_on_probation(connection, requested):
                 return
         try:
             why = _runner().try_device()
@@ -204,13 +204,13 @@ def try_device(asked: int) -> None:
 
 
 def _note_claim_error(batch_id: int, error: Exception) -> None:
-    """For `farm status`: why this worker, which has the message of a batch, does not measure it."""
+    """Stores why this worker, which has the message of a batch, does not measure it. `farm status` shows it."""
     try:
         with engine().begin() as connection:
             if not batches.was_claimed(connection, batch_id, device_id=device_id()):
                 devices.note_claim_error(connection, device_id(), f"{type(error).__name__}: {first_line(error)}")
     except DBAPIError as unnoted:
-        log.warning("the database was not told why the batch is not claimed: %s", first_line(unnoted))
+        log.warning("the reason why the batch is not claimed could not be stored: %s", first_line(unnoted))
 
 
 def _is_batch_id(value: object) -> bool:
@@ -280,37 +280,37 @@ class _HandBacks:
 
 
 _hand_backs = _HandBacks()
-_stood_still = threading.Event()  # this process ended the child because it did, and handed back what it held
+_ended_hung_child = threading.Event()  # this process ended the child because it did, and handed back what it held
 
 
-class _Asking:
-    """Takes messages from the device's queues while the device takes work, and leaves them to others otherwise."""
+class _Subscription:
+    """Consumes the device's queues while the device takes work, and leaves them to other workers otherwise."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._queues = frozenset(consumer.app.amqp.queues.consume_from)
-        self._asked = self._queues
+        self._consumed = self._queues
 
     def follow(self, state: DeviceState) -> None:
         wanted = self._queues if state is DeviceState.ACTIVE else frozenset[str]()
         if state is DeviceState.PROBATION:  # its trials come by its own queue
             wanted = frozenset(filter(is_queue_of_device, self._queues))
-        if wanted != self._asked:
-            for queue in wanted - self._asked:
+        if wanted != self._consumed:
+            for queue in wanted - self._consumed:
                 self._consumer.call_soon(self._consumer.add_task_queue, queue)
-            for queue in self._asked - wanted:
+            for queue in self._consumed - wanted:
                 self._consumer.call_soon(self._consumer.cancel_task_queue, queue)
-            self._asked = wanted
+            self._consumed = wanted
             what = (
-                "asks its queues again"
+                "consumes its queues again"
                 if state is DeviceState.ACTIVE
-                else f"is {state} and leaves its queues to others"
+                else f"is {state} and leaves its queues to other workers"
             )
             log.warning("the device %s", what, extra={"device_id": device_id()})
 
 
 def _beat(consumer: Any) -> None:
-    asking = _Asking(consumer)
+    subscription = _Subscription(consumer)
     watchdog = Watchdog(overdue_s=2 * settings().heartbeat_seconds, unleased_s=UNLEASED_SECONDS)
     left_behind, faults, activity = _LeftBehind(), FaultLog(log), _Activity()
     while True:
@@ -318,24 +318,24 @@ def _beat(consumer: Any) -> None:
             activity.look(_task_in_hand() is not None)
             _watch(watchdog)
             left_behind.hand_back()
-            if not stopping.is_set():  # then it has said farewell, and only finishes the job in hand
+            if not stopping.is_set():  # then it is deregistered, and only finishes the job in hand
                 with engine().begin() as connection:
                     state = devices.heartbeat(connection, device_id(), session=session())
-                asking.follow(state)
+                subscription.follow(state)
             _hand_backs.work_off()
             faults.works()
         except SessionLost as error:
             _end_session(error, activity)
-        except Exception as error:  # whatever is wrong with the database now, the next beat tries again
+        except Exception as error:  # any error of the database: the next heartbeat retries
             _metrics(PARENT).count(DATABASE_ERRORS)
-            faults.fails(error, "it is told later that this device lives", device_id=device_id())
+            faults.fails(error, "the heartbeat of this device is late", device_id=device_id())
         before = time.monotonic()
         time.sleep(settings().heartbeat_seconds)
         activity.slept(time.monotonic() - before, settings().heartbeat_seconds)
 
 
 class _Activity:
-    """Since when this process runs without a break, and when its child last had a task."""
+    """Since when this process has run without a break, and when its child last had a task."""
 
     def __init__(self) -> None:
         self._runs_since_s = time.monotonic()
@@ -357,7 +357,7 @@ class _Activity:
 
 
 def _end_session(error: SessionLost, activity: _Activity) -> None:
-    """Ends the child and this process. What the child measured beside the device's new worker is noted."""
+    """Ends the child and this process. Rows that the child measured at the same time as the device's new worker are marked."""
     log.error("%s This worker ends", error, extra={"device_id": device_id()})
     activity.look(_task_in_hand() is not None)
     for child in active_children():
@@ -396,7 +396,7 @@ def _task_in_hand() -> _Task | None:
 def _watch(watchdog: Watchdog) -> None:
     """Renews the lease first, and in a transaction of its own: no lock on the device's row can cost the lease.
 
-    Only that of the batch that the child has in hand: what the device holds beside it says nothing of the child.
+    It renews only the lease of the batch that the child has in hand. Other batches of the device say nothing about the child.
     """
     task, left_s = _task_in_hand(), None
     if task is not None:
@@ -436,26 +436,26 @@ class _LeftBehind:
         elif held != self._seen:
             self._seen = held
         else:
-            log.warning("a batch that nobody measures is handed back", extra={"batch_id": held})
+            log.warning("a batch that no process measures is handed back", extra={"batch_id": held})
             with engine().begin() as connection:
                 batches.abandon(connection, held, device_id=device_id(), reason="its worker could not go on")
 
 
 def _end_child(task: _Task, *, holds: bool) -> None:
-    """Ends the process that stands still with this task, and hands back what it held before the lease passes."""
+    """Ends the process that hangs with this task, and hands back its batch before the lease expires."""
     child = next((one for one in active_children() if one.pid == task.pid or task.pid is None), None)
     if child is None:
-        return  # it ended by itself
-    log.error("the process that measures stands still and is ended", extra={"device_id": device_id()})
+        return  # it has ended already
+    log.error("the measuring process hangs and is ended", extra={"device_id": device_id()})
     _metrics(PARENT).count(CHILD_DEATHS, value="hung")
-    _stood_still.set()
+    _ended_hung_child.set()
     os.kill(child.pid, signal.SIGKILL)
     if holds:
-        _hand_backs.add(task.batch_id, "its process was ended because it stood still")
+        _hand_backs.add(task.batch_id, "its process was ended because it hung")
 
 
 def count_refused(reason: Reason) -> None:
-    """Counts a message that is none of the farm's."""
+    """Counts a message that was not sent by the farm."""
     _metrics(PARENT).count(REFUSED, value=reason)
 
 
@@ -475,15 +475,15 @@ def _leave(**_: Any) -> None:
             devices.leave(connection, device_id(), session=session())
     except DBAPIError as error:
         _metrics(PARENT).count(DATABASE_ERRORS)
-        log.warning("the database did not take the farewell: %s", first_line(error))
+        log.warning("the device could not be deregistered: %s", first_line(error))
 
 
 @signals.task_failure.connect
 def _hand_back(sender: Any = None, exception: BaseException | None = None, args: Any = (), **_: Any) -> None:
     """The child died in the middle of a batch: its jobs wait again at once, not when the lease has passed. Or in a trial."""
     if isinstance(exception, WorkerLostError) and args and _is_batch_id(args[0]):
-        if _stood_still.is_set():
-            _stood_still.clear()
+        if _ended_hung_child.is_set():
+            _ended_hung_child.clear()
             return
         cause = cause_of_death(str(exception))
         _metrics(PARENT).count(CHILD_DEATHS, value=cause)

@@ -1,4 +1,4 @@
-"""Does the child stand still? Its own deadline cannot end it where it cannot run: stopped, or in a call that holds it."""
+"""Detects a child that hangs. Its own deadline cannot end it if it is stopped, or in a call that blocks all threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 class Watchdog:
     """Judges a child by what its parent sees of it at each heartbeat."""
 
-    # A lease that can be renewed for less than this is as good as over: job, deadline and landing had their time.
+    # A lease that can be renewed for less than this counts as expired: job, deadline and landing have had their time.
     overdue_s: float
     # A child may have a task, and hold no lease, for this long: it opens the device, or waits to claim or land.
     unleased_s: float

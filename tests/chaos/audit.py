@@ -23,7 +23,7 @@ EXPECTED = {
     Poison.KILLS: (FailureKind.KILLED, r"its process was killed by signal SIGKILL"),
     Poison.EXITS: (FailureKind.KILLED, r"its process ended with status 3"),
     Poison.HANGS: (FailureKind.KILLED, r"its process was ended because the job outlived its time \(job_seconds\)"),
-    Poison.HOLDS: (FailureKind.KILLED, r"its process was ended because (it stood still|the job outlived its time)"),
+    Poison.HOLDS: (FailureKind.KILLED, r"its process was ended because (it hung|the job outlived its time)"),
     Poison.POISONS: (FailureKind.KILLED, r"chaos poisoned the context"),
     Poison.RAISES: (FailureKind.FAILED, r"RuntimeError: chaos raised"),
     Poison.FAILS: (FailureKind.FAILED, r"The measurement failed: chaos made it fail"),
@@ -36,7 +36,7 @@ EXPECTED = {
 # What may happen to any job, because of a fault.
 INTERRUPTED = re.compile(
     r"it was being measured when ("
-    r"its process (was killed by signal (SIGKILL|SIGTERM)|was ended because (the job outlived its time \(job_seconds\)|it stood still))"
+    r"its process (was killed by signal (SIGKILL|SIGTERM)|was ended because (the job outlived its time \(job_seconds\)|it hung))"
     r"|the lease passed without being renewed|its worker ended and was started again)"
 )
 

@@ -81,7 +81,7 @@ def test_a_drained_device_takes_no_message_and_a_resumed_one_does_again(
         set_state(other, DeviceState.DRAINED)
         set_state(drained, DeviceState.ACTIVE)
         eventually(lambda: worker.log().count("leaves its queues to others") == 2)
-        eventually(lambda: "asks its queues again" in worker.log())
+        eventually(lambda: "consumes its queues again" in worker.log())
         second_id = submit(engine, Campaign.from_document({**first.document, "name": "again"}))
         eventually(lambda: done(second_id))
         assert measured_by(drained) > 0

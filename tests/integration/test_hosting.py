@@ -295,7 +295,7 @@ def test_what_changed_while_the_database_was_away_is_told_later(
     hosted.see(c)
     hosted.see(c)
     assert hosted.served == set()  # what is gone is stopped, what came must be announced first
-    assert "after the next look" in caplog.text
+    assert "after the next scan" in caplog.text
     hosted.see(b, c)
     connections(True)
     for _ in range(2):

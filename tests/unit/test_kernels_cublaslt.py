@@ -224,7 +224,7 @@ def test_without_a_c_the_result_stands_in_for_it(lt: FakeLt, family: CublasLtFam
 def test_a_rank_that_is_not_offered_is_invalid_and_says_how_many_are(lt: FakeLt, family: CublasLtFamily) -> None:
     lt.offers = 3
     bound(family, "cublaslt(algorithm=2) 64x32x16 f32").close()
-    with pytest.raises(InvalidOnDevice, match=r"offers 3 algorithms here, so there is none of rank 3"):
+    with pytest.raises(InvalidOnDevice, match=r"offers 3 algorithms here, so no algorithm has rank 3"):
         bound(family, "cublaslt(algorithm=3) 64x32x16 f32")
 
 

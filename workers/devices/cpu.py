@@ -1,7 +1,7 @@
 """The machine's own processor: kernels of any family for CPUs, really timed.
 
 What is timed is a call into an output that exists already: of the family `blas`, NumPy's `matmul`, so a short GEMM includes
-NumPy's call, about half a microsecond. Operands lie as the layout says and are passed as transposed views.
+NumPy's call, about half a microsecond. Operands are stored in the layout of the problem, and passed as transposed views.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MIN_SAMPLE_MS = 0.2
 """A sample is a group of GEMMs at least this long: the clock and the loop around it then cost under 0.1%."""
 
 MAX_SETS = 8192
-"""Operand sets at the most: beyond it, making the views would take longer than measuring."""
+"""The maximum number of operand sets. With more, creating the views would take longer than measuring."""
 
 OPERANDS_SHARE = 0.4
 """The share of memory that a rotation may take; a single set may take more."""
@@ -98,7 +98,7 @@ class CpuDevice:
         return SENTINEL
 
     def prepare(self, configuration: Configuration) -> None:
-        """There is nothing to prepare."""
+        """Does nothing."""
 
     def measure(
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None

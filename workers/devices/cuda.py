@@ -43,21 +43,21 @@ from workers.measure.verify import Verification
 ALIGNMENT = 256  # bytes: what cudaMalloc gives
 
 MAX_SETS = 2048
-"""Operand sets at the most: a launch of each is captured into a graph, which takes some microseconds."""
+"""The maximum number of operand sets. A launch of each is captured into a graph, which takes some microseconds."""
 
 ROTATION_SHARE = 0.8
 """The share of free memory that a rotation may take; a single set may take more."""
 
 LAUNCH_MS, INSTANTIATING_MS = 0.008, 0.4
-"""What capturing takes on a host of today: a launch, and to make a graph of what was captured."""
+"""Time in ms to capture one launch, and to create the graph, on a current host."""
 
 MAX_WARMING_MS = 5.0
-"""A kernel that takes longer is not launched only to warm up while graphs are captured."""
+"""Kernels that take longer are not launched to warm up while graphs are captured."""
 
 CANARY = Configuration.parse("tiled(tile=16) 256x256x256 f32")
 
 SENTINEL = Configuration.parse("tiled(tile=32) 2048x2048x2048 f32")
-"""Some milliseconds of a kernel that is ours on every card: compute-bound, and the same whatever libraries are there."""
+"""Some milliseconds of a compute-bound kernel of the farm's own, so that the result does not depend on installed libraries."""
 
 
 class CudaDevice:
@@ -106,7 +106,7 @@ class CudaDevice:
         self._nvml.close()
 
     def _check_it_is_the_card(self) -> None:
-        """CUDA must have started on this card and no other, or rows would carry another card's name."""
+        """Checks that CUDA started on this card and no other. Otherwise rows would name the wrong card."""
         runtime = self._cp.cuda.runtime
         count = runtime.getDeviceCount()
         if count != 1:
@@ -121,7 +121,7 @@ class CudaDevice:
         runtime.setDevice(0)
 
     def _read_limits(self) -> int:
-        """Completes the traits by what CUDA says. Returns the most threads that one multiprocessor holds."""
+        """Completes the traits with CUDA's device attributes. Returns the maximum number of threads of a multiprocessor."""
         runtime = self._cp.cuda.runtime
 
         def attribute(name: str) -> int:
@@ -160,7 +160,7 @@ class CudaDevice:
         return SENTINEL
 
     def prepare(self, configuration: Configuration) -> None:
-        """What fails here is raised when the configuration is measured."""
+        """Errors are suppressed. They are raised again when the configuration is measured."""
         with suppress(FarmError), cuda_errors():
             if configuration.why_invalid(self.identity.traits) is None:
                 self._cp.cuda.runtime.setDevice(0)  # each thread has its own current device
@@ -246,9 +246,9 @@ class CudaDevice:
             raise
 
     def _warm_meanwhile(self, kernel: BoundKernel, sets: int, gemm_ms: float) -> float | None:
-        """Queues launches to warm up with, for about as long as capturing will take. When that began, if it did.
+        """Queues warm-up launches for about the time that capturing will take. Returns when they began, or None without any.
 
-        A kernel much shorter than its launch would not keep the card busy, a long one would take longer than capturing.
+        A kernel that is much shorter than its launch would not keep the card busy. A long kernel would take longer than capturing.
         """
         if not (kernel.capturable and 2 * LAUNCH_MS <= gemm_ms <= MAX_WARMING_MS):
             return None
@@ -279,7 +279,7 @@ class CudaDevice:
     def _verify(
         self, configuration: Configuration, buffers: Buffers, kernel: BoundKernel, rules: OperandRules, sets: int
     ) -> tuple[Verification, float]:
-        """What verifying says, and about how long a launch takes. While the card checks, launches are queued behind."""
+        """Verifies the result, and estimates the time of a launch in ms. The launches are queued behind the verification."""
         operands, problem = buffers.views(0), configuration.problem
         operands.d.fill(poison(problem.types.cd))
         first_ms = timed_launch_ms(self._cp, self._stream, kernel.launch, 0)  # an error of the kernel shows here

@@ -1,6 +1,6 @@
-"""What CUDA raised, as an error of the farm: can the job be tried again, and can this process go on?
+"""Translates CUDA's errors: whether a job can be tried again, and whether this process can continue.
 
-CuPy's exceptions are known by their names, so that nothing here imports it.
+CuPy's exceptions are recognised by name, so that this module does not import CuPy.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from farm.errors import DeviceOutOfMemory, DevicePoisoned, FarmError, MeasurementFailed
 
-# After these every call in the process fails (CUDA calls them sticky), or the card itself is in doubt. The names are
-# those of cudaError_t and CUresult, without prefix, underscores and case.
+# After these errors every call in the process fails (CUDA calls them sticky), or the card may be defective. The names are
+# those of cudaError_t and CUresult in lower case, without prefix and underscores.
 _STICKY = frozenset(
     {
         *("illegaladdress", "launchfailure", "launchfailed", "launchtimeout", "hardwarestackerror", "assert"),

@@ -45,15 +45,18 @@ class Work:
         return time.perf_counter() - self.began_s
 
     def keep_busy(self) -> None:
-        """Puts 50 to 100 ms of work before the card; returns at once."""
+        """Queues 50 to 100 ms of work and returns at once."""
         self.runs.keep_busy(self.gemm_ms)
 
     def drain(self) -> None:
-        """Waits for all that was put before the card."""
+        """Waits for all queued work."""
         self.runs.drain()
 
     def sustained_ms(self) -> float | None:
-        """The mean time of a GEMM while the card was last kept busy, less what its power leaves out; None where it was not."""
+        """The mean time of a GEMM while the card was last kept busy, over the part of the window that its power is read from.
+
+        None if it was not kept busy.
+        """
         return mean_ms(self.runs.pace(), DROPPED_SECONDS)
 
     def run_for(self, milliseconds: float) -> None:
@@ -63,7 +66,7 @@ class Work:
 
 @dataclass(slots=True)
 class _Look:
-    """Looks at the card now and then, while it works; at its settings, which takes a millisecond, once."""
+    """Reads the card's telemetry every `LOOK_SECONDS` while it works, and its settings, which takes a millisecond, once."""
 
     card: Card
     log: TelemetryLog
@@ -116,15 +119,15 @@ class Tiers:
         return timing
 
     def _why_unsettled(self, work: Work, log: TelemetryLog, began_s: float) -> str | None:
-        """Of work that the card has been kept at since `began_s`, by the wall clock."""
+        """Why the clocks are not settled yet; None if they are. The card has run this work since `began_s` of the wall clock."""
         log.add(self._meter.telemetry())
         clocks = [look.sm_clock_mhz for look in log.looks if look.sm_clock_mhz]
-        known = self._fastest_mhz  # of the first kernel, nothing says that its clocks are not what another left to it
+        known = self._fastest_mhz  # the clocks of the first kernel may still be those of an earlier one
         self._fastest_mhz = max([*clocks, known or 0]) or None
         return why_unsettled(log.looks, self._drawn_w(work, began_s), self._limit_w, known and self._fastest_mhz)
 
     def _drawn_w(self, work: Work, began_s: float) -> list[float]:
-        """See `settling.drawn_w`. While the driver's samples do not tell, it runs on."""
+        """See `settling.drawn_w`. Runs the kernel until the driver has enough samples."""
         if self._limit_w is None:
             return []
         since_us = int(1e6 * (began_s - RING_SECONDS))

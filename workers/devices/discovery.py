@@ -1,4 +1,4 @@
-"""Which devices does a worker serve? Reads the setting FARM_DEVICES, and makes the device of an identity."""
+"""Device discovery: reads the setting FARM_DEVICES, and makes the device of an identity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def discover(selection: str) -> list[DeviceIdentity]:
 
     `auto`: every CUDA device, or where none can be used the CPU. `cpu`. `cuda`: every CUDA device. `recorded:FILE` and
     `recorded:FILE?scale=0.1`: a recording, answering after that share of the recorded time; `recorded:FILE?device=UUID`:
-    those of its rows that were measured on that device. A UUID. Several with commas.
+    its rows that were measured on that device. A UUID. Several, separated by commas.
 
     Raises `UnknownDeviceSelection`, `NoSuchDevice`, `CudaUnavailable`, and for recordings `BadRecording` and
     `MissingColumns`.
@@ -62,7 +62,7 @@ def _automatic() -> list[DeviceIdentity]:
 
 
 def warn_of_unused_cards(error: CudaUnavailable) -> None:
-    """Says why the CPU stands in for the cards of a host that has a driver for them."""
+    """Logs why the CPU is measured on a host that has an NVIDIA driver."""
     if Path("/proc/driver/nvidia/version").exists():
         log.warning("this host has an NVIDIA driver, but the CPU is measured. %s", error)
 

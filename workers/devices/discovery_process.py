@@ -1,4 +1,4 @@
-"""Devices that another process identifies: NumPy and Arrow, which that takes, are 90 MB in a process that only hosts workers.
+"""Discovery in a separate process. It needs NumPy and Arrow, which would add 90 MB to a process that only hosts workers.
 
 python -m workers.devices.discovery_process WORD…
 """
@@ -20,27 +20,29 @@ from farm.vendors import CPU, RECORDED
 Found = list[DeviceIdentity] | FarmError
 """What a word names, or why that cannot be found."""
 
-_Answer = tuple[list[DeviceIdentity] | None, str, dict[str, Any]]
+_Response = tuple[list[DeviceIdentity] | None, str, dict[str, Any]]
 """The devices; or None, the class of an error, and its fields."""
 
 
 class DiscoveryProcess:
-    """What `workers.devices.discover` finds for single words. A device that cannot have changed is not looked for again."""
+    """The results of `workers.devices.discover` for single words. A device that cannot have changed is not looked for again."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[object, Found]] = {}
 
     def find(self, words: Sequence[str]) -> dict[str, Found]:
-        """By word: its devices, or what `discover` raises. All that must be looked for is, in one process."""
+        """By word: its devices, or the error of `discover`. One process looks for all words that need it."""
         states = {word: _state(word) for word in words}
-        asked = [word for word, state in states.items() if state is None or self._known.get(word, ())[:1] != (state,)]
-        answers = dict(zip(asked, _ask(asked), strict=True)) if asked else {}
-        self._known.update((word, (states[word], found)) for word, found in answers.items() if isinstance(found, list))
-        return {word: answers[word] if word in answers else self._known[word][1] for word in words}
+        changed = [word for word, state in states.items() if state is None or self._known.get(word, ())[:1] != (state,)]
+        responses = dict(zip(changed, _discover(changed), strict=True)) if changed else {}
+        self._known.update(
+            (word, (states[word], found)) for word, found in responses.items() if isinstance(found, list)
+        )
+        return {word: responses[word] if word in responses else self._known[word][1] for word in words}
 
 
 def _state(word: str) -> object:
-    """What the devices of a word depend on; None where that is not known, and they are looked for each time."""
+    """What the devices of a word depend on. None if that is not known; then they are looked for each time."""
     if RECORDED.is_named_by(word):
         file = Path(word.removeprefix(RECORDED.word).partition("?")[0])
         return tuple(_version(path) for path in (file, file.with_name(f"{file.name}.json")))
@@ -55,20 +57,20 @@ def _version(path: Path) -> tuple[int, ...] | str:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _ask(words: Sequence[str]) -> list[Found]:
+def _discover(words: Sequence[str]) -> list[Found]:
     done = subprocess.run(python.program(__name__, *words), stdout=subprocess.PIPE, check=False)
     if done.returncode:
-        return [FarmError(detail=f"looking for it ended with status {done.returncode}") for _ in words]
-    answers: list[_Answer] = pickle.loads(done.stdout)
-    return [getattr(errors, error)(**fields) if found is None else found for found, error, fields in answers]
+        return [FarmError(detail=f"the discovery process ended with status {done.returncode}") for _ in words]
+    responses: list[_Response] = pickle.loads(done.stdout)
+    return [getattr(errors, error)(**fields) if found is None else found for found, error, fields in responses]
 
 
-def _answer(find: Callable[[str], list[DeviceIdentity]], word: str) -> _Answer:
+def _response(find: Callable[[str], list[DeviceIdentity]], word: str) -> _Response:
     try:
         return find(word), "", {}
     except FarmError as error:
         return None, type(error).__name__, error.fields
-    except Exception as error:  # whatever the disk has
+    except Exception as error:  # an error of the disk
         return None, FarmError.__name__, {"detail": str(error)}
 
 
@@ -80,7 +82,7 @@ def main(words: Sequence[str]) -> None:
     set_up_logging(settings(), "farm-worker")
     out = sys.stdout.buffer
     sys.stdout = sys.stderr  # libraries may print
-    out.write(pickle.dumps([_answer(discover, word) for word in words]))
+    out.write(pickle.dumps([_response(discover, word) for word in words]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What this host says of itself: processor, memory that may be used, caches, clocks. Read from Linux's /proc and /sys.
+"""Facts of this host: processor, usable memory, caches and clocks, read from Linux's /proc and /sys.
 
-Each function falls back to something true where a file is missing, as in containers and on other systems.
+If a file is missing, as in containers and on other systems, each function returns a safe default.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def usable_threads() -> int:
 
 
 def host_id() -> str:
-    """The machine id, or where there is none (many containers) the host name."""
+    """The machine id. Without one, as in many containers, the host name."""
     return _read(Path("/etc/machine-id")) or platform.node() or "localhost"
 
 

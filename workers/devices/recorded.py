@@ -107,7 +107,7 @@ class RecordedDevice:
         del self._rows
 
     def canary(self) -> Configuration:
-        """The first row of the recording. Measured as this very object it is answered at once, whatever the scale."""
+        """The first row of the recording. If this same object is measured, the response comes at once, independent of the scale."""
         return self._rows.first
 
     def sentinel(self) -> None:
@@ -119,7 +119,7 @@ class RecordedDevice:
     def measure(
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
     ) -> Measurement:
-        """The recorded row, whatever the rules: they governed the measurement then. `InvalidOnDevice` without one.
+        """The recorded row. The rules have no effect, because the row was measured before. Raises `InvalidOnDevice` without one.
 
         Its details, its versions and the device seconds that it took are those of the measurement that was recorded.
         """

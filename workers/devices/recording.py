@@ -2,7 +2,7 @@
 
 A recording is a Parquet file, or a CSV file with a sidecar of the same name and `.json` added. Each row is a
 configuration (the columns of `farm.schema.results.CONFIGURATION`; `parameters` is a JSON object) and what was measured: `runtime_ms`
-must be there, any other column of `farm.measurement.Measurement` may be. Where the rows come from is said in the
+must be there, any other column of `farm.measurement.Measurement` may be. The provenance of the rows is in the
 Parquet metadata under the key `gemm-farm`, or in the sidecar: a JSON object of the fields of `Provenance`. The Parquet
 that `farm results` exports for one device type is a recording.
 """

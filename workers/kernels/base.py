@@ -1,4 +1,4 @@
-"""What a kernel family must offer on a device: everything the engine asks of it, and no more.
+"""The interface between the measuring engines and kernel families.
 
 The engines (`workers.devices.cuda` and `workers.devices.cpu`) place operands, verify, time and read power. A family turns a
 configuration into launches or calls. `KernelFamily.worker` names a class that implements `CudaFamily` or `CpuFamily`.
@@ -21,7 +21,7 @@ from workers.measure.operands import Buffers, SetLayout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardContext:
-    """What every family may use on the card it runs on. CuPy's module is given, never imported."""
+    """What families use on a card. CuPy's module is passed in, never imported."""
 
     cp: Any
     traits: DeviceTraits
@@ -29,7 +29,7 @@ class CardContext:
     kernels: Kernels  # that are built ahead of time
 
     def binary(self, configuration: Configuration) -> Binary:
-        """What must be built for a configuration of a family that is built ahead. Raises `InvalidOnDevice`."""
+        """The binary that a configuration of a family that is built ahead of time needs. Raises `InvalidOnDevice`."""
         binary = configuration.binary(self.traits)
         if binary is None:
             raise InvalidOnDevice(why="the card does not say its compute capability, so no kernel can be built for it")
@@ -38,13 +38,13 @@ class CardContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the operand sets of a configuration lie in the card's memory, as addresses."""
+    """The addresses of the operand sets of a configuration in the card's memory."""
 
     layout: SetLayout
     sets: int
     inputs: int  # the first set's A
     inputs_of_b: int  # what its B's offset counts from
-    addends: int  # the first set's C; 0 where there is none
+    addends: int  # the first set's C; 0 without C
     outputs: int  # the first set's D
 
     @classmethod
@@ -60,7 +60,7 @@ class Placement:
         )
 
     def addresses(self, index: int) -> tuple[int, int, int, int]:
-        """The addresses of A, B, C and D of a set. Where beta is 0 there is no C, and its address is 0."""
+        """The addresses of A, B, C and D of a set. If beta is 0, there is no C and its address is 0."""
         lies, types = self.layout, self.layout.problem.types
         inputs = index * lies.inputs * types.ab.bytes
         b = self.inputs_of_b + inputs + lies.b_offset * types.ab.bytes
@@ -85,23 +85,23 @@ class BoundKernel(Protocol):
         """Launches it on the operand set of that number, on CuPy's current stream."""
 
     def details(self) -> dict[str, Any]:
-        """What the row should hold of it: registers, shared memory, occupancy, waves, what a library chose …"""
+        """Facts for the row: registers, shared memory, occupancy, waves, the choice of a library, and so on."""
 
     def close(self) -> None:
-        """Gives back what binding took."""
+        """Releases what `bind` acquired."""
 
 
 class CudaFamily(Protocol):
     """A kernel family in the process that owns a card. It is made with a `CardContext`."""
 
     def prepare(self, configuration: Configuration) -> None:
-        """Does what needs no card: compiling, fetching. Called from another thread while the card measures something else."""
+        """Does the work that needs no card: compiling or fetching. Called from another thread while the card measures."""
 
     def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
         """Raises `InvalidOnDevice` where this card cannot run it."""
 
     def close(self) -> None:
-        """Gives back what the family holds."""
+        """Releases what the family holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class CpuKernel:
     """Called with A, B and D, NumPy arrays of which A and B may be transposed views. Writes A·B to D."""
 
     details: Mapping[str, Any]
-    """What the row should hold of it."""
+    """Facts for the row."""
 
     roundings: int = 1
     """How often an element is rounded to the type of D."""

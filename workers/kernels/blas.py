@@ -27,12 +27,12 @@ class BlasFamily:
 
     @contextmanager
     def bind(self, configuration: Configuration) -> Iterator[CpuKernel]:
-        asked = dict(configuration.kernel.parameters)["threads"]
+        threads = dict(configuration.kernel.parameters)["threads"]
         if not self._blas.lib_controllers:
             raise InvalidOnDevice(why="the number of threads of NumPy's BLAS cannot be set here (threadpoolctl)")
-        with self._blas.limit(limits=asked):
+        with self._blas.limit(limits=threads):
             in_force = {int(library["num_threads"]) for library in self._blas.info()}
-            if in_force != {asked}:
+            if in_force != {threads}:
                 found = " and ".join(str(n) for n in sorted(in_force))
-                raise InvalidOnDevice(why=f"asked for {asked} BLAS threads, but NumPy's BLAS uses {found}")
-            yield CpuKernel(multiply=np.matmul, details={"threads": asked})
+                raise InvalidOnDevice(why=f"{threads} BLAS threads were requested, but NumPy's BLAS uses {found}")
+            yield CpuKernel(multiply=np.matmul, details={"threads": threads})

@@ -1,4 +1,4 @@
-"""Compiling a binary with nvcc: where compiler and headers come from, what it says, and how long it may take."""
+"""Compiling a binary with nvcc: finding the compiler and the headers, reading its output, and the time limit."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TIME_LIMIT_SECONDS = 300.0
 """The slowest of 365 kernels of CUTLASS 2.x took 25 s on a busy host, of 3.x 100 s."""
 
 MAX_LINE = 400
-"""Characters of the compiler that an error repeats: its names of template types can take thousands."""
+"""Maximum characters of the compiler's output in an error. Names of template types can take thousands."""
 
 ENTRY = "gemm"
 """The kernel whose resources are recorded."""
 
 PROOF = '#include "cutlass/cutlass.h"\nextern "C" __global__ void nothing() {}\n'
-"""What every host that builds can compile in a second or two."""
+"""A source that every host that builds can compile in a second or two."""
 
 _SOURCE, _CUBIN, _LIBRARY = "gemm.cu", "gemm.cubin", "gemm.so"
 
@@ -43,7 +43,7 @@ kernel is compressed; the template there refuses an architecture that lacks inst
 
 _ERROR_LINE = re.compile(r"\b(?:error|fatal)\b", re.IGNORECASE)
 _OF_THE_KERNEL = re.compile(r"\): error:|\bptxas\b.*\berror\b")
-"""Where C++ or assembly is wrong. A missing header, host compiler or architecture is `fatal`, and the host's fault."""
+"""Errors in C++ or assembly. A missing header, host compiler or architecture is `fatal`, and a fault of the host."""
 _KILLED = re.compile(r"died due to signal|Killed|No space left on device|out of memory", re.IGNORECASE)
 _RESOURCES = {
     "registers": re.compile(r"Used (\d+) registers"),
@@ -98,8 +98,8 @@ class Compiler:
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise CompilerMissing(why=f"{self.nvcc} does not work ({error})") from None
             if done.returncode:
-                said = error_line(done.stdout + done.stderr, self.headers) or f"it ended with {done.returncode}"
-                raise CompilerMissing(why=f"{self.nvcc} cannot compile here: {said}")
+                line = error_line(done.stdout + done.stderr, self.headers) or f"it ended with {done.returncode}"
+                raise CompilerMissing(why=f"{self.nvcc} cannot compile here: {line}")
 
     def compile(self, binary: Binary, *, time_limit: float = TIME_LIMIT_SECONDS) -> Built:
         """Raises `DoesNotCompile` where trying again is no use, and `BuildFailed` where it may be."""
@@ -107,7 +107,7 @@ class Compiler:
             folder = Path(name)
             (folder / _SOURCE).write_text(text_of(binary.recipe))
             began = time.monotonic()
-            said = self._run(binary, folder, time_limit)
+            output = self._run(binary, folder, time_limit)
             seconds = time.monotonic() - began
             code = (folder / _output(binary)).read_bytes()
         if not binary.recipe.library and _NOT_IMPLEMENTED in code:
@@ -130,7 +130,7 @@ class Compiler:
             params_bytes=params_bytes,
             shared_bytes=shared_bytes,
             threads=threads,
-            **resources(said, ENTRY),
+            **resources(output, ENTRY),
         )
         return Built(code, record)
 
@@ -155,7 +155,7 @@ class Compiler:
         except OSError as error:
             raise BuildFailed(binary=binary, why=f"{self.nvcc} cannot be started ({error})") from None
         try:
-            said, _ = process.communicate(timeout=time_limit)
+            printed, _ = process.communicate(timeout=time_limit)
         except subprocess.TimeoutExpired:
             raise BuildFailed(binary=binary, why=f"the compiler took longer than {time_limit:g} s") from None
         finally:
@@ -164,15 +164,15 @@ class Compiler:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
         if process.returncode == 0 and (folder / output).is_file():
-            return said
-        line = error_line(said, self.headers)
-        if line is None or not _OF_THE_KERNEL.search(line) or _KILLED.search(said):
+            return printed
+        line = error_line(printed, self.headers)
+        if line is None or not _OF_THE_KERNEL.search(line) or _KILLED.search(printed):
             how = f"the compiler ended with {process.returncode}"
             raise BuildFailed(binary=binary, why=f"{how}: {line}" if line else how)
         raise DoesNotCompile(binary=binary, why=line)
 
     def _libraries(self, binary: Binary) -> tuple[Path, ...]:
-        """Where CUDA's libraries lie in the wheels, which nvcc does not look through; elsewhere it knows its own."""
+        """The folder of CUDA's libraries in the wheels, which nvcc does not search. An nvcc that is not from wheels needs none."""
         place = self.nvcc.parent.parent / "lib"
         return (place,) if binary.recipe.library and place.is_dir() else ()
 
@@ -181,18 +181,20 @@ def _output(binary: Binary) -> str:
     return _LIBRARY if binary.recipe.library else _CUBIN
 
 
-def error_line(said: str, headers: Path) -> str | None:
+def error_line(output: str, headers: Path) -> str | None:
     """The first line that reports an error, with headers named as they are included."""
-    for line in said.splitlines():
+    for line in output.splitlines():
         if _ERROR_LINE.search(line):
             text = line.strip().replace(f"{headers}{os.sep}", "")
             return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…"
     return None
 
 
-def resources(said: str, entry: str) -> dict[str, int]:
-    """What ptxas -v says of a kernel: registers, spill_bytes, stack_bytes, static_shared_bytes; 0 where it is silent."""
-    about = re.search(rf"Compiling entry function '{re.escape(entry)}'(.*?)(?=Compiling entry function|\Z)", said, re.S)
+def resources(output: str, entry: str) -> dict[str, int]:
+    """The resources of a kernel in the output of ptxas -v: registers, spill_bytes, stack_bytes, static_shared_bytes. 0 if missing."""
+    about = re.search(
+        rf"Compiling entry function '{re.escape(entry)}'(.*?)(?=Compiling entry function|\Z)", output, re.S
+    )
     text = about[1] if about else ""
     found = {name: pattern.search(text) for name, pattern in _RESOURCES.items()}
     return {name: int(match[1]) if match else 0 for name, match in found.items()}
@@ -224,10 +226,10 @@ def _cutlass_version(headers: Path) -> str:
 
 def _cuda_version(nvcc: Path) -> str:
     try:
-        said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+        printed = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise CompilerMissing(why=f"{nvcc} does not work ({error})") from None
-    found = re.search(r"\bV(\d+(?:\.\d+)+)", said)
+    found = re.search(r"\bV(\d+(?:\.\d+)+)", printed)
     if found is None:
-        raise CompilerMissing(why=f"{nvcc} does not tell its version")
+        raise CompilerMissing(why=f"{nvcc} does not report its version")
     return found[1]

@@ -1,6 +1,6 @@
 """The `cublaslt` family: NVIDIA's library through nvmath-python's low-level bindings, which a graph can capture.
 
-cuBLASLt thinks in columns. The row-major D = A·B is its column-major Dᵀ = Bᵀ·Aᵀ, so B goes in as its first operand, and
+cuBLASLt uses column-major order. The row-major D = A·B is its column-major Dᵀ = Bᵀ·Aᵀ, so B goes in as its first operand, and
 no element is moved. The configuration's `algorithm` is a rank in the list that its heuristic gives for a problem.
 
 The bindings are imported when the first configuration is bound, and not before.
@@ -48,18 +48,18 @@ _NAMED = {
     "stages": ("STAGES_ID", "MatmulStages"),
     "cluster": ("CLUSTER_SHAPE_ID", "ClusterShape"),
 }
-"""Those that have a name besides, and the enumeration that tells it."""
+"""Attributes that also have a name, and the enumeration with the names."""
 
 
 _IN_PLACE, _OUTPUT_TYPE = 1, 4  # cublasLtReductionScheme_t
 
 
 def roundings(configuration: Mapping[str, Any]) -> int:
-    """How often an element is rounded to the type of D, by what the library says of an algorithm that slices k.
+    """How often an element is rounded to the type of D, for an algorithm that slices k.
 
-    In place, each slice is added to D (cuBLAS documents "reduction is performed in-place using the output buffer"). With
-    partial sums in the type of D, each has its share of the result, and all their errors together are those of one rounding
-    more. Otherwise they are kept in the compute type.
+    In place, each slice is added to D (cuBLAS documents "reduction is performed in-place using the output buffer"). Partial
+    sums in the type of D are fractions of the result, so that all their errors together are those of one more rounding.
+    Otherwise partial sums are kept in the compute type.
     """
     slices = max(1, int(configuration["split_k"]))
     return {_IN_PLACE: slices, _OUTPUT_TYPE: min(slices, 2)}.get(configuration["reduction_scheme"], 1)
@@ -84,7 +84,7 @@ class Matrix:
 
 
 def as_columns(problem: Problem) -> tuple[Matrix, Matrix, Matrix]:
-    """Its first operand (our B), its second (our A) and its result (our D), none of which is moved in memory."""
+    """The library's first operand (our B), second operand (our A) and result (our D). No element is moved in memory."""
     s, layout = problem.shape, problem.layout
     first = Matrix(s.k, s.n, s.k, _OP_T) if layout.b_transposed else Matrix(s.n, s.k, s.n)
     second = Matrix(s.m, s.k, s.m, _OP_T) if layout.a_transposed else Matrix(s.k, s.m, s.k)
@@ -145,7 +145,7 @@ class _Library:
 
     @property
     def version(self) -> str:
-        """As in 13.1.0; the library says 130100."""
+        """As in 13.1.0. The library returns 130100."""
         number = int(self.lt.get_version())
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
@@ -242,7 +242,7 @@ class _BoundCublasLt:
             raise
         self._chosen = offered[rank]
         self._algorithm = self._chosen.algo
-        # Kept, as NumPy makes an address anew each time it is asked, which takes as long as the launch.
+        # Stored, because reading an address from NumPy takes as long as the launch.
         held = (self._alpha, self._beta, self._algorithm)
         self._addresses = tuple(int(array.ctypes.data) for array in held)
         self._configuration = library.configuration_of(self._algorithm)
@@ -256,14 +256,14 @@ class _BoundCublasLt:
         library = self._library
         first, second, result = self._layouts
         alpha, beta, algorithm = self._addresses
-        # Where beta is 0 there is no C, which must be a valid address all the same.
+        # If beta is 0 there is no C, but the library needs a valid address.
         library.lt.matmul(
             library.handle, self._description, alpha, b, first, a, second, beta, c or d, result, d, result, algorithm,
             library.workspace, WORKSPACE_BYTES, library.cp.cuda.get_current_stream().ptr,
         )  # fmt: skip
 
     def details(self) -> dict[str, Any]:
-        """What the library chose. Its waves are how often the card is filled with blocks."""
+        """The choice of the library. `waves` is how often the card is filled with blocks."""
         return {
             **self._configuration,
             "waves": float(self._chosen.waves_count),
@@ -279,5 +279,5 @@ class _BoundCublasLt:
 
 def _why_none(problem: Problem, offered: int, rank: int) -> str:
     if offered:
-        return f"cublaslt: its heuristic offers {offered} algorithms here, so there is none of rank {rank}"
+        return f"cublaslt: its heuristic offers {offered} algorithms here, so no algorithm has rank {rank}"
     return f"cublaslt supports no {problem.types} with layout {problem.layout} and the shape {problem.shape} here"

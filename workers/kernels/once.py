@@ -1,4 +1,4 @@
-"""Making a thing once for each key, when two threads may want it at the same time."""
+"""Creates a value once for each key, also if two threads need it at the same time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ V = TypeVar("V")
 
 
 class Once(Generic[K, V]):
-    """What was made, by key. Whoever asks first makes it; who asks for the same waits, and who asks for others does not.
+    """Values by key. The first caller creates a value, and callers with the same key wait for it.
 
-    What could not be made is not kept: everybody who waited gets the error, and the next one tries again.
+    An error is raised in all callers that waited. It is not stored, so the next caller tries again.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How many blocks of a kernel a card holds at once, and what follows from that."""
+"""Residency: how many blocks of a kernel a card holds at once, and the columns that follow."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def residency(card: CardContext, function: int, *, threads: int, blocks: int, dy
 
 
 def resident_columns(card: CardContext, resident: int, *, threads: int, blocks: int) -> dict[str, Any]:
-    """Columns of a row for a kernel of which a multiprocessor holds so many blocks, launched in so many.
+    """Columns of a row for a kernel with `resident` blocks per multiprocessor, launched with `blocks` blocks.
 
-    `occupancy` is resident warps over the most there can be; `waves` how often the card is filled with blocks.
+    `occupancy` is resident warps over the maximum; `waves` how often the card is filled with blocks.
     """
     warps = -(-threads // WARP)
     at_once = resident * (card.traits.multiprocessors or 0)

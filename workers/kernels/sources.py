@@ -1,6 +1,6 @@
-"""Where a device gets its built kernels from: the farm's store, or this host alone.
+"""Sources of built kernels for a device: the store of the farm, or this host alone.
 
-A kernel runs as the worker. So it is loaded only where who built it signed it with a key that this host trusts.
+A kernel runs with the rights of the worker. It is loaded only if its builder signed it with a key that this host trusts.
 """
 
 from __future__ import annotations
@@ -43,24 +43,23 @@ NOT_TRUSTED = "it is signed by no key that this host trusts. Set FARM_KERNEL_KEY
 
 
 FETCH_SECONDS = 10.0
-"""How long a store may take for one kernel. Less than a job may take (`job_seconds`), as the time of a fetch is part of its
-job's: a store that hangs is no fault of the job."""
+"""Time limit to read one kernel from a store. It is shorter than the limit of a job (`job_seconds`), which includes it, so that a
+store that hangs is not counted as a failure of the job."""
 
 
 class Kernels(Protocol):
-    """What a device may ask for built kernels."""
+    """A source of built kernels."""
 
     def get(self, binary: Binary) -> Built:
         """The binary, built.
 
-        Raises `KernelMissing` where it is not built yet, `InvalidOnDevice` where it cannot be built, `KernelUnreachable`
-        where the farm cannot be asked for it now, and `MeasurementFailed` where it may be built another time. May be called
-        from any thread.
+        Raises `KernelMissing` if it is not built yet, `InvalidOnDevice` if it cannot be built, `KernelUnreachable` if the farm
+        is unreachable, and `MeasurementFailed` if another attempt may succeed. May be called from any thread.
         """
 
 
 class FarmKernels:
-    """Of what the farm recorded and a trusted key signed; the code from this host's cache, or fetched and put there."""
+    """Kernels that the farm recorded and a trusted key signed. The code comes from this host's cache, or is fetched and cached."""
 
     def __init__(
         self, cache: KernelCache, store: Store, engine: Engine, versions: Versions, public_keys: Sequence[str]
@@ -88,7 +87,7 @@ class FarmKernels:
         return built
 
     def _recorded(self, name: str, binary: Binary) -> tuple[Record, str]:
-        """What the farm's database says of the kernel, and the signature on it."""
+        """The record of the kernel in the farm's database, and its signature."""
         try:
             with self._engine.connect() as connection:
                 known = kernels.find(connection, name)
@@ -123,7 +122,7 @@ class FarmKernels:
         return code
 
     def _fetched(self, name: str) -> Future[bytes | None]:
-        """What the store will answer: asked in a thread that nobody has to wait for, as not every file system has time limits."""
+        """The code from the store. It is read in a thread that can be abandoned, because file systems may have no time limits."""
         answer: Future[bytes | None] = Future()
 
         def fetch() -> None:
@@ -137,7 +136,7 @@ class FarmKernels:
 
 
 class OwnKernels:
-    """From this host's cache, or compiled here and put there: for `farm measure`, which needs no services."""
+    """Kernels from this host's cache, compiled here if missing: for `farm measure`, which needs no services."""
 
     def __init__(self, cache: KernelCache, versions: Versions, signer: Signer, public_keys: Sequence[str]) -> None:
         self._cache = cache
@@ -170,6 +169,6 @@ class OwnKernels:
 
 
 def own_kernels(settings: Settings) -> OwnKernels:
-    """Those of this host, with its keys. Raises `BadSigningKey`."""
+    """The kernels of this host, with its keys. Raises `BadSigningKey`."""
     signer, trusted = keys.signer(settings, Purpose.KERNEL), keys.trusted(settings, Purpose.KERNEL)
     return OwnKernels(KernelCache(settings.kernel_cache), versions_of(settings), signer, trusted)

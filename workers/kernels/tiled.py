@@ -24,7 +24,7 @@ TILED_ENTRY = "tiled_gemm"
 
 @cache
 def source(name: str) -> str:
-    """The text of a CUDA source beside this module."""
+    """The text of a CUDA source in this folder."""
     return Path(__file__).with_name(name).read_text()
 
 
@@ -121,7 +121,7 @@ class _BoundTiled:
         self._function(self._grid, self._block, (*self._placement.addresses(index), *self._rest))
 
     def details(self) -> dict[str, Any]:
-        """What the compiler and the card make of it."""
+        """Facts from the compiler and the card."""
         function, (columns, rows) = self._function, self._grid
         return {
             "registers": int(function.num_regs),

@@ -1,10 +1,10 @@
 """How element types lie in memory: their storage, how numbers become elements, and back.
 
 NumPy and CuPy have no type for bf16, tf32 and the 8-bit floats. Their elements lie in unsigned integers of the same size
-(tf32 in float32, of which the multiplier drops 13 bits), and `decode` makes float64 of them, exactly. The code is the
+(tf32 in float32, whose 13 lowest bits the multiplier drops), and `decode` converts them to float64 exactly. The code is the
 same for NumPy and CuPy: `xp` is the module that the arrays come from.
 
-The 8-bit formats are those of "FP8 formats for deep learning" (arXiv 2209.05433): e4m3 has no infinities, one NaN, and
+The 8-bit formats are defined in "FP8 formats for deep learning" (arXiv 2209.05433): e4m3 has no infinities, one NaN, and
 448 as its largest number; e5m2 is an IEEE format with 57344.
 """
 
@@ -132,7 +132,7 @@ def poison(kind: ElementType) -> Any:
 
 
 def unwritten(kind: ElementType, elements: Any, xp: Any = np) -> Any:
-    """Where elements still are what `poison` gave: an array of truth values."""
+    """Which elements still have the value of `poison`: an array of truth values."""
     if kind in (E.F64, E.F32, E.TF32, E.F16):
         return xp.isnan(elements)
     if kind is E.BF16:

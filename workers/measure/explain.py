@@ -1,4 +1,4 @@
-"""What a measurement saw on its way to a row: the samples, and why it stopped. Kept only where somebody asks."""
+"""The raw data of one measurement: samples, power readings, telemetry, and why it stopped. Collected only on request."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Explanation:
     warm_up_ms: list[float] = field(default_factory=list)
     samples_ms: list[float] = field(default_factory=list)
     warm_l2_ms: list[float] = field(default_factory=list)
-    # What was seen of the power: steps of the energy counter (s, mJ), samples of the driver's ring (s, W).
+    # Power: steps of the energy counter (s, mJ), samples of the driver's ring (s, W).
     energy_steps: list[tuple[float, int]] = field(default_factory=list)
     power_samples: list[tuple[float, float]] = field(default_factory=list)
-    # Looks at clocks and temperature, in order.
+    # Readings of clocks and temperature, in order.
     telemetry: list[Telemetry] = field(default_factory=list)
-    # What was decided, in words and in order.
+    # Decisions, as text, in order.
     notes: list[str] = field(default_factory=list)
     # Seconds spent: preparing, verifying, warming up, timing, power …
     seconds: dict[str, float] = field(default_factory=dict)

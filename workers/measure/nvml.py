@@ -1,7 +1,7 @@
-"""The one place that talks to NVML: which cards there are, and what they say of themselves while they work.
+"""NVML, which only this module calls: the cards of a host, and their telemetry.
 
-Cards are found by UUID, never by index: CUDA and NVML number them differently. What a card does not support is None,
-and is asked only once. `pynvml` is imported when a session opens and not before.
+Cards are found by UUID, because CUDA and NVML number them differently. Values that a card does not support are None, and are
+read only once. `pynvml` is imported when a session opens.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 class Meaning(Enum):
     """What a return code of NVML means for the farm."""
 
-    SILENT = "this card, driver or slice does not say that"
-    NO_MORE = "there is none (any more)"
+    SILENT = "this card, driver or slice does not support it"
+    NO_MORE = "not found"
     GONE = "the card is lost or must be reset: this process must end"
     NO_DRIVER = "the driver is not there, or another one than this library's"
     FAILED = "this call failed, another may work"
@@ -67,7 +67,7 @@ def meaning_of(code: int) -> Meaning:
 
 
 def as_farm_error(code: int, what: str) -> FarmError:
-    """The farm's error for a code. `what` names the call and says what NVML said."""
+    """The farm's error for a code. `what` names the call and has NVML's message."""
     match meaning_of(code):
         case Meaning.GONE:
             return DevicePoisoned(why=what)
@@ -83,7 +83,7 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """One look at a card. None: it does not say."""
+    """One reading of a card. None: not supported."""
 
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
@@ -190,14 +190,14 @@ class Card:
         self.name = _text(nvml.ask("nvmlDeviceGetName", handle))
 
     def _ask(self, function: str, *arguments: Any, whole: bool = True) -> Any:
-        """As `Nvml.ask`, but what was not supported once is not asked again: some calls take milliseconds."""
+        """As `Nvml.ask`, but a call that is not supported is not repeated, because some calls take milliseconds."""
         key = f"{function}{arguments}"
         if key in self._silent:
             return None
-        answer = self._nvml.ask(function, self._whole if whole else self._handle, *arguments)
-        if answer is None:
+        value = self._nvml.ask(function, self._whole if whole else self._handle, *arguments)
+        if value is None:
             self._silent.add(key)
-        return answer
+        return value
 
     @property
     def memory_bytes(self) -> int:
@@ -211,7 +211,7 @@ class Card:
 
     @property
     def multiprocessors(self) -> int | None:
-        """NVML tells it of a MIG slice only."""
+        """Of a MIG slice. NVML does not have it for whole cards."""
         found = self._ask("nvmlDeviceGetAttributes", whole=False) if self.is_slice else None
         return None if found is None else int(found.multiprocessorCount)
 
@@ -228,7 +228,7 @@ class Card:
 
     @property
     def default_power_limit_w(self) -> float | None:
-        """The limit that it comes with, whatever is enforced now."""
+        """The default limit of the card, independent of the limit that is enforced."""
         found = self._ask("nvmlDeviceGetPowerManagementDefaultLimit")
         return None if found is None else found / 1e3
 
@@ -241,23 +241,23 @@ class Card:
 
     @property
     def resting_power_w(self) -> float | None:
-        """What the card draws with nothing to compute. None while it computes, for whomever, and where it cannot tell."""
+        """The power of the idle card. None while any process computes on it, and if the card does not support it."""
         used = None if self.is_slice else self._ask("nvmlDeviceGetUtilizationRates")
         if used is None or used.gpu > 0:
             return None
         now = self.instant_power_w()
-        if now is None:  # where there is no such field this is no average yet, or the card has been at rest for long
+        if now is None:  # without that field this is not an average, or the card has been idle for long
             found = self._ask("nvmlDeviceGetPowerUsage")
             now = None if found is None else found / 1e3
         return now
 
     def total_energy_mj(self) -> int | None:
-        """Millijoules since the driver was loaded; steps about every 100 ms. None for a slice: it cannot be shared out."""
+        """Millijoules since the driver was loaded, in steps of about 100 ms. None for a slice, because it counts the whole card."""
         found = None if self.is_slice else self._ask("nvmlDeviceGetTotalEnergyConsumption")
         return None if found is None else int(found)
 
     def instant_power_w(self) -> float | None:
-        """The power of this moment, which the driver reads about every 100 ms. None for a slice."""
+        """The present power, which the driver reads about every 100 ms. None for a slice."""
         field = getattr(self._nvml.library, "NVML_FI_DEV_POWER_INSTANT", None)
         if self.is_slice or field is None:
             return None
@@ -271,7 +271,7 @@ class Card:
         if self.is_slice:
             return []
         kind = getattr(self._nvml.library, "NVML_TOTAL_POWER_SAMPLES", 0)
-        # No sample since then is "not found": it must not silence the next call, so `_ask` is not used.
+        # Without a sample since then NVML returns "not found". That must not prevent the next call, so `_ask` is not used.
         try:
             found = self._nvml.ask("nvmlDeviceGetSamples", self._handle, kind, since_us)
         except MeasurementFailed:

@@ -1,4 +1,4 @@
-"""What a GEMM is fed with: how operand sets lie in memory, and how many to rotate over so that caches stay cold.
+"""The operands of a GEMM: how operand sets are stored, and how many to rotate over so that caches stay cold.
 
 The operands of all configurations are views of seeded buffers, one for each element type, allocated once in a process
 and grown where a larger problem comes. A set is one A, B and D (and C where beta is not 0) of a problem.
@@ -37,7 +37,7 @@ DEFAULT = OperandRules()
 def result_scale(problem: Problem, rules: OperandRules = DEFAULT) -> float:
     """Root mean square of an element of the result for operands of these rules; never 0.
 
-    An element of A·B is a sum of k products of independent numbers with mean 0, of which the variances add up; of ones
+    An element of A·B is a sum of k products of independent numbers with mean 0, whose variances add up; of ones
     it is k.
     """
     p = problem
@@ -60,7 +60,7 @@ def _aligned(count: int, step: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetLayout:
-    """Where the operands of one set lie. Counts and offsets are elements; A starts at 0 of the set's inputs."""
+    """The memory layout of one operand set. Counts and offsets are elements; A starts at 0 of the set's inputs."""
 
     problem: Problem
     b_offset: int
@@ -103,7 +103,7 @@ class Rotation:
 def plan_rotation(set_bytes: int, *, cache_bytes: int, memory_bytes: int, max_sets: int) -> Rotation:
     """Enough sets to cover the cache twice, and two at least; fewer where memory or `max_sets` ends first.
 
-    A rotation that was cut short and fits into twice the cache is not cold, and says so.
+    A rotation that was cut short and fits into twice the cache is marked as not cold.
     """
     wanted = max(2, -(-CACHE_FACTOR * cache_bytes // set_bytes))
     sets = max(1, min(wanted, max_sets, memory_bytes // set_bytes))
@@ -113,7 +113,7 @@ def plan_rotation(set_bytes: int, *, cache_bytes: int, memory_bytes: int, max_se
 
 @dataclass(frozen=True, slots=True)
 class OperandSet:
-    """Views as the problem is written: a is [m,k], b is [k,n], d is [m,n], whatever lies transposed in memory.
+    """Views as the problem is written: a is [m,k], b is [k,n], d is [m,n], also if they are stored transposed.
 
     Their arrays are of the types' storage (see `workers.measure.elements`).
     """
@@ -244,7 +244,7 @@ def _filled_on_host(kind: ElementType, count: int, rules: OperandRules, stream: 
 
 
 def encoded(kind: ElementType, numbers: Any, rules: OperandRules, xp: Any = np) -> Any:
-    """Numbers of a distribution as elements; those that are of their storage already are returned as they are."""
+    """Numbers of a distribution as elements. Numbers that already have the storage type are returned unchanged."""
     if numbers.dtype == STORAGE[kind] and kind is not ElementType.TF32:
         return numbers
     if kind in INTEGERS and rules.distribution == "normal":

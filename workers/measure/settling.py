@@ -1,4 +1,4 @@
-"""Does a card run a kernel yet as it will go on running it?
+"""Whether the clocks of a card have settled for the kernel that it runs.
 
 A power limiter answers late. On an H200 a kernel that draws too much runs at full clocks for its first 50 to 100 ms, up to
 15% faster than after that; and a kernel that comes after it runs for its first 60 ms at the clocks that were left to the
@@ -54,8 +54,8 @@ def why_unsettled(
     """A sign that the clocks of a kernel that has just begun to run are not yet those that it keeps; None without any.
 
     `looks` and `drawn_w`, the driver's power samples, were taken while it ran; `fastest_mhz` is the highest SM clock that
-    the card was seen at, None where it was not seen before. That the limiter is still at work is none by itself where it was:
-    it takes back its last percent slowly.
+    the card was seen at, None where it was not seen before. A limiter that is still active is not a sign by itself if it was:
+    its last percent comes slowly.
     """
     clocks = [look.sm_clock_mhz for look in looks if look.sm_clock_mhz]
     if clocks and max(clocks) > (1 + MOVED) * min(clocks):

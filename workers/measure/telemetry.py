@@ -1,4 +1,4 @@
-"""Looks at a card while it works, summed up for a row."""
+"""Readings of a card's telemetry while it works, summarised for a row."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from workers.measure.nvml import Telemetry
 
 @dataclass(slots=True)
 class TelemetryLog:
-    """Looks at a card while it works, summed up for a row."""
+    """Readings of a card's telemetry while it works, summarised for a row."""
 
     looks: list[Telemetry] = field(default_factory=list)
-    before: Telemetry | None = None  # the last look at the card before it works: its clocks are not those of the work
+    before: Telemetry | None = None  # the last reading before the work began; its clocks are not those of the work
     application_clocks_mhz: tuple[int | None, int | None] = (None, None)  # as set, and by default
 
     def add(self, look: Telemetry) -> None:
@@ -30,7 +30,7 @@ class TelemetryLog:
 
     @property
     def clock_events(self) -> int | None:
-        """Every reason that was seen at any time."""
+        """All events that any reading had."""
         seen = self._values("clock_events")
         bits = 0
         for mask in seen:

@@ -1,7 +1,7 @@
-"""When is a time known well enough? Sampling until a stopping rule says so.
+"""Sampling until a stopping rule is reached.
 
 The rules are small objects after those of nvbench: a target precision, noise that has settled, a time budget, and a
-cap on samples. The clock and the sampler are given, so that nothing here needs a device.
+cap on samples. The clock and the sampler are passed in, so that this module needs no device.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Spread:
 
 
 class StoppingRule(Protocol):
-    """Says when enough is enough. Asked once after every sample."""
+    """Decides when to stop sampling. Called once after every sample."""
 
     reason: str
 
@@ -73,9 +73,9 @@ class TargetPrecision:
 
 
 class NoiseSettled:
-    """The noise has stayed within 5% of itself for a window of samples: more of them would say the same.
+    """The noise has stayed within 5% of itself for a window of samples, so more samples would not change it.
 
-    Without it a device that is noisy by nature spends its whole budget on every configuration. nvbench's rule, with
+    Without this rule a device that is always noisy uses its whole budget for every configuration. nvbench's rule, with
     a shorter window (it keeps 512), since a sample here is already a group of GEMMs.
     """
 
@@ -192,7 +192,7 @@ def time_samples(
                 raise MeasurementFailed(why=f"a sample took {time_ms} ms: the clock cannot resolve it")
             spread.add(time_ms)
             samples.append(time_ms)
-            # All rules are asked, in order: each keeps its own history.
+            # All rules are called, in order, because each keeps its own history.
             reached = [stop.reason for stop in stops if stop.reached(spread)]
             if reached and spread.count >= rules.min_samples:
                 if explanation is not None:
@@ -203,8 +203,8 @@ def time_samples(
 
 _WHY_STOPPED = {
     "converged": "timing stopped: the standard error of the mean, {rse:.3%}, is at the target of {rules.target_rse:.3%}",
-    "settled": "timing stopped: the noise has settled, more samples would say the same (standard error {rse:.3%})",
-    "max_samples": "timing stopped: there are {rules.max_samples} samples, the most of a row (standard error {rse:.3%})",
+    "settled": "timing stopped: the noise has settled (standard error {rse:.3%})",
+    "max_samples": "timing stopped: {rules.max_samples} samples are the maximum of a row (standard error {rse:.3%})",
     "budget": "timing stopped: its {rules.max_seconds:g} s are used up (standard error {rse:.3%})",
 }
 

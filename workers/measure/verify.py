@@ -1,13 +1,13 @@
 """Is the result right? Checked once per configuration, outside the timing, against higher precision.
 
-Three checks, of which the last two share the work by size:
+Three checks. The size of the problem decides between the last two:
 
 1. *Every element was written*: the output was filled with NaN before the kernel ran, and none may be left.
 2. *Small problems*: every element is compared with the same product in a wider type (float64 for float32, the
    platform's long double for float64).
 3. *Large problems*: every element takes part in one check. The columns of each row are added up in groups of 32 with
    random signs, and each sum is compared with the same sum of A·B, which costs 1/32 of the product: A·(B·X), after
-   Freivalds. A single wrong element shows in full in its group's sum, whatever the signs; a group that is off is
+   Freivalds. A single wrong element shows in full in its group's sum, independent of the signs; a group that is off is
    computed exactly, so that the element is named. Besides, the corners and a seeded choice of rows and columns are
    compared exactly as in 2. What can hide: an error below sqrt(32) times the bound of an element outside that choice,
    or several errors in one group that cancel under random signs.
@@ -112,12 +112,12 @@ def group_bound(problem: Problem, rules: OperandRules = DEFAULT, roundings: int 
 
 
 def reference_is_wider(problem: Problem) -> bool:
-    """Whether float64 has no error to speak of beside the result's. For float64 it has as much."""
+    """Whether the error of float64 is negligible compared with that of the result. For float64 it is as large."""
     return problem.types.acc is not ElementType.F64
 
 
 def checks_every_element(problem: Problem) -> bool:
-    """Whether a problem is small enough to compare every element by itself."""
+    """Whether a problem is small enough to compare every element."""
     s = problem.shape
     return s.m * s.n * s.k <= (_EVERY_ELEMENT if reference_is_wider(problem) else _EVERY_ELEMENT_F64)
 
@@ -262,7 +262,7 @@ class _Check:
 
 def _group_sums(matrix: Any, signs: Any, xp: Any) -> Any:
     """[rows, columns] -> [rows, groups]: sums of 32 neighbouring columns, each with its sign; the last may be short."""
-    # Row-major whatever the operand's layout, or reshaping would copy once more.
+    # Row-major for every layout of the operand; otherwise reshaping would copy again.
     signed = xp.ascontiguousarray(matrix) * signs
     rows, columns = signed.shape
     whole = columns // GROUP * GROUP

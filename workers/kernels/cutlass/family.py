@@ -39,7 +39,7 @@ class _Loaded:
 
 
 class CutlassFamily:
-    """The family on one card. Binaries come from where the card's context says, and are loaded once in a process."""
+    """The family on one card. Binaries come from the card's context and are loaded once in a process."""
 
     def __init__(self, card: CardContext) -> None:
         self._card = card
@@ -115,7 +115,7 @@ class _BoundCutlass:
         self._gemm(self._grid, (record.threads,), (self._params[index],), record.shared_bytes)
 
     def details(self) -> dict[str, Any]:
-        """What the compiler and the card make of it."""
+        """Facts from the compiler and the card."""
         record, (x, y, z) = self._record, self._grid
         return {
             **record.details,

@@ -23,7 +23,7 @@ _Loaded = tuple[Record, Library]
 
 
 class Cutlass3xFamily:
-    """The family on one card. Libraries come from where the card's context says, and are loaded once in a process."""
+    """The family on one card. Libraries come from the card's context and are loaded once in a process."""
 
     def __init__(self, card: CardContext) -> None:
         self._card = card
@@ -84,7 +84,7 @@ class _BoundCutlass3x:
         self._library.launch(self._places[index])
 
     def details(self) -> dict[str, Any]:
-        """What the compiler and the card make of it.
+        """Facts from the compiler and the card.
 
         A card is filled with tiles: a block that is persistent computes several, and CUTLASS launches at most one of those
         for each multiprocessor.

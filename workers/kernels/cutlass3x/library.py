@@ -57,12 +57,12 @@ _ENTRIES = {
 class Library:
     """A built kernel for the current card. It stays loaded until the process ends.
 
-    Every call raises `InvalidOnDevice` where CUTLASS refuses the problem, `MeasurementFailed` where it fails, and CuPy's
-    error where CUDA does.
+    Every call raises `InvalidOnDevice` if CUTLASS refuses the problem, `MeasurementFailed` if CUTLASS fails, and CuPy's error if
+    CUDA fails.
     """
 
     def __init__(self, cp: Any, name: str, code: bytes) -> None:
-        """Raises `MeasurementFailed` where it is for another kind of host."""
+        """Raises `MeasurementFailed` if the library is for another kind of host."""
         self._cp = cp
         try:
             entries = _loaded(name, code)
@@ -75,7 +75,7 @@ class Library:
         self.clusters = 0
 
     def open(self) -> None:
-        """Loads the kernel on the card. Says how many multiprocessors that has, and how many of its clusters run at once."""
+        """Loads the kernel on the card, and reads how many multiprocessors the card has and how many clusters run at once."""
         multiprocessors, clusters = c_int64(), c_int64()
         self._check(self._entries.gemm_open(multiprocessors, clusters))
         self.multiprocessors, self.clusters = multiprocessors.value, clusters.value
@@ -107,7 +107,7 @@ class Library:
             self._check(status)
 
     def resources(self, place: int) -> dict[str, int]:
-        """Of what was packed there: `blocks_per_multiprocessor` at the most, `blocks`, `tiles` of D, and `stages`."""
+        """Of what was packed there: the maximum `blocks_per_multiprocessor`, `blocks`, `tiles` of D, and `stages`."""
         found = _Resources()
         self._check(self._entries.gemm_resources(place, found))
         return {name: int(getattr(found, name)) for name in _RESOURCES}
@@ -122,9 +122,9 @@ class Library:
 
 
 def _loaded(name: str, code: bytes) -> ctypes.CDLL:
-    """The library of these bytes and no others: they lie in memory that cannot be written any more.
+    """Loads a library from memory that is sealed against writes, so that exactly these bytes are loaded.
 
-    The loader takes a library that it has loaded from a path before for the same, so each gets a path of its own.
+    The loader identifies libraries by path, so each library has a path of its own.
     """
     memory = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

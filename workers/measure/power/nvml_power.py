@@ -15,7 +15,7 @@ Readings from the first `DROPPED_SECONDS` are not used. Clocks rise for about 0.
 limit; `series.settled_from` cuts that off.
 
 The power of a card that its power limiter holds varies by a tenth around the limit, with a period of about a second, which no
-short window averages out. It settles at the limit, so the reading is the limit, and the row says so.
+short window averages out. It settles at the limit, so the reading is the limit, and the row is marked.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class CardReading(PowerReading):
 
 
 class _Window:
-    """What was seen of one window, in seconds from its beginning."""
+    """The readings of one window, in seconds from its beginning."""
 
     def __init__(self, meter: PowerMeter, log: TelemetryLog, clock: Callable[[], float], wall: Callable[[], float]):
         self._meter, self._log, self._clock = meter, log, clock
@@ -122,7 +122,7 @@ class _Window:
         self.steps = EnergySteps()
         self.ring: list[tuple[float, float]] = []
         self._ring_until_us = int(1e6 * self._wall_start)
-        # The instant field where it was seen to change: what it says is then of the time since it changed before.
+        # The instant field each time it changed. A value describes the time since the change before.
         self.instants: list[tuple[float, float]] = []
 
     @property
@@ -137,7 +137,7 @@ class _Window:
             self.steps.add(began, self.seconds, energy)
 
     def look(self) -> None:
-        """At everything but the counter."""
+        """Reads everything but the counter."""
         seen = self._meter.telemetry()
         self._log.add(seen)
         now = self.seconds
@@ -153,7 +153,7 @@ class _Window:
             self.instants.append((self.seconds, instant))
 
     def reading(self, target_rse: float) -> CardReading | None:
-        """What is known by now. None where nothing is."""
+        """The reading so far. None without enough samples."""
         now = self.seconds
         counter = self.steps.mean(DROPPED_SECONDS)
         samples = mean_of(averages(self.ring, DROPPED_SECONDS, now))
@@ -184,7 +184,7 @@ class _Window:
         )
 
     def _regime(self, mean: Mean) -> Regime:
-        """The driver's reason alone does not say it: that stays for half a second after a kernel which was limited."""
+        """The driver's reason alone is not enough, because it stays for half a second after a kernel that was limited."""
         if self._limit_w is None:
             return "swinging" if self._held else "free"
         if mean.watts >= self._limit_w:
@@ -194,7 +194,7 @@ class _Window:
         return "limited" if mean.peak_w >= self._limit_w else "swinging"
 
     def _clock_moved(self, now: float) -> float:
-        """By what share the SM clock moved lately."""
+        """The share by which the SM clock changed in the last `CLOCK_SECONDS`."""
         clocks = [mhz for at_s, mhz in self._clocks_mhz if at_s >= now - CLOCK_SECONDS]
         return max(clocks) / min(clocks) - 1 if clocks and min(clocks) > 0 else 0.0
 
@@ -202,7 +202,7 @@ class _Window:
         explanation.energy_steps = [(at_s, energy_mj) for at_s, _, energy_mj in self.steps.steps]
         explanation.power_samples = list(self.ring)
         if reading is None:
-            explanation.note(f"power: nothing new was said in {self.seconds:.2f} s")
+            explanation.note(f"power: no sensor had a new reading in {self.seconds:.2f} s")
             return
         held = f", held at its limit (the window: {reading.window_w:.0f} W)" if reading.limited else ""
         explanation.note(
@@ -225,9 +225,9 @@ def measure_power(
 ) -> CardReading | None:
     """Reads the meter until the relative standard error is at most `target_rse`, or for `max_seconds` seconds.
 
-    `keep_busy` returns at once and leaves 50 to 100 ms of work queued; it is called every few milliseconds. What it
-    finds running may be the same kernel or `DROPPED_SECONDS` of another one at the most.
-    None where the card measures no power, or said nothing new in that time.
+    `keep_busy` returns at once and leaves 50 to 100 ms of work queued. It is called every few milliseconds. Work that is queued
+    before may be the same kernel, or at most `DROPPED_SECONDS` of another one.
+    Returns None if the card measures no power, or had no new reading in that time.
     """
     if meter.total_energy_mj() is None and not meter.power_samples(0) and meter.instant_power_w() is None:
         return None

@@ -32,7 +32,7 @@ UNSEEN_NOISE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of what a source said after it settled, and the standard error of it, in watts."""
+    """The mean of a source's readings after it settled, and its standard error, in watts."""
 
     watts: float
     error_w: float
@@ -64,11 +64,11 @@ def settled_from(values: Sequence[float]) -> int:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean of at least two values in the order of time, neighbours of which are alike.
+    """The standard error of the mean of at least two values in the order of time, with correlated neighbours.
 
     The variance of the mean of a first-order autoregressive series, s²/n (1 + r)/(1 - r), with the bias of r at small n
-    put right (Marriott and Pope 1954); widened as Student's t is for few values; and half of what the values rise or
-    fall by from the first to the last, as who knows where they go from there.
+    corrected (Marriott and Pope 1954), and widened like Student's t for few values. Half of the trend from the first to the last
+    value is added, because the trend may continue.
     """
     n, mean = len(values), statistics.fmean(values)
     off = [value - mean for value in values]
@@ -84,7 +84,7 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def mean_of(values: Sequence[float]) -> Mean | None:
-    """The settled mean of values equally far apart in time. None of less than two, or where nothing is drawn."""
+    """The settled mean of values at equal intervals. None with fewer than two values, or without any power."""
     kept = values[settled_from(values) :]
     if len(kept) < 2 or statistics.fmean(kept) <= 0:
         return None
@@ -92,7 +92,7 @@ def mean_of(values: Sequence[float]) -> Mean | None:
 
 
 class EnergySteps:
-    """The steps of an energy counter: to what, when, and how well that is known."""
+    """The steps of an energy counter: value, time, and the precision of the time."""
 
     def __init__(self) -> None:
         self._last: tuple[float, int] | None = None
@@ -111,7 +111,7 @@ class EnergySteps:
         return [step for step in self.steps if step[0] - step[1] / 2 >= seconds]
 
     def mean(self, after_s: float) -> Mean | None:
-        """Of the power between the steps after that time. None of less than two steps, or where nothing is drawn."""
+        """The mean power between the steps after that time. None with fewer than two steps, or without any power."""
         steps = self.after(after_s)
         if len(steps) < 2:
             return None
@@ -121,7 +121,7 @@ class EnergySteps:
         kept = powers[cut:]
         if watts <= 0:
             return None
-        # Of one step it is not seen how much the draw swings.
+        # A single step does not show how much the power varies.
         noise_w = standard_error(kept) if len(kept) > 1 else UNSEEN_NOISE * watts
         return Mean(watts, math.hypot(timing_w, noise_w), len(kept), max(powers))
 
@@ -139,9 +139,9 @@ def averages(samples: Sequence[tuple[float, float]], after_s: float, until_s: fl
 
 
 def disagree(counter: EnergySteps, ring: Sequence[tuple[float, float]]) -> bool | None:
-    """Whether counter and ring tell different powers of the same time, by `DISAGREEMENT` and twice their noise.
+    """Whether counter and ring differ over the same time by more than `DISAGREEMENT` and twice their noise.
 
-    None where there is not enough of both.
+    None if either has too few readings.
     """
     steps = counter.after(DROPPED_SECONDS)
     values = averages(ring, steps[0][0], steps[-1][0]) if len(steps) > 1 else []
@@ -154,9 +154,9 @@ def disagree(counter: EnergySteps, ring: Sequence[tuple[float, float]]) -> bool 
 
 
 def better(counter: Mean | None, samples: Mean | None, *, apart: bool) -> Mean | None:
-    """The source with the smaller error; not a mean of both, as both are the same draw through the same sensor.
+    """The source with the smaller error. Both read the same sensor, so they are not averaged.
 
-    Where they are `apart`, its error is the distance between them.
+    If they disagree (`apart`), the error is the distance between them.
     """
     both = sorted((mean for mean in (counter, samples) if mean is not None), key=lambda mean: mean.error_w)
     if not both:
