@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from importlib import import_module
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,18 +10,11 @@ from farm.api.access import Access
 from farm.api.operation import Document, Upload, operation
 from farm.db.states import Role
 from farm.errors import BadRecording, MissingColumns, RowNotImported
+from farm.importers.formats import Format, importer_of
 from farm.importers.landing import Import, Outcome, Table, import_table
 
 SECONDS = 280.0
 """What a server gives an import."""
-
-
-class Format(StrEnum):
-    """Kinds of files, each with a module of `farm.importers`."""
-
-    DATASET = "dataset"
-    GPPERF = "gpperf"
-    AICONFIGURATOR = "aiconfigurator"
 
 
 class DeviceOfImport(Document):
@@ -63,10 +54,8 @@ class ImportedFile(Document):
 
 def look(file_format: Format, upload: Upload, device: str | None) -> Table:
     """Reads the head of a file and hashes it. Raises `BadRecording`, `MissingColumns`."""
-    importer = import_module(f"farm.importers.{file_format}")
-    given = {} if device is None or file_format is not Format.GPPERF else {"device": device}
-    found: Table = importer.look(upload.path, **given)
-    return found
+    importer = importer_of(file_format)
+    return importer.look(upload.path, **({} if device is None or importer.device is None else {"device": device}))
 
 
 @operation("POST", "/imports/{file_format}", role=Role.OPERATE, seconds=SECONDS)

@@ -10,14 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from farm.api import farm_of, imports
-from farm.api.imports import Format, ImportedFile, RowsLeftOut, look
+from farm.api.imports import ImportedFile, RowsLeftOut, look
 from farm.api.operation import Upload
 from farm.cli.output import JsonOption, emit_json, remarks
 from farm.cli.progress import counting
 from farm.cli.tables import Column
 from farm.cli.tables import Table as PrintedTable
 from farm.errors import BadInput, BadRecording, FarmError, MissingColumns
-from farm.importers.gpperf import RTX_4070
+from farm.importers.formats import Format, importer_of
+from farm.importers.importer import Importer
 from farm.importers.landing import Outcome, Table
 from farm.settings import settings
 
@@ -28,56 +29,31 @@ app = typer.Typer(
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check every row, say what would come, store nothing.")]
 
 
-def _files(what: str) -> Any:
-    return typer.Argument(metavar="FILE", help=what, show_default=False)
+def add_command(importer: Importer) -> None:
+    """Adds `farm import NAME`."""
+
+    def run(files: Any, dry_run: DryRun = False, as_json: JsonOption = False) -> None:
+        _import(files, Format(importer.name), dry_run=dry_run, as_json=as_json)
+
+    def run_with_device(
+        files: Any,
+        device: Annotated[
+            str, typer.Option("--device", metavar="NAME", help="The card of a table that does not name it.")
+        ] = importer.device or "",
+        dry_run: DryRun = False,
+        as_json: JsonOption = False,
+    ) -> None:
+        _import(files, Format(importer.name), device=device, dry_run=dry_run, as_json=as_json)
+
+    command: Callable[..., None] = run if importer.device is None else run_with_device
+    command.__annotations__["files"] = Annotated[
+        list[Path], typer.Argument(metavar="FILE", help=importer.files, show_default=False)
+    ]
+    app.command(importer.name, help=importer.help)(command)
 
 
-@app.command()
-def dataset(
-    files: Annotated[list[Path], _files("Parquet that farm results exported for one device type.")],
-    dry_run: DryRun = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Import the farm's own recordings. Each file is imported completely or not at all. The same content again adds nothing.
-
-    Files with other content are left out and named.
-
-    Examples:
-        farm import dataset examples/datasets/*.parquet
-    """
-    _import(files, Format.DATASET, dry_run=dry_run, as_json=as_json)
-
-
-@app.command()
-def gpperf(
-    files: Annotated[list[Path], _files("CSV of GPPerf, compressed by gzip or not.")],
-    device: Annotated[
-        str, typer.Option("--device", metavar="NAME", help="The card of a table that does not name it.")
-    ] = RTX_4070,
-    dry_run: DryRun = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Import tables of GPPerf: CUTLASS kernels as its profiler timed them, and the paper's tiled kernel.
-
-    Examples:
-        farm import gpperf cutlass.csv
-        farm import gpperf tiled.csv --device nvidia-geforce-rtx-4070 --dry-run
-    """
-    _import(files, Format.GPPERF, device=device, dry_run=dry_run, as_json=as_json)
-
-
-@app.command()
-def aiconfigurator(
-    files: Annotated[list[Path], _files("Parquet of NVIDIA AIConfigurator with GEMM latencies.")],
-    dry_run: DryRun = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Import GEMM tables of NVIDIA AIConfigurator: times of the vendor's library in bf16. Other rows are left out.
-
-    Examples:
-        farm import aiconfigurator gemm_perf.parquet --dry-run
-    """
-    _import(files, Format.AICONFIGURATOR, dry_run=dry_run, as_json=as_json)
+for _format in Format:
+    add_command(importer_of(_format))
 
 
 def _import(

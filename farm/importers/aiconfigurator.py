@@ -1,24 +1,25 @@
 """GEMM tables of NVIDIA AIConfigurator: how long linear layers took in a serving framework on a card.
 
 A layer multiplies x[m,k] by the transpose of its weight[n,k], so the layout is `nt`. A table names no kernel. What the farm
-can name is the product in bf16 by the vendor's library, of which `cublaslt` without an algorithm is the choice. The layers of
-other types do more than a GEMM or scale blocks of elements, and are left out.
+can name is the product in bf16 by the vendor's library, whose choice is the baseline of GPUs. The
+layers of other types do more than a GEMM or scale blocks of elements, and are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from farm.db.imports import ImportedRow
+from farm.devices import DeviceKind
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.importers import files
 from farm.importers.cards import CardReader, CardTable
+from farm.importers.importer import Importer
 from farm.importers.landing import Row, measurement_of, positive, sha256_of
-from farm.kernels import Configuration, Kernel
+from farm.kernels import BASELINES, Configuration
 from farm.recording import check_columns
 
 COLUMNS = ("framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency")
@@ -44,26 +45,18 @@ _WHY_NOT = {
 }
 
 _BF16 = ElementTypes.parse("bf16")
-_CHOICE = Kernel.of("cublaslt")
+_CHOICE = BASELINES[DeviceKind.CUDA]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerTable(CardTable):
-    """A table of linear layers."""
-
-    def reader(self) -> LayerReader:
-        return LayerReader(self)
-
-
-def look(path: Path) -> LayerTable:
+def look(path: Path) -> CardTable:
     """Reads the head of a file and hashes it. Raises `BadRecording`, `MissingColumns`."""
     content = sha256_of(path)
     schema, rows = files.parquet_head(path)
     check_columns(path, schema.names, COLUMNS)
-    return LayerTable(path=path, content=content, rows=rows, provenance=_PROVENANCE)
+    return CardTable(path=path, content=content, rows=rows, provenance=_PROVENANCE, reads=LayerReader)
 
 
-class LayerReader(CardReader[LayerTable]):
+class LayerReader(CardReader):
     """Reads a table of linear layers."""
 
     def _batches(self) -> Iterable[Iterable[Row]]:
@@ -113,3 +106,15 @@ def _why_not(op_name: str, gemm_dtype: str, kernel_source: str) -> str | None:
     if kernel_source not in _LIBRARY:
         return f"the vendor's library is {' or '.join(_LIBRARY)}, and other kernels are not named"
     return None
+
+
+IMPORTER = Importer(
+    name="aiconfigurator",
+    files="Parquet of NVIDIA AIConfigurator with GEMM latencies.",
+    help="""Import GEMM tables of NVIDIA AIConfigurator: times of the vendor's library in bf16. Other rows are left out.
+
+    Examples:
+        farm import aiconfigurator gemm_perf.parquet --dry-run
+    """,
+    look=look,
+)

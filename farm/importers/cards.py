@@ -1,33 +1,38 @@
-"""Tables that name a card and nothing else of where they were measured: the device that their rows get."""
+"""Tables that name a card and nothing else of their devices: all rows of a type of card belong to one device."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
-from farm.db import imports
 from farm.db.imports import ImportedDevice
-from farm.devices import Backend, DeviceIdentity
+from farm.devices import Backend
 from farm.gpus import traits_of_type
-from farm.importers.landing import Reader, Table, check_name
+from farm.importers.landing import Reader, Table, check_name, imported_device
 from farm.vendors import device_type_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardTable(Table):
-    """A table of rows that belong to cards."""
+    """A table of rows that belong to cards.
 
-    # Who measured it, and how.
+    Attributes:
+        provenance: Who measured it, and how.
+        reads: Reads its rows.
+        device: The card of a table that names none.
+    """
+
     provenance: str
+    reads: type[CardReader]
+    device: str = ""
+
+    def reader(self) -> CardReader:
+        return self.reads(self)
 
 
-_T = TypeVar("_T", bound=CardTable)
+class CardReader(Reader[CardTable]):
+    """Reads such a table."""
 
-
-class CardReader(Reader[_T]):
-    """Reads such a table: all rows of a type of card are of one device."""
-
-    def __init__(self, table: _T) -> None:
+    def __init__(self, table: CardTable) -> None:
         super().__init__(table)
         self._rows: dict[str, int] = {}
         self._names: dict[str, str] = {}
@@ -42,17 +47,11 @@ class CardReader(Reader[_T]):
         return key
 
     def devices(self) -> list[ImportedDevice]:
-        of = {key: name for name, key in reversed(self._names.items())}
-        return [self._stored(key, of[key], rows) for key, rows in self._rows.items()]
-
-    def _stored(self, key: str, name: str, rows: int) -> ImportedDevice:
-        table = self._table
-        identity = DeviceIdentity(
-            uuid=imports.uuid_of(table.content, key),
-            type=key,
-            name=name,
-            backend=Backend.CUDA,
-            traits=traits_of_type(key),
-            facts={"imported_from": table.path.name, "sha256": table.content, "provenance": table.provenance},
-        )
-        return ImportedDevice(key=key, identity=identity, host="imported:unknown", rows=rows)
+        names = {key: name for name, key in reversed(self._names.items())}
+        return [
+            imported_device(
+                self._table, key, host=None, rows=rows, type=key, name=names[key], backend=Backend.CUDA,
+                traits=traits_of_type(key), facts={"provenance": self._table.provenance},
+            )
+            for key, rows in self._rows.items()
+        ]  # fmt: skip

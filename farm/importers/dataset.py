@@ -14,12 +14,12 @@ from typing import Any
 
 from farm.db import imports
 from farm.db.imports import ImportedDevice, ImportedRow
-from farm.devices import DeviceIdentity
 from farm.errors import BadRecording
 from farm.formatting import shortened
 from farm.gemm import ElementType, Layout
 from farm.importers import files
-from farm.importers.landing import Reader, Row, Table, check_name, measurement_of, sha256_of
+from farm.importers.importer import Importer
+from farm.importers.landing import Reader, Row, Table, check_name, imported_device, measurement_of, sha256_of
 from farm.kernels import Configuration
 from farm.kernels.families import family_named
 from farm.measurement import is_test_row
@@ -138,27 +138,21 @@ class DatasetReader(Reader[Dataset]):
         return key
 
     def devices(self) -> list[ImportedDevice]:
-        return [self._stored(key, seen) for key, seen in self._seen.items()]
+        return [self._imported(key, seen) for key, seen in self._seen.items()]
 
-    def _stored(self, key: str, seen: _Seen) -> ImportedDevice:
-        dataset, origin = self._table, self._table.provenance
-        identity = DeviceIdentity(
-            uuid=imports.uuid_of(dataset.content, key),
-            type=origin.device_type,
-            name=origin.device_name,
-            backend=vendor_of_kind(origin.traits.kind).backend,
-            traits=origin.traits,
-            facts={
-                "imported_from": dataset.path.name,
-                "sha256": dataset.content,
-                "provenance": origin.provenance,
-                "device_uuid": seen.uuid,
-                "host": seen.host,
-                "campaigns": sorted(seen.campaigns),
-                "sources": dict(seen.sources),
-            },
-        )
-        return ImportedDevice(key=key, identity=identity, host=f"imported:{seen.host or 'unknown'}", rows=seen.rows)
+    def _imported(self, key: str, seen: _Seen) -> ImportedDevice:
+        origin = self._table.provenance
+        facts = {
+            "provenance": origin.provenance,
+            "device_uuid": seen.uuid,
+            "host": seen.host,
+            "campaigns": sorted(seen.campaigns),
+            "sources": dict(seen.sources),
+        }
+        return imported_device(
+            self._table, key, host=seen.host, rows=seen.rows, type=origin.device_type, name=origin.device_name,
+            backend=vendor_of_kind(origin.traits.kind).backend, traits=origin.traits, facts=facts,
+        )  # fmt: skip
 
 
 def _configuration(row: Mapping[str, Any]) -> Configuration:
@@ -191,3 +185,17 @@ def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{name} is {shortened(repr(text))}, and no JSON object")  # noqa: TRY004
     return found
+
+
+IMPORTER = Importer(
+    name="dataset",
+    files="Parquet that farm results exported for one device type.",
+    help="""Import the farm's own recordings. Each file is imported completely or not at all. The same content again adds nothing.
+
+    Files with other content are left out and named.
+
+    Examples:
+        farm import dataset examples/datasets/*.parquet
+    """,
+    look=look,
+)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,9 +17,11 @@ from farm.formatting import shortened
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.importers import files
 from farm.importers.cards import CardReader, CardTable
+from farm.importers.importer import Importer
 from farm.importers.landing import Row, measurement_of, positive, sha256_of
 from farm.importers.profiler import kernel_named
 from farm.kernels import Configuration, Kernel
+from farm.kernels.families import TILE_STUDY
 from farm.recording import check_columns
 
 RTX_4070 = "NVIDIA GeForce RTX 4070"
@@ -38,25 +39,7 @@ CUTLASS_COLUMNS = ("m", "n", "k", "kernel", "alpha", "beta", "runtime_ms", "gpu"
 TILED_COLUMNS = ("M", "N", "K", "Tile Size", "Execution Time")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CutlassTable(CardTable):
-    """Rows of `cutlass_profiler`."""
-
-    def reader(self) -> CutlassReader:
-        return CutlassReader(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TiledTable(CardTable):
-    """Rows of the paper's own kernel."""
-
-    device: str
-
-    def reader(self) -> TiledReader:
-        return TiledReader(self)
-
-
-def look(path: Path, *, device: str = RTX_4070) -> CutlassTable | TiledTable:
+def look(path: Path, *, device: str = RTX_4070) -> CardTable:
     """Reads a file's header, counts its rows and hashes it. `device` is the card of a table that names none.
 
     Raises `BadRecording`, `MissingColumns`.
@@ -66,7 +49,7 @@ def look(path: Path, *, device: str = RTX_4070) -> CutlassTable | TiledTable:
     if "kernel" in columns:
         check_columns(path, columns, CUTLASS_COLUMNS)
         how = f"{_PAPER}: CUTLASS SGEMM, timed by cutlass_profiler"
-        return CutlassTable(path=path, content=content, rows=rows, provenance=how)
+        return CardTable(path=path, content=content, rows=rows, provenance=how, reads=CutlassReader)
     if "Tile Size" not in columns:
         of = " or ".join(", ".join(names) for names in (CUTLASS_COLUMNS, TILED_COLUMNS))
         raise BadRecording(path=path, why=f"a table of GPPerf has the columns {of}. It has: {', '.join(columns)}")
@@ -74,10 +57,10 @@ def look(path: Path, *, device: str = RTX_4070) -> CutlassTable | TiledTable:
         raise BadRecording(path=path, why=_ONLY_POWER)
     check_columns(path, columns, TILED_COLUMNS)
     how = f"{_PAPER}: the paper's tiled kernel, one launch by a new process"
-    return TiledTable(path=path, content=content, rows=rows, provenance=how, device=device)
+    return CardTable(path=path, content=content, rows=rows, provenance=how, reads=TiledReader, device=device)
 
 
-class CutlassReader(CardReader[CutlassTable]):
+class CutlassReader(CardReader):
     """Reads rows of `cutlass_profiler`."""
 
     def _batches(self) -> Iterable[Iterable[Row]]:
@@ -109,7 +92,7 @@ class CutlassReader(CardReader[CutlassTable]):
         )
 
 
-class TiledReader(CardReader[TiledTable]):
+class TiledReader(CardReader):
     """Reads rows of the paper's own kernel."""
 
     def _batches(self) -> Iterable[Iterable[Row]]:
@@ -117,7 +100,7 @@ class TiledReader(CardReader[TiledTable]):
 
     def _row(self, number: int, row: Row) -> ImportedRow:
         shape = Shape(*(_whole(row, extent) for extent in ("M", "N", "K")))
-        kernel = Kernel.of("tiled", tile=_whole(row, "Tile Size"))
+        kernel = Kernel.of(TILE_STUDY.name, tile=_whole(row, "Tile Size"))
         return ImportedRow(
             number=number,
             device=self._device(self._table.device),
@@ -125,6 +108,20 @@ class TiledReader(CardReader[TiledTable]):
             configuration=Configuration(Problem(shape, _F32), kernel),
             measurement=measurement_of(_time(row, "Execution Time")),
         )
+
+
+IMPORTER = Importer(
+    name="gpperf",
+    files="CSV of GPPerf, compressed by gzip or not.",
+    help="""Import tables of GPPerf: CUTLASS kernels as its profiler timed them, and the paper's tiled kernel.
+
+    Examples:
+        farm import gpperf cutlass.csv
+        farm import gpperf tiled.csv --device nvidia-geforce-rtx-4070 --dry-run
+    """,
+    look=look,
+    device=RTX_4070,
+)
 
 
 # --- cells -------------------------------------------------------------------------------------------

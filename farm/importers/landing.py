@@ -23,6 +23,7 @@ from farm.db import imports
 from farm.db.audit import Actor, change, local_actor
 from farm.db.engine import take_time
 from farm.db.imports import ImportedDevice, ImportedRow
+from farm.devices import DeviceIdentity
 from farm.errors import BadRecording, FarmError, RowNotImported, first_line
 from farm.formatting import shortened
 from farm.measurement import Measurement, Source
@@ -105,6 +106,22 @@ class Reader(ABC, Generic[_T]):
         """What was left out of the rows that were read, the most first."""
         found = self._left_out.most_common()
         return [LeftOut(rows=rows, what=what, whole=whole, why=why) for (what, whole, why), rows in found]
+
+
+def imported_device(
+    table: Table, key: str, *, host: str | None, rows: int, facts: Mapping[str, Any], **identity: Any
+) -> ImportedDevice:
+    """The device of rows of a table.
+
+    Args:
+        key: Tells it from the other devices of the table.
+        host: The host that the table names.
+        facts: Other facts to store with it.
+        **identity: The fields of its `DeviceIdentity`.
+    """
+    facts = {"imported_from": table.path.name, "sha256": table.content, **facts}
+    device = DeviceIdentity(uuid=imports.uuid_of(table.content, key), facts=facts, **identity)
+    return ImportedDevice(key=key, identity=device, host=f"imported:{host or 'unknown'}", rows=rows)
 
 
 def measurement_of(runtime_ms: float, **given: Any) -> Measurement:

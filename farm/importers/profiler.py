@@ -14,6 +14,7 @@ from functools import cache
 
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
+from farm.kernels.cutlass import CUTLASS
 
 _WARPS = {
     (256, 128): (4, 2),
@@ -57,7 +58,7 @@ def kernel_named(name: str) -> ProfiledKernel | None:
     if warps is None:
         return None
     kernel = Kernel.of(
-        "cutlass",
+        CUTLASS.name,
         **{"tile_m": tile_m, "tile_n": tile_n, "tile_k": tile_k, "stages": stages, "swizzle": _SWIZZLE},
         **{"warp_m": tile_m // warps[0], "warp_n": tile_n // warps[1]},
     )

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from farm.api.results import Results
 from farm.campaign import KnownDevice, load, plan
 from farm.campaign.strategies import STRATEGIES
+from farm.cli import imports
 from farm.cli.results import format_of
 from farm.compare.health import HealthQuery
 from farm.compare.health.assessment import Member
@@ -153,7 +155,8 @@ def test_a_power_source_of_one_s_own_is_read(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_importer_of_one_s_own_reads_rows(tmp_path: Path) -> None:
     file = tmp_path / "squares.csv"
     file.write_text("card,n,ms\nNVIDIA H200,512,0.01\nNVIDIA H200,8,0.002\nNVIDIA H200,1024,0.03\n")
-    table = run_example("Add an importer")["look"](file)
+    importer = run_example("Add an importer")["IMPORTER"]
+    table = importer.look(file)
     reader = table.reader()
     found = list(reader.rows(lambda _rows: None))
     assert [(str(row.configuration.problem.shape), row.measurement.runtime_ms) for row in found] == [
@@ -162,6 +165,15 @@ def test_an_importer_of_one_s_own_reads_rows(tmp_path: Path) -> None:
     ]
     assert [(device.identity.type, device.rows) for device in reader.devices()] == [("nvidia-h200", 2)]
     assert [(one.rows, one.what) for one in reader.left_out()] == [(1, "small products")]
+
+
+def test_an_importer_of_one_s_own_has_a_command() -> None:
+    with unchanged_after(imports.app.registered_commands):
+        imports.add_command(run_example("Add an importer")["IMPORTER"])
+        shown = CliRunner().invoke(imports.app, ["squares", "--help"], env={"COLUMNS": "100"})
+    assert shown.exit_code == 0
+    assert "Import tables of square products." in shown.output
+    assert "CSV of square products." in shown.output
 
 
 def test_an_exporter_of_one_s_own_is_chosen_by_its_name_and_writes_rows() -> None:
