@@ -30,7 +30,7 @@ from sqlalchemy import Engine, text
 from benchmarks.common import markdown, write
 from benchmarks.farms import small_farm, store
 from benchmarks.made_up import RESULT, campaign_of
-from farm.broker import queue_of_device, queue_of_type
+from farm.broker.queues import queue_of_device, queue_of_type
 from farm.campaign import Campaign
 from farm.coordinator.dispatch import form_batches, make_way, read_schedule
 from farm.coordinator.job_costs import CostBook

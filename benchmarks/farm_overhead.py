@@ -27,7 +27,8 @@ from sqlalchemy import text
 from benchmarks.common import markdown, write
 from benchmarks.farms import announce, farm_home, run_submit, submit
 from benchmarks.made_up import campaign_text, record
-from farm.broker import MEASURE_BATCH, make_app
+from farm.broker.celery_app import make_app
+from farm.broker.queues import MEASURE_BATCH
 from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.coordinator.job_costs import CostBook
 from farm.db import batches, campaigns, devices

@@ -29,7 +29,7 @@ from benchmarks.common import markdown, write
 from benchmarks.farms import small_farm, store
 from benchmarks.made_up import campaign_of, register_devices
 from benchmarks.processes import cpu_seconds, postgres_and_redis, redis_client
-from farm.broker import queue_of_type
+from farm.broker.queues import queue_of_type
 from farm.services.stack import COORDINATOR, Stack
 from farm.settings import settings
 

@@ -38,7 +38,7 @@ from benchmarks.common import markdown, write
 from benchmarks.farms import farm_home, store
 from benchmarks.made_up import campaign_text, record, register_devices
 from benchmarks.processes import cpu_seconds, postgres_and_redis, redis_client
-from farm.broker import queue_of_device, queue_of_type
+from farm.broker.queues import queue_of_device, queue_of_type
 from farm.campaign import load
 from farm.db import batches, campaigns, devices
 from farm.db.engine import HASTY, make_engine

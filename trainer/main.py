@@ -10,7 +10,8 @@ from typing import Any
 
 from celery import signals
 
-from farm.broker import TRAIN_QUEUE, consume, make_app
+from farm.broker.celery_app import consume, make_app
+from farm.broker.queues import TRAIN_QUEUE
 from farm.errors import FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.encryption import warn_of_plain_connections

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 import farm
-from farm.broker import TRAIN
+from farm.broker.queues import TRAIN
 from farm.db import trainings
 from farm.db.engine import make_engine
 from farm.db.trainings import Start

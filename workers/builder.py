@@ -13,7 +13,8 @@ from celery import signals
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from farm.broker import BUILD_QUEUE, consume, make_app
+from farm.broker.celery_app import consume, make_app
+from farm.broker.queues import BUILD_QUEUE
 from farm.builds import slots_of, versions_of
 from farm.builds.stores import store_of
 from farm.db import kernels, migrate

@@ -9,7 +9,7 @@ from celery import shared_task
 from sqlalchemy import Engine
 
 from farm import keys
-from farm.broker import BUILD
+from farm.broker.queues import BUILD
 from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.record import Built
@@ -19,7 +19,7 @@ from farm.db.engine import make_engine
 from farm.db.kernels import Start
 from farm.devices import host_name
 from farm.errors import BadBinary, BuildFailed, DoesNotCompile, FarmError, WrongCompiler
-from farm.kernels.binary import Binary
+from farm.kernels.families import binary_from_json
 from farm.services.task_runner import carry_out
 from farm.settings import settings
 from farm.signing import Purpose, Signer
@@ -91,7 +91,7 @@ def _attempt(started: Start) -> Built | FarmError:
 
 def _built(started: Start) -> Built:
     """From this host's cache where we signed it, or compiled and put there."""
-    binary = Binary.from_json(started.description)
+    binary = binary_from_json(started.description)
     if binary.hash(compiler().versions) != started.hash:
         raise BadBinary(why="its hash is that of another description", binary=binary)
     cache = KernelCache(settings().kernel_cache)

@@ -6,21 +6,15 @@ Until then it holds half the memory. What it does is in `workers.tasks`.
 from __future__ import annotations
 
 import signal
-import threading
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 from celery import shared_task, signals
 
-from farm.broker import MEASURE_BATCH, TRY_DEVICE
+from farm.broker.queues import MEASURE_BATCH, TRY_DEVICE
 from farm.services.groups import end_with_parent
-
-STOP_SIGNAL = signal.SIGUSR2
-"""Sent by the parent to its child when the worker is to stop: finish the job in hand, hand back the rest."""
-
-stopping = threading.Event()
-"""Set in both processes of a device when the worker is to stop."""
+from workers.stopping import STOP_SIGNAL, stopping
 
 
 @shared_task(name=MEASURE_BATCH)

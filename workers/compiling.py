@@ -22,6 +22,7 @@ from farm import keys
 from farm.builds.cache import KernelCache
 from farm.errors import BuildFailed, FarmError
 from farm.kernels.binary import Binary
+from farm.kernels.families import binary_from_json
 from farm.settings import settings
 from farm.signing import Purpose
 from workers.building import compiler
@@ -51,7 +52,7 @@ def main() -> None:
         return {"hash": name, "built": built.record.model_dump(), "new": True}
 
     with ThreadPoolExecutor(slots) as pool:
-        for done in as_completed(pool.submit(build, Binary.from_json(json.loads(line))) for line in file.open()):
+        for done in as_completed(pool.submit(build, binary_from_json(json.loads(line))) for line in file.open()):
             _say(done.result())
 
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from farm.broker.messages import Reason
 from farm.devices import DeviceIdentity
-from farm.messages import Reason
 from farm.metrics import Count, Duration, Metrics, PrometheusMetrics, serving
 from farm.services.home import Home
 from farm.settings import Settings

@@ -8,7 +8,8 @@ import time
 from celery import Celery
 from sqlalchemy.exc import DBAPIError
 
-from farm.broker import consume, make_app, queue_of_device, queue_of_type
+from farm.broker.celery_app import consume, make_app
+from farm.broker.queues import queue_of_device, queue_of_type
 from farm.db import batches, device_sessions, devices
 from farm.db.engine import FaultLog
 from farm.devices import DeviceIdentity

@@ -25,7 +25,8 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from farm import keys
-from farm.broker import TRY_DEVICE, is_queue_of_device
+from farm.broker.messages import Reason
+from farm.broker.queues import TRY_DEVICE, is_queue_of_device
 from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
@@ -33,18 +34,17 @@ from farm.db import batches, device_sessions, devices, probation, worker_version
 from farm.db.engine import MEASURING, Fault, FaultLog, fault_of, make_engine
 from farm.db.states import DeviceState
 from farm.errors import CanaryFailed, DevicePoisoned, FarmError, LeaseHeld, SessionLost, first_line
-from farm.messages import Reason
 from farm.metrics import Metrics
 from farm.settings import settings
 from farm.signing import Purpose
 from farm.variables import WORKER_DEVICE_ID, WORKER_SESSION
 from workers.canary import prove
-from workers.child import STOP_SIGNAL, stopping
 from workers.device_lock import EXIT_SESSION_LOST
 from workers.devices import open_device
 from workers.kernels.sources import FarmKernels
 from workers.metrics import CANARY_FAILURES, CHILD, CHILD_DEATHS, DATABASE_ERRORS, JOBS, PARENT, REFUSED, metrics_of
 from workers.runner import EXIT_HUNG, EXIT_SENTINEL, EXIT_TRIAL, TRIAL_SECONDS, Deadline, Runner
+from workers.stopping import STOP_SIGNAL, stopping
 from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from farm.api.leader import Leader, leader_of
 from farm.api.operation import LARGEST_ID, Cli, Document, operation
 from farm.api.sentinels import SentinelNow, sentinel_now
 from farm.api.submitting import store
-from farm.broker import TRAIN_QUEUE
+from farm.broker.queues import TRAIN_QUEUE
 from farm.campaign.figures import PlanSummary
 from farm.coordinator.estimates import Outlook, Stuck, look, outlooks
 from farm.db import campaigns, devices, duty, fair_shares, jobs, kernels, leadership, learning, sentinels

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from farm.kernels.binary import Binary, Versions
+from farm.kernels.families import binary_from_json
 from farm.signing import Purpose, Signer, is_signed
 
 
@@ -40,7 +41,7 @@ class Record(BaseModel):
     @property
     def binary(self) -> Binary:
         """What it was compiled from. Raises `BadBinary`."""
-        return Binary.from_json(self.model_dump(include={"template", "definitions", "arch", "label"}))
+        return binary_from_json(self.model_dump(include={"template", "definitions", "arch", "label"}))
 
     @property
     def versions(self) -> Versions:

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -101,16 +101,6 @@ class Hinting(Console):
         if isinstance(one, Padding):
             one.renderable = self._pasteable(one.renderable, markup=markup)
         return one
-
-
-def print_next(steps: Sequence[tuple[str, str]]) -> None:
-    """Prints what to do next: commands without their program, and what each does."""
-    from farm.cli.output import console
-
-    lines = [(command(words), meaning) for words, meaning in steps]
-    width = max(len(line) for line, _ in lines)
-    for line, meaning in lines:
-        console.print(Text(f"  {line.ljust(width)}   {meaning}"), soft_wrap=True)
 
 
 def _environment(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -12,11 +13,21 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 from rich.console import ConsoleDimensions
+from rich.text import Text
 
-from farm.cli.hints import Hinting
+from farm.cli.hints import Hinting, command
 from farm.formatting import configuration_text, kernel_text, types_text
 
-__all__ = ["JsonOption", "configuration_text", "console", "emit_json", "kernel_text", "remarks", "types_text"]
+__all__ = [
+    "JsonOption",
+    "configuration_text",
+    "console",
+    "emit_json",
+    "kernel_text",
+    "print_next",
+    "remarks",
+    "types_text",
+]
 
 UNLIMITED = 1_000_000
 """The width of a pipe and of a file: nothing is folded or cut."""
@@ -58,3 +69,11 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def print_next(steps: Sequence[tuple[str, str]]) -> None:
+    """Prints what to do next: commands without their program, and what each does."""
+    lines = [(command(words), meaning) for words, meaning in steps]
+    width = max(len(line) for line, _ in lines)
+    for line, meaning in lines:
+        console.print(Text(f"  {line.ljust(width)}   {meaning}"), soft_wrap=True)

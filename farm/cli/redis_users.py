@@ -6,9 +6,9 @@ import secrets
 
 import typer
 
-from farm import redis_users
+from farm.broker import redis_users
+from farm.broker.redis_users import User
 from farm.cli.output import JsonOption, emit_json, remarks
-from farm.redis_users import User
 from farm.settings import settings
 
 app = typer.Typer(help="Manage the users of Redis.", no_args_is_help=True)

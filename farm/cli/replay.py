@@ -17,8 +17,7 @@ from farm.campaign import Campaign, Target, TargetKind, load
 from farm.campaign.campaign import in_order
 from farm.cli.campaigns import CampaignIncomplete, direct, store
 from farm.cli.files import ForceOption
-from farm.cli.hints import print_next
-from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.output import JsonOption, console, emit_json, print_next, remarks
 from farm.cli.progress import follow
 from farm.cli.run import DEVICE_SECONDS, check_devices, print_results
 from farm.cli.tables import Column, Table

@@ -16,8 +16,7 @@ from farm.api.trainings import TrainingNow, TrainingRequest
 from farm.builds import can_build
 from farm.campaign import load
 from farm.cli.campaigns import AgainOption, CampaignIncomplete, FileArgument, direct, repeated, store
-from farm.cli.hints import print_next
-from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
+from farm.cli.output import JsonOption, console, emit_json, kernel_text, print_next, remarks, types_text
 from farm.cli.progress import follow
 from farm.cli.tables import Column, Table
 from farm.cli.train import print_outcomes

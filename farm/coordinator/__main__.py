@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 
-from farm.broker import make_app
+from farm.broker.celery_app import make_app
 from farm.coordinator.loop import run
 from farm.coordinator.metrics import watching
 from farm.db.engine import DISPATCHING, PROMPT

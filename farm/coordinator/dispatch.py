@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine
 
-from farm.broker import MEASURE_BATCH
+from farm.broker.queues import MEASURE_BATCH
 from farm.coordinator.job_costs import CostBook
 from farm.coordinator.schedule import Assignment, LiveDevice, Schedule
 from farm.coordinator.sending import send

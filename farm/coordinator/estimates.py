@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection
 
-from farm.broker import queue_of_device, queue_of_type
+from farm.broker.queues import queue_of_device, queue_of_type
 from farm.db import kernels, leadership, locks, obstacles, progress
 from farm.db.locks import Holder
 from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow, UnsupportedNow

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
-from farm.broker import TRY_DEVICE, queue_of_device
+from farm.broker.queues import TRY_DEVICE, queue_of_device
 from farm.coordinator.sending import send
 from farm.coordinator.steps import OneByOne
 from farm.db import devices, probation

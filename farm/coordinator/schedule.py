@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from farm.broker import queue_of_device, queue_of_type, retries_of_type
+from farm.broker.queues import queue_of_device, queue_of_type, retries_of_type
 from farm.coordinator.fairness import VirtualTimes
 from farm.db.batches import Flight, Work
 from farm.db.fair_shares import Key

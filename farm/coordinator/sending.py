@@ -61,7 +61,7 @@ def _send_at_once(
 
     Raises `PartlyTaken` where it did not take all, and `OperationalError` where it cannot be reached, or a queue not be declared.
     """
-    from farm.redis_broker import PartlyTaken
+    from farm.broker.transport import PartlyTaken
 
     handed, failed = list[int](), None
     most = len(messages) + 1  # the last one would end the pipeline from within `send_task` otherwise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import Connection, Engine
 
-from farm.broker import BUILD, BUILD_QUEUE, TRAIN, TRAIN_QUEUE
+from farm.broker.queues import BUILD, BUILD_QUEUE, TRAIN, TRAIN_QUEUE
 from farm.coordinator.rate_limits import Pace
 from farm.coordinator.sending import send
 from farm.db import kernels, trainings

@@ -9,42 +9,27 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from farm.errors import BadArchitecture, BadBinary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """A source of a kernel family, and how it is compiled."""
+    """A source of a kernel family, and how it is compiled. Its name identifies it."""
 
-    name: str  # as binaries name it
-    path: Path
-    options: tuple[str, ...]
-    library: bool  # a shared library for the host with the kernel in it, and not a cubin
+    name: str
+    path: Path = field(compare=False)
+    options: tuple[str, ...] = field(compare=False)
+    # A shared library for the host with the kernel in it, and not a cubin.
+    library: bool = field(compare=False)
 
     def for_architecture(self, arch: str) -> str:
         """The option that names it. A library holds the kernel for that one alone, which halves the time to compile it."""
         return f"-gencode=arch=compute_{arch[3:]},code={arch}" if self.library else f"-arch={arch}"
-
-
-_TEMPLATES: dict[str, Template] = {}
-
-
-def register(template: Template) -> Template:
-    """Makes known what kernels are compiled from: nothing else reaches a compiler. The family's module calls it."""
-    _TEMPLATES[template.name] = template
-    return template
-
-
-def template_named(name: str) -> Template | None:
-    """The template of that name, of whatever family."""
-    import farm.kernels.families  # noqa: F401  # each family registers its own; they import this module
-
-    return _TEMPLATES.get(name)
 
 
 _FIRST_ARCHITECTURE = 75
@@ -96,29 +81,20 @@ def ordered(definitions: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
 class Binary:
     """One compilation of a template. Of two that are equal but for the label, one is enough."""
 
-    template: str
+    template: Template
     arch: str  # as nvcc names it, sm_90a
     definitions: tuple[tuple[str, str], ...]  # macros, in the order of their names
     label: str  # for people: what is compiled in, in one line
 
     @property
-    def recipe(self) -> Template:
-        """The template. Raises `BadBinary` where this version of the farm has none of that name."""
-        found = template_named(self.template)
-        if found is None:
-            raise BadBinary(why=f"this version of the farm has no template {self.template!r}", binary=self)
-        return found
-
-    @property
     def options(self) -> tuple[str, ...]:
         """What the compiler is told; where headers lie is its own business."""
         defined = (f"-D{name}={value}" for name, value in self.definitions)
-        how = self.recipe
-        return (*how.options, how.for_architecture(self.arch), *defined)
+        return (*self.template.options, self.template.for_architecture(self.arch), *defined)
 
     def hash(self, versions: Versions) -> str:
         """SHA-256 of the template, the options and the versions: equal hashes are the same kernel."""
-        text = "\0".join((text_of(self.recipe), versions.cutlass, versions.cuda, *self.options))
+        text = "\0".join((text_of(self.template), versions.cutlass, versions.cuda, *self.options))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __str__(self) -> str:
@@ -126,24 +102,22 @@ class Binary:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "template": self.template,
+            "template": self.template.name,
             "arch": self.arch,
             "definitions": dict(self.definitions),
             "label": self.label,
         }
 
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """What `to_json` wrote, perhaps on another host. Raises `BadBinary`: nothing else reaches a compiler."""
-        made = cls(
-            template=str(found.get("template")),
-            arch=str(found.get("arch")),
-            definitions=ordered(dict(found.get("definitions", {}))),
-            label=str(found.get("label")),
-        )
-        _ = made.recipe
-        capability_of(made.arch)
-        for name, value in made.definitions:
-            if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
-                raise BadBinary(why=f"{name!r} cannot be defined as {value!r}", binary=made)
-        return made
+
+def checked_binary(found: Mapping[str, Any], templates: Mapping[str, Template]) -> Binary:
+    """The binary that `to_json` described, perhaps on another host. Raises `BadBinary`: nothing else reaches a compiler."""
+    name, label = str(found.get("template")), str(found.get("label"))
+    if name not in templates:
+        raise BadBinary(why=f"this version of the farm has no template {name!r}", binary=label)
+    definitions = ordered(dict(found.get("definitions", {})))
+    made = Binary(template=templates[name], arch=str(found.get("arch")), definitions=definitions, label=label)
+    capability_of(made.arch)
+    for macro, value in made.definitions:
+        if not (_NAME.fullmatch(macro) and _VALUE.fullmatch(value)):
+            raise BadBinary(why=f"{macro!r} cannot be defined as {value!r}", binary=made)
+    return made

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from farm.errors import UnknownFamily
+from farm.kernels.binary import Binary, checked_binary
 from farm.kernels.blas import BLAS
 from farm.kernels.cublaslt import CUBLASLT
 from farm.kernels.cutlass import CUTLASS
@@ -27,3 +31,9 @@ def family_named(name: object) -> KernelFamily:
     if family is None:
         raise UnknownFamily(value=name, known=", ".join(FAMILIES))
     return family
+
+
+def binary_from_json(found: Mapping[str, Any]) -> Binary:
+    """The binary that `Binary.to_json` described, from a template of any family. Raises `BadBinary`."""
+    templates = {template.name: template for family in FAMILIES.values() for template in family.templates}
+    return checked_binary(found, templates)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadKernelParameter
 from farm.gemm import Problem
-from farm.kernels.binary import Binary
+from farm.kernels.binary import Binary, Template
 
 
 def limits(name: str, values: Sequence[int]) -> str:
@@ -54,6 +54,8 @@ class KernelFamily:
     rules: tuple[Rule, ...] = ()
     # For a family whose kernels are built ahead of time: which binary a problem needs with parameters on an architecture.
     binary: Callable[[Problem, Mapping[str, int], str], Binary] | None = None
+    # What such kernels are compiled from. Nothing else reaches a compiler.
+    templates: tuple[Template, ...] = ()
     # FLOP/s with these parameters that nearly every device surpasses, for upper estimates of time; by default by kind.
     slow_flops: Callable[[Mapping[str, int]], float] | None = None
     # For a family whose one parameter is `tile`, the edge of a square tile of C: bytes of shared memory of a block. `farm

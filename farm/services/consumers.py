@@ -1,8 +1,8 @@
-"""Which queues a program takes messages from now: read from the names of the connections to Redis (`farm.broker`)."""
+"""Which queues a program takes messages from now: read from the names of the connections to Redis (`farm.broker.queues`)."""
 
 from __future__ import annotations
 
-from farm.broker import queues_of_client
+from farm.broker.queues import queues_of_client
 from farm.services.embedded import embedded_services
 from farm.services.redis import EmbeddedRedis
 from farm.services.urls import redis_client_url

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from farm.broker import client_name
+from farm.broker.queues import client_name
 from farm.builds import slots_of, versions_of
 from farm.db import kernels
 from farm.db.engine import make_engine

@@ -11,9 +11,10 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from sqlalchemy import make_url
 
-from farm import keys, redis_users
+from farm import keys
 from farm.addresses import stays_here
-from farm.redis_users import User
+from farm.broker import redis_users
+from farm.broker.redis_users import User
 from farm.services import urls
 from farm.settings import Settings
 from farm.signing import Purpose

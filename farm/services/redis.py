@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from farm.broker import require_writable
+from farm.broker.replies import require_writable
 from farm.errors import EmbeddedServiceFailed
 from farm.services.binaries import redis_server
 from farm.services.home import Home

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from farm import python
-from farm.broker import BUILD_QUEUE, TRAIN_QUEUE
+from farm.broker.queues import BUILD_QUEUE, TRAIN_QUEUE
 from farm.builds import can_build
 from farm.errors import ProgramEnded
 from farm.services import child

@@ -22,7 +22,7 @@ from sqlalchemy import Engine
 import chaos
 from chaos.mischief import CLOCK, FOLDER, HURRY
 from chaos.workload import Workload
-from farm.broker import queue_of_device, queue_of_type
+from farm.broker.queues import queue_of_device, queue_of_type
 from farm.campaign import Campaign, plan
 from farm.db import campaigns, devices, leadership
 from farm.db.engine import DURABLE, make_engine

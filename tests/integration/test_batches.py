@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from farm.broker import queue_of_type
+from farm.broker.queues import queue_of_type
 from farm.campaign import Campaign
 from farm.coordinator import estimates
 from farm.coordinator.dispatch import form_batches, read_schedule

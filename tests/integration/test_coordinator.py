@@ -10,7 +10,8 @@ import redis
 from celery import Celery
 from sqlalchemy import Engine, text
 
-from farm.broker import make_app, queue_of_device, queue_of_type
+from farm.broker.celery_app import make_app
+from farm.broker.queues import queue_of_device, queue_of_type
 from farm.campaign import Campaign
 from farm.coordinator.health import quarantine_refuted
 from farm.coordinator.loop import Coordinator

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine, text
 
-from farm.broker import queue_of_device, queue_of_type
+from farm.broker.queues import queue_of_device, queue_of_type
 from farm.campaign import Campaign
 from farm.coordinator.dispatch import form_batches, make_way, read_schedule
 from farm.coordinator.job_costs import CostBook

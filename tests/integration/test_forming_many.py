@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, event, text
 
-from farm.broker import queue_of_device, queue_of_type
+from farm.broker.queues import queue_of_device, queue_of_type
 from farm.campaign import Campaign
 from farm.coordinator import dispatch
 from farm.coordinator.dispatch import form_batches, read_schedule

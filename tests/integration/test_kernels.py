@@ -34,7 +34,8 @@ from farm.errors import (
     NoBuilder,
 )
 from farm.kernels import Configuration
-from farm.kernels.binary import BUILT_WITH, Binary, Versions
+from farm.kernels.binary import BUILT_WITH, Versions
+from farm.kernels.families import binary_from_json
 from farm.measurement import Measurement
 from farm.services import ServiceUrls
 from farm.services.session import Session
@@ -441,7 +442,7 @@ def test_a_kernel_that_does_not_compile_is_invalid_on_the_device(
         found = connection.execute(text("SELECT description FROM kernels WHERE id = :id"), {"id": first}).scalar_one()
     assert failed["kernel_id"] == first
     with pytest.raises(InvalidOnDevice, match=r"gemm\.cu\(3\): error: no"):
-        source(engine, tmp_path).get(Binary.from_json(found))
+        source(engine, tmp_path).get(binary_from_json(found))
 
 
 def test_what_did_not_compile_and_was_built_elsewhere_is_used(engine: Engine, stored: Stored, tmp_path: Path) -> None:
@@ -449,7 +450,7 @@ def test_what_did_not_compile_and_was_built_elsewhere_is_used(engine: Engine, st
     fail(engine, first, final=True)
     with engine.connect() as connection:
         found = connection.execute(text("SELECT description FROM kernels WHERE id = :id"), {"id": first}).scalar_one()
-    built = built_of(Binary.from_json(found))
+    built = built_of(binary_from_json(found))
     DatabaseStore(engine).put(built.record.hash, built.code)
     with engine.begin() as connection:
         record = built.record.model_dump()
@@ -557,7 +558,7 @@ def test_builders_build_each_kernel_once_for_the_whole_farm(
 def test_a_builder_that_is_told_to_stop_before_celery_listens_to_signals_stops(farm_services: ServiceUrls) -> None:
     told = """if True:
         import sys, threading
-        from farm.broker import consume, make_app
+        from farm.broker.celery_app import consume, make_app
         stop = threading.Event()
         stop.set()
         consume(make_app(sys.argv[1]), pool="threads", queues=["nothing"], name="told@%h", stop=stop)

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from farm.broker import make_app
+from farm.broker.celery_app import make_app
 from farm.campaign import Campaign
 from farm.coordinator import leading
 from farm.coordinator.dispatch import form_batches, read_schedule

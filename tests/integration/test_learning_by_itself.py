@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine, text
 
-from farm.broker import make_app
+from farm.broker.celery_app import make_app
 from farm.campaign import Campaign
 from farm.coordinator.learning import Learning
 from farm.coordinator.loop import Coordinator

@@ -13,7 +13,7 @@ import yaml
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from farm.broker import TRAIN_QUEUE, client_name
+from farm.broker.queues import TRAIN_QUEUE, client_name
 from farm.campaign import Campaign
 from farm.db import batches, learning, measurements, progress, trainings
 from farm.db.campaigns import Stored

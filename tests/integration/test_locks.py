@@ -14,7 +14,8 @@ from psycopg.errors import DiskFull, LockNotAvailable
 from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
-from farm.broker import make_app, queue_of_type
+from farm.broker.celery_app import make_app
+from farm.broker.queues import queue_of_type
 from farm.campaign import Campaign, plan
 from farm.coordinator import leading
 from farm.coordinator.estimates import Cause, look, outlooks

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from farm.broker import TRY_DEVICE, queue_of_device
+from farm.broker.queues import TRY_DEVICE, queue_of_device
 from farm.campaign import Campaign
 from farm.coordinator import health
 from farm.db import batches, devices, probation

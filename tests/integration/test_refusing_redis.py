@@ -13,7 +13,7 @@ import redis
 from sqlalchemy import Engine, text
 
 import farm
-from farm.broker import make_app
+from farm.broker.celery_app import make_app
 from farm.campaign import Campaign, load
 from farm.coordinator import leading
 from farm.coordinator.leading import leadership

@@ -12,7 +12,8 @@ import redis
 from celery import Celery
 from redis.connection import AbstractConnection
 
-from farm.broker import MEASURE_BATCH, make_app
+from farm.broker.celery_app import make_app
+from farm.broker.queues import MEASURE_BATCH
 from farm.coordinator import sending
 from farm.coordinator.sending import send
 

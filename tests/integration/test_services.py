@@ -652,7 +652,7 @@ def test_celery_publishes_and_consumes_through_the_embedded_redis(folder: Path) 
         with (folder / "worker.log").open("w") as log:
             worker = subprocess.Popen([sys.executable, "-m", "celery", *command], env=sent, stderr=log, stdout=log)
         try:
-            from farm.broker import make_app
+            from farm.broker.celery_app import make_app
 
             with make_app(urls.broker_url) as app:
                 app.send_task("tests.note", args=(str(folder / "answer"), "carried"), queue="work")

@@ -15,7 +15,8 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from farm.broker import BUILD, BUILD_QUEUE, TRAIN, TRAIN_QUEUE, make_app
+from farm.broker.celery_app import make_app
+from farm.broker.queues import BUILD, BUILD_QUEUE, TRAIN, TRAIN_QUEUE
 from farm.cli.app import app
 from farm.db import migrate
 from farm.db.engine import make_engine

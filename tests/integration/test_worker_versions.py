@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 import farm
-from farm.broker import queue_of_device
+from farm.broker.queues import queue_of_device
 from farm.campaign import Campaign
 from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.coordinator.estimates import Cause, look, outlooks, skew_text

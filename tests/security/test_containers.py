@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import farm
+from farm.broker.redis_users import User, name_of
 from farm.db.roles import WORKER_ROLE
-from farm.redis_users import User, name_of
 
 ROOT = Path(farm.__file__).parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

@@ -14,7 +14,7 @@ import pytest
 import redis
 from kombu.exceptions import OperationalError
 
-from farm.broker import make_app
+from farm.broker.celery_app import make_app
 from farm.services.urls import broker_url, redis_client_url
 from support.certificates import certificate
 

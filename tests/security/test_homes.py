@@ -196,7 +196,7 @@ def test_programs_of_the_farm_import_nothing_from_the_current_folder(trap: Path)
 
 def test_celery_imports_tasks_from_where_the_farm_is_installed(trap: Path) -> None:
     script = (
-        "from farm.broker import make_app\n"
+        "from farm.broker.celery_app import make_app\n"
         "app = make_app('redis://127.0.0.1:1/0', include=('workers.tasks',))\n"
         "app.loader.import_default_modules()\n"
     )

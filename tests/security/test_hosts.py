@@ -19,7 +19,7 @@ from psycopg import errors, sql
 from sqlalchemy import Connection, Engine, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
-from farm.broker import queue_of_type
+from farm.broker.queues import queue_of_type
 from farm.builds.stores import DatabaseStore
 from farm.campaign import Campaign, plan
 from farm.db import (

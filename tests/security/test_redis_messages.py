@@ -19,12 +19,14 @@ from celery import Celery
 from sqlalchemy import Engine, text
 
 import farm
-from farm.broker import BUILD, BUILD_QUEUE, MEASURE_BATCH, PROBE, TRAIN, TRAIN_QUEUE, TRY_DEVICE, make_app
+from farm.broker.celery_app import make_app
+from farm.broker.messages import MAX_BYTES, Message, MessageRefused, Reason, read
+from farm.broker.queues import BUILD, BUILD_QUEUE, MEASURE_BATCH, TRAIN, TRAIN_QUEUE, TRY_DEVICE
+from farm.broker.replies import PROBE
 from farm.campaign import Campaign, load, plan
 from farm.coordinator.loop import Coordinator
 from farm.coordinator.sending import send
 from farm.db import campaigns, trainings
-from farm.messages import MAX_BYTES, Message, MessageRefused, Reason, read
 from farm.settings import Settings
 from support.homes import eventually
 from support.programs import FARM_WORKER, Program, free_port, programs
@@ -44,7 +46,7 @@ BOMB = base64.b64encode(bz2.compress(bytes(2**20)) * (UNPACKED // 2**20)).decode
 
 CONSUMER = """
 import sys
-from farm.broker import consume, make_app
+from farm.broker.celery_app import consume, make_app
 from farm.logs import set_up_logging
 from farm.settings import settings
 set_up_logging(settings(), "consumer")

@@ -14,11 +14,12 @@ import redis
 from sqlalchemy import Engine, text
 
 import farm
-from farm.broker import MEASURE_BATCH, make_app, queues_of_client
+from farm.broker.celery_app import make_app
+from farm.broker.queues import MEASURE_BATCH, queues_of_client
+from farm.broker.redis_users import User, acl_lines, name_of
 from farm.campaign import Campaign, load, plan
 from farm.coordinator.sending import send
 from farm.db import campaigns, trainings
-from farm.redis_users import User, acl_lines, name_of
 from farm.services.binaries import redis_server
 from farm.services.redis import why_broker_takes_no_messages
 from support.homes import eventually

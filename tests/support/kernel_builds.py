@@ -15,6 +15,7 @@ from farm.db import batches, kernels
 from farm.db.campaigns import Stored
 from farm.db.kernels import Start as Build
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
+from farm.kernels.families import binary_from_json
 from farm.signing import Signer
 from support.batch_steps import claim, form
 from support.samples import card
@@ -57,7 +58,7 @@ def built_of(binary: Binary, code: bytes = b"code") -> Built:
 def build(engine: Engine, kernel_id: int, store: Store | None = None) -> Built:
     """What a builder does with it."""
     started = began(engine, kernel_id)
-    built = built_of(Binary.from_json(started.description), f"code {kernel_id}".encode())
+    built = built_of(binary_from_json(started.description), f"code {kernel_id}".encode())
     (store or DatabaseStore(engine)).put(built.record.hash, built.code)
     with engine.begin() as connection:
         assert kernels.built(

@@ -28,6 +28,7 @@ from farm.kernels import Configuration, Kernel, cutlass3x
 from farm.kernels.binary import Binary, Versions, architecture_of, ordered, text_of
 from farm.kernels.cutlass.binaries import TEMPLATE, binary_of
 from farm.kernels.cutlass.point import widest_access
+from farm.kernels.families import binary_from_json
 from farm.services.processes import is_alive
 from support.fake_cuda import CUDARuntimeError, FakeCupy
 from support.homes import eventually
@@ -105,7 +106,7 @@ class TestWhatNamesABinary:
     def test_what_is_stored_in_any_order_comes_back(self) -> None:
         stored = json.loads(json.dumps(binary().to_json()))
         stored["definitions"] = dict(reversed(stored["definitions"].items()))
-        assert Binary.from_json(stored) == binary()
+        assert binary_from_json(stored) == binary()
 
     @pytest.mark.parametrize(
         ("change", "why"),
@@ -121,7 +122,7 @@ class TestWhatNamesABinary:
     )
     def test_nothing_else_reaches_a_compiler(self, change: dict[str, object], why: str) -> None:
         with pytest.raises(BadInput, match=why):
-            Binary.from_json({**binary().to_json(), **change})
+            binary_from_json({**binary().to_json(), **change})
 
     @pytest.mark.parametrize("versions", [Versions("4.2.1", "13.0.88"), Versions("4.2.0", "13.1.1")])
     def test_other_versions_make_another(self, versions: Versions) -> None:
@@ -205,7 +206,7 @@ class TestLibraries:
         fake(tmp_path, writes(cubin() + b"this call is not implemented\n")).compile(HOPPER)
 
     def test_the_template_uses_every_definition(self) -> None:
-        text = text_of(HOPPER.recipe)
+        text = text_of(HOPPER.template)
         assert [name for name, _ in HOPPER.definitions if name not in text] == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farm.broker import queue_of_device, queue_of_type, retries_of_type
+from farm.broker.queues import queue_of_device, queue_of_type, retries_of_type
 from farm.coordinator.fairness import VirtualTimes
 from farm.coordinator.schedule import LiveDevice, Schedule
 from farm.db.batches import Flight, Work

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from farm.broker import queue_of_device, queue_of_type
+from farm.broker.queues import queue_of_device, queue_of_type
 from farm.coordinator.schedule import Assignment, LiveDevice, Schedule
 from farm.db.batches import Flight, Work
 

@@ -105,12 +105,12 @@ class Compiler:
         """Raises `DoesNotCompile` where trying again is no use, and `BuildFailed` where it may be."""
         with tempfile.TemporaryDirectory(prefix="gemm-farm-build-") as name:
             folder = Path(name)
-            (folder / _SOURCE).write_text(text_of(binary.recipe))
+            (folder / _SOURCE).write_text(text_of(binary.template))
             began = time.monotonic()
             output = self._run(binary, folder, time_limit)
             seconds = time.monotonic() - began
             code = (folder / _output(binary)).read_bytes()
-        if not binary.recipe.library and _NOT_IMPLEMENTED in code:
+        if not binary.template.library and _NOT_IMPLEMENTED in code:
             raise DoesNotCompile(binary=binary, why=f"CUTLASS has no instruction for it on {binary.arch}")
         try:
             params_bytes, shared_bytes, threads = read_facts(code)
@@ -118,7 +118,7 @@ class Compiler:
             raise BuildFailed(binary=binary, why=f"what the compiler wrote cannot be read: {error}") from None
         record = Record(
             hash=binary.hash(self.versions),
-            template=binary.template,
+            template=binary.template.name,
             definitions=dict(binary.definitions),
             arch=binary.arch,
             label=binary.label,
@@ -174,11 +174,11 @@ class Compiler:
     def _libraries(self, binary: Binary) -> tuple[Path, ...]:
         """The folder of CUDA's libraries in the wheels, which nvcc does not search. An nvcc that is not from wheels needs none."""
         place = self.nvcc.parent.parent / "lib"
-        return (place,) if binary.recipe.library and place.is_dir() else ()
+        return (place,) if binary.template.library and place.is_dir() else ()
 
 
 def _output(binary: Binary) -> str:
-    return _LIBRARY if binary.recipe.library else _CUBIN
+    return _LIBRARY if binary.template.library else _CUBIN
 
 
 def error_line(output: str, headers: Path) -> str | None:

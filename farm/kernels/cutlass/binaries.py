@@ -9,20 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from farm.gemm import ElementType, Problem
-from farm.kernels.binary import Binary, Template, capability_of, ordered, register
+from farm.kernels.binary import Binary, Template, capability_of, ordered
 from farm.kernels.cutlass.point import load_at_once, store_at_once
 
 _E = ElementType
 
 CUTLASS_OPTIONS = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
 
-TEMPLATE = register(
-    Template(
-        name="cutlass/gemm2x.cu",
-        path=Path(__file__).with_name("gemm2x.cu"),
-        options=("-cubin", *CUTLASS_OPTIONS),
-        library=False,
-    )
+TEMPLATE = Template(
+    name="cutlass/gemm2x.cu",
+    path=Path(__file__).with_name("gemm2x.cu"),
+    options=("-cubin", *CUTLASS_OPTIONS),
+    library=False,
 )
 
 CPP = {
@@ -63,7 +61,7 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
         "ARCH": 10 * major + minor,
     }
     return Binary(
-        template=TEMPLATE.name,
+        template=TEMPLATE,
         arch=arch,
         definitions=ordered(definitions),
         label=f"{types} {layout} tile {p['tile_m']}x{p['tile_n']}x{p['tile_k']} warp {p['warp_m']}x{p['warp_n']} "

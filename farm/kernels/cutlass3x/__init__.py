@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from farm.devices import DeviceKind, DeviceTraits
 from farm.gemm import Problem
 from farm.kernels.cutlass3x import building, fitting
-from farm.kernels.cutlass3x.binaries import binary_of
+from farm.kernels.cutlass3x.binaries import TEMPLATE, binary_of
 from farm.kernels.cutlass3x.point import Point
 from farm.kernels.family import KernelFamily, Parameter, Reason
 from farm.kernels.rules import whole_scalars
@@ -65,5 +65,6 @@ CUTLASS3X = KernelFamily(
         ),
     ),
     rules=(_exists, whole_scalars),
+    templates=(TEMPLATE,),
     binary=binary_of,
 )

@@ -9,21 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from farm.gemm import Problem
-from farm.kernels.binary import Binary, Template, capability_of, ordered, register
+from farm.kernels.binary import Binary, Template, capability_of, ordered
 from farm.kernels.cutlass.binaries import CPP, CUTLASS_OPTIONS
 from farm.kernels.cutlass3x.point import Schedule
 
-TEMPLATE = register(
-    Template(
-        name="cutlass3x/gemm3x.cu",
-        path=Path(__file__).with_name("gemm3x.cu"),
-        options=(
-            *("-shared", "-cudart=static", *CUTLASS_OPTIONS),
-            # Nothing of one library meets another's in a process that loads hundreds of them.
-            *("-Xcompiler=-fPIC,-fvisibility=hidden", "-Xlinker=--exclude-libs=ALL,-s"),
-        ),
-        library=True,
-    )
+TEMPLATE = Template(
+    name="cutlass3x/gemm3x.cu",
+    path=Path(__file__).with_name("gemm3x.cu"),
+    options=(
+        *("-shared", "-cudart=static", *CUTLASS_OPTIONS),
+        # Nothing of one library meets another's in a process that loads hundreds of them.
+        *("-Xcompiler=-fPIC,-fvisibility=hidden", "-Xlinker=--exclude-libs=ALL,-s"),
+    ),
+    library=True,
 )
 
 _COMPILED_IN = (
@@ -55,4 +53,4 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
         *(("swapped",) if p["swap"] else ()),
         arch,
     )
-    return Binary(template=TEMPLATE.name, arch=arch, definitions=ordered(definitions), label=" ".join(words))
+    return Binary(template=TEMPLATE, arch=arch, definitions=ordered(definitions), label=" ".join(words))

@@ -11,7 +11,8 @@ from sqlalchemy import text
 
 from chaos.faults.base import FaultsOfOneFarm, NotNow, does
 from chaos.plan import Kind
-from farm.broker import MEASURE_BATCH, make_app
+from farm.broker.celery_app import make_app
+from farm.broker.queues import MEASURE_BATCH
 
 log = logging.getLogger("chaos")
 

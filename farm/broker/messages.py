@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import uuid4
 
-from farm.broker import tasks_of_queue
+from farm.broker.queues import tasks_of_queue
 
 MAX_BYTES = 8_192
 """Of a message as it lies in Redis. The farm's own have about 1,000."""

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from farm.broker import BUILD_QUEUE, PROBE, QUEUE_PREFIXES, TRAIN_QUEUE, queue_of_device
+from farm.broker.queues import BUILD_QUEUE, QUEUE_PREFIXES, TRAIN_QUEUE, queue_of_device
+from farm.broker.replies import PROBE
 
 
 class User(StrEnum):

@@ -1,4 +1,4 @@
-"""The Celery application, and the names by which the three programs reach one another.
+"""The Celery application, and its worker.
 
 Messages carry only ids, as JSON. What an id means is looked up in Postgres, so a message that is lost, repeated or
 late changes nothing.
@@ -8,111 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from farm.vendors import VENDORS, vendor_of_type
+from farm.broker.queues import client_name
 
 if TYPE_CHECKING:
-    import redis
     from celery import Celery
 
-    from farm.messages import Reason
-
-MEASURE_BATCH = "workers.measure_batch"
-"""Task: measure the batch of that id. Argument: batch_id (int)."""
-
-TRY_DEVICE = "workers.try_device"
-"""Task: a trial of the device of that id, which is on probation. Argument: device_id (int)."""
-
-TRAIN = "trainer.train"
-"""Task: carry out the training of that id. Argument: training_id (int)."""
-
-TRAIN_QUEUE = "train"
-
-BUILD = "workers.build_kernel"
-"""Task: build the kernel of that id. Argument: kernel_id (int)."""
-
-BUILD_QUEUE = "build"
-
-QUEUE_PREFIXES = tuple(dict.fromkeys(vendor.queue_prefix for vendor in VENDORS.values()))
-"""How the queues of device types begin."""
-
-_CLIENT = "gemm-farm:"
-"""What the names of connections to Redis begin with, where a program takes messages; its queues follow. Also of keys."""
+    from farm.broker.messages import Reason
 
 ANSWER_SECONDS = 10.0
 """How long a broker may take to answer before it counts as away."""
-
-
-def queue_of_type(device_type: str) -> str:
-    """The queue that every device of a type serves."""
-    return vendor_of_type(device_type).queue_prefix + device_type
-
-
-def queue_of_device(device_uuid: str) -> str:
-    """The queue that one device serves."""
-    return f"device.{device_uuid}"
-
-
-def is_queue_of_device(queue: str) -> bool:
-    """Whether one device alone serves that queue."""
-    return queue.startswith(queue_of_device(""))
-
-
-def tasks_of_queue(queue: str) -> frozenset[str]:
-    """The tasks that come through a queue of the farm; none through another one."""
-    if queue.startswith(QUEUE_PREFIXES):
-        return frozenset({MEASURE_BATCH})
-    if is_queue_of_device(queue):
-        return frozenset({MEASURE_BATCH, TRY_DEVICE})
-    return {TRAIN_QUEUE: frozenset({TRAIN}), BUILD_QUEUE: frozenset({BUILD})}.get(queue, frozenset())
-
-
-def retries_of_type(device_type: str) -> str:
-    """What failed jobs of a device type share. No queue has that name: each goes to the queue of one device."""
-    return f"retry.{device_type}"
-
-
-def client_name(queues: Iterable[str]) -> str:
-    """The name of a connection to Redis of a program that takes messages from these queues.
-
-    >>> client_name(["train", "build"])
-    'gemm-farm:build,train'
-    """
-    return _CLIENT + ",".join(sorted(queues))
-
-
-def queues_of_client(name: str) -> list[str]:
-    """The queues that `client_name` made the name of; none of another name."""
-    return name.removeprefix(_CLIENT).split(",") if name.startswith(_CLIENT) else []
-
-
-PROBE = _CLIENT + "probe"
-"""A key that never is there: whether Redis takes commands that write, one on it tells."""
-
-
-def require_writable(client: redis.Redis) -> None:
-    """Raises `redis.exceptions.ResponseError` where Redis refuses to write, or to take more memory. Writes nothing.
-
-    A user of Redis who may only take messages, and delete, learns of the first alone: taking needs no memory.
-    """
-    from redis.exceptions import NoPermissionError, ResponseError
-
-    try:
-        client.setrange(PROBE, 0, "")  # an empty value: no key is made
-    except NoPermissionError:
-        with suppress(NoPermissionError):  # an ACL without this key says nothing about the queues
-            client.unlink(PROBE)
-    except ResponseError as error:
-        if not is_of_wrong_kind(error):  # somebody's key, and Redis would have written to it
-            raise
-
-
-def is_of_wrong_kind(reply: object) -> bool:
-    """Whether Redis answered that a key holds another kind of value than the command is for."""
-    return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
 
 
 def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
@@ -123,7 +30,7 @@ def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:
     """
     from celery import Celery
 
-    from farm.redis_broker import BrokerAMQP, InstalledModules
+    from farm.broker.transport import BrokerAMQP, InstalledModules
 
     app = Celery("gemm-farm", broker=broker_url, include=list(include), amqp=BrokerAMQP, loader=InstalledModules)
     app.conf.update(
@@ -177,13 +84,13 @@ def consume(
 
     Celery takes the signals over when it begins. `stop` says that the program was told before that, and would not be again.
     With `idle_s`, the worker also ends after that many seconds without a task. `refused` is called for each message that is
-    none of the farm's (`farm.messages`).
+    none of the farm's (`farm.broker.messages`).
     """
     from celery import concurrency, signals
     from celery.utils.nodenames import host_format
     from celery.worker import state
 
-    from farm.redis_broker import Refusals
+    from farm.broker.transport import Refusals
 
     def end_if_told(**_: Any) -> None:
         if stop is not None and stop.is_set():
