@@ -11,12 +11,13 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import farm
 from farm.errors import BadRecording, NoSuchDataset
 from farm.kernels import Configuration
 from farm.provenance import METADATA_KEY, Provenance
-from farm.recording import check_columns, provenance_in, readable
+from farm.recording import check_columns, provenance_in, readable, readable_in_steps
 from farm.schema.results import CONFIGURATION
 
 ROWS_AT_A_TIME = 65_536
@@ -116,18 +117,30 @@ def look(path: Path) -> Part:
 
 def configurations(path: Path) -> Iterator[tuple[str | None, Configuration]]:
     """The device and the configuration of each row. Raises `BadRecording`, `MissingColumns`."""
+    for batch in _batches(path):
+        yield from batch
+
+
+@readable_in_steps
+def _batches(path: Path) -> Iterator[list[tuple[str | None, Configuration]]]:
     import pyarrow.parquet as pq
 
-    with readable(path), pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path) as file:
         named = DEVICE_COLUMN in file.schema_arrow.names
         columns = [*CONFIGURATION, *([DEVICE_COLUMN] if named else [])]
         for batch in file.iter_batches(ROWS_AT_A_TIME, columns=columns):
-            for row in batch.to_pylist():
-                device = row.pop(DEVICE_COLUMN, None)
-                try:
-                    yield device, Configuration.from_columns({**row, "parameters": json.loads(row["parameters"])})
-                except (ValueError, TypeError, KeyError) as error:
-                    raise BadRecording(path=path, why=f"a row is not a configuration: {error}") from None
+            try:
+                found = [
+                    (row.pop(DEVICE_COLUMN, None), Configuration.from_columns(_with_parameters(row)))
+                    for row in batch.to_pylist()
+                ]
+            except (ValueError, TypeError, KeyError) as error:
+                raise BadRecording(path=path, why=f"a row is not a configuration: {error}") from None
+            yield found
+
+
+def _with_parameters(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "parameters": json.loads(row["parameters"])}
 
 
 def devices(path: Path) -> tuple[str | None, ...]:

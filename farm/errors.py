@@ -273,6 +273,10 @@ class DatabaseIsNewer(WrongRevision):
     """The database is at revision {found}, of a newer version of the farm; this one knows revisions up to {needed}.{hint} Install the newer version on this machine."""
 
 
+class MigrationBlocked(ServiceUnavailable):
+    """The database was not changed: other sessions hold locks on its tables ({why}). `farm doctor` lists them. Run this again when they have ended."""
+
+
 class NoWorkers(ServiceUnavailable):
     """{detail} Start one with `farm-worker`, or everything on this machine with `farm up`."""
 

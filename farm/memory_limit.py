@@ -1,46 +1,44 @@
-"""A bound on the memory that this process takes while it reads a file that somebody else may have written.
+"""Bounds the memory of this process while it reads a file that somebody else may have written.
 
-A small file can unpack to any size, and what it says of its size can be wrong. So the memory itself is limited, whatever reads.
+A small file can unpack to any size, and the size that it states can be wrong. So the memory itself is limited.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 READING_BYTES = 2**30
 """Some 8,000 rows of a dataset, with every column, take 50 MB."""
 
 _THREAD_BYTES = 16 * 2**20
-"""Of each thread that a reader may start: its stack, and what its allocator takes at once."""
+"""For each thread that a reader may start: its stack, and the memory that its allocator reserves."""
 
 
 class _Limit:
-    """Of this process, as long as a block needs it."""
+    """The limit of this process, in force while at least one block needs it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks = 0
         self._before = (0, 0)
 
-    def begin(self) -> bool:
-        """Whether this system has such limits."""
+    def begin(self, wanted: int | None) -> int | None:
+        """Sets the limit to that many bytes, or by what the process has now. Returns the bytes; None: the system has no limits."""
         import resource
 
         with self._lock:
-            if self._blocks == 0:
-                taken = _taken_bytes()
-                if taken is None:
-                    return False
-                self._before = resource.getrlimit(resource.RLIMIT_DATA)
+            if wanted is None and (taken := _taken_bytes()) is not None:
                 wanted = taken + READING_BYTES + _THREAD_BYTES * (os.cpu_count() or 1)
+            if wanted is None:
+                return None
+            if self._blocks == 0:
+                self._before = resource.getrlimit(resource.RLIMIT_DATA)
                 bounds = [bound for bound in (wanted, *self._before) if bound != resource.RLIM_INFINITY]
                 resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), self._before[1]))
             self._blocks += 1
-            return True
+            return wanted
 
     def end(self) -> None:
         import resource
@@ -54,19 +52,22 @@ class _Limit:
 _LIMIT = _Limit()
 
 
-@contextmanager
-def bounded_memory() -> Iterator[None]:
-    """Until the block ends, this process may have `READING_BYTES` more than it has now; beyond that, `MemoryError` is raised.
+class MemoryBound:
+    """Inside the block, this process may have `READING_BYTES` more than it had at the first entry; then `MemoryError` is raised.
 
-    The bound is that of the first of several blocks that overlap. Systems other than Linux have none.
+    A reader that yields enters the same bound again for each step, so that no bound is in force while the reader is suspended.
+    Blocks that overlap have the bound of the first. Systems other than Linux have none.
     """
-    if not _LIMIT.begin():
-        yield
-        return
-    try:
-        yield
-    finally:
-        _LIMIT.end()
+
+    def __init__(self) -> None:
+        self._bytes: int | None = None
+
+    def __enter__(self) -> None:
+        self._bytes = _LIMIT.begin(self._bytes)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bytes is not None:
+            _LIMIT.end()
 
 
 def _taken_bytes() -> int | None:

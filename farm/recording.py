@@ -7,12 +7,14 @@ A row has the columns of a configuration (`parameters` is a JSON object), `runti
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from farm.errors import BadRecording, MissingColumns, first_line
-from farm.memory_limit import READING_BYTES, bounded_memory
+from farm.memory_limit import READING_BYTES, MemoryBound
 from farm.provenance import Provenance
 from farm.schema.results import CONFIGURATION, UNSTATED
 
@@ -22,13 +24,17 @@ UNSTATED_IN_RECORDINGS: Mapping[str, object] = {**UNSTATED, "l2": "cold", "distr
 """What a row counts as where a recording does not say."""
 
 
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Turns what Arrow and the operating system raise while the file is read into `BadRecording`, and bounds the memory it takes."""
+def readable(path: Path, bound: MemoryBound | None = None) -> Iterator[None]:
+    """Converts errors of Arrow and the operating system to `BadRecording`, and bounds the memory that reading the file takes."""
     import pyarrow as pa
 
     try:
-        with bounded_memory():
+        with bound or MemoryBound():
             yield
     except MemoryError:
         why = f"reading it takes more than {READING_BYTES // 2**20:,} MiB of memory"
@@ -41,6 +47,27 @@ def readable(path: Path) -> Iterator[None]:
         raise BadRecording(path=path, why="it is a folder") from None
     except (pa.ArrowException, OSError) as error:
         raise BadRecording(path=path, why=first_line(error)) from None
+
+
+def readable_in_steps(
+    reader: Callable[Concatenate[Path, P], Iterator[T]],
+) -> Callable[Concatenate[Path, P], Iterator[T]]:
+    """For a generator function that reads a file: each step is `readable`, and no bound is in force between two steps."""
+
+    @wraps(reader)
+    def read(path: Path, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        bound, steps, end = MemoryBound(), reader(path, *args, **kwargs), object()
+        try:
+            while True:
+                with readable(path, bound):
+                    step = next(steps, end)
+                if step is end:
+                    return
+                yield step  # type: ignore[misc]
+        finally:
+            steps.close()  # type: ignore[attr-defined]
+
+    return read
 
 
 def check_columns(path: Path, found: Collection[str], needed: Collection[str] = NEEDED_COLUMNS) -> None:

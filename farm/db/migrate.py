@@ -11,20 +11,25 @@ as `sql`. They run after the last migration: `migrations/README.md` says how to 
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 import farm
 from farm.db import audit
-from farm.errors import DatabaseIsNewer, DatabaseIsOlder, DatabaseTooOld
+from farm.db.engine import Fault, fault_of
+from farm.errors import DatabaseIsNewer, DatabaseIsOlder, DatabaseTooOld, MigrationBlocked, first_line
 
 if TYPE_CHECKING:
     from alembic.config import Config
+
+log = logging.getLogger(__name__)
 
 MIGRATIONS = Path(farm.__file__).parent.parent / "migrations"
 
@@ -63,14 +68,39 @@ def current(engine: Engine) -> str | None:
 _MIGRATING = 0x6D69_6772  # "migr": the key of the advisory lock that a migration holds
 _TRY_ALONE = text("SELECT pg_try_advisory_xact_lock(:key)")
 _ALONE = text("SELECT pg_advisory_xact_lock(:key)")
+_WAIT_BRIEFLY = text("SET LOCAL lock_timeout = '800ms'")
+
+MAX_ATTEMPTS = 30
+PAUSE_SECONDS = 1.0
+"""Between two attempts. Each waits less than a second for a lock, so a busy farm is upgraded, or not, within a minute."""
 
 
 def alone(connection: Connection, waiting: Callable[[], None] | None) -> None:
-    """Until this transaction ends, no other migrates this database. `waiting` is called where another one does now."""
+    """Until this transaction ends, no other migrates this database. `waiting` is called where another one does now.
+
+    From then on, the transaction waits for no lock longer than Postgres waits before it looks for a deadlock (1 s). A migration
+    locks tables in its own order, so it may meet workers that lock them in another. It gives way, and no worker is cancelled.
+    """
     if not connection.execute(_TRY_ALONE, {"key": _MIGRATING}).scalar_one():
         if waiting is not None:
             waiting()
         connection.execute(_ALONE, {"key": _MIGRATING})
+    connection.execute(_WAIT_BRIEFLY)
+
+
+def _with_attempts(change: Callable[[], None]) -> None:
+    """Runs a change, in a transaction of its own, until it gets its locks. Raises `MigrationBlocked`."""
+    for attempt in range(MAX_ATTEMPTS):
+        try:
+            return change()
+        except DBAPIError as error:
+            if fault_of(error) is not Fault.HELD:
+                raise
+            why = first_line(error.orig)
+        if attempt == 0:
+            log.warning("other sessions hold locks that the migration needs (%s); trying again for up to a minute", why)
+        time.sleep(PAUSE_SECONDS)
+    raise MigrationBlocked(why=why)
 
 
 def upgrade(engine: Engine, revision: str = "head", *, waiting: Callable[[], None] | None = None) -> str | None:
@@ -83,21 +113,25 @@ def upgrade(engine: Engine, revision: str = "head", *, waiting: Callable[[], Non
 
     Returns:
         The revision that was found when it was this one's turn; None where there were no tables.
+
+    Raises:
+        MigrationBlocked: other sessions held locks that it needs. Nothing was changed.
     """
     from alembic import command
 
     config = _config(engine)
     config.attributes["waiting"] = waiting
-    command.upgrade(config, revision)
+    _with_attempts(lambda: command.upgrade(config, revision))
     found: str | None = config.attributes["found"]
     return found
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    """Takes the database back to a revision; `base` removes everything."""
+    """Takes the database back to a revision; `base` removes everything. Raises `MigrationBlocked`."""
     from alembic import command
 
-    command.downgrade(_config(engine), revision)
+    config = _config(engine)
+    _with_attempts(lambda: command.downgrade(config, revision))
 
 
 def check_models_match(engine: Engine) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import BadRecording, RowNotImported
 from farm.formatting import shortened
-from farm.recording import readable
+from farm.recording import readable, readable_in_steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +34,7 @@ def parquet_head(path: Path) -> tuple[pa.Schema, int]:
     return found
 
 
+@readable_in_steps
 def parquet_batches(path: Path, kinds: Mapping[str, type]) -> Iterator[list[dict[str, Any]]]:
     """The rows of a Parquet file with those of these columns that it has, as values of these types; NaN is no value.
 
@@ -42,7 +43,7 @@ def parquet_batches(path: Path, kinds: Mapping[str, type]) -> Iterator[list[dict
     import pyarrow.parquet as pq
 
     before = 0
-    with readable(path), pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path) as file:
         columns = [name for name in file.schema_arrow.names if name in kinds]
         for batch in file.iter_batches(BATCH_ROWS, columns=columns):
             yield _plain(path, batch, kinds, before)
@@ -106,7 +107,7 @@ _GZIP = b"\x1f\x8b"
 def _csv(path: Path) -> Iterator[csv.DictReader[str]]:
     """A CSV, compressed by gzip or not. Raises `BadRecording`."""
     try:
-        with readable(path), path.open("rb") as raw:
+        with path.open("rb") as raw:
             packed = raw.read(len(_GZIP)) == _GZIP
             raw.seek(0)
             with (
@@ -120,12 +121,13 @@ def _csv(path: Path) -> Iterator[csv.DictReader[str]]:
 
 def csv_head(path: Path) -> tuple[list[str], int]:
     """The columns of a CSV, and how many rows it has. Raises `BadRecording`."""
-    with _csv(path) as table:
+    with readable(path), _csv(path) as table:
         columns, rows = list(table.fieldnames or []), sum(1 for _ in table)
     _some(path, rows)
     return columns, rows
 
 
+@readable_in_steps
 def csv_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
     """The rows of a CSV, as text. A cell that a row lacks is None; those that it has too many are under None.
 

@@ -10,8 +10,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -72,7 +71,7 @@ class Reader(ABC, Generic[_T]):
         self._left_out: Counter[tuple[str, bool, str]] = Counter()
         self.test_rows = 0
 
-    def rows(self, progress: Progress) -> Generator[ImportedRow, None, None]:
+    def rows(self, progress: Progress) -> Iterator[ImportedRow]:
         """The rows in their order. Raises `BadRecording`, `RowNotImported`."""
         number = 0
         for batch in self._batches():
@@ -218,9 +217,7 @@ def import_table(
         if known:
             return Import(table=table, outcome=Outcome.KNOWN, uuids=tuple(known))
         reader = table.reader()
-        # Closed at once where staging fails: reading bounds the memory of this process until then.
-        with closing(reader.rows(progress)) as rows:
-            imports.stage(connection, rows, path=table.path)
+        imports.stage(connection, reader.rows(progress), path=table.path)
         if sha256_of(table.path) != table.content:
             raise BadRecording(path=table.path, why="it was changed while it was read")
         devices, left_out = reader.devices(), reader.left_out()

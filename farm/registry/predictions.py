@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import BadInput, BadKernelParameter, MissingColumns, TooManyColumns
 from farm.kernels import FAMILIES, Configuration
-from farm.memory_limit import READING_BYTES, bounded_memory
+from farm.memory_limit import READING_BYTES, MemoryBound
 from farm.registry.client import first_line
 from farm.registry.direct import Model
 from farm.registry.models import OUTPUTS
@@ -101,7 +101,7 @@ def read_configurations(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        with bounded_memory():
+        with MemoryBound():
             if path.suffix.lower() == ".csv":
                 return pd.read_csv(path)
             if path.suffix.lower() == ".parquet":

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from farm.db import migrate
 from farm.db.batches import ending
 from farm.db.engine import make_engine
-from farm.errors import WrongRevision
+from farm.errors import MigrationBlocked, WrongRevision
 from farm.measurement import Source
 from support.database_schema import differences, schema
 from support.homes import environment, eventually
@@ -146,6 +147,38 @@ def test_of_upgrades_at_once_one_goes_on_and_the_others_wait_and_find_nothing_to
     }
     migrate.require_head(engine)
     engine.dispose()
+
+
+def test_an_upgrade_gives_way_to_sessions_that_lock_in_another_order(
+    engine: Engine, write_next: Callable[..., None]
+) -> None:
+    """It holds `devices` and needs `jobs`; the other session holds `jobs` and needs `devices`, as a worker may."""
+    write_next({}, "ALTER TABLE devices ADD COLUMN mood text; ALTER TABLE jobs ADD COLUMN mood text")
+    blocked = text("SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'jobs'::regclass AND NOT granted)")
+    with ThreadPoolExecutor(1) as pool, engine.connect() as looking, engine.begin() as worker:
+        worker.execute(text("LOCK TABLE jobs IN ROW EXCLUSIVE MODE"))
+        looking.execution_options(isolation_level="AUTOCOMMIT")
+        upgrade = pool.submit(migrate.upgrade, engine)
+        eventually(lambda: looking.execute(blocked).scalar_one())
+        worker.execute(
+            text("UPDATE devices SET name = name")
+        )  # waits for the upgrade to give way, and is not cancelled
+        worker.commit()
+        upgrade.result(timeout=60)
+    assert migrate.current(engine) == "9998"
+
+
+def test_an_upgrade_that_gets_no_lock_changes_nothing_and_says_what_to_do(
+    engine: Engine, write_next: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "MAX_ATTEMPTS", 2)
+    before = migrate.head()
+    write_next({}, "ALTER TABLE devices ADD COLUMN mood text; ALTER TABLE jobs ADD COLUMN mood text")
+    with engine.begin() as worker:
+        worker.execute(text("LOCK TABLE jobs IN ROW EXCLUSIVE MODE"))
+        with pytest.raises(MigrationBlocked, match=r"hold locks on its tables .*farm doctor"):
+            migrate.upgrade(engine)
+    assert migrate.current(engine) == before
 
 
 def test_the_tables_in_code_are_those_of_the_migrations(engine: Engine) -> None:

@@ -6,7 +6,7 @@ import gzip
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import farm
-from farm.memory_limit import READING_BYTES, bounded_memory
+from farm.memory_limit import READING_BYTES, MemoryBound
+from farm.recording import readable_in_steps
 from support.homes import environment
 
 RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
@@ -88,7 +89,7 @@ def test_a_file_that_unpacks_to_gigabytes_is_refused(
 
 def test_the_bound_ends_with_the_last_of_blocks_that_overlap() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    first, second = bounded_memory(), bounded_memory()
+    first, second = MemoryBound(), MemoryBound()
     first.__enter__()
     bound = resource.getrlimit(resource.RLIMIT_DATA)
     second.__enter__()
@@ -99,3 +100,22 @@ def test_the_bound_ends_with_the_last_of_blocks_that_overlap() -> None:
     second.__exit__(None, None, None)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
     assert len(bytearray(2 * READING_BYTES)) == 2 * READING_BYTES
+
+
+def test_a_reader_that_is_suspended_bounds_nothing(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    inside = []
+
+    @readable_in_steps
+    def reader(path: Path) -> Iterator[int]:
+        for number in range(2):
+            inside.append(resource.getrlimit(resource.RLIMIT_DATA))
+            yield number
+
+    rows = reader(tmp_path)
+    assert next(rows) == 0
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert list(rows) == [1]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert len(set(inside)) == 1  # the bound is that of the first step, however much the process took meanwhile
+    assert inside[0] != before

@@ -25,7 +25,7 @@ from farm.atomic_write import replacing, write_text
 from farm.errors import BadRecording, FarmError
 from farm.kernels import Configuration
 from farm.provenance import METADATA_KEY, Provenance
-from farm.recording import check_columns, provenance_in, readable
+from farm.recording import check_columns, provenance_in, readable, readable_in_steps
 from farm.schema.arrow import ARROW_TYPES
 from farm.schema.results import COLUMNS, CONFIGURATION, RESULTS
 
@@ -119,17 +119,17 @@ def row_count(path: Path) -> int | None:
         return int(pq.read_metadata(path).num_rows)
 
 
+@readable_in_steps
 def batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows, some ten thousand at a time: a recording may have a million."""
-    with readable(path):
-        if not is_csv(path):
-            with pq.ParquetFile(path) as file:
-                yield from file.iter_batches(BATCH_ROWS, columns=columns)
-            return
-        types = {name: _TYPES[name] for name in columns if name != ID_COLUMN}
-        options = pa_csv.ConvertOptions(column_types=types, include_columns=columns, strings_can_be_null=True)
-        with pa_csv.open_csv(path, convert_options=options) as reader:
-            yield from reader
+    if not is_csv(path):
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(BATCH_ROWS, columns=columns)
+        return
+    types = {name: _TYPES[name] for name in columns if name != ID_COLUMN}
+    options = pa_csv.ConvertOptions(column_types=types, include_columns=columns, strings_can_be_null=True)
+    with pa_csv.open_csv(path, convert_options=options) as reader:
+        yield from reader
 
 
 def configuration_of(row: Mapping[str, Any]) -> Configuration:
