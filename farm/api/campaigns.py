@@ -178,7 +178,7 @@ class Progress(Ahead):
     learned: LearningPoint | None = Field(default=None, description="the latest point of a learning curve")
 
 
-class LaneOf(Document):
+class JobGroupOf(Document):
     """A campaign's jobs for one target, and one round where it searches."""
 
     target: str
@@ -264,7 +264,7 @@ class CampaignNow(CampaignHead):
     began_s: float | None
     coordinated: bool
     coordinator: Leader
-    targets: list[LaneOf]
+    targets: list[JobGroupOf]
     running: list[Running]
     duty: list[DutyOf]
     kernels_awaited: Awaited
@@ -431,7 +431,7 @@ def show(access: Access, campaign: Name) -> CampaignNow:
             began_s=ahead.pace.began_s,
             coordinated=farm.coordinated,
             coordinator=leader_of(connection),
-            targets=[_lane(lane) for lane in farm.lanes if lane.campaign_id == campaign_id],
+            targets=[_group(group) for group in farm.groups if group.campaign_id == campaign_id],
             running=[Running(**row) for row in now.running(connection, campaign_id, silent_after=access.silent_after)],
             duty=[_duty(one) for one in duty.of_campaign(connection, campaign_id)],
             kernels_awaited=kernels.awaited(connection, campaign_id),
@@ -449,8 +449,8 @@ def _curve(connection: Connection, campaign_id: int) -> list[LearningPoint]:
     return [LearningPoint(**point) for point in learning.curve(connection, campaign_id)]
 
 
-def _lane(lane: now.LaneNow) -> LaneOf:
-    return LaneOf(**{name: getattr(lane, name) for name in LaneOf.model_fields})
+def _group(group: now.JobGroup) -> JobGroupOf:
+    return JobGroupOf(**{name: getattr(group, name) for name in JobGroupOf.model_fields})
 
 
 def _duty(one: duty.Duty) -> DutyOf:

@@ -17,7 +17,7 @@ from farm.api.operation import LARGEST_ID, Cli, Document, operation
 from farm.api.submitting import check_quota
 from farm.db import batches, campaigns, jobs, progress
 from farm.db.engine import take_time
-from farm.db.progress import DeviceNow, LaneNow, Presence
+from farm.db.progress import DeviceNow, JobGroup, Presence
 from farm.db.states import CampaignState, FailureKind, JobState, Role
 from farm.errors import CampaignCancelled, NoSuchJob
 from farm.formatting import some_of
@@ -114,8 +114,8 @@ def list_(
         rows = jobs.listed(connection, found["id"], states=state, kinds=kind, job_ids=job, limit=limit)
         _check_known(connection, found, job, rows)
         known = progress.devices(connection, silent_after=access.silent_after)
-        lanes = {n.target: n for n in progress.lanes(connection, also=found["id"]) if n.campaign_id == found["id"]}
-    return [_shown(row, lanes[row["pool"]], known) for row in rows]
+        groups = {n.target: n for n in progress.groups(connection, also=found["id"]) if n.campaign_id == found["id"]}
+    return [_shown(row, groups[row["pool"]], known) for row in rows]
 
 
 def _check_known(
@@ -129,9 +129,9 @@ def _check_known(
         raise NoSuchJob(name=campaign["name"], jobs=some_of([str(i) for i in sorted(missing)]))
 
 
-def _shown(row: dict[str, Any], lane: LaneNow, known: Sequence[DeviceNow]) -> Job:
+def _shown(row: dict[str, Any], group: JobGroup, known: Sequence[DeviceNow]) -> Job:
     configuration = Configuration.from_columns(row)
-    uuid = row["failed_on"] or row["device_uuid"] or device_for(lane, known)
+    uuid = row["failed_on"] or row["device_uuid"] or device_for(group, known)
     return Job(
         **{name: value for name, value in row.items() if name != "rules"},
         configuration=configuration.canonical,
@@ -140,10 +140,10 @@ def _shown(row: dict[str, Any], lane: LaneNow, known: Sequence[DeviceNow]) -> Jo
     )
 
 
-def device_for(lane: LaneNow, known: Sequence[DeviceNow]) -> str | None:
-    """The UUID of a device that may take the lane's jobs, a live one where there is one."""
-    able = sorted((d for d in known if lane.serves(d)), key=lambda d: d.presence is not Presence.LIVE)
-    return able[0].uuid if able else lane.device_uuid
+def device_for(group: JobGroup, known: Sequence[DeviceNow]) -> str | None:
+    """The UUID of a device that may take the job group's jobs, a live one where there is one."""
+    able = sorted((d for d in known if group.serves(d)), key=lambda d: d.presence is not Presence.LIVE)
+    return able[0].uuid if able else group.device_uuid
 
 
 @operation("POST", "/campaigns/{campaign}/retry", role=Role.SUBMIT)

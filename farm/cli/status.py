@@ -17,7 +17,7 @@ from farm.api.campaigns import (
     CampaignNow,
     DutyOf,
     Judged,
-    LaneOf,
+    JobGroupOf,
     LearningPoint,
     Problem,
     Running,
@@ -234,7 +234,7 @@ def _show(name: str, as_json: bool) -> None:
     if now.learning:
         _print_curve(now.learning)
     if len(now.targets) > 1:
-        _print_lanes(now.targets)
+        _print_groups(now.targets)
     if now.running:
         _print_running(now.running)
     if now.problems:
@@ -282,7 +282,7 @@ def _pace_text(now: CampaignNow) -> str:
     return ", ".join(parts)
 
 
-_LANES = Table(
+_GROUPS = Table(
     "jobs by target",
     Column("target", folds=True),
     Column("round", number=True, priority=3),
@@ -296,9 +296,9 @@ _LANES = Table(
 )
 
 
-def _print_lanes(lanes: Sequence[LaneOf]) -> None:
-    rows = [(n.target, n.round, n.jobs, n.done, n.waiting, n.queued, n.running, n.invalid, n.dead) for n in lanes]
-    _LANES.print(rows, title="by target")
+def _print_groups(groups: Sequence[JobGroupOf]) -> None:
+    rows = [(n.target, n.round, n.jobs, n.done, n.waiting, n.queued, n.running, n.invalid, n.dead) for n in groups]
+    _GROUPS.print(rows, title="by target")
 
 
 _CURVE = Table(

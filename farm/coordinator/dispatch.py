@@ -99,14 +99,14 @@ def form_batches(
 ) -> int:
     """Fills the live devices' queues. Returns how many batches were formed; `count` is told so after each transaction.
 
-    The schedule plans ahead, as if every batch could be formed. Then the batches of a lane are formed together, with few
-    round trips to the database; what comes of them is sent in the order of the plan. Where a lane has fewer jobs than planned, the
+    The schedule plans ahead, as if every batch could be formed. Then the batches of a job group are formed together, with few
+    round trips to the database; what comes of them is sent in the order of the plan. Where a job group has fewer jobs than planned, the
     schedule takes back the rest and plans again.
 
-    A transaction takes one lane, so that nobody waits for this in a circle. `engine` may be hasty: a batch that is lost in a
+    A transaction takes one job group, so that nobody waits for this in a circle. `engine` may be hasty: a batch that is lost in a
     power cut was never formed, and its jobs still wait.
 
-    A lane that another session holds is left out. Raises `PartlyFailed` where a lane failed for another reason, after the
+    A job group that another session holds is left out. Raises `PartlyFailed` where a job group failed for another reason, after the
     others.
     """
     some = OneByOne()
@@ -123,7 +123,7 @@ def form_batches(
         shut = set[int]()
         for part in _parts(planned):
             lane_id = part[0].assignment.work.lane_id
-            done = None if lane_id in shut else some.attempt(_form_in_lane, engine, lane_id, part)
+            done = None if lane_id in shut else some.attempt(_form_in_group, engine, lane_id, part)
             if done is None:
                 shut.add(lane_id)
             unformed, exhausted = done or (part, part)
@@ -185,13 +185,13 @@ def _size(connection: Connection, assignment: Assignment, costs: CostBook, setti
 
 
 def _parts(planned: Iterable[_Planned]) -> Iterator[list[_Planned]]:
-    """What is formed in one transaction each: of one lane, in the order of the plan, and not too many jobs."""
-    of_lanes = defaultdict[int, list[_Planned]](list)
+    """What is formed in one transaction each: of one job group, in the order of the plan, and not too many jobs."""
+    of_groups = defaultdict[int, list[_Planned]](list)
     for one in planned:
-        of_lanes[one.assignment.work.lane_id].append(one)
-    for of_lane in of_lanes.values():
+        of_groups[one.assignment.work.lane_id].append(one)
+    for of_group in of_groups.values():
         part, jobs = list[_Planned](), 0
-        for one in of_lane:
+        for one in of_group:
             if part and jobs + one.plan.jobs > MOST_JOBS_IN_A_TRANSACTION:
                 yield part
                 part, jobs = [], 0
@@ -200,12 +200,12 @@ def _parts(planned: Iterable[_Planned]) -> Iterator[list[_Planned]]:
         yield part
 
 
-def _form_in_lane(
+def _form_in_group(
     engine: Engine, lane_id: int, part: Sequence[_Planned]
 ) -> tuple[Sequence[_Planned], Sequence[_Planned]] | None:
-    """Forms batches of a lane in one transaction.
+    """Forms batches of a job group in one transaction.
 
-    Returns those that were not formed, and one of each work of which nothing is left; None where the lane cannot be taken.
+    Returns those that were not formed, and one of each work of which nothing is left; None where the job group cannot be taken.
     """
     of_works = defaultdict[Work, list[_Planned]](list)
     for one in part:

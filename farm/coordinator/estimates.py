@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from farm.broker.queues import queue_of_device, queue_of_type
 from farm.db import kernels, leadership, locks, obstacles, progress
 from farm.db.locks import Holder
-from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow, UnsupportedNow
+from farm.db.progress import DeviceNow, JobGroup, Pace, Presence, QueueNow, RefusedNow, UnsupportedNow
 from farm.db.states import CampaignState, DeviceState
 from farm.db.worker_versions import UNANNOUNCED, WorkerVersion
 from farm.formatting import seconds_text, some_of
@@ -73,7 +73,7 @@ class Outlook:
 class Farm:
     """The farm as it stands: what is open, who could take it, and whether a coordinator leads."""
 
-    lanes: Sequence[LaneNow]
+    groups: Sequence[JobGroup]
     devices: Sequence[DeviceNow]
     queues: Sequence[QueueNow]
     coordinated: bool
@@ -92,12 +92,12 @@ class Farm:
 
 
 def look(connection: Connection, settings: Settings, *, also: int | None = None) -> Farm:
-    """The farm as it stands now; with the lanes of the campaign `also`, even if it is over."""
-    lanes = progress.lanes(connection, also=also)
+    """The farm as it stands now; with the job groups of the campaign `also`, even if it is over."""
+    groups = progress.groups(connection, also=also)
     devices = progress.devices(connection, silent_after=settings.silent_after_seconds)
     holders = locks.holders(connection)
     return Farm(
-        lanes=lanes,
+        groups=groups,
         devices=devices,
         queues=progress.queues(connection),
         coordinated=leadership.read(connection).leads,
@@ -108,7 +108,7 @@ def look(connection: Connection, settings: Settings, *, also: int | None = None)
         unsupported=progress.unsupported(connection),
         refused=progress.refused(
             connection,
-            [lane.lane_id for lane in lanes if lane.waiting and _some_rest([d for d in devices if lane.serves(d)])],
+            [group.lane_id for group in groups if group.waiting and _some_rest([d for d in devices if group.serves(d)])],
         ),
     )
 
@@ -120,8 +120,8 @@ def outlooks(connection: Connection, farm: Farm, campaign_ids: Iterable[int]) ->
     found: dict[int, Outlook] = {}
     for campaign_id, pace in paces.items():
         mine = tuple(s for s in stuck if s.campaign_id == campaign_id)
-        active = [lane for lane in farm.lanes if lane.campaign_id == campaign_id and lane.state is CampaignState.ACTIVE]
-        left = sum(lane.open + lane.later for lane in active) - sum(s.jobs for s in mine)
+        active = [group for group in farm.groups if group.campaign_id == campaign_id and group.state is CampaignState.ACTIVE]
+        left = sum(group.open + group.later for group in active) - sum(s.jobs for s in mine)
         found[campaign_id] = Outlook(pace=pace, stuck=mine, seconds_left=pace.seconds_for(left) if left > 0 else None)
     return found
 
@@ -140,48 +140,48 @@ def what_is_stuck(farm: Farm, *, of: Collection[int] | None = None) -> list[Stuc
     Those of a paused campaign wait because it is paused, and are not stuck. Each is held against all that may be before it, so that a list of some campaigns does well to name them.
     """
     found: list[Stuck] = []
-    by_campaign: dict[int, list[LaneNow]] = {}
-    for lane in farm.lanes:
-        wanted = lane.state is CampaignState.ACTIVE and (of is None or lane.campaign_id in of)
-        if wanted and lane.waiting + lane.queued + lane.later:
-            by_campaign.setdefault(lane.campaign_id, []).append(lane)
-    for lanes in by_campaign.values():
-        found += [stuck for lane in lanes if (stuck := _of_lane(farm, lane)) is not None]
+    by_campaign: dict[int, list[JobGroup]] = {}
+    for group in farm.groups:
+        wanted = group.state is CampaignState.ACTIVE and (of is None or group.campaign_id in of)
+        if wanted and group.waiting + group.queued + group.later:
+            by_campaign.setdefault(group.campaign_id, []).append(group)
+    for groups in by_campaign.values():
+        found += [stuck for group in groups if (stuck := _of_group(farm, group)) is not None]
     return found
 
 
-def _of_lane(farm: Farm, lane: LaneNow) -> Stuck | None:
-    if not lane.waiting + lane.queued:
-        return None if lane.open else _undecided(farm, lane)
-    able = [device for device in farm.devices if lane.serves(device)]
+def _of_group(farm: Farm, group: JobGroup) -> Stuck | None:
+    if not group.waiting + group.queued:
+        return None if group.open else _undecided(farm, group)
+    able = [device for device in farm.devices if group.serves(device)]
     live = [device for device in able if device.takes_work]
-    untaken = _untaken(farm, lane, live)
-    jobs = lane.waiting + lane.queued if untaken or not live else lane.waiting
+    untaken = _untaken(farm, group, live)
+    jobs = group.waiting + group.queued if untaken or not live else group.waiting
     if not live:
-        cause, why = Cause.NO_DEVICE, _why_no_device(lane, able)
-    elif jobs and (holders := _holders(farm, lane)):
+        cause, why = Cause.NO_DEVICE, _why_no_device(group, able)
+    elif jobs and (holders := _holders(farm, group)):
         cause, why = Cause.HELD, _why_held(holders)
     elif jobs and not farm.coordinated:
         cause, why = Cause.NO_COORDINATOR, f"no coordinator runs that would send them; {farm.how_to_coordinate}"
-    elif lane.for_kernels and not farm.builders:
-        jobs, cause, why = lane.for_kernels, Cause.NO_BUILDER, NO_BUILDER
-    elif unread := [one for one in farm.unsupported if one.lane_id == lane.lane_id and _is_unread(one, live)]:
+    elif group.for_kernels and not farm.builders:
+        jobs, cause, why = group.for_kernels, Cause.NO_BUILDER, NO_BUILDER
+    elif unread := [one for one in farm.unsupported if one.lane_id == group.lane_id and _is_unread(one, live)]:
         jobs, cause = sum(one.jobs for one in unread), Cause.WORKER_VERSION
         why = _why_unread(unread[0], live)
     elif untaken:
         cause, why = Cause.NOT_TAKEN, _why_untaken(untaken, live)
-    elif refused := _refused_by_live(farm, lane, live):
+    elif refused := _refused_by_live(farm, group, live):
         jobs, cause, why = sum(one.jobs for one in refused), Cause.REFUSED, _why_refused(refused, able)
-    elif not lane.queued and not lane.running and (ahead := _ahead(farm, lane, live)):
-        cause, why = Cause.BEHIND, _why_behind(lane, ahead)
+    elif not group.queued and not group.running and (ahead := _ahead(farm, group, live)):
+        cause, why = Cause.BEHIND, _why_behind(group, ahead)
     else:
         return None
-    return Stuck(campaign_id=lane.campaign_id, target=lane.target, jobs=jobs, cause=cause, why=why)
+    return Stuck(campaign_id=group.campaign_id, target=group.target, jobs=jobs, cause=cause, why=why)
 
 
-def _holders(farm: Farm, lane: LaneNow) -> list[Holder]:
-    """The sessions that hold the lane, or its campaign."""
-    return [holder for holder in farm.holders if lane.lane_id in holder.lanes]
+def _holders(farm: Farm, group: JobGroup) -> list[Holder]:
+    """The sessions that hold the job group, or its campaign."""
+    return [holder for holder in farm.holders if group.lane_id in holder.groups]
 
 
 def _why_held(holders: Sequence[Holder]) -> str:
@@ -189,30 +189,30 @@ def _why_held(holders: Sequence[Holder]) -> str:
     return f"another session holds their rows, and they wait until it ends: {listed}"
 
 
-def _undecided(farm: Farm, lane: LaneNow) -> Stuck | None:
-    if holders := _holders(farm, lane):
+def _undecided(farm: Farm, group: JobGroup) -> Stuck | None:
+    if holders := _holders(farm, group):
         cause, why = Cause.HELD, _why_held(holders)
     elif not farm.coordinated:
         cause = Cause.NO_COORDINATOR
-        why = f"round {lane.round} is over, and no coordinator runs that would decide what goes on; {farm.how_to_coordinate}"
-    elif lane.untrained_s is not None and lane.untrained_s > UNTRAINED_SECONDS:
+        why = f"round {group.round} is over, and no coordinator runs that would decide what goes on; {farm.how_to_coordinate}"
+    elif group.untrained_s is not None and group.untrained_s > UNTRAINED_SECONDS:
         cause = Cause.NO_TRAINER
         why = (
-            f"round {lane.round} is over, and for {seconds_text(lane.untrained_s)} no trainer has taken the decision on the "
+            f"round {group.round} is over, and for {seconds_text(group.untrained_s)} no trainer has taken the decision on the "
             "next one; farm up starts a trainer on this machine, farm-trainer on another"
         )
     else:
         return None
-    return Stuck(campaign_id=lane.campaign_id, target=lane.target, jobs=lane.later, cause=cause, why=why)
+    return Stuck(campaign_id=group.campaign_id, target=group.target, jobs=group.later, cause=cause, why=why)
 
 
-def _why_no_device(lane: LaneNow, able: Sequence[DeviceNow]) -> str:
+def _why_no_device(group: JobGroup, able: Sequence[DeviceNow]) -> str:
     if able:
         listed = some_of([f"{d.uuid} on {d.host}, {condition(d)}" for d in able], most=3, separator="; ")
         return f"no device takes them: {listed}{_how_to_resume(able)}"
-    if lane.device_types is None:
-        return f"the device {lane.device_uuid} was never announced; farm-worker on its host does that"
-    kinds = some_of(lane.device_types, most=6)
+    if group.device_types is None:
+        return f"the device {group.device_uuid} was never announced; farm-worker on its host does that"
+    kinds = some_of(group.device_types, most=6)
     return f"no device of {kinds} was ever announced; farm-worker on a host that has one does that"
 
 
@@ -251,10 +251,10 @@ def skew_text(devices: Sequence[DeviceNow]) -> str | None:
     return versions_text(live) if len({device.worker_version_id for device in live}) > 1 else None
 
 
-def _refused_by_live(farm: Farm, lane: LaneNow, live: Sequence[DeviceNow]) -> list[RefusedNow]:
+def _refused_by_live(farm: Farm, group: JobGroup, live: Sequence[DeviceNow]) -> list[RefusedNow]:
     """Jobs that every device that takes work refused."""
     ids = {device.device_id for device in live}
-    return [one for one in farm.refused if one.lane_id == lane.lane_id and ids <= set(one.refused_by)]
+    return [one for one in farm.refused if one.lane_id == group.lane_id and ids <= set(one.refused_by)]
 
 
 def _why_refused(refused: Sequence[RefusedNow], able: Sequence[DeviceNow]) -> str:
@@ -275,32 +275,32 @@ def _how_to_resume(devices: Sequence[DeviceNow]) -> str:
     )
 
 
-def _ahead(farm: Farm, lane: LaneNow, live: Sequence[DeviceNow]) -> list[LaneNow]:
-    """Lanes of a higher priority whose waiting jobs go before this lane's on a device that it could have."""
+def _ahead(farm: Farm, group: JobGroup, live: Sequence[DeviceNow]) -> list[JobGroup]:
+    """Job groups of a higher priority whose waiting jobs go before this job group's on a device that it could have."""
 
     return [
         other
-        for other in farm.lanes
+        for other in farm.groups
         if other.state is CampaignState.ACTIVE
         and other.waiting
-        and other.priority > lane.priority
+        and other.priority > group.priority
         and any(other.serves(device) for device in live)
     ]
 
 
-def _why_behind(lane: LaneNow, ahead: Sequence[LaneNow]) -> str:
+def _why_behind(group: JobGroup, ahead: Sequence[JobGroup]) -> str:
     above = {o.campaign: o.priority for o in ahead}
     listed = some_of([f"{name} (priority {priority})" for name, priority in above.items()], most=3)
-    return f"they wait behind {listed}; this campaign has priority {lane.priority}"
+    return f"they wait behind {listed}; this campaign has priority {group.priority}"
 
 
-def _untaken(farm: Farm, lane: LaneNow, live: Sequence[DeviceNow]) -> QueueNow | None:
+def _untaken(farm: Farm, group: JobGroup, live: Sequence[DeviceNow]) -> QueueNow | None:
     """Where batches wait for long though a device that serves their queue does nothing."""
     idle = [device for device in live if device.batch_id is None]
     served = {queue_of_type(d.type) for d in idle} | {queue_of_device(d.uuid) for d in idle}
     longest = UNTAKEN_RESENDS * farm.resend_after_s
     for queue in farm.queues:
-        if queue.lane_id == lane.lane_id and queue.queue in served and queue.oldest_s > longest:
+        if queue.lane_id == group.lane_id and queue.queue in served and queue.oldest_s > longest:
             return queue
     return None
 

@@ -1,4 +1,4 @@
-"""What a job costs: device seconds of a job of a lane on a type of device, learned from the batches that landed."""
+"""What a job costs: device seconds of a job of a job group on a type of device, learned from the batches that landed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class CostBook:
         return known[1], known[2]
 
     def is_first(self, lane_id: int, device_type: str) -> bool:
-        """Whether this was not asked before of that lane and type."""
+        """Whether this was not asked before of that job group and type."""
         key = lane_id, device_type
         first = key not in self._begun
         self._begun[key] = self._clock()

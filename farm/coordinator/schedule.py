@@ -294,7 +294,7 @@ class _Resource:
         return campaigns[0][2][-1]
 
     def drop_first(self) -> None:
-        """Nothing of it can be formed here in this turn: queues only get fuller, and lanes emptier."""
+        """Nothing of it can be formed here in this turn: queues only get fuller, and job groups emptier."""
         owners = self._owners[-1][1]
         campaigns = owners[0][3]
         campaigns[0][2].pop()

@@ -30,7 +30,7 @@ MAX_ERROR_CHARACTERS = 300
 
 
 class PartlyFailed(Exception):
-    """A step did what it could, and failed for some of its lanes, rounds or devices."""
+    """A step did what it could, and failed for some of its job groups, rounds or devices."""
 
 
 class OneByOne:

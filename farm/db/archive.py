@@ -30,17 +30,17 @@ from farm.errors import CannotRestore, NoSuchDeletion
 PART_ROWS = 1000
 """Rows in one array of `deleted_rows`: Postgres compresses an array, and not a single row."""
 
-LANES = "(SELECT id FROM lanes WHERE campaign_id = :id)"
+GROUPS = "(SELECT id FROM lanes WHERE campaign_id = :id)"
 DEVICES = "(SELECT id FROM devices WHERE starts_with(uuid, :prefix))"
 TABLES: dict[DeletionKind, dict[str, str]] = {
     DeletionKind.CAMPAIGN: {
         "campaigns": "t.id = :id",
         "lanes": "t.campaign_id = :id",
-        "jobs": f"t.lane_id IN {LANES}",
-        "batches": f"t.lane_id IN {LANES}",
-        "failures": f"t.lane_id IN {LANES}",
-        "returned_jobs": f"t.lane_id IN {LANES}",
-        "waiting_jobs": f"t.lane_id IN {LANES}",
+        "jobs": f"t.lane_id IN {GROUPS}",
+        "batches": f"t.lane_id IN {GROUPS}",
+        "failures": f"t.lane_id IN {GROUPS}",
+        "returned_jobs": f"t.lane_id IN {GROUPS}",
+        "waiting_jobs": f"t.lane_id IN {GROUPS}",
         "measurements": "t.campaign_id = :id AND t.source <> 'sentinel'",
     },
     DeletionKind.IMPORT: {

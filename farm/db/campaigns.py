@@ -58,14 +58,14 @@ ON CONFLICT (digest) DO UPDATE SET priority = excluded.priority
 RETURNING id, (xmax = 0) AS new
 """)
 # A short round, which has rules, is over when it was decided what goes on from it.
-_UNFINISHED_LANE = (
+_UNFINISHED_GROUP = (
     "(l.jobs > l.done + l.invalid + l.dead OR (l.rules IS NOT NULL AND l.decided IS DISTINCT FROM l.done)"
     " OR (l.purpose = 'learn' AND l.decided IS NULL))"
 )
 _ACTIVATE = text(f"""
 UPDATE campaigns SET state = 'active', finished_at = NULL
 WHERE id = :id AND state IN ('done', 'cancelled') AND EXISTS (
-    SELECT 1 FROM lanes l WHERE l.campaign_id = :id AND {_UNFINISHED_LANE}
+    SELECT 1 FROM lanes l WHERE l.campaign_id = :id AND {_UNFINISHED_GROUP}
 )
 """)
 
@@ -110,8 +110,8 @@ def store(
     ).one()
     rules = None if campaign.search is None else campaign.search.first_rules(campaign.measure)
     # In one order, so that two submissions never wait for each other's new pools.
-    lane_of = {
-        (pool, number): staging.lane(
+    group_of = {
+        (pool, number): staging.group(
             connection,
             row.id,
             staging.pool(connection, pool),
@@ -121,11 +121,11 @@ def store(
         )
         for pool, number in sorted(pools, key=lambda key: (key[0].name, key[1]))
     }
-    staging.lock_lanes(connection, row.id)
-    lanes = {number: lane_of[key] for key, number in pools.items()}
-    jobs = staging.put_jobs(connection, row.id, lanes, new=row.new)
+    staging.lock_groups(connection, row.id)
+    groups = {number: group_of[key] for key, number in pools.items()}
+    jobs = staging.put_jobs(connection, row.id, groups, new=row.new)
     if campaign.search is not None and rules is not None:
-        rounds.expect(connection, campaign.search, list(lanes.values()))
+        rounds.expect(connection, campaign.search, list(groups.values()))
     connection.execute(_ACTIVATE, {"id": row.id})
     return Stored(row.id, row.new, configurations, jobs, restored)
 
@@ -197,7 +197,7 @@ def again(connection: Connection, campaign: Campaign) -> Campaign:
     return following
 
 
-# Jobs by state from the counters of the lanes and the few batches that are not in them yet: the same at any size.
+# Jobs by state from the counters of the job groups and the few batches that are not in them yet: the same at any size.
 TALLY = """
 SELECT l.campaign_id, l.id AS lane_id, l.jobs, l.done + b.done AS done, l.invalid + b.invalid AS invalid,
     l.dead + b.dead AS dead, b.queued, b.running,
@@ -331,7 +331,7 @@ def open_jobs(counts: Mapping[str, int]) -> int:
 
 _FINISHED = f"""
 c.state IN ('active', 'paused') AND NOT EXISTS (
-    SELECT 1 FROM lanes l WHERE l.campaign_id = c.id AND {_UNFINISHED_LANE}
+    SELECT 1 FROM lanes l WHERE l.campaign_id = c.id AND {_UNFINISHED_GROUP}
 )
 """
 _FINISHABLE = text(f"SELECT c.id FROM campaigns c WHERE {_FINISHED} ORDER BY c.id FOR NO KEY UPDATE SKIP LOCKED")

@@ -1,7 +1,7 @@
 """Deletes campaigns and imports, says beforehand what depends on them, and vacuums what was deleted.
 
 `farm.db.archive` keeps what was deleted, and restores it. The caller owns the transaction. Locks are taken in the order
-of `farm.db.batches`: campaign, batches, lanes, devices.
+of `farm.db.batches`: campaign, batches, job groups, devices.
 """
 
 from __future__ import annotations
@@ -173,9 +173,9 @@ def _find_import(connection: Connection, name: str) -> tuple[str, str]:
 _LOCK_CAMPAIGN = text("SELECT state FROM campaigns WHERE id = :id FOR NO KEY UPDATE")
 # Nobody changes a batch any more that is folded.
 _LOCK_BATCHES = text(f"""
-SELECT id FROM batches WHERE NOT folded AND lane_id IN {archive.LANES} ORDER BY id FOR NO KEY UPDATE
+SELECT id FROM batches WHERE NOT folded AND lane_id IN {archive.GROUPS} ORDER BY id FOR NO KEY UPDATE
 """)
-_LOCK_LANES = text("SELECT id FROM lanes WHERE campaign_id = :id ORDER BY id FOR NO KEY UPDATE")
+_LOCK_GROUPS = text("SELECT id FROM lanes WHERE campaign_id = :id ORDER BY id FOR NO KEY UPDATE")
 
 
 def delete_campaign(connection: Connection, name: str, *, by: str, cancel: bool = False) -> int:
@@ -199,7 +199,7 @@ def delete_campaign(connection: Connection, name: str, *, by: str, cancel: bool 
             batches.cancel(connection, campaign["id"])
     for batch in list(connection.execute(_LOCK_BATCHES, campaign).scalars()):
         ending.release(connection, batch, reason="its campaign was deleted", suspect=False)
-    connection.execute(_LOCK_LANES, campaign)
+    connection.execute(_LOCK_GROUPS, campaign)
     found = dependents_of_campaign(connection, digest)
     return archive.move_out(
         connection,

@@ -61,7 +61,7 @@ WITH latest AS MATERIALIZED ({latest}), began AS (
             AND NOT (began.cut AND device_id = began.device_id AND claimed_at < began.at)
         ORDER BY finished_at DESC LIMIT :most
     ) b
-    WHERE {lanes}
+    WHERE {groups}
 ), spans AS (
     SELECT device_id, min(claimed_at) AS first, max(finished_at) AS last,
         sum(extract(epoch FROM finished_at - claimed_at) + CASE
@@ -83,7 +83,7 @@ _OF_CAMPAIGN = text(
     WHERE campaign_id >= :campaign_id AND campaign_id <= :campaign_id ORDER BY campaign_id DESC LIMIT :most
 """,
         since="CAST('-infinity' AS timestamptz)",
-        lanes="l.campaign_id = :campaign_id",
+        groups="l.campaign_id = :campaign_id",
     )
 )
 _LATELY = text(
@@ -93,7 +93,7 @@ _LATELY = text(
     WHERE measured_at > statement_timestamp() - make_interval(secs => :lately)
 """,
         since="statement_timestamp() - make_interval(secs => :lately)",
-        lanes="true",
+        groups="true",
     )
 )
 

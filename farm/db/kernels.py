@@ -91,7 +91,7 @@ WAITED_FOR = """waited_for AS (
         ORDER BY lane_id, kernel_id LIMIT 1
     ) w
 )"""
-"""For WITH RECURSIVE: which lanes wait for which kernels, one after the other in an index, however many jobs wait."""
+"""For WITH RECURSIVE: which job groups wait for which kernels, one after the other in an index, however many jobs wait."""
 
 # What the most urgent campaigns wait for; what only paused or cancelled ones wait for is not built. The longer a kernel
 # was sent for, the rarer it is sent again: a farm without builders must not fill its broker.
@@ -276,7 +276,7 @@ class Awaited:
     jobs: int
 
 
-# As `WAITED_FOR`, in each lane of the campaign; the jobs are then read of the index alone, without their order on the disk.
+# As `WAITED_FOR`, in each job group of the campaign; the jobs are then read of the index alone, without their order on the disk.
 _AWAITED = text("""
 WITH RECURSIVE waited_for AS (
     SELECT l.id AS lane_id, (SELECT min(kernel_id) FROM waiting_jobs WHERE lane_id = l.id) AS kernel_id

@@ -1,7 +1,7 @@
 """Campaigns of the strategy learn: when a round is decided, what was decided, and the learning curve that comes of it.
 
-A campaign has, for each pool, a lane with its test set (round 0) and lanes to learn from (from round 1 on). When a round is
-nearly over, the coordinator requests a training for its lane. The trainer (`trainer.rounds`) either gives the campaign a
+A campaign has, for each pool, a job group with its test set (round 0) and job groups to learn from (from round 1 on). When a round is
+nearly over, the coordinator requests a training for its job group. The trainer (`trainer.rounds`) either gives the campaign a
 next round or ends it. Both happen once, in one transaction, fenced by the start of the training.
 """
 
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from farm.db import trainings
 from farm.db.engine import hold_briefly
-from farm.db.states import LanePurpose
+from farm.db.states import GroupPurpose
 from farm.errors import ErrandLost
 
 # What only deciding needs is imported there: farm status reads curves.
@@ -26,9 +26,9 @@ DECIDE_AT = 0.15
 """Share of a round's jobs that are still open when the next round is requested: devices measure while a model is fitted."""
 
 
-def purpose_of(number: int) -> LanePurpose:
+def purpose_of(number: int) -> GroupPurpose:
     """What round `number` of such a campaign is for."""
-    return LanePurpose.TEST if number == 0 else LanePurpose.LEARN
+    return GroupPurpose.TEST if number == 0 else GroupPurpose.LEARN
 
 
 # The test set must have landed as well: it is what says whether to go on.
@@ -107,7 +107,7 @@ WHERE l.id = :lane_id AND l.purpose = 'learn' AND l.decided IS NULL
 
 
 def read_round(connection: Connection, lane_id: int) -> Round | None:
-    """The round of that lane; None where it was decided already, or its campaign is gone."""
+    """The round of that job group; None where it was decided already, or its campaign is gone."""
     row = connection.execute(_ROUND, {"lane_id": lane_id}).one_or_none()
     if row is None:
         return None
@@ -159,7 +159,7 @@ def decide(
     hold_briefly(connection)
     if connection.execute(_LOCK, {"campaign_id": round_.campaign_id}).one_or_none() is None:
         pools = {}  # cancelled meanwhile: nothing follows
-    staging.lock_lanes(connection, round_.campaign_id)
+    staging.lock_groups(connection, round_.campaign_id)
     if connection.execute(_UNDECIDED, {"lane_id": round_.lane_id}).one_or_none() is None:
         return None
     if pools:
@@ -167,11 +167,11 @@ def decide(
     jobs = 0
     for (pool, _), number in pools.items():
         pool_id = staging.pool(connection, pool)
-        lane = staging.lane(
-            connection, round_.campaign_id, pool_id, number=round_.number + 1, purpose=LanePurpose.LEARN
+        group = staging.group(
+            connection, round_.campaign_id, pool_id, number=round_.number + 1, purpose=GroupPurpose.LEARN
         )
-        jobs += staging.put_jobs(connection, round_.campaign_id, {number: lane})
-        connection.execute(_LATER, {"lane_id": lane, "later": later})
+        jobs += staging.put_jobs(connection, round_.campaign_id, {number: group})
+        connection.execute(_LATER, {"lane_id": group, "later": later})
     connection.execute(_DECIDED, {"lane_id": round_.lane_id})
     if not trainings.finish(connection, started, outcome={**outcome, "next_jobs": jobs}):
         raise ErrandLost(what="training", number=started.training_id)

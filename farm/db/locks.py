@@ -1,7 +1,7 @@
 """Which sessions have held locks on the farm's tables for long, and what waits for them. Read-only.
 
 Row locks are in no view of Postgres. A session that holds some also holds a lock on their table, in a mode that reading
-does not take, until its transaction ends. Which lanes it holds follows from the xmax of their rows.
+does not take, until its transaction ends. Which job groups it holds follows from the xmax of their rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Holder:
     idle: bool
     tables: tuple[str, ...]
     # Of active campaigns, that wait for it.
-    lanes: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
 
     @property
     def how_to_end(self) -> str:
@@ -63,7 +63,7 @@ WHERE k.locktype = 'relation' AND k.granted AND k.pid <> pg_backend_pid()
 GROUP BY a.pid, a.application_name, a.usename, a.client_addr, a.xact_start, a.state
 ORDER BY a.xact_start NULLS LAST, a.pid
 """)
-_LANES = text("""
+_GROUPS = text("""
 WITH held AS MATERIALIZED (
     SELECT pid, transactionid FROM pg_locks
     WHERE locktype = 'transactionid' AND granted AND pid = ANY(:pids)
@@ -83,12 +83,12 @@ def holders(connection: Connection, *, longer_than: float = HELD_SECONDS) -> lis
     found: list[dict[str, Any]] = [
         dict(row) for row in connection.execute(_HOLDERS, {"longer_than": longer_than}).mappings()
     ]
-    lanes: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     if found:
-        for row in connection.execute(_LANES, {"pids": [one["pid"] for one in found]}):
-            lanes.setdefault(row.pid, []).append(row.lane_id)
+        for row in connection.execute(_GROUPS, {"pids": [one["pid"] for one in found]}):
+            groups.setdefault(row.pid, []).append(row.lane_id)
     return [
-        Holder(**{**one, "tables": tuple(one["tables"]), "lanes": tuple(lanes.get(one["pid"], ()))}) for one in found
+        Holder(**{**one, "tables": tuple(one["tables"]), "groups": tuple(groups.get(one["pid"], ()))}) for one in found
     ]
 
 

@@ -20,7 +20,7 @@ from farm.devices import IMPORTED_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneNow:
+class JobGroup:
     """The jobs of one campaign for one target, counted by where they are."""
 
     lane_id: int
@@ -62,7 +62,7 @@ class LaneNow:
         return device.type in self.device_types
 
 
-_LANES = text(f"""
+_GROUPS = text(f"""
 SELECT t.lane_id, c.id AS campaign_id, c.name AS campaign, c.owner, c.priority, c.state, p.name AS target,
     p.device_types, p.device_uuid, t.jobs, t.done, t.invalid, t.dead, t.queued, t.running,
     s.round, t.later,
@@ -77,23 +77,23 @@ ORDER BY c.id, t.lane_id
 """)
 
 
-def lanes(connection: Connection, *, also: int | None = None) -> list[LaneNow]:
-    """The lanes of every active or paused campaign, and of the campaign `also` whatever its state."""
+def groups(connection: Connection, *, also: int | None = None) -> list[JobGroup]:
+    """The job groups of every active or paused campaign, and of the campaign `also` whatever its state."""
     return [
-        LaneNow(
+        JobGroup(
             **{
                 **row,
                 "state": CampaignState(row["state"]),
                 "device_types": None if row["device_types"] is None else tuple(row["device_types"]),
             }
         )
-        for row in connection.execute(_LANES, {"also": also}).mappings()
+        for row in connection.execute(_GROUPS, {"also": also}).mappings()
     ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueNow:
-    """Batches of one lane that were formed for one queue and that no worker has claimed."""
+    """Batches of one job group that were formed for one queue and that no worker has claimed."""
 
     lane_id: int
     queue: str
@@ -114,7 +114,7 @@ def queues(connection: Connection) -> list[QueueNow]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedNow:
-    """Jobs of one lane that wait, and the devices that refused them, which are not asked again."""
+    """Jobs of one job group that wait, and the devices that refused them, which are not asked again."""
 
     lane_id: int
     refused_by: tuple[int, ...]
@@ -128,14 +128,14 @@ WHERE lane_id = ANY(:lanes) AND refused_by <> '{}' GROUP BY lane_id, refused_by 
 
 
 def refused(connection: Connection, lane_ids: Sequence[int]) -> list[RefusedNow]:
-    """What waits in these lanes for another device than those that refused it."""
+    """What waits in these job groups for another device than those that refused it."""
     found = connection.execute(_REFUSED, {"lanes": list(lane_ids)}) if lane_ids else ()
     return [RefusedNow(lane_id=row.lane_id, refused_by=tuple(row.refused_by), jobs=row.jobs) for row in found]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsupportedNow:
-    """Jobs of one lane that wait because versions of workers cannot read them.
+    """Jobs of one job group that wait because versions of workers cannot read them.
 
     `refused_by`: as in `farm.db.batches.Work`, with those versions below zero. `why` is what a worker said of one of the jobs.
     """

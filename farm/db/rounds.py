@@ -1,6 +1,6 @@
 """Rounds of a search: what goes on from a short one when it has no open job left.
 
-The caller owns the transaction, in which a campaign and its lanes are locked at the end. What is decided of a round follows from the
+The caller owns the transaction, in which a campaign and its job groups are locked at the end. What is decided of a round follows from the
 rows that landed, and only what the next rounds lack is added to them: so it does not matter who decides, how often, or
 that somebody died before. A job of an earlier round that is tried again later, and lands, is one more that may go on.
 """
@@ -62,7 +62,7 @@ ORDER BY l.campaign_id, l.round, l.id
 
 
 def due(connection: Connection) -> list[int]:
-    """Lanes of short rounds without open jobs, as of the last `batches.fold`, of which nothing is decided yet."""
+    """Job groups of short rounds without open jobs, as of the last `batches.fold`, of which nothing is decided yet."""
     return list(connection.execute(_DUE).scalars())
 
 
@@ -76,17 +76,17 @@ class Decision:
     jobs: int
 
 
-_OF_LANE = """
+_OF_GROUP = """
 SELECT id, document, rules FROM campaigns
 WHERE id = (SELECT campaign_id FROM lanes WHERE id = :lane_id) AND state = 'active'
 """
-_CAMPAIGN = text(_OF_LANE)
-_LOCK_CAMPAIGN = text(f"{_OF_LANE} FOR NO KEY UPDATE SKIP LOCKED")
+_CAMPAIGN = text(_OF_GROUP)
+_LOCK_CAMPAIGN = text(f"{_OF_GROUP} FOR NO KEY UPDATE SKIP LOCKED")
 _OF_CAMPAIGN = """
 SELECT l.*, l.jobs > l.done + l.invalid + l.dead AS open FROM lanes l WHERE l.campaign_id = :campaign_id ORDER BY l.id
 """
-_LANES = text(_OF_CAMPAIGN)
-_LOCK_LANES = text(f"{_OF_CAMPAIGN} FOR NO KEY UPDATE SKIP LOCKED")
+_GROUPS = text(_OF_CAMPAIGN)
+_LOCK_GROUPS = text(f"{_OF_CAMPAIGN} FOR NO KEY UPDATE SKIP LOCKED")
 _SIZES = text(f"""
 SELECT DISTINCT count(*) AS n FROM jobs j JOIN configurations c ON c.id = j.configuration_id
 WHERE j.lane_id = :lane_id AND j.state = 'done' GROUP BY {PROBLEM}
@@ -120,12 +120,12 @@ WHERE round = last_round AND place <= :finalists
 _LATER = text("UPDATE lanes SET later = greatest(:later, 0) WHERE id = :lane_id")
 _DECIDED = text("UPDATE lanes SET decided = done WHERE id = :lane_id")
 _LAST, _NEXT = 0, 1
-"""How the lane of the last round, and that of the next short one, are numbered while they are staged."""
+"""How the job group of the last round, and that of the next short one, are numbered while they are staged."""
 
 
 def decide(connection: Connection, lane_id: int) -> Decision | None:
     """Gives later rounds what goes on from a short one. None where there is nothing to decide (any more), or not now,
-    since another session holds the campaign or one of its lanes.
+    since another session holds the campaign or one of its job groups.
 
     Of each problem with more kernels than finalists, the fastest go on to the next short round, which is made where there
     are such problems. Without any the last round is made: the finalists of every problem, from the last round that each
@@ -134,67 +134,67 @@ def decide(connection: Connection, lane_id: int) -> Decision | None:
     campaign = connection.execute(_CAMPAIGN, {"lane_id": lane_id}).one_or_none()
     if campaign is None:
         return None
-    lanes = {row.id: row for row in connection.execute(_LANES, {"campaign_id": campaign.id})}
-    lane = lanes.get(lane_id)
-    if lane is None or lane.open or lane.rules is None or lane.decided == lane.done:
+    groups = {row.id: row for row in connection.execute(_GROUPS, {"campaign_id": campaign.id})}
+    group = groups.get(lane_id)
+    if group is None or group.open or group.rules is None or group.decided == group.done:
         return None
     search = Search.model_validate(campaign.document["search"])
-    assert isinstance(search, ShortRounds)  # no other has lanes with rules
-    of_pool = [other for other in lanes.values() if other.pool_id == lane.pool_id]
+    assert isinstance(search, ShortRounds)  # no other has job groups with rules
+    of_pool = [other for other in groups.values() if other.pool_id == group.pool_id]
     sizes = connection.execute(_SIZES, {"lane_id": lane_id}).scalars()
     on = {n: search.going_on(n) for n in sizes if not search.goes_to_the_last(n)}
     staging.begin(connection)
     binaries: dict[Binary, str] = {}
-    if _last_gets_something(lane, of_pool, some_go_on=bool(on)):  # before anything is locked: see `staging.copy_in`
-        binaries = staging.copy_in(connection, _baselines(connection, campaign.id, lane.pool_id), {})
+    if _last_gets_something(group, of_pool, some_go_on=bool(on)):  # before anything is locked: see `staging.copy_in`
+        binaries = staging.copy_in(connection, _baselines(connection, campaign.id, group.pool_id), {})
     if connection.execute(_LOCK_CAMPAIGN, {"lane_id": lane_id}).one_or_none() is None:
         return None
-    if [tuple(row) for row in connection.execute(_LOCK_LANES, {"campaign_id": campaign.id})] != [
-        tuple(row) for row in lanes.values()
+    if [tuple(row) for row in connection.execute(_LOCK_GROUPS, {"campaign_id": campaign.id})] != [
+        tuple(row) for row in groups.values()
     ]:
         return None  # another session holds one, or something landed: the next look decides
-    into = _next_lanes(connection, campaign, lane, of_pool, search, some_go_on=bool(on))
+    into = _next_groups(connection, campaign, group, of_pool, search, some_go_on=bool(on))
     if _LAST in into:
         staging.store_configurations(connection, binaries)
-        pool = {"campaign_id": campaign.id, "pool_id": lane.pool_id}
+        pool = {"campaign_id": campaign.id, "pool_id": group.pool_id}
         connection.execute(_FINALISTS, {**pool, "finalists": search.finalists, "number": _LAST})
     if _NEXT in into:
         fastest = {"lane_id": lane_id, "sizes": list(on), "going_on": list(on.values())}
         connection.execute(_FASTEST, {**fastest, "number": _NEXT})
     jobs = staging.put_jobs(connection, campaign.id, into)
-    if into.get(_NEXT, lane_id) not in lanes:
-        connection.execute(_LATER, {"lane_id": into[_NEXT], "later": lane.later - jobs})
+    if into.get(_NEXT, lane_id) not in groups:
+        connection.execute(_LATER, {"lane_id": into[_NEXT], "later": group.later - jobs})
     connection.execute(_DECIDED, {"lane_id": lane_id})
-    return Decision(campaign_id=campaign.id, round=lane.round, jobs=jobs)
+    return Decision(campaign_id=campaign.id, round=group.round, jobs=jobs)
 
 
-def _last_gets_something(lane: Row[Any], of_pool: Sequence[Row[Any]], *, some_go_on: bool) -> bool:
-    """Whether `_next_lanes` names the lane of the last round."""
+def _last_gets_something(group: Row[Any], of_pool: Sequence[Row[Any]], *, some_go_on: bool) -> bool:
+    """Whether `_next_groups` names the job group of the last round."""
     there = any(other.rules is None for other in of_pool)
-    return there or not (some_go_on or any(other.round == lane.round + 1 for other in of_pool))
+    return there or not (some_go_on or any(other.round == group.round + 1 for other in of_pool))
 
 
-def _next_lanes(
+def _next_groups(
     connection: Connection,
     campaign: Row[Any],
-    lane: Row[Any],
+    group: Row[Any],
     of_pool: Sequence[Row[Any]],
     search: ShortRounds,
     *,
     some_go_on: bool,
 ) -> dict[int, int]:
-    """The lanes that get something, by their number: what follows the lane, which is made where it is missing, and the last."""
-    following = next((other for other in of_pool if other.round == lane.round + 1), None)
+    """The job groups that get something, by their number: what follows the job group, which is made where it is missing, and the last."""
+    following = next((other for other in of_pool if other.round == group.round + 1), None)
     last = next((other.id for other in of_pool if other.rules is None), None)
     into: dict[int, int] = {} if last is None else {_LAST: last}
-    new = {"campaign_id": campaign.id, "pool_id": lane.pool_id, "number": lane.round + 1}
+    new = {"campaign_id": campaign.id, "pool_id": group.pool_id, "number": group.round + 1}
     if some_go_on and following is None:
-        rules = search.short_rules(MeasuringRules.model_validate(campaign.rules), lane.round + 1)
-        into[_NEXT] = staging.lane(connection, **new, rules=rules)
+        rules = search.short_rules(MeasuringRules.model_validate(campaign.rules), group.round + 1)
+        into[_NEXT] = staging.group(connection, **new, rules=rules)
     elif some_go_on and following is not None and following.rules is not None:
         into[_NEXT] = following.id
     elif following is None:
-        into[_LAST] = staging.lane(connection, **new)
+        into[_LAST] = staging.group(connection, **new)
     return into
 
 

@@ -1,4 +1,4 @@
-"""Jobs on their way into the tables, with COPY: a table of the transaction's own, from which lanes get what they lack."""
+"""Jobs on their way into the tables, with COPY: a table of the transaction's own, from which job groups get what they lack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from farm.campaign import PlannedJob, PoolSpec
 from farm.db import kernels
 from farm.db.measurements import cursor_of
-from farm.db.states import LanePurpose
+from farm.db.states import GroupPurpose
 from farm.kernels import Kernel
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
 from farm.measurement import MeasuringRules
@@ -35,7 +35,7 @@ INSERT INTO pools (name, device_types, device_uuid) VALUES (:name, CAST(:device_
 ON CONFLICT (name) DO NOTHING
 """)
 _POOL = text("SELECT id FROM pools WHERE name = :name")
-_LANE = text("""
+_JOB_GROUP = text("""
 WITH new AS (
     INSERT INTO lanes (campaign_id, pool_id, round, rules, purpose)
     VALUES (:campaign_id, :pool_id, :round, CAST(:rules AS jsonb), :purpose) ON CONFLICT DO NOTHING RETURNING id
@@ -43,8 +43,8 @@ WITH new AS (
 SELECT id FROM new
 UNION ALL SELECT id FROM lanes WHERE campaign_id = :campaign_id AND pool_id = :pool_id AND round = :round LIMIT 1
 """)
-_LOCK_LANES = text("SELECT id FROM lanes WHERE campaign_id = :campaign_id ORDER BY id FOR NO KEY UPDATE")
-# A campaign's new jobs behind a lane's cursor are found by it; those that it has passed are put where they are found.
+_LOCK_GROUPS = text("SELECT id FROM lanes WHERE campaign_id = :campaign_id ORDER BY id FOR NO KEY UPDATE")
+# A campaign's new jobs behind a job group's cursor are found by it; those that it has passed are put where they are found.
 _JOBS = text("""
 WITH new AS (
     INSERT INTO jobs (lane_id, configuration_id, any_device, state)
@@ -142,16 +142,16 @@ def pool(connection: Connection, spec: PoolSpec) -> int:
     return found
 
 
-def lane(
+def group(
     connection: Connection,
     campaign_id: int,
     pool_id: int,
     *,
     number: int = 0,
     rules: MeasuringRules | None = None,
-    purpose: LanePurpose | None = None,
+    purpose: GroupPurpose | None = None,
 ) -> int:
-    """The id of a campaign's lane of that round, which is stored with these rules and purpose where it is new."""
+    """The id of a campaign's job group of that round, which is stored with these rules and purpose where it is new."""
     parameters = {
         "campaign_id": campaign_id,
         "pool_id": pool_id,
@@ -159,23 +159,23 @@ def lane(
         "rules": None if rules is None else rules.model_dump_json(),
         "purpose": purpose,
     }
-    found: int = connection.execute(_LANE, parameters).scalar_one()
+    found: int = connection.execute(_JOB_GROUP, parameters).scalar_one()
     return found
 
 
-def lock_lanes(connection: Connection, campaign_id: int) -> None:
-    """Takes all lanes of a campaign for this transaction."""
-    connection.execute(_LOCK_LANES, {"campaign_id": campaign_id})
+def lock_groups(connection: Connection, campaign_id: int) -> None:
+    """Takes all job groups of a campaign for this transaction."""
+    connection.execute(_LOCK_GROUPS, {"campaign_id": campaign_id})
 
 
-def put_jobs(connection: Connection, campaign_id: int, lanes: Mapping[int, int], *, new: bool = False) -> int:
-    """What is staged becomes jobs of the lanes, by the number of the pool, where they lack them. Returns how many.
+def put_jobs(connection: Connection, campaign_id: int, groups: Mapping[int, int], *, new: bool = False) -> int:
+    """What is staged becomes jobs of the job groups, by the number of the pool, where they lack them. Returns how many.
 
     Those that need kernels which are not built yet wait for them.
 
-    The caller holds the lanes. `new`: the campaign is, so that nothing of it need be looked for.
+    The caller holds the job groups. `new`: the campaign is, so that nothing of it need be looked for.
     """
-    parameters = {"pools": list(lanes), "lane_ids": list(lanes.values())}
+    parameters = {"pools": list(groups), "lane_ids": list(groups.values())}
     made = connection.execute(_JOBS, {**parameters, "campaign_id": campaign_id, "new": new}).one()
     if made.waiting:
         connection.execute(_WAITING, parameters)

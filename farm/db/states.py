@@ -18,7 +18,7 @@ class CampaignState(StrEnum):
 
 
 class JobRecord(StrEnum):
-    """What the table keeps of a job. Where an open job is, its lane and its batch say: see `JobState`."""
+    """What the table keeps of a job. Where an open job is, its job group and its batch say: see `JobState`."""
 
     OPEN = "open"
     WAITING = "waiting"  # for kernels to be built: see `WaitingJob`
@@ -73,7 +73,7 @@ class KernelState(StrEnum):
     FAILED = "failed"
 
 
-class LanePurpose(StrEnum):
+class GroupPurpose(StrEnum):
     """What the jobs of a campaign with the strategy learn are for."""
 
     TEST = "test"  # the independent test set: never learned from

@@ -37,7 +37,7 @@ from farm.db.states import (
     FailureKind,
     JobRecord,
     KernelState,
-    LanePurpose,
+    GroupPurpose,
     Role,
     TrainingState,
     Way,
@@ -241,7 +241,7 @@ class Configuration(Base):
     parameters: Mapped[dict[str, Any]]
 
 
-class Lane(Base):
+class JobGroupRow(Base):
     """The jobs of one campaign for one pool in one round: where dispatch stands in them, and what became of them.
 
     A campaign has one round, unless it searches by halving. Then all rounds but the last have `rules`.
@@ -251,7 +251,7 @@ class Lane(Base):
     """
 
     __tablename__ = "lanes"
-    __table_args__ = (_one_of("purpose", LanePurpose), UniqueConstraint("campaign_id", "pool_id", "round"))
+    __table_args__ = (_one_of("purpose", GroupPurpose), UniqueConstraint("campaign_id", "pool_id", "round"))
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)
     campaign_id: Mapped[int] = mapped_column(ForeignKey("campaigns.id"))
@@ -259,7 +259,7 @@ class Lane(Base):
     round: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     # What its jobs are measured under; None: the campaign's rules.
     rules: Mapped[dict[str, Any] | None] = mapped_column(JSONB())
-    # Of the strategy learn: the independent test set, or a round that a model learns from. None: any other lane.
+    # Of the strategy learn: the independent test set, or a round that a model learns from. None: any other job group.
     purpose: Mapped[str | None]
     # Jobs that the rounds after a short one will have at the most, as far as was known when it was stored.
     later: Mapped[int] = mapped_column(server_default="0")
@@ -323,7 +323,7 @@ class Batch(Base):
     done: Mapped[int] = mapped_column(server_default="0")
     invalid: Mapped[int] = mapped_column(server_default="0")
     dead: Mapped[int] = mapped_column(server_default="0")
-    # Over, and added to the counters of its lane and device.
+    # Over, and added to the counters of its job group and device.
     folded: Mapped[bool] = mapped_column(server_default=text("false"))
 
 

@@ -273,7 +273,7 @@ def test_submitting_says_that_no_trainer_is_up(
 def waits(engine: Engine) -> float | None:
     """For how long the decision on a round has waited for a trainer."""
     with engine.connect() as connection:
-        return next((lane.untrained_s for lane in progress.lanes(connection) if lane.untrained_s is not None), None)
+        return next((group.untrained_s for group in progress.groups(connection) if group.untrained_s is not None), None)
 
 
 def test_a_round_waits_for_a_trainer_since_one_was_last_heard_of(engine: Engine, device: int, submit: Submit) -> None:

@@ -416,7 +416,7 @@ def test_a_session_that_holds_a_lane_is_named_with_how_to_end_it_and_what_waits_
     with foreign(engine, "UPDATE campaigns SET priority = priority") as pid, engine.connect() as connection:
         with foreign(engine, "SELECT 1 FROM campaigns FOR KEY SHARE"):  # so that two transactions hold the row
             (holder,) = [one for one in locks.holders(connection, longer_than=0) if one.pid == pid]
-            assert (holder.program, holder.idle, holder.tables, holder.lanes) == ("psql", True, ("campaigns",), (lane,))
+            assert (holder.program, holder.idle, holder.tables, holder.groups) == ("psql", True, ("campaigns",), (lane,))
             assert connection.execute(text(holder.how_to_end)).scalar_one() is True
         eventually(lambda: not lives(engine, pid))
 

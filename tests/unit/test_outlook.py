@@ -13,7 +13,7 @@ from farm.api.jobs import device_for
 from farm.cli.progress import pace_text
 from farm.coordinator.estimates import Cause, Farm, Stuck, condition, what_is_stuck
 from farm.db.kernels import Awaited
-from farm.db.progress import DeviceNow, LaneNow, Pace, Presence, QueueNow, RefusedNow
+from farm.db.progress import DeviceNow, JobGroup, Pace, Presence, QueueNow, RefusedNow
 from farm.db.states import CampaignState, DeviceState
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
 from support.learning_curves import point
@@ -36,7 +36,7 @@ SILENT = replace(LIVE, device_id=2, uuid="GPU-2b", presence=Presence.SILENT, sil
 STOPPED = replace(LIVE, device_id=3, uuid="GPU-3c", presence=Presence.STOPPED, silent_s=None)
 GONE = replace(LIVE, device_id=4, uuid="GPU-4d", presence=Presence.GONE, silent_s=None, vanished_s=65.0)
 HOT = replace(LIVE, device_id=5, uuid="GPU-5e", state=DeviceState.QUARANTINED, reason="hot (by ann)")
-LANE = LaneNow(
+LANE = JobGroup(
     lane_id=1,
     campaign_id=1,
     campaign="sweep",
@@ -55,8 +55,8 @@ LANE = LaneNow(
 )
 
 
-def farm(*lanes: LaneNow, devices: tuple[DeviceNow, ...] = (LIVE,), **changes: object) -> Farm:
-    stands = Farm(lanes=lanes, devices=devices, queues=(), coordinated=True, resend_after_s=15.0)
+def farm(*groups: JobGroup, devices: tuple[DeviceNow, ...] = (LIVE,), **changes: object) -> Farm:
+    stands = Farm(groups=groups, devices=devices, queues=(), coordinated=True, resend_after_s=15.0)
     return replace(stands, **changes)  # type: ignore[arg-type]
 
 
@@ -90,9 +90,9 @@ def test_a_type_that_nobody_has_announced_is_named() -> None:
 
 
 def test_a_device_that_was_never_announced_is_named() -> None:
-    lane = replace(LANE, device_types=None, device_uuid="GPU-9")
-    assert only(farm(lane)).why.startswith("the device GPU-9 was never announced")
-    assert what_is_stuck(farm(replace(lane, device_uuid="GPU-1a"))) == []
+    group = replace(LANE, device_types=None, device_uuid="GPU-9")
+    assert only(farm(group)).why.startswith("the device GPU-9 was never announced")
+    assert what_is_stuck(farm(replace(group, device_uuid="GPU-1a"))) == []
 
 
 def test_devices_that_take_no_work_are_named_with_what_keeps_them_from_it() -> None:
@@ -245,11 +245,11 @@ def now(**known: Any) -> Progress:
 
 
 def test_jobs_whose_kernels_nobody_builds_are_stuck() -> None:
-    lane = replace(LANE, jobs=10, done=0, queued=0, running=0, for_kernels=7)
-    stuck = only(farm(lane))
+    group = replace(LANE, jobs=10, done=0, queued=0, running=0, for_kernels=7)
+    stuck = only(farm(group))
     assert (stuck.cause, stuck.jobs) == (Cause.NO_BUILDER, 7)
     assert "farm-worker --build" in stuck.why
-    assert what_is_stuck(farm(lane, builders=1)) == []
+    assert what_is_stuck(farm(group, builders=1)) == []
 
 
 # --- naming devices ----------------------------------------------------------------------------------

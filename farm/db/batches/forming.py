@@ -18,7 +18,7 @@ from farm.db.engine import Fault, fault_of
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Jobs of one lane that wait, and who may take them: one device, or devices of some types.
+    """Jobs of one job group that wait, and who may take them: one device, or devices of some types.
 
     A `retry` is of jobs that failed: it goes to one device, another than `avoid_device_id` where there is one, and a
     `solo` job goes alone.
@@ -40,11 +40,11 @@ class Work:
         return self.solo or self.avoid_device_id is not None
 
 
-# The failed jobs of a lane fall into groups that may go to the same devices. Each step of the recursion finds the next group
-# of a lane by one look into ix_returned_jobs_order, however many jobs a group has, and whatever waits in other lanes.
-_GROUP = """
+# The failed jobs of a job group form retry groups: their jobs may go to the same devices. Each step of the recursion finds the next
+# retry group by one lookup in ix_returned_jobs_order. Its cost does not depend on the number of jobs or on other job groups.
+_RETRY_GROUP = """
     SELECT r.solo, coalesce(r.avoid_device_id, 0) AS avoid, r.refused_by FROM returned_jobs r
-    WHERE r.lane_id = {lane} AND {after} AND (r.not_before IS NULL OR r.not_before <= clock_timestamp())
+    WHERE r.lane_id = {group} AND {after} AND (r.not_before IS NULL OR r.not_before <= clock_timestamp())
     ORDER BY r.lane_id, r.solo, coalesce(r.avoid_device_id, 0), r.refused_by LIMIT 1
 """
 _CANDIDATES = text(f"""
@@ -52,13 +52,13 @@ WITH RECURSIVE open_lanes AS MATERIALIZED (
     SELECT l.id, l.fresh FROM campaigns c JOIN lanes l ON l.campaign_id = c.id WHERE c.state = 'active'
 ), failed AS (
     SELECT l.id AS lane_id, g.* FROM open_lanes l CROSS JOIN LATERAL (
-        {_GROUP.format(lane="l.id", after="(r.solo, coalesce(r.avoid_device_id, 0)) > (false, 0)")}
+        {_RETRY_GROUP.format(group="l.id", after="(r.solo, coalesce(r.avoid_device_id, 0)) > (false, 0)")}
     ) g
     UNION ALL
     SELECT f.lane_id, g.* FROM failed f CROSS JOIN LATERAL (
         {
-    _GROUP.format(
-        lane="f.lane_id",
+    _RETRY_GROUP.format(
+        group="f.lane_id",
         after="(r.solo, coalesce(r.avoid_device_id, 0), r.refused_by) > (f.solo, f.avoid, f.refused_by)",
     )
 }
@@ -104,7 +104,7 @@ def candidates(connection: Connection) -> list[Work]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flight:
-    """Batches of one lane for one queue that are not counted yet.
+    """Batches of one job group for one queue that are not counted yet.
 
     Attributes:
         resource: what they take a share of, see `farm.coordinator.fairness`.
@@ -173,7 +173,7 @@ _LOCK = text("""
 SELECT set_config('lock_timeout', '100ms', true) FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
 WHERE l.id = :lane_id AND c.state = 'active' FOR SHARE OF c SKIP LOCKED FOR NO KEY UPDATE OF l SKIP LOCKED
 """)
-# Jobs of one group of a lane: what came back, by id, and what is fresh, by configuration, each behind what was read before.
+# Jobs of one retry group: what came back, by id, and what is fresh, by configuration, each behind what was read before.
 _READ = text("""
 WITH lane AS (
     SELECT coalesce(CAST(:configuration_id AS uuid), cursor, :before_all) AS cursor, fresh FROM lanes WHERE id = :lane_id
@@ -217,7 +217,7 @@ BEFORE_ALL = uuid.UUID(int=0)
 
 
 def lock(connection: Connection, lane_id: int) -> bool:
-    """Takes a lane for this transaction, to form batches of it.
+    """Takes a job group for this transaction, to form batches of it.
 
     False where its campaign is not active (any more), or where another session holds one of the two: nobody waits for it.
     """
@@ -267,7 +267,7 @@ def form_many(connection: Connection, work: Work, plans: Sequence[Plan]) -> Form
     """pending → queued: puts jobs in new batches, one batch for each plan until nothing waits there (any more).
 
     A batch holds as many jobs as make `seconds` of device time, at least one, at most `jobs`; one for suspects. The caller
-    has taken the lane with `lock`: what is formed must be seen by whoever forms next, and by nobody in between.
+    has taken the job group with `lock`: what is formed must be seen by whoever forms next, and by nobody in between.
 
     The batches are those that one call for each plan would form.
     """
@@ -303,7 +303,7 @@ class _Offered(NamedTuple):
     id: int
     # As text, which sorts as Postgres sorts UUIDs.
     configuration_id: str
-    # Never dispatched before, and ahead of the lane's cursor.
+    # Never dispatched before, and ahead of the job group's cursor.
     fresh: bool
     gflop: float
 
@@ -404,7 +404,7 @@ ORDER BY b.finished_at DESC LIMIT :limit
 
 
 def recently_finished(connection: Connection, *, lane_id: int, device_type: str, limit: int = 20) -> list[Finished]:
-    """The last batches of a lane that devices of a type measured whole, the newest first."""
+    """The last batches of a job group that devices of a type measured whole, the newest first."""
     parameters = {"lane_id": lane_id, "device_type": device_type, "limit": limit}
     return [Finished(*row) for row in connection.execute(_FINISHED, parameters)]
 
@@ -520,7 +520,7 @@ WHERE NOT folded AND state IN ('done', 'released') AND lane_id <> ALL(:lanes)
   AND (device_id IS NULL OR device_id <> ALL(:devices))
 ORDER BY id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED
 """)
-LOCK_LANES = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED")
+LOCK_GROUPS = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED")
 _LOCK_DEVICES = text("SELECT id FROM devices WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED")
 MOST_FOLDED = 5000
 """Batches that are folded in one turn."""
@@ -559,9 +559,9 @@ WHERE d.id = s.device_id
 
 
 def fold(connection: Connection, *, weights: Mapping[str, float] | None = None) -> int:
-    """Adds batches that are over to the counters of their lanes and devices, and to the shares that they took.
+    """Adds batches that are over to the counters of their job groups and devices, and to the shares that they took.
 
-    Batches whose lane or device another session holds are left for another turn. A share that one holds is not charged.
+    Batches whose job group or device another session holds are left for another turn. A share that one holds is not charged.
 
     Args:
         weights: of owners; 1 for one that is not named.
@@ -577,16 +577,16 @@ def fold(connection: Connection, *, weights: Mapping[str, float] | None = None) 
 
 
 def _take_foldable(connection: Connection) -> list[int]:
-    """Locks batches that are over, with their lanes and devices. Returns the ids of the batches."""
-    held_lanes, held_devices = set[int](), set[int]()
+    """Locks batches that are over, with their job groups and devices. Returns the ids of the batches."""
+    held_groups, held_devices = set[int](), set[int]()
     while True:
-        parameters = {"lanes": list(held_lanes), "devices": list(held_devices), "most": MOST_FOLDED}
+        parameters = {"lanes": list(held_groups), "devices": list(held_devices), "most": MOST_FOLDED}
         over = connection.execute(_FOLDABLE, parameters).all()
-        lanes, devices = {row.lane_id for row in over}, {row.device_id for row in over} - {None}
-        held_lanes |= lanes - set(connection.execute(LOCK_LANES, {"ids": list(lanes)}).scalars() if lanes else ())
+        groups, devices = {row.lane_id for row in over}, {row.device_id for row in over} - {None}
+        held_groups |= groups - set(connection.execute(LOCK_GROUPS, {"ids": list(groups)}).scalars() if groups else ())
         held_devices |= devices - set(
             connection.execute(_LOCK_DEVICES, {"ids": list(devices)}).scalars() if devices else ()
         )
-        free = [row.id for row in over if row.lane_id not in held_lanes and row.device_id not in held_devices]
+        free = [row.id for row in over if row.lane_id not in held_groups and row.device_id not in held_devices]
         if free or len(over) < MOST_FOLDED:
             return free  # else what is held fills the whole look, and others are behind it

@@ -75,7 +75,7 @@ def resume(connection: Connection, campaign_id: int) -> bool:
     return True
 
 
-_LANES = text("SELECT id FROM lanes WHERE campaign_id = :campaign_id ORDER BY id FOR NO KEY UPDATE")
+_GROUPS = text("SELECT id FROM lanes WHERE campaign_id = :campaign_id ORDER BY id FOR NO KEY UPDATE")
 _RETRY = text("""
 WITH chosen AS (
     SELECT j.id, j.lane_id, j.state, j.solo, j.configuration_id > coalesce(l.cursor, :before_all) AS ahead
@@ -123,7 +123,7 @@ def retry(
         raise ValueError(f"jobs that are {', '.join(sorted(wrong))} cannot be tried again")
     hold_briefly(connection)
     connection.execute(_LOCK, {"campaign_id": campaign_id})
-    connection.execute(_LANES, {"campaign_id": campaign_id})
+    connection.execute(_GROUPS, {"campaign_id": campaign_id})
     parameters = {
         "campaign_id": campaign_id,
         "states": [state.value for state in states],

@@ -19,10 +19,10 @@ from farm.db.batches.ending import (
     refused_by,
     refused_by_all,
 )
-from farm.db.batches.forming import BEFORE_ALL, LOCK_LANES
+from farm.db.batches.forming import BEFORE_ALL, LOCK_GROUPS
 
 MOST_AT_ONCE = 20_000
-"""Jobs that are moved in one transaction: a lane is locked no longer than that takes."""
+"""Jobs that are moved in one transaction: a job group is locked no longer than that takes."""
 
 _OVER = text(f"""
 WITH RECURSIVE {kernels.WAITED_FOR}
@@ -67,26 +67,26 @@ SELECT count(*) FROM chosen
 """)
 
 
-def _of_free_lanes(connection: Connection, statement: TextClause, parameters: Mapping[str, Any]) -> list[Row[Any]]:
-    """Jobs of lanes that no other session holds, with these lanes locked. The statement leaves out those in `held`."""
+def _of_free_groups(connection: Connection, statement: TextClause, parameters: Mapping[str, Any]) -> list[Row[Any]]:
+    """Jobs of job groups that no other session holds, with these job groups locked. The statement leaves out those in `held`."""
     held = set[int]()
     while True:
         found = connection.execute(statement, {**parameters, "held": list(held)}).all()
-        lanes = {row.lane_id for row in found}
-        taken = set(connection.execute(LOCK_LANES, {"ids": list(lanes)}).scalars()) if lanes else set()
-        if taken == lanes:
+        groups = {row.lane_id for row in found}
+        taken = set(connection.execute(LOCK_GROUPS, {"ids": list(groups)}).scalars()) if groups else set()
+        if taken == groups:
             return list(found)
-        held |= lanes - taken
+        held |= groups - taken
 
 
 def let_go(connection: Connection) -> int:
     """waiting → open, where all kernels of a job are over and one is built. Where none is: → invalid if none of them
     compiles, → dead if they could not be built for another reason. Returns how many.
 
-    Jobs of lanes that another session holds are left for another turn.
+    Jobs of job groups that another session holds are left for another turn.
     """
     over = list(connection.execute(_OVER).scalars())
-    may_go = _of_free_lanes(connection, _MAY_GO, {"over": over, "most": MOST_AT_ONCE}) if over else []
+    may_go = _of_free_groups(connection, _MAY_GO, {"over": over, "most": MOST_AT_ONCE}) if over else []
     if not may_go:
         return 0
     parameters = {
@@ -100,7 +100,7 @@ def let_go(connection: Connection) -> int:
 
 
 # A device refused them, and not only a version of its worker: the ids of devices come last. What a version cannot read waits,
-# whoever is here. Groups of failed jobs, as in `forming`, of all lanes: those that wait for a device that may come hold up no others.
+# whoever is here. Retry groups, as in `forming`, of all job groups: those that wait for a device that may come hold up no others.
 _REFUSED = text(f"""
 WITH RECURSIVE groups AS (
     (
@@ -158,10 +158,10 @@ MOST_REFUSED = 2000
 def give_up(connection: Connection) -> int:
     """pending → invalid, where a device refused a job and every other one of its pool did as well, or is gone. Returns how many.
 
-    Jobs of lanes that another session holds are left for another turn.
+    Jobs of job groups that another session holds are left for another turn.
     """
     here = {"by_traits": BY_TRAITS, "present": PRESENT_SECONDS}
-    waiting = _of_free_lanes(connection, _REFUSED, {**here, "most": MOST_REFUSED})
+    waiting = _of_free_groups(connection, _REFUSED, {**here, "most": MOST_REFUSED})
     if not waiting:
         return 0
     given_up: int = connection.execute(_GIVE_UP, {**here, "ids": [row.job_id for row in waiting]}).scalar_one()
@@ -197,10 +197,10 @@ SELECT count(*) FROM ended
 def end_exhausted(connection: Connection) -> int:
     """pending → dead, for jobs that used up their attempts on one device, where no other is expected. Returns how many.
 
-    Jobs of lanes that another session holds are left for another turn.
+    Jobs of job groups that another session holds are left for another turn.
     """
     parameters = {"by_traits": BY_TRAITS, "expected": EXPECTED_SECONDS, "most": MOST_REFUSED}
-    exhausted = _of_free_lanes(connection, _EXHAUSTED, parameters)
+    exhausted = _of_free_groups(connection, _EXHAUSTED, parameters)
     if not exhausted:
         return 0
     ended: int = connection.execute(_END_EXHAUSTED, {"ids": [row.job_id for row in exhausted]}).scalar_one()

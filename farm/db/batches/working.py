@@ -171,7 +171,7 @@ _ABANDON = text("SELECT worker_abandon(:batch_id, :device_id, :reason)")
 def abandon(connection: Connection, batch_id: int, *, device_id: int, reason: str) -> bool:
     """The device goes on with another batch, and no job is blamed. The coordinator takes this one back.
 
-    Locks nothing but the batch's row: who holds its lane or jobs does not hold up the device. Returns whether it held it.
+    Locks nothing but the batch's row: who holds its job group or jobs does not hold up the device. Returns whether it held it.
     """
     parameters = {"batch_id": batch_id, "device_id": device_id, "reason": reason}
     held: bool = connection.execute(_ABANDON, parameters).scalar_one()
