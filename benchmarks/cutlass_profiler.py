@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import first_card, markdown, write
-from farm import keys
+from farm import signing_keys
 from farm.builds.cache import KernelCache
 from farm.devices import traits_of_capability
 from farm.installing import INSTALL
@@ -177,7 +177,7 @@ def build(folder: Path) -> None:
             f"-L{toolkit / 'lib'}",
         ]
         subprocess.run(link, check=True)
-    signer = keys.signer(settings(), Purpose.KERNEL)
+    signer = signing_keys.signer(settings(), Purpose.KERNEL)
     own = OwnKernels(KernelCache(folder), compiler.versions, signer, [signer.public])
     hopper = traits_of_capability((9, 0))
     for name in KERNELS:

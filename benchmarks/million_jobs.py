@@ -58,7 +58,7 @@ def work_off(engine: Engine, campaign_id: int, device_id: int, queue: str, size:
             with engine.begin() as connection:
                 waiting = batches.candidates(connection)
                 if waiting and batches.lock(connection, waiting[0].lane_id):
-                    plans = [batches.Plan(queue=queue, jobs=batch)] * FORMED_AT_ONCE
+                    plans = [batches.BatchPlan(queue=queue, jobs=batch)] * FORMED_AT_ONCE
                     formed = list(batches.form_many(connection, waiting[0], plans).ids)
             if not formed:
                 return clock

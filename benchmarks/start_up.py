@@ -160,7 +160,7 @@ def role_of(process: psutil.Process) -> str:
         words = " ".join(process.cmdline())
     except psutil.Error:
         return "ended"
-    if "child.py" in words:
+    if "guardian.py" in words:
         return "guardian"
     if "semaphore_tracker" in words:
         return "resource tracker"

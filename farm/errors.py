@@ -656,7 +656,7 @@ class MissingColumns(BadInput):
     """{path} lacks the columns {missing}. It has: {found}."""
 
 
-class ErrandLost(FarmError):
+class TaskLost(FarmError):
     """The {what} {number} is no longer held here: its process was not heard of in time, and it was started again. Nothing was written."""
 
 

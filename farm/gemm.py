@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from farm.errors import BadElementType, BadLayout, BadScalar, BadShape
 
-LARGEST_EXTENT = 2**31 - 1
+MAX_EXTENT = 2**31 - 1
 """The largest m, n or k: BLAS and CUDA libraries take 32-bit signed sizes."""
 
 
@@ -112,8 +112,8 @@ class Shape:
 
     def __post_init__(self) -> None:
         for name, extent in (("m", self.m), ("n", self.n), ("k", self.k)):
-            if type(extent) is not int or not 1 <= extent <= LARGEST_EXTENT:
-                raise BadShape(value=f"{self.m}x{self.n}x{self.k}", why=f"{name} is {extent!r}", largest=LARGEST_EXTENT)
+            if type(extent) is not int or not 1 <= extent <= MAX_EXTENT:
+                raise BadShape(value=f"{self.m}x{self.n}x{self.k}", why=f"{name} is {extent!r}", largest=MAX_EXTENT)
 
     @property
     def flops(self) -> int:
@@ -128,7 +128,7 @@ class Shape:
         """Reads `512x512x1024`, or one number for a cube."""
         found = re.fullmatch(r"\s*(-?\d+)(?:\s*[x×]\s*(-?\d+)\s*[x×]\s*(-?\d+))?\s*", text)
         if found is None:
-            raise BadShape(value=text, why="it is not m x n x k", largest=LARGEST_EXTENT)
+            raise BadShape(value=text, why="it is not m x n x k", largest=MAX_EXTENT)
         extents = [int(e) for e in found.groups() if e is not None]
         return cls(*(extents * 3 if len(extents) == 1 else extents))
 

@@ -21,7 +21,7 @@ from farm.completion_names import default_home
 from farm.errors import BadSettings, HomeUntrusted
 from farm.masking import masked
 from farm.ownership import why_untrusted
-from farm.python import SAFE_PATH
+from farm.python_program import SAFE_PATH
 from farm.variables import IDLE_EXIT_SECONDS, INTERNAL_VARIABLES
 
 PREFIX = "FARM_"
@@ -182,7 +182,7 @@ class Settings(BaseSettings):
     )
     cutlass_version: str = Field(default="4.2.0", description="CUTLASS that kernels are built with")
     cuda_version: str = Field(default="13.0.88", description="nvcc that kernels are built with")
-    # Signatures (farm/keys.py). Unset: each home has keys of its own, and trusts those.
+    # Signatures (farm/signing_keys.py). Unset: each home has keys of its own, and trusts those.
     kernel_signing_key: Path | None = Field(
         default=None, description="file of the private key that kernels built here are signed with"
     )

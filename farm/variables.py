@@ -7,7 +7,7 @@ WORKER_METRICS_DEVICE_TYPE = "FARM_WORKER_METRICS_DEVICE_TYPE"
 """From `farm-worker`, for the processes of one device."""
 
 PARENT_PID = "FARM_PARENT_PID"
-"""For a process that ends with the one that started it (see `farm.services.groups`)."""
+"""For a process that ends with the one that started it (see `farm.services.process_groups`)."""
 
 IDLE_EXIT_SECONDS = "FARM_IDLE_EXIT_SECONDS"
 """From `farm up`, for a trainer or builder that it starts on demand: how long it waits for more work before it ends."""

@@ -21,7 +21,7 @@ from farm.db import probation
 from farm.db.batches import ending
 from farm.registry import registry_client
 from farm.services import ServiceUrls
-from farm.services.binaries import redis_server
+from farm.services.server_binaries import redis_server
 from support.databases import database
 from support.homes import eventually
 from support.programs import free_port, redis_answers

@@ -15,7 +15,7 @@ from farm.broker.queues import TRAIN_QUEUE
 from farm.errors import FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.encryption import warn_of_plain_connections
-from farm.services.reconnecting import set_on_signals, when_they_answer
+from farm.services.reconnecting import connected_services, set_on_signals
 from farm.settings import idle_exit_s, settings
 
 USAGE = """usage: farm-trainer
@@ -41,7 +41,7 @@ def main() -> None:
         warn_of_plain_connections(settings())
         stop = threading.Event()
         set_on_signals(stop, signal.SIGTERM, signal.SIGINT)
-        with when_they_answer(stop, application="farm trainer", pool_size=1) as reached:
+        with connected_services(stop, application="farm trainer", pool_size=1) as reached:
             if reached is None:
                 return
             urls, engine = reached

@@ -15,7 +15,7 @@ from farm.campaign import Campaign, Destination, Plan, PlannedJob, plan
 from farm.campaign.strategies import Learn
 from farm.campaign.strategies.draws import FamilyDraw
 from farm.db import campaigns, learning
-from farm.db.trainings import Start
+from farm.db.trainings import TrainingAttempt
 from farm.gemm import Problem
 from farm.kernels import Configuration
 from farm.measurement import ALL_FAMILIES
@@ -53,7 +53,7 @@ class Point:
         return asdict(self)
 
 
-def decide(engine: Engine, started: Start) -> str | None:
+def decide(engine: Engine, started: TrainingAttempt) -> str | None:
     """Decides on the round of a training, and writes down what was decided.
 
     Returns:

@@ -17,10 +17,10 @@ import farm
 from farm.broker.queues import TRAIN
 from farm.db import trainings
 from farm.db.engine import make_engine
-from farm.db.trainings import Start
-from farm.errors import ErrandLost, FarmError
+from farm.db.trainings import TrainingAttempt
+from farm.errors import FarmError, TaskLost
 from farm.registry import Trust, model_name
-from farm.services.task_runner import carry_out
+from farm.services.task_runner import run_task
 from farm.settings import settings
 from trainer.progress import Progress
 
@@ -53,7 +53,7 @@ def train(training_id: int) -> None:
     Where the database goes away, or the process does, the training is taken back and started again.
     """
     progress = Progress()
-    carry_out(
+    run_task(
         training_id,
         "training",
         start=_start,
@@ -63,7 +63,7 @@ def train(training_id: int) -> None:
     )
 
 
-def _start(training_id: int) -> Start | None:
+def _start(training_id: int) -> TrainingAttempt | None:
     with engine().connect() as connection:
         started = trainings.start(connection, training_id)
     if started is not None:
@@ -71,13 +71,13 @@ def _start(training_id: int) -> Start | None:
     return started
 
 
-def _beat(started: Start, progress: Progress) -> bool:
+def _beat(started: TrainingAttempt, progress: Progress) -> bool:
     with engine().connect() as connection:
         return trainings.beat(connection, started, progress=progress.share)
 
 
-def _attempt(started: Start, progress: Progress) -> TrainingOutcome | Decided | str:
-    """The outcome, `Decided` where a round was decided, or why there is neither. Raises `ErrandLost`, and `OperationalError` where the database is away."""
+def _attempt(started: TrainingAttempt, progress: Progress) -> TrainingOutcome | Decided | str:
+    """The outcome, `Decided` where a round was decided, or why there is neither. Raises `TaskLost`, and `OperationalError` where the database is away."""
     # With the first training come scikit-learn, pandas and MLflow, 200 MB: a trainer that waits for work does without.
     from trainer.registry import train_and_register
     from trainer.table import read_test_table, read_training_table
@@ -100,7 +100,7 @@ def _attempt(started: Start, progress: Progress) -> TrainingOutcome | Decided | 
             progress=progress,
             trust=Trust(settings(), engine()),
         )
-    except (ErrandLost, OperationalError):
+    except (TaskLost, OperationalError):
         raise
     except Exception as error:
         if isinstance(error, FarmError):
@@ -110,10 +110,10 @@ def _attempt(started: Start, progress: Progress) -> TrainingOutcome | Decided | 
 
 
 @contextmanager
-def _deciding(started: Start) -> Iterator[Callable[[], None]]:
+def _deciding(started: TrainingAttempt) -> Iterator[Callable[[], None]]:
     """Inside, no other trainer of the farm decides on that device type.
 
-    What it yields raises `ErrandLost` where this one no longer may, as one that was paused for too long: the training was
+    What it yields raises `TaskLost` where this one no longer may, as one that was paused for too long: the training was
     taken back, or the lock was lost with its session.
     """
     with trainings.deciding(engine(), model_name(started.device_type)) as connection:
@@ -124,12 +124,12 @@ def _deciding(started: Start) -> Iterator[Callable[[], None]]:
             except OperationalError:
                 held = False
             if not held:
-                raise ErrandLost(what="training", number=started.training_id)
+                raise TaskLost(what="training", number=started.training_id)
 
         yield check
 
 
-def _write_down(started: Start, result: TrainingOutcome | Decided | str) -> bool:
+def _write_down(started: TrainingAttempt, result: TrainingOutcome | Decided | str) -> bool:
     if isinstance(result, Decided):
         # Written down in the transaction that decided.
         if result.what is not None:

@@ -21,8 +21,8 @@ from farm.db import kernels, migrate
 from farm.devices import host_name
 from farm.errors import first_line
 from farm.logs import set_up_logging
-from farm.services.reconnecting import when_they_answer
-from farm.services.task_runner import heard_of
+from farm.services.reconnecting import connected_services
+from farm.services.task_runner import heartbeats
 from farm.settings import idle_exit_s, settings
 from workers import building
 
@@ -36,7 +36,9 @@ def serve(stop: threading.Event) -> None:
     """
     compiler = building.compiler()
     slots = slots_of(settings())
-    with when_they_answer(stop, require=migrate.require_for_worker, application="farm builder", pool_size=1) as reached:
+    with connected_services(
+        stop, require=migrate.require_for_worker, application="farm builder", pool_size=1
+    ) as reached:
         if reached is None:
             return
         urls, engine = reached
@@ -71,7 +73,7 @@ def _announced(engine: Engine, name: str, slots: int) -> Iterator[None]:
 
     say()
     try:
-        with heard_of(say, every_s=settings().heartbeat_seconds):
+        with heartbeats(say, every_s=settings().heartbeat_seconds):
             yield
     finally:
         try:

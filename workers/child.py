@@ -13,7 +13,7 @@ from typing import Any
 from celery import shared_task, signals
 
 from farm.broker.queues import MEASURE_BATCH, TRY_DEVICE
-from farm.services.groups import end_with_parent
+from farm.services.process_groups import end_with_parent
 from workers.stopping import STOP_SIGNAL, stopping
 
 

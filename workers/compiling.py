@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from farm import keys
+from farm import signing_keys
 from farm.builds.cache import KernelCache
 from farm.errors import BuildFailed, FarmError
 from farm.kernels.binary import Binary
@@ -31,7 +31,7 @@ from workers.building import compiler
 def main() -> None:
     file, folder, slots = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     try:
-        found, signer = compiler(), keys.signer(settings(), Purpose.KERNEL)
+        found, signer = compiler(), signing_keys.signer(settings(), Purpose.KERNEL)
     except FarmError as error:
         _say({"refused": {"exit_code": error.exit_code, "message": str(error)}})
         return

@@ -14,13 +14,13 @@ import psutil
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from farm import python
+from farm import python_program
 from farm.db import device_sessions, devices, worker_versions
-from farm.db.device_sessions import Server, Session
+from farm.db.device_sessions import DeviceSession, Server
 from farm.devices import DeviceIdentity, host_name
 from farm.errors import DeviceContended, DeviceLocked, DeviceLockUnusable, FarmError
 from farm.services.backoff import BackOff
-from farm.services.groups import ProcessGroup
+from farm.services.process_groups import ProcessGroup
 from farm.settings import settings
 from farm.variables import WORKER_DEVICE_ID, WORKER_SESSION
 from farm.vendors import VENDORS
@@ -46,7 +46,7 @@ class _Worker:
     """One device and the process that serves it."""
 
     def __init__(
-        self, identity: DeviceIdentity, session: Session, lock: DeviceLock, environment: Mapping[str, str]
+        self, identity: DeviceIdentity, session: DeviceSession, lock: DeviceLock, environment: Mapping[str, str]
     ) -> None:
         self.identity = identity
         self.session = session
@@ -73,7 +73,7 @@ class _Worker:
             )
         if self._process is None or self._back_off.is_due(now):
             self._back_off.started(now)
-            command = python.program("workers.process")
+            command = python_program.program("workers.process")
             self._process = ProcessGroup(command, environment=self._environment, grace_s=GRACE_SECONDS)
 
     def ask_to_stop(self) -> None:
@@ -265,7 +265,7 @@ class Host:
         known = devices.of_host(connection, host_name())
         return {uuid for uuid, backend in known if uuid not in here and self._watcher.asks_for(uuid, backend)}
 
-    def _environment_of(self, identity: DeviceIdentity, session: Session) -> dict[str, str]:
+    def _environment_of(self, identity: DeviceIdentity, session: DeviceSession) -> dict[str, str]:
         own = {WORKER_DEVICE_ID: str(session.device_id), WORKER_SESSION: str(session.epoch)}
         own |= metrics.labels_of(identity, settings())
         own |= VENDORS[identity.backend].environment(identity.uuid)
@@ -274,7 +274,7 @@ class Host:
 
 def _announce(
     connection: Connection, came: Sequence[tuple[DeviceIdentity, DeviceLock]], refused: dict[str, FarmError]
-) -> dict[str, Session]:
+) -> dict[str, DeviceSession]:
     """Begins a session of each device, by UUID. Those that another `farm-worker` serves are added to `refused`."""
     facts = {
         "os": platform.platform(),
@@ -283,7 +283,7 @@ def _announce(
         "memory_bytes": psutil.virtual_memory().total,
     }
     silent_after = settings().silent_after_seconds
-    sessions = dict[str, Session]()
+    sessions = dict[str, DeviceSession]()
     for identity, lock in came:
         server = Server(host=host_name(), pid=os.getpid(), lock=lock.name)
         try:

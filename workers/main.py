@@ -15,8 +15,8 @@ from farm.db.engine import ANNOUNCING
 from farm.errors import BadInput, FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.encryption import warn_of_plain_connections
-from farm.services.groups import collect_orphans
-from farm.services.reconnecting import set_on_signals, when_they_answer
+from farm.services.process_groups import collect_orphans
+from farm.services.reconnecting import connected_services, set_on_signals
 from farm.settings import environment_for_children, settings
 from workers import metrics
 from workers.device_watcher import DeviceWatcher
@@ -37,7 +37,7 @@ def serve(selection: str, stop: threading.Event) -> None:
     first = watcher.first()
     with (
         metrics.served(settings()) as variables,
-        when_they_answer(
+        connected_services(
             stop, require=migrate.require_for_worker, application="farm-worker", pool_size=1, session=ANNOUNCING
         ) as reached,
     ):

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from farm.broker.messages import Reason
+from farm.broker.task_messages import Reason
 from farm.devices import DeviceIdentity
 from farm.metrics import Count, Duration, Metrics, PrometheusMetrics, serving
 from farm.services.home import Home

@@ -9,7 +9,7 @@ import sys
 
 
 def main() -> None:
-    from farm.services.groups import end_with_starter
+    from farm.services.process_groups import end_with_starter
 
     end_with_starter()
     from workers import parent

@@ -24,9 +24,9 @@ from celery.worker import state
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from farm import keys
-from farm.broker.messages import Reason
+from farm import signing_keys
 from farm.broker.queues import TRY_DEVICE, is_queue_of_device
+from farm.broker.task_messages import Reason
 from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.stores import store_of
@@ -94,7 +94,7 @@ def _metrics(role: str) -> Metrics:
 
 def _kernels() -> FarmKernels:
     here = settings()
-    trusted = keys.trusted(here, Purpose.KERNEL)
+    trusted = signing_keys.trusted(here, Purpose.KERNEL)
     return FarmKernels(KernelCache(here.kernel_cache), store_of(here, engine()), engine(), versions_of(here), trusted)
 
 

@@ -17,13 +17,13 @@ from farm.api.sentinels import SentinelNow, sentinel_now
 from farm.api.submitting import store
 from farm.broker.queues import TRAIN_QUEUE
 from farm.campaign.figures import PlanSummary
-from farm.coordinator.estimates import Outlook, Stuck, look, outlooks
+from farm.coordinator.estimates import Estimate, Stuck, estimates, read_farm_state
 from farm.db import campaigns, devices, duty, fair_shares, jobs, kernels, leadership, learning, sentinels
 from farm.db import progress as now
+from farm.db.campaign_verdict import CampaignVerdict, state_text, verdict
 from farm.db.engine import take_time
-from farm.db.kernels import Awaited
+from farm.db.kernels import AwaitedKernels
 from farm.db.states import CampaignState, JobState, Role
-from farm.db.verdict import Verdict, state_text, verdict
 from farm.errors import CampaignCancelled, NotYourCampaign, OwnerNotYours
 
 # What only submitting and steering need is imported there: farm status takes half the time without.
@@ -79,7 +79,7 @@ class Judged(Document):
 
     @computed_field(description="whether every job has a result")  # type: ignore[prop-decorator]
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CampaignVerdict:
         return verdict(self.state, self.counts)
 
     @computed_field(description="the state for people, with the jobs that ended without a result")  # type: ignore[prop-decorator]
@@ -173,7 +173,7 @@ class Progress(Ahead):
     name: str
     digest: str
     owner: str
-    kernels_awaited: Awaited
+    kernels_awaited: AwaitedKernels
     devices_live: int
     learned: LearningPoint | None = Field(default=None, description="the latest point of a learning curve")
 
@@ -267,7 +267,7 @@ class CampaignNow(CampaignHead):
     targets: list[JobGroupOf]
     running: list[Running]
     duty: list[DutyOf]
-    kernels_awaited: Awaited
+    kernels_awaited: AwaitedKernels
     drifting: list[SentinelNow]
     attempts: dict[str, int]
     problems: list[Problem]
@@ -384,14 +384,14 @@ def list_(
     with access.connect() as connection:
         rows = campaigns.overview(connection, states=state, owner=owner, search=search, before=before, limit=limit)
         unfinished = [row["id"] for row in rows if row["state"] in (CampaignState.ACTIVE, CampaignState.PAUSED)]
-        ahead = outlooks(connection, look(connection, access.settings), unfinished) if unfinished else {}
+        ahead = estimates(connection, read_farm_state(connection, access.settings), unfinished) if unfinished else {}
     return [CampaignLine(**row, **_ahead(row["counts"], ahead.get(row["id"]))) for row in rows]
 
 
-def _ahead(counts: Mapping[str, int], ahead: Outlook | None) -> dict[str, Any]:
+def _ahead(counts: Mapping[str, int], ahead: Estimate | None) -> dict[str, Any]:
     return {
         "percent": 100 * over(counts) / max(sum(counts.values()), 1),
-        "jobs_per_minute": None if ahead is None else ahead.pace.last_minute,
+        "jobs_per_minute": None if ahead is None else ahead.throughput.last_minute,
         "seconds_left": None if ahead is None else ahead.seconds_left,
         "stuck_jobs": 0 if ahead is None else ahead.stuck_jobs,
         "stuck": [] if ahead is None else list(ahead.stuck),
@@ -410,8 +410,8 @@ def show(access: Access, campaign: Name) -> CampaignNow:
         found = campaigns.find(connection, campaign)
         campaign_id = found["id"]
         counts = campaigns.counts(connection, campaign_id)
-        farm = look(connection, access.settings, also=campaign_id)
-        ahead = outlooks(connection, farm, [campaign_id])[campaign_id]
+        farm = read_farm_state(connection, access.settings, also=campaign_id)
+        ahead = estimates(connection, farm, [campaign_id])[campaign_id]
         kept = (
             "name",
             "digest",
@@ -427,8 +427,8 @@ def show(access: Access, campaign: Name) -> CampaignNow:
             **{key: found[key] for key in kept},
             counts=counts,
             **_ahead(counts, ahead),
-            jobs_per_minute_overall=ahead.pace.overall(counts[JobState.DONE] + counts[JobState.DEAD]),
-            began_s=ahead.pace.began_s,
+            jobs_per_minute_overall=ahead.throughput.overall(counts[JobState.DONE] + counts[JobState.DEAD]),
+            began_s=ahead.throughput.began_s,
             coordinated=farm.coordinated,
             coordinator=leader_of(connection),
             targets=[_group(group) for group in farm.groups if group.campaign_id == campaign_id],
@@ -436,7 +436,9 @@ def show(access: Access, campaign: Name) -> CampaignNow:
             duty=[_duty(one) for one in duty.of_campaign(connection, campaign_id)],
             kernels_awaited=kernels.awaited(connection, campaign_id),
             drifting=[
-                sentinel_now(one) for one in sentinels.watched(connection, campaign_id=campaign_id) if one.flagged
+                sentinel_now(one)
+                for one in sentinels.series_of_devices(connection, campaign_id=campaign_id)
+                if one.flagged
             ],
             attempts={"measured": counts[JobState.DONE], **jobs.failures_by_kind(connection, campaign_id)},
             problems=[Problem(**row) for row in jobs.problems(connection, campaign_id)],
@@ -464,8 +466,8 @@ def progress(access: Access, campaign: Name) -> Progress:
         found = campaigns.find(connection, campaign)
         campaign_id = found["id"]
         counts = campaigns.counts(connection, campaign_id)
-        farm = look(connection, access.settings)
-        ahead = outlooks(connection, farm, [campaign_id])[campaign_id]
+        farm = read_farm_state(connection, access.settings)
+        ahead = estimates(connection, farm, [campaign_id])[campaign_id]
         return Progress(
             **{key: found[key] for key in ("name", "digest", "owner", "state")},
             counts=counts,

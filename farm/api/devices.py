@@ -157,7 +157,7 @@ def list_(
         rows = {row["device_id"]: row for row in devices.overview(connection, silent_after=access.silent_after)}
         known = [d for d in progress.devices(connection, silent_after=access.silent_after) if d.device_id in rows]
         errors = progress.device_errors(connection)
-        duties = duty.lately(connection)
+        duties = duty.recent(connection)
         newest = devices.newest_rows(connection)
     return [
         DeviceLine(

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from farm.api.access import Access
 from farm.api.operation import LARGEST_ID, Cli, Document, InTable, operation
 from farm.db import campaigns, quotas
-from farm.db.quotas import MAX_PRIORITY, MIN_PRIORITY, Limits
+from farm.db.quotas import MAX_PRIORITY, MIN_PRIORITY, OwnerLimits
 from farm.db.states import Role
 from farm.settings import Settings
 
@@ -114,7 +114,7 @@ def set_(access: Access, owner: Owner, quota: QuotaLimits) -> QuotaNow:
         connection = change.connection
         quotas.lock(connection, owner)
         before = quotas.of_owner(connection, owner)
-        quotas.set_(connection, owner, Limits(**quota.model_dump(include=set(QuotaLimits.model_fields))))
+        quotas.set_(connection, owner, OwnerLimits(**quota.model_dump(include=set(QuotaLimits.model_fields))))
         now = _now(connection, owner, access.settings)
         change.record("quota", owner, before=None if before is None else asdict(before), after=_limits(now))
     return now

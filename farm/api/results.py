@@ -16,7 +16,7 @@ from farm.api.devices import HOST, select
 from farm.api.operation import LARGEST_ID, Cli, Document, operation
 from farm.campaign import Campaign
 from farm.db import campaigns, devices, filters, measurements, progress
-from farm.db import rules as measuring
+from farm.db import measuring_rules as measuring
 from farm.devices import DeviceIdentity, DeviceTraits
 from farm.errors import BadInput
 from farm.kernels import Configuration

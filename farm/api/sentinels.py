@@ -10,7 +10,7 @@ from pydantic import Field
 from farm.api.access import Access
 from farm.api.operation import Cli, Document, operation
 from farm.db import campaigns, sentinels
-from farm.db.sentinels import SentinelRow, Watched
+from farm.db.sentinels import SentinelRow, SentinelSeries
 from farm.errors import UnknownDevice
 from farm.formatting import some_of
 
@@ -51,7 +51,7 @@ def list_(
     """Do devices drift? Each measures a fixed GEMM, its sentinel, now and then while it works for a campaign."""
     with access.connect() as connection:
         campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
-        seen = sentinels.watched(connection, campaign_id=campaign_id)
+        seen = sentinels.series_of_devices(connection, campaign_id=campaign_id)
     if device is not None:
         named = [one for one in seen if one.device_uuid.lower().startswith(device.lower())]
         if not named:
@@ -61,7 +61,7 @@ def list_(
     return [sentinel_now(one) for one in seen]
 
 
-def sentinel_now(one: Watched) -> SentinelNow:
+def sentinel_now(one: SentinelSeries) -> SentinelNow:
     """The document of what one device's sentinels say."""
     kept = ("device_uuid", "device_type", "host", "campaign", "n", "ratio", "flagged", "drifts_since", "latest_ms")
     first = one.rows[0]

@@ -9,7 +9,7 @@ from farm.builds import versions_of
 from farm.db import campaigns, quotas
 from farm.db.audit import Actor, Change
 from farm.db.campaigns import Stored
-from farm.db.quotas import Limits
+from farm.db.quotas import OwnerLimits
 from farm.db.states import Role
 from farm.settings import Settings
 
@@ -59,7 +59,7 @@ def _up_to(jobs: Iterator[PlannedJob], meter: Meter, allowed: int, known: int, o
         yield job
 
 
-def limits_of(connection: Connection, actor: Actor, owner: str, settings: Settings) -> Limits | None:
+def limits_of(connection: Connection, actor: Actor, owner: str, settings: Settings) -> OwnerLimits | None:
     """What limits who acts for that owner; None where nothing does, as the role operate."""
     if actor.role.may(Role.OPERATE):
         return None

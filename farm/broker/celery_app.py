@@ -16,7 +16,7 @@ from farm.broker.queues import client_name
 if TYPE_CHECKING:
     from celery import Celery
 
-    from farm.broker.messages import Reason
+    from farm.broker.task_messages import Reason
 
 ANSWER_SECONDS = 10.0
 """How long a broker may take to answer before it counts as away."""
@@ -84,7 +84,7 @@ def consume(
 
     Celery takes the signals over when it begins. `stop` says that the program was told before that, and would not be again.
     With `idle_s`, the worker also ends after that many seconds without a task. `refused` is called for each message that is
-    none of the farm's (`farm.broker.messages`).
+    none of the farm's (`farm.broker.task_messages`).
     """
     from celery import concurrency, signals
     from celery.utils.nodenames import host_format

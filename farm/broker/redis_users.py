@@ -21,7 +21,7 @@ from farm.broker.queues import BUILD_QUEUE, QUEUE_PREFIXES, TRAIN_QUEUE, queue_o
 from farm.broker.replies import PROBE
 
 
-class User(StrEnum):
+class RedisUser(StrEnum):
     """Whose user it is. The user's name is `farm_` and this."""
 
     COORDINATOR = "coordinator"
@@ -31,7 +31,7 @@ class User(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class RedisAccess:
     """Patterns of keys, and commands on them."""
 
     keys: tuple[str, ...]
@@ -42,25 +42,25 @@ _CONNECT = ("auth", "hello", "ping", "select", "client|setname")
 _TAKE = ("brpop", "type", "unlink")
 _MEASURE = (*(f"{prefix}*" for prefix in QUEUE_PREFIXES), queue_of_device("*"))
 
-USERS: Mapping[User, Access] = {
+USERS: Mapping[RedisUser, RedisAccess] = {
     # `info`, `client|list` and `llen` tell `farm doctor`, `farm train` and `farm up` about the server, its consumers and their work.
-    User.COORDINATOR: Access(
+    RedisUser.COORDINATOR: RedisAccess(
         (*_MEASURE, BUILD_QUEUE, TRAIN_QUEUE, PROBE),
         ("lpush", "llen", "type", "unlink", "setrange", "info", "client|list"),
     ),
-    User.WORKER: Access((*_MEASURE, PROBE), _TAKE),
-    User.BUILDER: Access((BUILD_QUEUE, PROBE), _TAKE),
-    User.TRAINER: Access((TRAIN_QUEUE, PROBE), _TAKE),
+    RedisUser.WORKER: RedisAccess((*_MEASURE, PROBE), _TAKE),
+    RedisUser.BUILDER: RedisAccess((BUILD_QUEUE, PROBE), _TAKE),
+    RedisUser.TRAINER: RedisAccess((TRAIN_QUEUE, PROBE), _TAKE),
 }
 """What users may do. tests/security/test_redis_users.py tries every command of this table as each user."""
 
 
-def name_of(user: User) -> str:
+def name_of(user: RedisUser) -> str:
     """The name of a user."""
     return f"farm_{user.value}"
 
 
-def acl_lines(passwords: Mapping[User, str]) -> list[str]:
+def acl_lines(passwords: Mapping[RedisUser, str]) -> list[str]:
     """The lines of an ACL file (`aclfile`) for Redis 6.2 or later. It contains SHA-256 hashes of the passwords.
 
     The user `default`, who needs no name, is off.

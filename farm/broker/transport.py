@@ -1,7 +1,7 @@
 """How Celery reaches Redis: bad messages are dropped, and a Redis that refuses to write is waited for, as one that is away is.
 
 A consumer takes messages, and writes nothing: Postgres knows what was sent and not taken up, and it is sent again. So a consumer
-needs no right to write, and no key that consumers share. What `farm.broker.messages` refuses is dropped where it is read, and a key of
+needs no right to write, and no key that consumers share. What `farm.broker.task_messages` refuses is dropped where it is read, and a key of
 a queue that is no list is deleted.
 
 A Redis that is full (OOM), a replica (READONLY), or unable to save to its disk (MISCONF) answers, and refuses what a
@@ -32,8 +32,8 @@ from redis._parsers import _RESP2Parser
 from redis._parsers.socket import SocketBuffer
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from farm.broker.messages import MAX_BYTES, MessageRefused, Reason, read
 from farm.broker.replies import is_of_wrong_kind, require_writable
+from farm.broker.task_messages import MAX_BYTES, MessageRefused, Reason, read
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from farm.campaign.shape_files import ReadText, among, parse_shapes
 from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import NUMBER, TEXT, FileModel, Mappings, Value, Values, as_list, ordered
 from farm.campaign.weighted import Weighted
-from farm.gemm import LARGEST_EXTENT, Shape
+from farm.gemm import MAX_EXTENT, Shape
 
 T = TypeVar("T")
 
@@ -61,8 +61,8 @@ def _log_range(written: object) -> LogRange:
     low, high = int(found[1]), int(found[2] or found[1])
     if low > high:
         raise ValueError(f"the range {low}..{high} counts down; write {high}..{low}")
-    if not 1 <= low <= high <= LARGEST_EXTENT:
-        raise ValueError(f"the range {low}..{high} leaves 1..{LARGEST_EXTENT}; write for example 16..32768")
+    if not 1 <= low <= high <= MAX_EXTENT:
+        raise ValueError(f"the range {low}..{high} leaves 1..{MAX_EXTENT}; write for example 16..32768")
     return LogRange(low, high)
 
 
@@ -125,7 +125,7 @@ def _weighted(parse: Callable[[Any], Any], example: str, entry: Mapping[str, Any
 
 
 _DEGREE = {"type": "integer", "minimum": 1, "maximum": _MAX_DEGREE}
-_EXTENT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": LARGEST_EXTENT}, {"type": "string"}]}
+_EXTENT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_EXTENT}, {"type": "string"}]}
 
 Weight = Annotated[float, Value(_weight_of, schema={"type": "number", "exclusiveMinimum": 0})]
 Extent = Annotated[LogRange, Value(_log_range, write=str, schema=_EXTENT)]

@@ -21,9 +21,9 @@ from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.progress import REFRESH_SECONDS, LogLines, follow
 from farm.cli.tables import Column, Table
 from farm.db import campaigns as stored_campaigns
+from farm.db.campaign_verdict import without_result
 from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState
-from farm.db.verdict import without_result
 from farm.errors import FarmError
 from farm.formatting import counts_text, seconds_text, types_of_text
 from farm.services.session import Session

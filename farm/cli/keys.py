@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from farm import keys
+from farm import signing_keys
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.settings import settings
@@ -25,10 +25,10 @@ def _list(context: typer.Context, as_json: JsonOption = False) -> None:
         return
     rows = []
     for purpose in Purpose:
-        own = keys.signer(settings(), purpose).public
+        own = signing_keys.signer(settings(), purpose).public
         rows += [
             {"for": purpose.value, "key": key, "own": key == own}
-            for key in dict.fromkeys([own, *keys.trusted(settings(), purpose)])
+            for key in dict.fromkeys([own, *signing_keys.trusted(settings(), purpose)])
         ]
     if as_json:
         emit_json(rows)

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from rich.markup import escape
 from rich.text import Text
 
-from farm import python
+from farm import python_program
 from farm.campaign.axes import shown
 from farm.campaign.suggestions import did_you_mean
 from farm.cli import measurement_view
@@ -128,7 +128,7 @@ def measure(
         "rules": under.model_dump(mode="json"),
         "explain": explain,
     }
-    command = python.program("workers.single", json.dumps(request))
+    command = python_program.program("workers.single", json.dumps(request))
     with remarks.status("measuring"):
         answer = answer_of(command, job_seconds=under.job_seconds, opened=say_which)
     if "refused" in answer:

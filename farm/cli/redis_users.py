@@ -7,7 +7,7 @@ import secrets
 import typer
 
 from farm.broker import redis_users
-from farm.broker.redis_users import User
+from farm.broker.redis_users import RedisUser
 from farm.cli.output import JsonOption, emit_json, remarks
 from farm.settings import settings
 
@@ -33,12 +33,12 @@ def users(as_json: JsonOption = False) -> None:
     """
     current = settings()
     given = {
-        User.COORDINATOR: current.redis_coordinator_password,
-        User.WORKER: current.redis_worker_password,
-        User.BUILDER: current.redis_builder_password,
-        User.TRAINER: current.redis_trainer_password,
+        RedisUser.COORDINATOR: current.redis_coordinator_password,
+        RedisUser.WORKER: current.redis_worker_password,
+        RedisUser.BUILDER: current.redis_builder_password,
+        RedisUser.TRAINER: current.redis_trainer_password,
     }
-    made = {user: secrets.token_urlsafe(24) for user in User if given[user] is None}
+    made = {user: secrets.token_urlsafe(24) for user in RedisUser if given[user] is None}
     passwords = made | {user: value.get_secret_value() for user, value in given.items() if value is not None}
     lines = redis_users.acl_lines(passwords)
     if as_json:

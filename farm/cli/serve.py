@@ -133,7 +133,7 @@ def _say(address: str, page: str, opened: Session, policy: Policy) -> None:
     elif policy.local is None:
         remarks.print("Users with a token have access.")
         with opened.engine.connect() as connection:
-            if not any(token.valid for token in known_tokens.known(connection)):
+            if not any(token.valid for token in known_tokens.list_tokens(connection)):
                 remarks.print("No token is valid yet, so nobody is let in: farm tokens create NAME --role operate")
         if page != address:
             # The name is for browsers of this account; a log may be read by others.

@@ -18,7 +18,7 @@ from farm.errors import FarmError, first_line
 from farm.installing import INSTALL
 from farm.services import background
 from farm.services.background import RunningStack
-from farm.services.doctor import Check, State, examine
+from farm.services.doctor import Check, CheckState, examine
 from farm.services.session import require_own
 from farm.settings import Settings, settings
 
@@ -114,11 +114,11 @@ def doctor(as_json: JsonOption = False) -> None:
     if as_json:
         emit_json([asdict(check) for check in checks])
     else:
-        colours = {State.OK: "green", State.WARNING: "yellow", State.MISSING: "red"}
+        colours = {CheckState.OK: "green", CheckState.WARNING: "yellow", CheckState.MISSING: "red"}
         _CHECKS.print(
             (check.check, Text(check.state, style=colours[check.state]), check.what, check.fix) for check in checks
         )
-    if any(check.state is State.MISSING for check in checks):
+    if any(check.state is CheckState.MISSING for check in checks):
         raise typer.Exit(SERVICE_IS_BROKEN)
 
 
@@ -130,8 +130,8 @@ def _check_api(current: Settings) -> list[Check]:
         with farm_of(current) as farm:
             found = farm.ask(about.show)
     except FarmError as error:
-        return [Check("api", State.MISSING, first_line(error), "start farm serve there, or correct FARM_API_URL")]
+        return [Check("api", CheckState.MISSING, first_line(error), "start farm serve there, or correct FARM_API_URL")]
     what = f"version {found.version} at {current.api_url}, to {found.who}; {found.devices_live} devices are live"
     if found.version != farm_version:
-        return [Check("api", State.WARNING, what, f"this is version {farm_version}: use the same on both sides")]
-    return [Check("api", State.OK, what)]
+        return [Check("api", CheckState.WARNING, what, f"this is version {farm_version}: use the same on both sides")]
+    return [Check("api", CheckState.OK, what)]

@@ -16,8 +16,8 @@ from farm.api.campaigns import (
     CampaignLine,
     CampaignNow,
     DutyOf,
-    Judged,
     JobGroupOf,
+    Judged,
     LearningPoint,
     Problem,
     Running,
@@ -30,9 +30,9 @@ from farm.api.sentinels import SentinelNow
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
 from farm.cli.sentinels import drift_text
 from farm.cli.tables import Column, Table, unique_beginnings
+from farm.db.campaign_verdict import CampaignVerdict
 from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState, DeviceState, JobState
-from farm.db.verdict import Verdict
 from farm.formatting import counts_text, percent_text, rate_text, seconds_text, share_text, some_of
 from farm.measurement import ALL_FAMILIES
 from farm.settings import settings
@@ -187,9 +187,9 @@ def _line(row: CampaignLine) -> tuple[Any, ...]:
 
 def _style_of(campaign: Judged) -> str:
     """The colour of a state: a campaign whose jobs ended without a result did not succeed."""
-    if campaign.verdict is Verdict.NO_RESULTS:
+    if campaign.verdict is CampaignVerdict.NO_RESULTS:
         return "red"
-    warns = campaign.verdict is Verdict.INCOMPLETE or campaign.state is CampaignState.PAUSED
+    warns = campaign.verdict is CampaignVerdict.INCOMPLETE or campaign.state is CampaignState.PAUSED
     return "yellow" if warns else ""
 
 

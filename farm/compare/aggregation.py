@@ -30,7 +30,7 @@ from farm.compare.row_query import MeasurementRows, RowFilter
 from farm.compare.statistics import TIE, Bools, Medians, medians_at
 from farm.compare.summaries import ComparedDevice
 from farm.db import campaigns
-from farm.db.columns import Words
+from farm.db.arrow_columns import Words
 from farm.errors import BadInput, SideWithoutRows
 from farm.gemm import ElementTypes
 from farm.kernels.families import family_named

@@ -26,7 +26,7 @@ from farm.compare.summaries import Cost, Findings, Ratio, RatioSummary
 from farm.gpus import Gpu
 
 if TYPE_CHECKING:
-    from farm.db.columns import Words
+    from farm.db.arrow_columns import Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from farm.compare.aggregation import Aggregation
 from farm.compare.groups import Group
 from farm.compare.statistics import Bools, Floats, Ints, Medians
 from farm.compare.summaries import ForecastSummary
-from farm.db.columns import Words
+from farm.db.arrow_columns import Words
 from farm.errors import ModelRefused, NotPredictable
 from farm.measurement import Source
 from farm.registry import ModelInfo, Protocol

@@ -19,7 +19,7 @@ from farm.compare.breakdowns import Problems
 from farm.compare.groups import RowKind
 from farm.compare.statistics import Floats, Ints
 from farm.compare.summaries import ComparedDevice
-from farm.db.columns import Words, coded, keys, numbers, read, storage, words
+from farm.db.arrow_columns import Words, coded, keys, numbers, read, storage, words
 from farm.db.device_sessions import OVERLAPPED
 from farm.registry.conditions import RECORDED
 

@@ -13,7 +13,7 @@ from farm.db.engine import DISPATCHING, PROMPT
 from farm.errors import FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.encryption import warn_of_plain_connections
-from farm.services.reconnecting import set_on_signals, when_they_answer
+from farm.services.reconnecting import connected_services, set_on_signals
 from farm.settings import settings
 
 
@@ -25,7 +25,7 @@ def main() -> int:
         warn_of_unknown_variables()
         warn_of_plain_connections(settings())
         # Without a ping: a turn that fails is tried again, and a ping would be waited for with nobody watching.
-        with when_they_answer(
+        with connected_services(
             stop, application="farm coordinator", session=DISPATCHING, client=PROMPT, pre_ping=False
         ) as reached:
             if reached is None:

@@ -16,7 +16,7 @@ from farm.coordinator.schedule import Assignment, LiveDevice, Schedule
 from farm.coordinator.sending import send
 from farm.coordinator.steps import OneByOne
 from farm.db import batches, devices, fair_shares, worker_versions
-from farm.db.batches import Work
+from farm.db.batches import PendingJobs
 from farm.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,23 +28,23 @@ FIRST_BATCH_JOBS = 4
 SPREAD = 4
 """Jobs may be this much cheaper than their mean before a batch holds less than it could."""
 
-MOST_IN_A_TURN = 1000
+MAX_BATCHES_PER_TURN = 1000
 """Batches formed in one turn at the most, so that sending and repairing are never far away."""
 
-MOST_JOBS_IN_A_TURN = 100_000
+MAX_JOBS_PER_TURN = 100_000
 """Jobs that may be in these batches, for the same reason."""
 
-MOST_SENT = 2 * MOST_IN_A_TURN
+MAX_MESSAGES_PER_TURN = 2 * MAX_BATCHES_PER_TURN
 """Messages of one turn: those of batches that were formed in it, and those that are sent again."""
 
-MOST_TAKEN_BACK = 200
+MAX_RECALLED = 200
 """Batches of a queue that make way in one turn at the most."""
 
-MOST_JOBS_IN_A_TRANSACTION = 10_000
+MAX_JOBS_PER_TRANSACTION = 10_000
 """Jobs that may be in the batches of one transaction: a campaign that is being cancelled waits no longer than forming them takes."""
 
 
-def most_jobs(mean_s: float | None, settings: Settings) -> int:
+def max_jobs(mean_s: float | None, settings: Settings) -> int:
     """How many jobs to look at for a batch: few while their cost is unknown, so that a wrong guess costs little."""
     if mean_s is None:
         return min(FIRST_BATCH_JOBS, settings.batch_max_jobs)
@@ -77,16 +77,16 @@ def make_way(engine: Engine, schedule: Schedule) -> list[int]:
     gone: list[int] = []
     for queue, priority in schedule.urgent():
         with engine.begin() as connection:
-            below = batches.make_way(connection, queue=queue, priority=priority, most=MOST_TAKEN_BACK)
+            below = batches.make_way(connection, queue=queue, priority=priority, most=MAX_RECALLED)
         schedule.make_room(queue, len(below))
         gone += below
     return gone
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _PlannedBatch:
     assignment: Assignment
-    plan: batches.Plan
+    plan: batches.BatchPlan
 
 
 def form_batches(
@@ -114,9 +114,9 @@ def form_batches(
         with some.each(), engine.begin() as connection:
             fair_shares.add(connection, schedule.started)
             fair_shares.remove(connection, schedule.idle)
-    formed, jobs, trusted = 0, 0, defaultdict[Work, int](lambda: 1)
-    while formed < MOST_IN_A_TURN and jobs < MOST_JOBS_IN_A_TURN:
-        room = MOST_IN_A_TURN - formed, MOST_JOBS_IN_A_TURN - jobs
+    formed, jobs, trusted = 0, 0, defaultdict[PendingJobs, int](lambda: 1)
+    while formed < MAX_BATCHES_PER_TURN and jobs < MAX_JOBS_PER_TURN:
+        room = MAX_BATCHES_PER_TURN - formed, MAX_JOBS_PER_TURN - jobs
         planned = some.attempt(_plan, engine, schedule, costs, settings, room, trusted)
         if not planned:
             break
@@ -143,15 +143,15 @@ def _plan(
     costs: CostBook,
     settings: Settings,
     room: tuple[int, int],
-    trusted: dict[Work, int],
-) -> list[_Planned]:
+    trusted: dict[PendingJobs, int],
+) -> list[_PlannedBatch]:
     """What the schedule would form next, in its order: so many batches at the most, and until they may hold so many jobs.
 
     Failed jobs are few. Of each group of them as many batches are planned as it is `trusted` to have jobs for: twice as many
     each time.
     """
-    found = list[tuple[Assignment, batches.Plan]]()
-    jobs, retries = 0, Counter[Work]()
+    found = list[tuple[Assignment, batches.BatchPlan]]()
+    jobs, retries = 0, Counter[PendingJobs]()
     with engine.connect() as connection:
         while len(found) < room[0] and jobs < room[1] and (assignment := schedule.next()) is not None:
             work = assignment.work
@@ -164,10 +164,10 @@ def _plan(
             found.append((assignment, plan))
             jobs += plan.jobs
         ids = batches.reserve(connection, len(found)) if found else []
-    return [_Planned(one, replace(plan, id=number)) for (one, plan), number in zip(found, ids, strict=True)]
+    return [_PlannedBatch(one, replace(plan, id=number)) for (one, plan), number in zip(found, ids, strict=True)]
 
 
-def _size(connection: Connection, assignment: Assignment, costs: CostBook, settings: Settings) -> batches.Plan:
+def _size(connection: Connection, assignment: Assignment, costs: CostBook, settings: Settings) -> batches.BatchPlan:
     work, kind = assignment.work, assignment.device_type
     cost, mean_s = costs.of(
         work.lane_id,
@@ -176,23 +176,23 @@ def _size(connection: Connection, assignment: Assignment, costs: CostBook, setti
     )
     # One job first: its row, and what a job costs, are known soon.
     first = mean_s is None and costs.is_first(work.lane_id, kind)
-    return batches.Plan(
+    return batches.BatchPlan(
         queue=assignment.queue,
-        jobs=1 if first or work.solo else most_jobs(mean_s, settings),
+        jobs=1 if first or work.solo else max_jobs(mean_s, settings),
         seconds=settings.batch_seconds,
         cost=cost,
     )
 
 
-def _parts(planned: Iterable[_Planned]) -> Iterator[list[_Planned]]:
+def _parts(planned: Iterable[_PlannedBatch]) -> Iterator[list[_PlannedBatch]]:
     """What is formed in one transaction each: of one job group, in the order of the plan, and not too many jobs."""
-    of_groups = defaultdict[int, list[_Planned]](list)
+    of_groups = defaultdict[int, list[_PlannedBatch]](list)
     for one in planned:
         of_groups[one.assignment.work.lane_id].append(one)
     for of_group in of_groups.values():
-        part, jobs = list[_Planned](), 0
+        part, jobs = list[_PlannedBatch](), 0
         for one in of_group:
-            if part and jobs + one.plan.jobs > MOST_JOBS_IN_A_TRANSACTION:
+            if part and jobs + one.plan.jobs > MAX_JOBS_PER_TRANSACTION:
                 yield part
                 part, jobs = [], 0
             part.append(one)
@@ -201,16 +201,16 @@ def _parts(planned: Iterable[_Planned]) -> Iterator[list[_Planned]]:
 
 
 def _form_in_group(
-    engine: Engine, lane_id: int, part: Sequence[_Planned]
-) -> tuple[Sequence[_Planned], Sequence[_Planned]] | None:
+    engine: Engine, lane_id: int, part: Sequence[_PlannedBatch]
+) -> tuple[Sequence[_PlannedBatch], Sequence[_PlannedBatch]] | None:
     """Forms batches of a job group in one transaction.
 
     Returns those that were not formed, and one of each work of which nothing is left; None where the job group cannot be taken.
     """
-    of_works = defaultdict[Work, list[_Planned]](list)
+    of_works = defaultdict[PendingJobs, list[_PlannedBatch]](list)
     for one in part:
         of_works[one.assignment.work].append(one)
-    unformed, exhausted = list[_Planned](), list[_Planned]()
+    unformed, exhausted = list[_PlannedBatch](), list[_PlannedBatch]()
     with engine.begin() as connection:
         if not batches.lock(connection, lane_id):
             return None
@@ -223,7 +223,7 @@ def _form_in_group(
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentMessages:
     """Messages of batches that went to the broker in one turn."""
 
     first: int
@@ -232,12 +232,12 @@ class Sent:
     whole: bool
 
 
-def send_batches(engine: Engine, app: Celery, settings: Settings) -> Sent:
+def send_batches(engine: Engine, app: Celery, settings: Settings) -> SentMessages:
     """Sends the ids of batches that were never sent, or whose message may be lost."""
     with engine.connect() as connection:
-        waiting = batches.unsent(connection, resend_after=settings.resend_after_seconds, limit=MOST_SENT)
+        waiting = batches.unsent(connection, resend_after=settings.resend_after_seconds, limit=MAX_MESSAGES_PER_TURN)
     sent, again = send(app, MEASURE_BATCH, waiting), 0
     if sent:
         with engine.begin() as connection:
             again = batches.mark_sent(connection, sent)
-    return Sent(first=len(sent) - again, again=again, whole=len(sent) == len(waiting))
+    return SentMessages(first=len(sent) - again, again=again, whole=len(sent) == len(waiting))

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from farm.broker.queues import queue_of_device, queue_of_type
 from farm.db import kernels, leadership, locks, obstacles, progress
-from farm.db.locks import Holder
-from farm.db.progress import DeviceNow, JobGroup, Pace, Presence, QueueNow, RefusedNow, UnsupportedNow
+from farm.db.locks import LockHolder
+from farm.db.progress import DeviceNow, JobGroup, Presence, QueueNow, RefusedNow, Throughput, UnsupportedNow
 from farm.db.states import CampaignState, DeviceState
 from farm.db.worker_versions import UNANNOUNCED, WorkerVersion
 from farm.formatting import seconds_text, some_of
@@ -57,10 +57,10 @@ class Stuck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Estimate:
     """`seconds_left` is for the open jobs that are not stuck; None where nothing ended lately, or nothing is open."""
 
-    pace: Pace
+    throughput: Throughput
     stuck: tuple[Stuck, ...] = ()
     seconds_left: float | None = None
 
@@ -70,7 +70,7 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Farm:
+class FarmState:
     """The farm as it stands: what is open, who could take it, and whether a coordinator leads."""
 
     groups: Sequence[JobGroup]
@@ -80,7 +80,7 @@ class Farm:
     resend_after_s: float
     builders: int = 0
     refused: Sequence[RefusedNow] = ()
-    holders: Sequence[Holder] = ()
+    holders: Sequence[LockHolder] = ()
     unsupported: Sequence[UnsupportedNow] = ()
     obstacle: str | None = None
     """What keeps every coordinator from leading; None where nothing is known to."""
@@ -91,12 +91,12 @@ class Farm:
         return self.obstacle or "farm up starts one"
 
 
-def look(connection: Connection, settings: Settings, *, also: int | None = None) -> Farm:
+def read_farm_state(connection: Connection, settings: Settings, *, also: int | None = None) -> FarmState:
     """The farm as it stands now; with the job groups of the campaign `also`, even if it is over."""
     groups = progress.groups(connection, also=also)
     devices = progress.devices(connection, silent_after=settings.silent_after_seconds)
     holders = locks.holders(connection)
-    return Farm(
+    return FarmState(
         groups=groups,
         devices=devices,
         queues=progress.queues(connection),
@@ -108,21 +108,29 @@ def look(connection: Connection, settings: Settings, *, also: int | None = None)
         unsupported=progress.unsupported(connection),
         refused=progress.refused(
             connection,
-            [group.lane_id for group in groups if group.waiting and _some_rest([d for d in devices if group.serves(d)])],
+            [
+                group.lane_id
+                for group in groups
+                if group.waiting and _some_rest([d for d in devices if group.serves(d)])
+            ],
         ),
     )
 
 
-def outlooks(connection: Connection, farm: Farm, campaign_ids: Iterable[int]) -> dict[int, Outlook]:
+def estimates(connection: Connection, farm: FarmState, campaign_ids: Iterable[int]) -> dict[int, Estimate]:
     """What lies ahead of each of the campaigns, by id."""
-    paces = progress.paces(connection, campaign_ids)
-    stuck = what_is_stuck(farm, of=paces.keys())
-    found: dict[int, Outlook] = {}
-    for campaign_id, pace in paces.items():
+    throughputs = progress.throughputs(connection, campaign_ids)
+    stuck = what_is_stuck(farm, of=throughputs.keys())
+    found: dict[int, Estimate] = {}
+    for campaign_id, throughput in throughputs.items():
         mine = tuple(s for s in stuck if s.campaign_id == campaign_id)
-        active = [group for group in farm.groups if group.campaign_id == campaign_id and group.state is CampaignState.ACTIVE]
+        active = [
+            group for group in farm.groups if group.campaign_id == campaign_id and group.state is CampaignState.ACTIVE
+        ]
         left = sum(group.open + group.later for group in active) - sum(s.jobs for s in mine)
-        found[campaign_id] = Outlook(pace=pace, stuck=mine, seconds_left=pace.seconds_for(left) if left > 0 else None)
+        found[campaign_id] = Estimate(
+            throughput=throughput, stuck=mine, seconds_left=throughput.seconds_for(left) if left > 0 else None
+        )
     return found
 
 
@@ -134,7 +142,7 @@ def _some_rest(devices: Sequence[DeviceNow]) -> bool:
 # --- what is stuck -----------------------------------------------------------------------------------
 
 
-def what_is_stuck(farm: Farm, *, of: Collection[int] | None = None) -> list[Stuck]:
+def what_is_stuck(farm: FarmState, *, of: Collection[int] | None = None) -> list[Stuck]:
     """Jobs of active campaigns that wait without a prospect, campaign by campaign; only `of` these, if given.
 
     Those of a paused campaign wait because it is paused, and are not stuck. Each is held against all that may be before it, so that a list of some campaigns does well to name them.
@@ -150,7 +158,7 @@ def what_is_stuck(farm: Farm, *, of: Collection[int] | None = None) -> list[Stuc
     return found
 
 
-def _of_group(farm: Farm, group: JobGroup) -> Stuck | None:
+def _of_group(farm: FarmState, group: JobGroup) -> Stuck | None:
     if not group.waiting + group.queued:
         return None if group.open else _undecided(farm, group)
     able = [device for device in farm.devices if group.serves(device)]
@@ -179,17 +187,17 @@ def _of_group(farm: Farm, group: JobGroup) -> Stuck | None:
     return Stuck(campaign_id=group.campaign_id, target=group.target, jobs=jobs, cause=cause, why=why)
 
 
-def _holders(farm: Farm, group: JobGroup) -> list[Holder]:
+def _holders(farm: FarmState, group: JobGroup) -> list[LockHolder]:
     """The sessions that hold the job group, or its campaign."""
     return [holder for holder in farm.holders if group.lane_id in holder.groups]
 
 
-def _why_held(holders: Sequence[Holder]) -> str:
+def _why_held(holders: Sequence[LockHolder]) -> str:
     listed = some_of([locks.text_of(holder) for holder in holders], most=3, separator="; ")
     return f"another session holds their rows, and they wait until it ends: {listed}"
 
 
-def _undecided(farm: Farm, group: JobGroup) -> Stuck | None:
+def _undecided(farm: FarmState, group: JobGroup) -> Stuck | None:
     if holders := _holders(farm, group):
         cause, why = Cause.HELD, _why_held(holders)
     elif not farm.coordinated:
@@ -251,7 +259,7 @@ def skew_text(devices: Sequence[DeviceNow]) -> str | None:
     return versions_text(live) if len({device.worker_version_id for device in live}) > 1 else None
 
 
-def _refused_by_live(farm: Farm, group: JobGroup, live: Sequence[DeviceNow]) -> list[RefusedNow]:
+def _refused_by_live(farm: FarmState, group: JobGroup, live: Sequence[DeviceNow]) -> list[RefusedNow]:
     """Jobs that every device that takes work refused."""
     ids = {device.device_id for device in live}
     return [one for one in farm.refused if one.lane_id == group.lane_id and ids <= set(one.refused_by)]
@@ -275,7 +283,7 @@ def _how_to_resume(devices: Sequence[DeviceNow]) -> str:
     )
 
 
-def _ahead(farm: Farm, group: JobGroup, live: Sequence[DeviceNow]) -> list[JobGroup]:
+def _ahead(farm: FarmState, group: JobGroup, live: Sequence[DeviceNow]) -> list[JobGroup]:
     """Job groups of a higher priority whose waiting jobs go before this job group's on a device that it could have."""
 
     return [
@@ -294,7 +302,7 @@ def _why_behind(group: JobGroup, ahead: Sequence[JobGroup]) -> str:
     return f"they wait behind {listed}; this campaign has priority {group.priority}"
 
 
-def _untaken(farm: Farm, group: JobGroup, live: Sequence[DeviceNow]) -> QueueNow | None:
+def _untaken(farm: FarmState, group: JobGroup, live: Sequence[DeviceNow]) -> QueueNow | None:
     """Where batches wait for long though a device that serves their queue does nothing."""
     idle = [device for device in live if device.batch_id is None]
     served = {queue_of_type(d.type) for d in idle} | {queue_of_device(d.uuid) for d in idle}

@@ -22,13 +22,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from farm.db.batches import Flight
-from farm.db.fair_shares import Key
+from farm.db.batches import BatchesInFlight
+from farm.db.fair_shares import ShareKey
 
 _Group: TypeAlias = tuple[str, int, str | None]
 
 
-def _group(key: Key) -> _Group:
+def _group(key: ShareKey) -> _Group:
     """Those that compare their virtual times: the owners on a resource, or the campaigns of one owner there."""
     return key.resource, key.priority, key.owner if key.campaign_id else None
 
@@ -45,15 +45,15 @@ class VirtualTimes:
 
     def __init__(
         self,
-        stored: Mapping[Key, float],
-        flights: Iterable[Flight],
-        waiting: Iterable[Key],
+        stored: Mapping[ShareKey, float],
+        flights: Iterable[BatchesInFlight],
+        waiting: Iterable[ShareKey],
         weights: Mapping[str, float],
     ) -> None:
         self._weights = weights
-        expected: defaultdict[Key, float] = defaultdict(float)
+        expected: defaultdict[ShareKey, float] = defaultdict(float)
         for flight in flights:
-            owner = Key(flight.resource, flight.priority, flight.owner)
+            owner = ShareKey(flight.resource, flight.priority, flight.owner)
             for key in (owner, owner._replace(campaign_id=flight.campaign_id)):
                 expected[key] += flight.seconds / self._weight(key)
         self._now = {key: virtual_s + expected.get(key, 0.0) for key, virtual_s in stored.items()}
@@ -78,14 +78,14 @@ class VirtualTimes:
         for key, virtual_s in self.started.items():
             self._now[key] = virtual_s + expected.get(key, 0.0)
 
-    def of(self, key: Key) -> float:
+    def of(self, key: ShareKey) -> float:
         """The virtual time of one that waits."""
         return self._now[key]
 
-    def charge(self, key: Key, seconds: float) -> None:
+    def charge(self, key: ShareKey, seconds: float) -> None:
         """A batch of that many seconds was formed, for a campaign and for its owner."""
         for one in (key, key._replace(campaign_id=0)):
             self._now[one] += seconds / self._weight(one)
 
-    def _weight(self, key: Key) -> float:
+    def _weight(self, key: ShareKey) -> float:
         return 1.0 if key.campaign_id else self._weights.get(key.owner, 1.0)

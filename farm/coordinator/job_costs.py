@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from farm.db.batches import Cost, Finished
+from farm.db.batches import FinishedBatch, JobCost
 
 REFRESH_SECONDS = 2.0
 """How long a learned cost is used before it is learned again."""
 
 
-def fit(batches: Sequence[Finished]) -> Cost | None:
+def fit(batches: Sequence[FinishedBatch]) -> JobCost | None:
     """Least squares of `seconds = fixed_s * jobs + gflop_s * gflop`, neither below 0; None without batches.
 
     Where the batches cannot tell the two apart, all of it is `fixed_s`, the mean of a job.
@@ -23,7 +23,7 @@ def fit(batches: Sequence[Finished]) -> Cost | None:
     gflop_gflop = sum(b.gflop * b.gflop for b in batches)
     jobs_seconds = sum(b.jobs * b.seconds for b in batches)
     gflop_seconds = sum(b.gflop * b.seconds for b in batches)
-    mean = Cost(sum(b.seconds for b in batches) / sum(b.jobs for b in batches), 0.0)
+    mean = JobCost(sum(b.seconds for b in batches) / sum(b.jobs for b in batches), 0.0)
     determinant = jobs_jobs * gflop_gflop - jobs_gflop**2
     if determinant <= 1e-9 * jobs_jobs * gflop_gflop:
         return mean
@@ -32,8 +32,8 @@ def fit(batches: Sequence[Finished]) -> Cost | None:
     if gflop_s < 0:
         return mean
     if fixed_s < 0:
-        return Cost(0.0, gflop_seconds / gflop_gflop)
-    return Cost(fixed_s, gflop_s)
+        return JobCost(0.0, gflop_seconds / gflop_gflop)
+    return JobCost(fixed_s, gflop_s)
 
 
 class CostBook:
@@ -41,12 +41,12 @@ class CostBook:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._known: dict[tuple[int, str], tuple[float, Cost | None, float | None]] = {}
+        self._known: dict[tuple[int, str], tuple[float, JobCost | None, float | None]] = {}
         self._begun: dict[tuple[int, str], float] = {}
 
     def of(
-        self, lane_id: int, device_type: str, read: Callable[[], Sequence[Finished]]
-    ) -> tuple[Cost | None, float | None]:
+        self, lane_id: int, device_type: str, read: Callable[[], Sequence[FinishedBatch]]
+    ) -> tuple[JobCost | None, float | None]:
         """The cost of a job, and the mean device seconds of one; `read` gives the batches to learn from."""
         key = lane_id, device_type
         known = self._known.get(key)

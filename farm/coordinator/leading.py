@@ -34,7 +34,7 @@ TERM_SECONDS = 10.0
 RENEW_SECONDS = 3.0
 """Between two renewals of a term. After one that failed it is tried again sooner."""
 
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 """Between two looks of a coordinator that waits to lead."""
 
 
@@ -227,5 +227,5 @@ def _wait_to_lead(engine: Engine, own: Engine, stop: threading.Event, watch: Wat
         if other is not None:
             log.info("another coordinator leads (%s, process %s); waiting to take over", other.host, other.pid)
         waited = True
-        stop.wait(LOOK_SECONDS)
+        stop.wait(CHECK_SECONDS)
     return None

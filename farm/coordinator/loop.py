@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from farm.coordinator.dispatch import MOST_IN_A_TURN, form_batches, make_way, read_schedule, send_batches
-from farm.coordinator.health import quarantine_refuted, send_trials
+from farm.coordinator.dispatch import MAX_BATCHES_PER_TURN, form_batches, make_way, read_schedule, send_batches
 from farm.coordinator.job_costs import CostBook
 from farm.coordinator.leading import Lead, leadership
-from farm.coordinator.learning import Learning
 from farm.coordinator.metrics import (
     ERRORS,
     FOLDED,
@@ -27,15 +25,17 @@ from farm.coordinator.metrics import (
     SENT,
     STEPS,
     TURN,
-    FailingStep,
+    StepFailure,
     Watch,
 )
-from farm.coordinator.rate_limits import Pace
+from farm.coordinator.quarantine import quarantine_refuted, send_trials
+from farm.coordinator.rate_limits import RateLimit
+from farm.coordinator.retraining import Retraining
 from farm.coordinator.rounds import Rounds
 from farm.coordinator.schedule import Schedule
 from farm.coordinator.sending import refusal
 from farm.coordinator.steps import Steps
-from farm.coordinator.task_dispatch import Errands, builds_of, trainings_of
+from farm.coordinator.task_dispatch import TaskDispatcher, builds_of, trainings_of
 from farm.db import batches, campaigns, worker_logins
 from farm.errors import NotLeading, first_line
 from farm.settings import Settings
@@ -77,11 +77,11 @@ class Coordinator:
     watch: Watch = field(default_factory=Watch)
     costs: CostBook = field(default_factory=CostBook)
     outage: Outage = field(default_factory=Outage)
-    _trainings: Errands = field(init=False)
-    _builds: Errands = field(init=False)
+    _trainings: TaskDispatcher = field(init=False)
+    _builds: TaskDispatcher = field(init=False)
     _rounds: Rounds = field(init=False)
-    _learning: Learning = field(init=False)
-    _health: Pace = field(default_factory=lambda: Pace(HEALTH_SECONDS), init=False)
+    _learning: Retraining = field(init=False)
+    _health: RateLimit = field(default_factory=lambda: RateLimit(HEALTH_SECONDS), init=False)
     _steps: Steps = field(init=False)
     _schedule: Schedule | None = field(default=None, init=False)
     _formed: int = field(default=0, init=False)
@@ -92,7 +92,7 @@ class Coordinator:
         self._trainings = trainings_of(self.engine, self.app, self.settings)
         self._builds = builds_of(self.engine, self.app, self.settings)
         self._rounds = Rounds(self.engine)
-        self._learning = Learning(self.engine, self.settings)
+        self._learning = Retraining(self.engine, self.settings)
         self._steps = Steps(self.watch)
 
     def turn(self) -> int:
@@ -111,12 +111,12 @@ class Coordinator:
             "make_way": self._make_way,
             "form": self._form,
             "send": self._send,
-            "trainings": lambda: self._note(self._trainings.tend()),
-            "builds": lambda: self._note(self._builds.tend()),
+            "trainings": lambda: self._note(self._trainings.reconcile()),
+            "builds": lambda: self._note(self._builds.reconcile()),
             "fold": self._fold,
             "finish": self._finish,
-            "rounds": self._rounds.tend,
-            "learning": self._learning.tend,
+            "rounds": self._rounds.reconcile,
+            "learning": self._learning.reconcile,
             "health": self._look_after_devices,
         }
         for name in STEPS:
@@ -135,7 +135,7 @@ class Coordinator:
 
     def _let_go(self) -> None:
         with self.engine.begin() as connection:
-            let_go = batches.let_go(connection)
+            let_go = batches.release_waiting(connection)
         if let_go:
             log.info("%d jobs no longer wait for kernels", let_go)
 
@@ -183,7 +183,7 @@ class Coordinator:
             if self._refused_since_s is None:
                 self._refused_since_s = time.monotonic()
             why = f"the broker takes no messages ({refusal(self.app)})"
-            self.watch.fails(FailingStep(step="send", error=why, since_s=self._refused_since_s))
+            self.watch.fails(StepFailure(step="send", error=why, since_s=self._refused_since_s))
         elif self._refused_since_s is not None:
             self._refused_since_s = None
             self.watch.works_again("send")
@@ -247,7 +247,7 @@ def _lead(lead: Lead, coordinator: Coordinator, stop: threading.Event) -> None:
             lead.check()
             _wait_for_the_database(error, watch, coordinator.outage, stop)
             continue
-        if formed < MOST_IN_A_TURN:
+        if formed < MAX_BATCHES_PER_TURN:
             stop.wait(BUSY_SECONDS if formed else IDLE_SECONDS)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from farm.coordinator.estimates import Cause, look, what_is_stuck
+from farm.coordinator.estimates import Cause, read_farm_state, what_is_stuck
 from farm.db import gauges
 from farm.db.engine import DISPATCHING, make_engine
 from farm.errors import first_line
@@ -68,7 +68,7 @@ at most, everybody can read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailingStep:
+class StepFailure:
     """A step of the turn that fails, or that has not ended for long. `since_s` is by the monotonic clock."""
 
     step: str
@@ -84,16 +84,16 @@ class Watch:
     leading: bool = False
     term: int | None = None
     """The term in which it leads, or led last."""
-    _failing: tuple[FailingStep, ...] = ()
-    _in_hand: FailingStep | None = None
+    _failing: tuple[StepFailure, ...] = ()
+    _in_hand: StepFailure | None = None
 
     def begin(self, step: str | None) -> None:
         """That step begins; None: it has ended."""
         self._in_hand = (
-            None if step is None else FailingStep(step=step, error="it has not ended", since_s=time.monotonic())
+            None if step is None else StepFailure(step=step, error="it has not ended", since_s=time.monotonic())
         )
 
-    def fails(self, failing: FailingStep) -> None:
+    def fails(self, failing: StepFailure) -> None:
         """The step failed just now, and has since then."""
         self.works_again(failing.step)
         self._failing += (failing,)
@@ -276,7 +276,7 @@ class FarmCollector:
             with self._engine.connect() as connection:
                 found = gauges.read(connection, silent_after=self._settings.silent_after_seconds)
                 stuck = Counter[Cause]()
-                for one in what_is_stuck(look(connection, self._settings)):
+                for one in what_is_stuck(read_farm_state(connection, self._settings)):
                     stuck[one.cause] += one.jobs
                 return _Reading(found, stuck)
         except DBAPIError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Pace:
+class RateLimit:
     """Says whether something is due again. It is at once, and then `seconds` after it last was."""
 
     seconds: float

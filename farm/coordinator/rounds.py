@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
-from farm.coordinator.rate_limits import Pace
+from farm.coordinator.rate_limits import RateLimit
 from farm.coordinator.steps import OneByOne
 from farm.db import learning, rounds
 from farm.db.engine import take_time
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 """Between two looks at the rounds."""
 
 
@@ -23,11 +23,11 @@ class Rounds:
     """Looks after the searches of one farm. Any number of processes may, at the same time."""
 
     engine: Engine
-    _pace: Pace = field(default_factory=lambda: Pace(LOOK_SECONDS), init=False)
+    _rate_limit: RateLimit = field(default_factory=lambda: RateLimit(CHECK_SECONDS), init=False)
 
-    def tend(self) -> None:
-        """Decides what is to be decided, at most every `LOOK_SECONDS`; each round in a transaction of its own."""
-        if not self._pace.due():
+    def reconcile(self) -> None:
+        """Decides what is to be decided, at most every `CHECK_SECONDS`; each round in a transaction of its own."""
+        if not self._rate_limit.due():
             return
         some = OneByOne()
         with some.each(), self.engine.begin() as connection:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from farm.broker.queues import queue_of_device, queue_of_type, retries_of_type
 from farm.coordinator.fairness import VirtualTimes
-from farm.db.batches import Flight, Work
-from farm.db.fair_shares import Key
+from farm.db.batches import BatchesInFlight, PendingJobs
+from farm.db.fair_shares import ShareKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LiveDevice:
 class Assignment:
     """Work, and the queue that it is formed for. `device_type` is that of the devices behind the queue."""
 
-    work: Work
+    work: PendingJobs
     queue: str
     device_type: str
     # What the batch takes a share of.
@@ -59,11 +59,11 @@ class Schedule:
     def __init__(
         self,
         live: Sequence[LiveDevice],
-        work: Sequence[Work],
-        flights: Sequence[Flight],
+        work: Sequence[PendingJobs],
+        flights: Sequence[BatchesInFlight],
         *,
         outstanding: int,
-        shares: Mapping[Key, float] | None = None,
+        shares: Mapping[ShareKey, float] | None = None,
         weights: Mapping[str, float] | None = None,
         batch_seconds: float = 4.0,
     ) -> None:
@@ -87,7 +87,7 @@ class Schedule:
         for resource in self._resources.values():
             resource.sort(self._times)
             self._consider(resource)
-        self._dropped: set[Work] = set()
+        self._dropped: set[PendingJobs] = set()
 
     @property
     def queues(self) -> list[str]:
@@ -95,12 +95,12 @@ class Schedule:
         return [*map(queue_of_type, self._by_type), *map(queue_of_device, self._by_uuid)]
 
     @property
-    def started(self) -> Mapping[Key, float]:
+    def started(self) -> Mapping[ShareKey, float]:
         """Virtual times to store before anything is formed: those of who waits for the first time."""
         return self._times.started
 
     @property
-    def idle(self) -> Sequence[Key]:
+    def idle(self) -> Sequence[ShareKey]:
         """Virtual times that are no longer needed."""
         return self._times.idle
 
@@ -164,7 +164,7 @@ class Schedule:
         if (rank := resource.rank()) is not None:
             heapq.heappush(self._order, rank)
 
-    def _resources_for(self, work: Work) -> Iterable[_Resource]:
+    def _resources_for(self, work: PendingJobs) -> Iterable[_Resource]:
         """The resources on which a live device may take it."""
         if work.device_types is None:
             device = self._by_uuid.get(work.device_uuid or "")
@@ -186,7 +186,7 @@ class Schedule:
             self._resources[name] = _Resource(name, devices, self._outstanding, retries=retries)
         return self._resources[name]
 
-    def _live_types(self, work: Work) -> list[str]:
+    def _live_types(self, work: PendingJobs) -> list[str]:
         return [kind for kind in work.device_types or () if kind in self._by_type]
 
     def _able(self, kind: str, shut: Collection[int | None]) -> int:
@@ -195,7 +195,7 @@ class Schedule:
             return sum(not device.is_among(shut) for device in self._by_type[kind])
         return len(self._by_type[kind]) - sum(i is not None and self._type_of.get(i) == kind for i in shut)
 
-    def _only_on_avoided(self, work: Work) -> bool:
+    def _only_on_avoided(self, work: PendingJobs) -> bool:
         """Whether the device on which it failed is the only live one that may take it."""
         shut = {*work.refused_by, work.avoid_device_id}
         return work.retry and not any(self._able(kind, shut) for kind in self._live_types(work))
@@ -203,7 +203,7 @@ class Schedule:
 
 _Rank = tuple[int, float, int, str]
 
-_Campaigns = list[tuple[float, int, list[Work]]]
+_Campaigns = list[tuple[float, int, list[PendingJobs]]]
 """A heap of an owner's campaigns: virtual time, id, and what waits, the first at the end."""
 
 
@@ -219,20 +219,20 @@ class _Resource:
     in_queue: Counter[str] = field(default_factory=Counter)
     # Batches that nobody has claimed, by priority.
     queued: Counter[int] = field(default_factory=Counter)
-    _work: dict[Key, list[Work]] = field(default_factory=dict)
+    _work: dict[ShareKey, list[PendingJobs]] = field(default_factory=dict)
     # Heaps of owners by priority, the highest last: virtual time, oldest campaign, name, and the owner's campaigns.
     _owners: list[tuple[int, list[tuple[float, int, str, _Campaigns]]]] = field(default_factory=list)
     # Devices that take more, of retries.
     _free: list[LiveDevice] = field(default_factory=list)
 
-    def add(self, work: Work) -> None:
-        self._work.setdefault(Key(self.name, work.priority, work.owner, work.campaign_id), []).append(work)
+    def add(self, work: PendingJobs) -> None:
+        self._work.setdefault(ShareKey(self.name, work.priority, work.owner, work.campaign_id), []).append(work)
 
-    def occupy(self, flight: Flight) -> None:
+    def occupy(self, flight: BatchesInFlight) -> None:
         self.in_queue[flight.queue] += flight.batches
         self.queued[flight.priority] += flight.queued
 
-    def waiting_keys(self) -> Iterable[Key]:
+    def waiting_keys(self) -> Iterable[ShareKey]:
         for key in self._work:
             yield key
             yield key._replace(campaign_id=0)
@@ -248,7 +248,7 @@ class _Resource:
             for owner, campaigns in found[priority].items():
                 heapq.heapify(campaigns)
                 oldest = min(campaign_id for _, campaign_id, _ in campaigns)
-                owners.append((times.of(Key(self.name, priority, owner)), oldest, owner, campaigns))
+                owners.append((times.of(ShareKey(self.name, priority, owner)), oldest, owner, campaigns))
             heapq.heapify(owners)
             self._owners.append((priority, owners))
 
@@ -257,7 +257,7 @@ class _Resource:
         self._find_free()
         for priority, owners in self._owners:
             for number, (_, oldest, owner, campaigns) in enumerate(owners):
-                key = Key(self.name, priority, owner)
+                key = ShareKey(self.name, priority, owner)
                 campaigns[:] = [(times.of(key._replace(campaign_id=i)), i, waiting) for _, i, waiting in campaigns]
                 heapq.heapify(campaigns)
                 owners[number] = (times.of(key), oldest, owner, campaigns)
@@ -288,7 +288,7 @@ class _Resource:
         kind = 2 if first.solo else 0 if first.retry else 1
         return -self._owners[-1][0], self.in_queue.total() / len(self.devices), kind, self.name
 
-    def first(self) -> Work:
+    def first(self) -> PendingJobs:
         """Whose turn it is."""
         _, _, _, campaigns = self._owners[-1][1][0]
         return campaigns[0][2][-1]
@@ -307,7 +307,7 @@ class _Resource:
         if not owners:
             self._owners.pop()
 
-    def queue_for(self, work: Work, only_on_avoided: bool) -> tuple[str, str] | None:
+    def queue_for(self, work: PendingJobs, only_on_avoided: bool) -> tuple[str, str] | None:
         """The queue with the most room for it, and the type of its devices."""
         if not self.retries:
             return self.name, self.devices[0].type
@@ -324,7 +324,7 @@ class _Resource:
         priority, owners = self._owners[-1]
         _, oldest, owner, campaigns = owners[0]
         _, campaign_id, waiting = campaigns[0]
-        key = Key(self.name, priority, owner, campaign_id)
+        key = ShareKey(self.name, priority, owner, campaign_id)
         times.charge(key, seconds)
         heapq.heapreplace(campaigns, (times.of(key), campaign_id, waiting))
         heapq.heapreplace(owners, (times.of(key._replace(campaign_id=0)), oldest, owner, campaigns))
@@ -335,5 +335,5 @@ class _Resource:
     def not_formed(self, assignment: Assignment, times: VirtualTimes, seconds: float) -> None:
         """The reverse of `formed`, for any of its batches. Follow it with `sort_again`."""
         work = assignment.work
-        times.charge(Key(self.name, work.priority, work.owner, work.campaign_id), -seconds)
+        times.charge(ShareKey(self.name, work.priority, work.owner, work.campaign_id), -seconds)
         self.in_queue[assignment.queue] -= 1

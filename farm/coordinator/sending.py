@@ -26,7 +26,7 @@ def refusal(app: Celery) -> str | None:
     return _REFUSED.get(app)
 
 
-MOST_IN_A_PIPELINE = 500
+MAX_PIPELINE_MESSAGES = 500
 """Messages that go to Redis at once."""
 
 
@@ -41,8 +41,8 @@ def send(app: Celery, task: str, messages: Iterable[tuple[int, str]]) -> list[in
         return sent
     try:
         with app.connection_for_write() as broker, app.amqp.Producer(broker) as producer:
-            for first in range(0, len(waiting), MOST_IN_A_PIPELINE):
-                _send_at_once(app, producer, task, waiting[first : first + MOST_IN_A_PIPELINE], sent)
+            for first in range(0, len(waiting), MAX_PIPELINE_MESSAGES):
+                _send_at_once(app, producer, task, waiting[first : first + MAX_PIPELINE_MESSAGES], sent)
     except (OperationalError, BatchPublishError) as error:
         why, left = first_line(error), len(waiting) - len(sent)
         if _REFUSED.get(app) != why:

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
-from farm.coordinator.metrics import STEP_ERRORS, FailingStep, Watch
+from farm.coordinator.metrics import STEP_ERRORS, StepFailure, Watch
 from farm.db.engine import Fault, fault_of
 from farm.errors import NotLeading, first_line
 
@@ -114,7 +114,7 @@ class Steps:
         failure.due_s = now + pause_s
         text = error_text(cause)
         self.watch.metrics.count(STEP_ERRORS, value=name)
-        self.watch.fails(FailingStep(step=name, error=text, since_s=failure.since_s))
+        self.watch.fails(StepFailure(step=name, error=text, since_s=failure.since_s))
         if failure.logged_s is None or now - failure.logged_s >= LOG_SECONDS:
             failure.logged_s = now
             trace = None if isinstance(cause, DBAPIError) else cause

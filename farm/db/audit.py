@@ -135,7 +135,7 @@ def _quoted(words: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class ChangeRecord:
     """A change, as it was recorded."""
 
     id: int
@@ -176,7 +176,7 @@ def records(
     before: int | None = None,
     after: int | None = None,
     limit: int,
-) -> list[Record]:
+) -> list[ChangeRecord]:
     """Changes, the newest first; with `after`, the next ones after that id, the oldest first.
 
     Args:
@@ -189,9 +189,9 @@ def records(
         after: Only with a higher id.
         limit: At most so many.
     """
-    asked = {"who": who, "what": what, "on": on, "since": since, "before": before, "after": after, "limit": limit}
-    rows = connection.execute(_NEWEST if after is None else _OLDEST, asked).mappings()
-    return [Record(**{**row, "role": Role(row["role"]), "way": Way(row["way"])}) for row in rows]
+    parameters = {"who": who, "what": what, "on": on, "since": since, "before": before, "after": after, "limit": limit}
+    rows = connection.execute(_NEWEST if after is None else _OLDEST, parameters).mappings()
+    return [ChangeRecord(**{**row, "role": Role(row["role"]), "way": Way(row["way"])}) for row in rows]
 
 
 _TRIGGER_OFF = text("ALTER TABLE audit DISABLE TRIGGER audit_stays")

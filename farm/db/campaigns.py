@@ -284,7 +284,7 @@ def counts(connection: Connection, campaign_id: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Underway:
+class CampaignsUnderway:
     """What an owner has underway: jobs that are open, and an upper estimate of the device time that they take."""
 
     open_jobs: int
@@ -300,9 +300,9 @@ WHERE c.owner = :owner AND c.state IN ('active', 'paused')
 """)
 
 
-def underway(connection: Connection, owner: str) -> Underway:
+def underway(connection: Connection, owner: str) -> CampaignsUnderway:
     """What the active and paused campaigns of an owner come to."""
-    return Underway(**connection.execute(_UNDERWAY, {"owner": owner}).mappings().one())
+    return CampaignsUnderway(**connection.execute(_UNDERWAY, {"owner": owner}).mappings().one())
 
 
 _OWNERS = text("SELECT DISTINCT owner FROM campaigns WHERE state IN ('active', 'paused') ORDER BY owner")

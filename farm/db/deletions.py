@@ -31,7 +31,7 @@ class Dependents:
 
     kind: DeletionKind
     name: str
-    # See `farm.db.tables.Deletion`.
+    # See `farm.db.tables.DeletionRow`.
     key: str
     owner: str | None = None
     # Of a campaign.

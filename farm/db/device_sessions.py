@@ -39,7 +39,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class DeviceSession:
     """A right to serve a device, until another one has a greater epoch."""
 
     device_id: int
@@ -56,7 +56,7 @@ SELECT * FROM worker_begin_session(
 
 def begin(
     connection: Connection, device: DeviceIdentity, server: Server, *, host_facts: dict[str, Any], silent_after: float
-) -> Session:
+) -> DeviceSession:
     """Announces the device and begins a session of it.
 
     Raises `DeviceContended` where another one is heard of. That is noted, so the caller must commit.
@@ -71,7 +71,7 @@ def begin(
             ago=seconds_text(begun.silent_s),
             silent_after=f"{silent_after:g}",
         )
-    return Session(begun.device_id, begun.epoch)
+    return DeviceSession(begun.device_id, begun.epoch)
 
 
 _EPOCH = text("SELECT session_epoch, session_host, session_pid FROM devices WHERE id = :device_id")
@@ -95,7 +95,7 @@ def note_overlap(connection: Connection, device_id: int, epoch: int, *, began_s_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contended:
+class ContendedDevice:
     """A device that two `farm-worker`s wanted to serve, or that two measured on at the same time."""
 
     device_id: int
@@ -127,7 +127,7 @@ class Contended:
         return f"{self.uuid}: {'; '.join(parts)}"
 
 
-LATELY_SECONDS = 600.0
+RECENT_SECONDS = 600.0
 """For how long a refusal is shown."""
 
 _LISTED = text("""
@@ -150,6 +150,6 @@ WHERE c.lately OR o.device_id IS NOT NULL ORDER BY h.name, d.uuid
 """)
 
 
-def contended(connection: Connection) -> Sequence[Contended]:
+def contended(connection: Connection) -> Sequence[ContendedDevice]:
     """The devices that two wanted to serve lately, or that have rows which two measured at the same time."""
-    return [Contended(**row) for row in connection.execute(_LISTED, {"lately": LATELY_SECONDS}).mappings()]
+    return [ContendedDevice(**row) for row in connection.execute(_LISTED, {"lately": RECENT_SECONDS}).mappings()]

@@ -15,14 +15,14 @@ from farm.devices import Backend
 BREAK_SECONDS = 60.0
 """A device that had nothing to do between two batches for longer than this is not expected to measure then."""
 
-MOST_ROWS = 5000
+MAX_ROWS = 5000
 """Rows of a campaign looked at, which takes some milliseconds: where there are more, duty is that of the latest."""
 
-MOST_ROWS_LATELY = 50_000
+MAX_RECENT_ROWS = 50_000
 """The same for all of the last minutes, where nobody asks every second."""
 
-LATELY_SECONDS = 600.0
-"""What `lately` looks back to."""
+RECENT_SECONDS = 600.0
+"""What `recent` looks back to."""
 
 _REPLAYING = [backend.value for backend in Backend if not backend.runs_kernels]
 
@@ -98,14 +98,14 @@ _LATELY = text(
 )
 
 
-def of_campaign(connection: Connection, campaign_id: int, *, most_rows: int = MOST_ROWS) -> list[Duty]:
+def of_campaign(connection: Connection, campaign_id: int, *, most_rows: int = MAX_ROWS) -> list[Duty]:
     """The duty of each device that measured for a campaign, by host and device."""
     parameters = {"campaign_id": campaign_id, "most": most_rows, "break": BREAK_SECONDS, "replaying": _REPLAYING}
     return [Duty(**row) for row in connection.execute(_OF_CAMPAIGN, parameters).mappings()]
 
 
-def lately(connection: Connection, *, seconds: float = LATELY_SECONDS) -> dict[int, Duty]:
+def recent(connection: Connection, *, seconds: float = RECENT_SECONDS) -> dict[int, Duty]:
     """The duty of each device that measured in the last ten minutes, by its id."""
-    parameters = {"lately": seconds, "most": MOST_ROWS_LATELY, "break": BREAK_SECONDS, "replaying": _REPLAYING}
+    parameters = {"lately": seconds, "most": MAX_RECENT_ROWS, "break": BREAK_SECONDS, "replaying": _REPLAYING}
     found = (Duty(**row) for row in connection.execute(_LATELY, parameters).mappings())
     return {duty.device_id: duty for duty in found}

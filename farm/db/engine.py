@@ -211,7 +211,7 @@ def make_engine(
         pool_size=pool_size,
         max_overflow=5,
         pool_pre_ping=pre_ping,
-        # For connections that are made past this engine: see `farm.db.columns.read`.
+        # For connections that are made past this engine: see `farm.db.arrow_columns.read`.
         execution_options={"session": dict(session)},
         connect_args={"application_name": application, "options": options, **client},
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 
-class Key(NamedTuple):
+class ShareKey(NamedTuple):
     """Who takes a share of what. `campaign_id` is 0 for the owner among all owners."""
 
     resource: str
@@ -21,13 +21,13 @@ class Key(NamedTuple):
 _STORED = text("SELECT resource, priority, owner, campaign_id, virtual_s FROM fair_shares")
 
 
-def stored(connection: Connection) -> dict[Key, float]:
+def stored(connection: Connection) -> dict[ShareKey, float]:
     """The virtual times, in device seconds divided by the owner's weight."""
-    return {Key(*row[:4]): row.virtual_s for row in connection.execute(_STORED)}
+    return {ShareKey(*row[:4]): row.virtual_s for row in connection.execute(_STORED)}
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ShareTurn:
     """How a campaign shares a resource: with how many, and how many of them have used less of their share than it."""
 
     resource: str
@@ -52,9 +52,9 @@ GROUP BY c.resource ORDER BY c.resource
 """)
 
 
-def turns(connection: Connection, campaign_id: int) -> list[Turn]:
+def turns(connection: Connection, campaign_id: int) -> list[ShareTurn]:
     """With whom a campaign shares what it waits for."""
-    return [Turn(*row) for row in connection.execute(_TURNS, {"campaign_id": campaign_id})]
+    return [ShareTurn(*row) for row in connection.execute(_TURNS, {"campaign_id": campaign_id})]
 
 
 _KEYS = """
@@ -78,17 +78,17 @@ WHERE (f.resource, f.priority, f.owner, f.campaign_id) = (t.resource, t.priority
 """)
 
 
-def _columns(keys: Iterable[Key]) -> dict[str, list[object]]:
+def _columns(keys: Iterable[ShareKey]) -> dict[str, list[object]]:
     names = ("resources", "priorities", "owners", "campaigns")
     columns = list(zip(*keys, strict=True)) or [(), (), (), ()]
     return {name: list(column) for name, column in zip(names, columns, strict=True)}
 
 
-def add(connection: Connection, started: Mapping[Key, float]) -> None:
+def add(connection: Connection, started: Mapping[ShareKey, float]) -> None:
     """Stores the virtual times of those that have none yet."""
     connection.execute(_ADD, {**_columns(started), "virtual": list(started.values())})
 
 
-def remove(connection: Connection, idle: Iterable[Key]) -> None:
+def remove(connection: Connection, idle: Iterable[ShareKey]) -> None:
     """Forgets these."""
     connection.execute(_REMOVE, _columns(idle))

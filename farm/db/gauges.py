@@ -33,9 +33,9 @@ class FarmGauges:
     versions: dict[str, int]
     unsupported: int
     # Sessions that have held locks on tables of the farm for long.
-    lock_holders: Sequence[locks.Holder] = ()
+    lock_holders: Sequence[locks.LockHolder] = ()
     # Devices that two farm-workers wanted to serve lately, or that have rows which two measured at the same time.
-    contended: Sequence[device_sessions.Contended] = ()
+    contended: Sequence[device_sessions.ContendedDevice] = ()
 
 
 _JOBS = text(f"""

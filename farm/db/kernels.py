@@ -13,10 +13,10 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.db.states import KernelState
-from farm.db.task_rows import MOST_STARTS, Errands
+from farm.db.task_rows import MAX_ATTEMPTS, TaskTable
 from farm.kernels.binary import Binary, Versions
 
-_KERNELS = Errands(
+_KERNELS = TaskTable(
     "kernels",
     waiting=KernelState.WANTED,
     running=KernelState.BUILDING,
@@ -31,7 +31,7 @@ _KERNELS = Errands(
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class BuildAttempt:
     """A builder's right to build a kernel, until it is taken back."""
 
     kernel_id: int
@@ -121,17 +121,17 @@ def mark_sent(connection: Connection, ids: Sequence[int]) -> None:
     _KERNELS.mark_sent(connection, ids)
 
 
-def start(connection: Connection, kernel_id: int, versions: Versions, *, builder: str) -> Start | None:
+def start(connection: Connection, kernel_id: int, versions: Versions, *, builder: str) -> BuildAttempt | None:
     """wanted → building, on the host of that name; None where it is not this one's to build.
 
     Another builder has it, it is over, it is to be built with other versions, or this host could not build it and there is
     another one.
     """
     row = _KERNELS.start(connection, kernel_id, cutlass=versions.cutlass, cuda=versions.cuda, builder=builder)
-    return None if row is None else Start(row.id, row.starts, row.hash, row.description)
+    return None if row is None else BuildAttempt(row.id, row.starts, row.hash, row.description)
 
 
-def beat(connection: Connection, started: Start) -> bool:
+def beat(connection: Connection, started: BuildAttempt) -> bool:
     """Says that the builder lives. Returns whether it still has the kernel."""
     return _KERNELS.beat(connection, started.kernel_id, started.number)
 
@@ -143,13 +143,15 @@ WHERE {_KERNELS.fence}
 """)
 _FAILED = text(f"""
 UPDATE kernels SET sent_at = NULL, builder = :builder, error = :error, final = :final,
-    state = CASE WHEN :final OR starts >= :most_starts THEN 'failed' ELSE 'wanted' END,
-    finished_at = CASE WHEN :final OR starts >= :most_starts THEN clock_timestamp() END
+    state = CASE WHEN :final OR starts >= :max_attempts THEN 'failed' ELSE 'wanted' END,
+    finished_at = CASE WHEN :final OR starts >= :max_attempts THEN clock_timestamp() END
 WHERE {_KERNELS.fence}
 """)
 
 
-def built(connection: Connection, started: Start, *, record: Mapping[str, Any], signature: str, builder: str) -> bool:
+def built(
+    connection: Connection, started: BuildAttempt, *, record: Mapping[str, Any], signature: str, builder: str
+) -> bool:
     """building → built. The code is in the store already. Returns whether the builder still had the kernel."""
     parameters = {
         "id": started.kernel_id,
@@ -161,7 +163,7 @@ def built(connection: Connection, started: Start, *, record: Mapping[str, Any], 
     return bool(connection.execute(_BUILT, parameters).rowcount)
 
 
-def failed(connection: Connection, started: Start, *, error: str, final: bool, builder: str) -> bool:
+def failed(connection: Connection, started: BuildAttempt, *, error: str, final: bool, builder: str) -> bool:
     """building → failed where it is final or was the last start, otherwise → wanted: another builder may do better.
 
     Returns whether the builder still had the kernel.
@@ -172,17 +174,17 @@ def failed(connection: Connection, started: Start, *, error: str, final: bool, b
         "builder": builder,
         "error": error,
         "final": final,
-        "most_starts": MOST_STARTS,
+        "max_attempts": MAX_ATTEMPTS,
     }
     return bool(connection.execute(_FAILED, parameters).rowcount)
 
 
-def take_back(connection: Connection, *, silent_after: float, most_starts: int) -> dict[int, KernelState]:
-    """building → wanted, where the builder was not heard of for `silent_after` seconds; → failed after `most_starts`.
+def take_back(connection: Connection, *, silent_after: float, max_attempts: int) -> dict[int, KernelState]:
+    """building → wanted, where the builder was not heard of for `silent_after` seconds; → failed after `max_attempts`.
 
     Returns the new state by id.
     """
-    taken = _KERNELS.take_back(connection, silent_after=silent_after, most_starts=most_starts)
+    taken = _KERNELS.take_back(connection, silent_after=silent_after, max_attempts=max_attempts)
     return {kernel_id: KernelState(state) for kernel_id, state in taken.items()}
 
 
@@ -219,7 +221,7 @@ def add(
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownKernel:
     """What the farm knows of a kernel."""
 
     id: int
@@ -233,11 +235,13 @@ class Known:
 _FIND = text("SELECT id, state, record, signature, error, final FROM kernels WHERE hash = :hash")
 
 
-def find(connection: Connection, hash_: str) -> Known | None:
+def find(connection: Connection, hash_: str) -> KnownKernel | None:
     """The kernel of that hash; None where nobody asked for it yet."""
     row = connection.execute(_FIND, {"hash": hash_}).one_or_none()
     return (
-        None if row is None else Known(row.id, KernelState(row.state), row.record, row.signature, row.error, row.final)
+        None
+        if row is None
+        else KnownKernel(row.id, KernelState(row.state), row.record, row.signature, row.error, row.final)
     )
 
 
@@ -268,7 +272,7 @@ def listed(
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class AwaitedKernels:
     """What a campaign waits for: kernels that are not built, how many of them are in work, and the jobs."""
 
     kernels: int
@@ -294,10 +298,10 @@ FROM awaited
 """)
 
 
-def awaited(connection: Connection, campaign_id: int) -> Awaited:
+def awaited(connection: Connection, campaign_id: int) -> AwaitedKernels:
     """The kernels that a campaign waits for."""
     row = connection.execute(_AWAITED, {"campaign_id": campaign_id}).one()
-    return Awaited(row.kernels, row.building, row.jobs)
+    return AwaitedKernels(row.kernels, row.building, row.jobs)
 
 
 _ANNOUNCE = text("""

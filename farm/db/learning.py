@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from farm.db import trainings
 from farm.db.engine import hold_briefly
 from farm.db.states import GroupPurpose
-from farm.errors import ErrandLost
+from farm.errors import TaskLost
 
 # What only deciding needs is imported there: farm status reads curves.
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def learns(connection: Connection, campaign_id: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class LearningRound:
     """A round after which is decided how its campaign goes on."""
 
     lane_id: int
@@ -106,7 +106,7 @@ WHERE l.id = :lane_id AND l.purpose = 'learn' AND l.decided IS NULL
 """)
 
 
-def read_round(connection: Connection, lane_id: int) -> Round | None:
+def read_round(connection: Connection, lane_id: int) -> LearningRound | None:
     """The round of that job group; None where it was decided already, or its campaign is gone."""
     row = connection.execute(_ROUND, {"lane_id": lane_id}).one_or_none()
     if row is None:
@@ -114,7 +114,7 @@ def read_round(connection: Connection, lane_id: int) -> Round | None:
     from farm.campaign import PoolSpec
 
     pool = PoolSpec(row.name, None if row.device_types is None else tuple(row.device_types), row.device_uuid)
-    return Round(
+    return LearningRound(
         lane_id=row.lane_id,
         number=row.number,
         campaign_id=row.campaign_id,
@@ -132,8 +132,8 @@ _LATER = text("UPDATE lanes SET later = :later WHERE id = :lane_id")
 
 def decide(
     connection: Connection,
-    started: trainings.Start,
-    round_: Round,
+    started: trainings.TrainingAttempt,
+    round_: LearningRound,
     planned: Iterable[PlannedJob],
     *,
     outcome: dict[str, Any],
@@ -174,7 +174,7 @@ def decide(
         connection.execute(_LATER, {"lane_id": group, "later": later})
     connection.execute(_DECIDED, {"lane_id": round_.lane_id})
     if not trainings.finish(connection, started, outcome={**outcome, "next_jobs": jobs}):
-        raise ErrandLost(what="training", number=started.training_id)
+        raise TaskLost(what="training", number=started.training_id)
     return jobs
 
 

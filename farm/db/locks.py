@@ -14,12 +14,12 @@ from sqlalchemy import Connection, text
 
 from farm.formatting import holder_text
 
-HELD_SECONDS = 3.0
+LONG_HOLD_SECONDS = 3.0
 """Transactions of the farm's own programs are shorter, but for submissions, deletions and imports of many rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class LockHolder:
     """A session that has held locks on tables of the farm for long.
 
     `since` and `held_s` are None where Postgres does not tell the farm's role about sessions of others.
@@ -78,7 +78,7 @@ WHERE r.row_xmax <> '0' ORDER BY h.pid, r.id
 """)
 
 
-def holders(connection: Connection, *, longer_than: float = HELD_SECONDS) -> list[Holder]:
+def holders(connection: Connection, *, longer_than: float = LONG_HOLD_SECONDS) -> list[LockHolder]:
     """The sessions whose transactions have held locks on tables of the farm for more than that many seconds, the oldest first."""
     found: list[dict[str, Any]] = [
         dict(row) for row in connection.execute(_HOLDERS, {"longer_than": longer_than}).mappings()
@@ -88,11 +88,12 @@ def holders(connection: Connection, *, longer_than: float = HELD_SECONDS) -> lis
         for row in connection.execute(_GROUPS, {"pids": [one["pid"] for one in found]}):
             groups.setdefault(row.pid, []).append(row.lane_id)
     return [
-        Holder(**{**one, "tables": tuple(one["tables"]), "groups": tuple(groups.get(one["pid"], ()))}) for one in found
+        LockHolder(**{**one, "tables": tuple(one["tables"]), "groups": tuple(groups.get(one["pid"], ()))})
+        for one in found
     ]
 
 
-def text_of(holder: Holder) -> str:
+def text_of(holder: LockHolder) -> str:
     """The holder in words: which session, since when, and how to end it."""
     return holder_text(
         pid=holder.pid,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from farm.db.locks import Holder
+from farm.db.locks import LockHolder
 from farm.formatting import seconds_text, session_text
 
 # The default, and not the setting of this transaction: a report reads in a transaction that is read-only by itself.
@@ -55,7 +55,7 @@ def why_read_only(*, standby: bool, refuses: bool, source: str) -> ReadOnly | No
     return None
 
 
-def of_leading(*, read_only: ReadOnly | None, holders: Sequence[Holder]) -> str | None:
+def of_leading(*, read_only: ReadOnly | None, holders: Sequence[LockHolder]) -> str | None:
     """What keeps every coordinator from leading, in words, with what to do; None where nothing is known to.
 
     A term is taken and renewed by a write to the table `leadership`, and a session that holds locks there holds its one row.
@@ -66,7 +66,7 @@ def of_leading(*, read_only: ReadOnly | None, holders: Sequence[Holder]) -> str 
     return f"none can lead: the leader's row is held by {'; '.join(held_by)}" if held_by else None
 
 
-def _held_by(holder: Holder) -> str:
+def _held_by(holder: LockHolder) -> str:
     session = session_text(pid=holder.pid, program=holder.program, user=holder.user, host=holder.host)
     since = "" if holder.held_s is None else f" for {seconds_text(holder.held_s)}"
     return f"{session}{since}; {holder.how_to_end} ends it"

@@ -137,7 +137,7 @@ def refused(connection: Connection, lane_ids: Sequence[int]) -> list[RefusedNow]
 class UnsupportedNow:
     """Jobs of one job group that wait because versions of workers cannot read them.
 
-    `refused_by`: as in `farm.db.batches.Work`, with those versions below zero. `why` is what a worker said of one of the jobs.
+    `refused_by`: as in `farm.db.batches.PendingJobs`, with those versions below zero. `why` is what a worker said of one of the jobs.
     """
 
     lane_id: int
@@ -192,19 +192,19 @@ def running(connection: Connection, campaign_id: int, *, silent_after: float) ->
 
 # --- how fast ----------------------------------------------------------------------------------------
 
-LATELY_SECONDS = 300.0
+RECENT_SECONDS = 300.0
 """What ended in this time tells how long the rest will take."""
 
-MOST_BATCHES = 5000
+MAX_BATCHES = 5000
 """Batches looked at for each campaign: where more ended lately, the newest of them tell the pace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Throughput:
     """How fast the jobs of a campaign end, measured or not, in jobs per minute. None where none ended in that time."""
 
     last_minute: float | None = None
-    lately: float | None = None  # over the last `LATELY_SECONDS`
+    lately: float | None = None  # over the last `RECENT_SECONDS`
     began_s: float | None = None  # seconds from its first claim to its end, or to now; None before its first batch ends
 
     def seconds_for(self, jobs: int) -> float | None:
@@ -257,11 +257,11 @@ WHERE c.id = ANY(:ids)
 """)
 
 
-def paces(connection: Connection, campaign_ids: Iterable[int]) -> dict[int, Pace]:
+def throughputs(connection: Connection, campaign_ids: Iterable[int]) -> dict[int, Throughput]:
     """The pace of each of the campaigns, by id."""
-    parameters = {"ids": list(campaign_ids), "lately": LATELY_SECONDS, "most": MOST_BATCHES}
+    parameters = {"ids": list(campaign_ids), "lately": RECENT_SECONDS, "most": MAX_BATCHES}
     return {
-        row.id: Pace(
+        row.id: Throughput(
             last_minute=_per_minute(row.minute_jobs, row.minute_s),
             lately=_per_minute(row.lately_jobs, row.lately_s),
             began_s=row.began_s,

@@ -21,7 +21,7 @@ MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class OwnerLimits:
     """What an owner may have underway. None: no limit."""
 
     open_jobs: int | None
@@ -31,9 +31,9 @@ class Limits:
     max_priority: int = MAX_PRIORITY
 
 
-def defaults(settings: Settings) -> Limits:
+def defaults(settings: Settings) -> OwnerLimits:
     """The limits of owners that have none of their own."""
-    return Limits(
+    return OwnerLimits(
         open_jobs=settings.quota_open_jobs or None,
         device_seconds=settings.quota_device_seconds or None,
         max_priority=settings.quota_max_priority,
@@ -53,10 +53,10 @@ _RESET = text("DELETE FROM quotas WHERE owner = :owner")
 _LOCK = text("SELECT pg_advisory_xact_lock(CAST(x'71756f74' AS int), hashtext(:owner))")  # "quot"
 
 
-def of_owner(connection: Connection, owner: str) -> Limits | None:
+def of_owner(connection: Connection, owner: str) -> OwnerLimits | None:
     """The limits of an owner that has some of its own."""
     row = connection.execute(_FIND, {"owner": owner}).mappings().one_or_none()
-    return None if row is None else Limits(**row)
+    return None if row is None else OwnerLimits(**row)
 
 
 def owners(connection: Connection) -> list[str]:
@@ -69,7 +69,7 @@ def lock(connection: Connection, owner: str) -> None:
     connection.execute(_LOCK, {"owner": owner})
 
 
-def set_(connection: Connection, owner: str, limits: Limits) -> None:
+def set_(connection: Connection, owner: str, limits: OwnerLimits) -> None:
     """Gives an owner limits of its own."""
     connection.execute(_SET, {"owner": owner, **asdict(limits)})
 
@@ -79,7 +79,7 @@ def reset(connection: Connection, owner: str) -> bool:
     return connection.execute(_RESET, {"owner": owner}).rowcount > 0
 
 
-def check_priority(limits: Limits, owner: str, priority: int) -> None:
+def check_priority(limits: OwnerLimits, owner: str, priority: int) -> None:
     """Raises `QuotaExceeded`."""
     if not limits.min_priority <= priority <= limits.max_priority:
         raise QuotaExceeded(
@@ -91,7 +91,7 @@ def check_priority(limits: Limits, owner: str, priority: int) -> None:
         )
 
 
-def check(connection: Connection, owner: str, limits: Limits) -> None:
+def check(connection: Connection, owner: str, limits: OwnerLimits) -> None:
     """Looks at all that the owner has underway, with what this transaction adds. Raises `QuotaExceeded`."""
     lock(connection, owner)
     used = campaigns.underway(connection, owner)

@@ -18,7 +18,7 @@ from farm.errors import BadRole, RoleRefused, first_line
 WORKER_ROLE = "farm_worker"
 READER_ROLE = "farm_reader"
 
-LONGEST_NAME_BYTES = 63
+MAX_NAME_BYTES = 63
 """Postgres cuts longer names off (NAMEDATALEN)."""
 
 _OF_DEVICES = (
@@ -60,7 +60,7 @@ READER_RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {view: {"SELECT": ()}
 
 
 @dataclass(frozen=True, slots=True)
-class Purpose:
+class RolePurpose:
     """Whom a role is for, and what it may do."""
 
     whom: str
@@ -91,8 +91,8 @@ for longer than `farm.db.worker_logins.TRANSACTION_SECONDS`."""
 TEMP_FILE_LIMIT = "64MB"
 """Of each session of a worker's login, which cannot change it. Workers' statements need no temporary files."""
 
-_WORKERS = Purpose("workers", RIGHTS, (*CHANGING, "SELECT"), functions=FUNCTIONS, sessions=SESSIONS_OF_HOST)
-_READERS = Purpose("readers", READER_RIGHTS, (*CHANGING, "SELECT"))
+_WORKERS = RolePurpose("workers", RIGHTS, (*CHANGING, "SELECT"), functions=FUNCTIONS, sessions=SESSIONS_OF_HOST)
+_READERS = RolePurpose("readers", READER_RIGHTS, (*CHANGING, "SELECT"))
 
 _FOUND = text("""
 SELECT r.rolsuper, r.rolcreaterole, r.rolcreatedb, r.rolreplication, r.rolbypassrls,
@@ -193,7 +193,7 @@ def set_up_reader_role(connection: Connection, name: str, *, password: str | Non
     set_up(connection, name, _READERS, password)
 
 
-def set_up(connection: Connection, name: str, purpose: Purpose, password: str | None) -> None:
+def set_up(connection: Connection, name: str, purpose: RolePurpose, password: str | None) -> None:
     """As `set_up_worker_role`, a role for that purpose."""
     _check(connection, name, purpose)
     try:
@@ -205,18 +205,20 @@ def set_up(connection: Connection, name: str, purpose: Purpose, password: str | 
     granted = [
         f"{privilege} {table}" for table, named in purpose.rights.items() for privilege in named if not named[privilege]
     ]
-    asked = {
+    parameters = {
         "name": name,
         "privileges": list(purpose.no_others),
         "granted": granted,
         "limited": purpose.sessions is not None,
     }
-    if (too_much := connection.execute(_TOO_MUCH, asked).scalar_one_or_none()) is not None:
+    if (too_much := connection.execute(_TOO_MUCH, parameters).scalar_one_or_none()) is not None:
         why = f"it would have {too_much}, which PUBLIC has; revoke that from PUBLIC first"
         raise BadRole(name=name, whom=purpose.whom, why=why)
 
 
-def _statements(connection: Connection, name: str, password: str | None, purpose: Purpose) -> Iterator[sql.Composed]:
+def _statements(
+    connection: Connection, name: str, password: str | None, purpose: RolePurpose
+) -> Iterator[sql.Composed]:
     role = sql.Identifier(name)
     if not exists(connection, name):
         yield sql.SQL("CREATE ROLE {} LOGIN").format(role)
@@ -240,7 +242,7 @@ def _statements(connection: Connection, name: str, password: str | None, purpose
     yield from _granted(connection, name, purpose)
 
 
-def _granted(connection: Connection, name: str, purpose: Purpose) -> Iterator[sql.Composed]:
+def _granted(connection: Connection, name: str, purpose: RolePurpose) -> Iterator[sql.Composed]:
     role = sql.Identifier(name)
     for group in purpose.memberships:
         if not connection.execute(_MEMBER, {"name": name, "group": group}).scalar_one():
@@ -265,12 +267,12 @@ def _limits(role: sql.Identifier, database: sql.Identifier, sessions: int) -> It
     yield sql.SQL("GRANT {} TO CURRENT_USER WITH INHERIT TRUE, SET FALSE").format(role)
 
 
-def _check(connection: Connection, name: str, purpose: Purpose) -> None:
+def _check(connection: Connection, name: str, purpose: RolePurpose) -> None:
     """Refuses what is not, and must not become, such a role: above all the farm's own."""
-    if not 0 < len(name.encode()) <= LONGEST_NAME_BYTES or "\0" in name:
-        raise BadRole(name=repr(name), whom=purpose.whom, why=f"a name has from 1 to {LONGEST_NAME_BYTES} bytes")
-    asked = {"name": name, "memberships": list(purpose.memberships)}
-    found = connection.execute(_FOUND, asked).one_or_none()
+    if not 0 < len(name.encode()) <= MAX_NAME_BYTES or "\0" in name:
+        raise BadRole(name=repr(name), whom=purpose.whom, why=f"a name has from 1 to {MAX_NAME_BYTES} bytes")
+    parameters = {"name": name, "memberships": list(purpose.memberships)}
+    found = connection.execute(_FOUND, parameters).one_or_none()
     if found is None:
         return
     why = None

@@ -67,7 +67,7 @@ def due(connection: Connection) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class RoundDecision:
     """What became of a short round."""
 
     campaign_id: int
@@ -123,7 +123,7 @@ _LAST, _NEXT = 0, 1
 """How the job group of the last round, and that of the next short one, are numbered while they are staged."""
 
 
-def decide(connection: Connection, lane_id: int) -> Decision | None:
+def decide(connection: Connection, lane_id: int) -> RoundDecision | None:
     """Gives later rounds what goes on from a short one. None where there is nothing to decide (any more), or not now,
     since another session holds the campaign or one of its job groups.
 
@@ -165,7 +165,7 @@ def decide(connection: Connection, lane_id: int) -> Decision | None:
     if into.get(_NEXT, lane_id) not in groups:
         connection.execute(_LATER, {"lane_id": into[_NEXT], "later": group.later - jobs})
     connection.execute(_DECIDED, {"lane_id": lane_id})
-    return Decision(campaign_id=campaign.id, round=group.round, jobs=jobs)
+    return RoundDecision(campaign_id=campaign.id, round=group.round, jobs=jobs)
 
 
 def _last_gets_something(group: Row[Any], of_pool: Sequence[Row[Any]], *, some_go_on: bool) -> bool:

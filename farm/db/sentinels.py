@@ -62,7 +62,7 @@ def land(connection: Connection, lease: Lease, configuration: Configuration, row
 AT_EITHER_END = 3
 """The median of so many sentinels is the base, and of so many the latest time."""
 
-LEAST_DRIFT = 0.02
+MIN_DRIFT = 0.02
 """Clocks, temperature and the driver's work move a time by one or two percent, and back."""
 
 SPREADS = 3.0
@@ -88,7 +88,7 @@ class Drift:
 def drift_of(times_ms: Sequence[float]) -> Drift | None:
     """Compares the latest three of a series of times with its first three; None for fewer than four.
 
-    It drifts where the medians differ by more than `LEAST_DRIFT` and by more than `SPREADS` times the spread of one time.
+    It drifts where the medians differ by more than `MIN_DRIFT` and by more than `SPREADS` times the spread of one time.
     The spread is the larger of two estimates: the range of the first three over 1.693, its mean for three normal values
     (the constant d2 of control charts), which three times can show far too small by chance; and the median of the
     differences of neighbours, times 1.4826 / sqrt 2 (as from the median absolute deviation), which neither a step nor a
@@ -100,7 +100,7 @@ def drift_of(times_ms: Sequence[float]) -> Drift | None:
     base, latest = statistics.median(first), statistics.median(times_ms[-AT_EITHER_END:])
     apart = statistics.median(abs(later - earlier) for earlier, later in pairwise(times_ms))
     spread = max((max(first) - min(first)) / 1.693, apart * 1.4826 / 2**0.5) / base
-    limit = max(LEAST_DRIFT, SPREADS * spread)
+    limit = max(MIN_DRIFT, SPREADS * spread)
     deviation = latest / base - 1
     since = None
     if abs(deviation) > limit:
@@ -113,7 +113,7 @@ def drift_of(times_ms: Sequence[float]) -> Drift | None:
 
 # --- reading -----------------------------------------------------------------------------------------
 
-MOST_LATEST = 100
+MAX_LATEST = 100
 """Sentinels of a device that are looked at beside its first three: fifty minutes of them at the least."""
 
 CAMPAIGNS = 50
@@ -132,7 +132,7 @@ class SentinelRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class SentinelSeries:
     """What the sentinels of one device say in one campaign: of one configuration, its latest."""
 
     device_uuid: str
@@ -182,7 +182,7 @@ CROSS JOIN LATERAL (
     ) UNION (
         SELECT {_COLUMNS} FROM measurements
         WHERE source = 'sentinel' AND campaign_id = p.id AND device_id = p.device_id
-        ORDER BY measured_at DESC LIMIT {MOST_LATEST}
+        ORDER BY measured_at DESC LIMIT {MAX_LATEST}
     )
 ) s
 ORDER BY h.name, d.uuid, s.measured_at, s.id
@@ -191,13 +191,13 @@ _SERIES_OF_CAMPAIGN = text(_SERIES.format(pairs=_OF_CAMPAIGN))
 _SERIES_NEWEST = text(_SERIES.format(pairs=_NEWEST))
 
 
-def watched(connection: Connection, *, campaign_id: int | None = None) -> list[Watched]:
+def series_of_devices(connection: Connection, *, campaign_id: int | None = None) -> list[SentinelSeries]:
     """Each device that measured a sentinel for the campaign; without one, for its newest campaign that has any."""
     if campaign_id is None:
         found = connection.execute(_SERIES_NEWEST)
     else:
         found = connection.execute(_SERIES_OF_CAMPAIGN, {"campaign_id": campaign_id})
-    seen = list[Watched]()
+    seen = list[SentinelSeries]()
     for _, group in groupby(found, key=lambda row: row.device_uuid):
         listed = list(group)
         rows = tuple(
@@ -206,11 +206,11 @@ def watched(connection: Connection, *, campaign_id: int | None = None) -> list[W
             if row.configuration_id == listed[-1].configuration_id  # another version of the farm may measure another
         )
         head = {name: getattr(listed[0], name) for name in ("device_uuid", "device_type", "host", "campaign", "n")}
-        seen.append(Watched(**head, rows=rows, drift=drift_of([row.runtime_ms for row in rows]), ratio=None))
+        seen.append(SentinelSeries(**head, rows=rows, drift=drift_of([row.runtime_ms for row in rows]), ratio=None))
     return with_ratios(seen)
 
 
-def with_ratios(seen: Sequence[Watched]) -> list[Watched]:
+def with_ratios(seen: Sequence[SentinelSeries]) -> list[SentinelSeries]:
     """The same with `ratio`, where there is another device of the type that measures the same configuration."""
     alike = defaultdict[tuple[str, uuid.UUID], list[float]](list)
     for one in seen:

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, text
 
 from farm.db import roles
 from farm.db.measurements import cursor_of
-from farm.db.roles import CHANGING, Purpose
+from farm.db.roles import CHANGING, RolePurpose
 from farm.errors import RoleRefused, first_line
 
 Privileges = Mapping[str, Sequence[str]]
@@ -138,9 +138,9 @@ def name_of(service: Service, prefix: str = DEFAULT_PREFIX) -> str:
     return f"{prefix}_{service.value}"
 
 
-def purpose_of(service: Service) -> Purpose:
+def purpose_of(service: Service) -> RolePurpose:
     """What the role of a service may do."""
-    return Purpose(
+    return RolePurpose(
         "services",
         {table: rights.of(service) for table, rights in TABLES.items() if rights.of(service)},
         (*CHANGING, "SELECT"),

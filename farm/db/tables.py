@@ -35,9 +35,9 @@ from farm.db.states import (
     DeletionKind,
     DeviceState,
     FailureKind,
+    GroupPurpose,
     JobRecord,
     KernelState,
-    GroupPurpose,
     Role,
     TrainingState,
     Way,
@@ -79,7 +79,7 @@ _NOW = text("clock_timestamp()")
 _id = Identity(always=False)
 
 
-class Host(Base):
+class HostRow(Base):
     __tablename__ = "hosts"
 
     id: Mapped[int] = mapped_column(_id, primary_key=True)
@@ -89,7 +89,7 @@ class Host(Base):
     last_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
-class Device(Base):
+class DeviceRow(Base):
     __tablename__ = "devices"
     __table_args__ = (_one_of("state", DeviceState),)
 
@@ -133,7 +133,7 @@ class Device(Base):
     last_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
-class DeviceOverlap(Base):
+class DeviceOverlapRow(Base):
     """A time in which two sessions of a device may have measured: see `farm.db.device_sessions`."""
 
     __tablename__ = "device_overlaps"
@@ -148,7 +148,7 @@ class DeviceOverlap(Base):
     epoch: Mapped[int]
 
 
-class WorkerVersion(Base):
+class WorkerVersionRow(Base):
     """A version of the farm that a worker announced: see `farm.db.worker_versions`."""
 
     __tablename__ = "worker_versions"
@@ -163,7 +163,7 @@ class WorkerVersion(Base):
     first_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
-class WorkerLogin(Base):
+class WorkerLoginRow(Base):
     """A database role under which workers log in, and the host for whose devices it acts. None: for those of every host."""
 
     __tablename__ = "worker_logins"
@@ -173,7 +173,7 @@ class WorkerLogin(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
-class CompatibleRevision(Base):
+class CompatibleRevisionRow(Base):
     """From which revision on a program may work with this schema: written by `farm db upgrade` (`farm.db.migrate`)."""
 
     __tablename__ = "compatible_revisions"
@@ -182,7 +182,7 @@ class CompatibleRevision(Base):
     oldest: Mapped[str]
 
 
-class Pool(Base):
+class PoolRow(Base):
     """The devices that may take a job: one device, every device of a type, or any of several types."""
 
     __tablename__ = "pools"
@@ -198,7 +198,7 @@ class Pool(Base):
     device_uuid: Mapped[str | None]
 
 
-class Campaign(Base):
+class CampaignRow(Base):
     __tablename__ = "campaigns"
     __table_args__ = (
         _one_of("state", CampaignState),
@@ -223,7 +223,7 @@ class Campaign(Base):
     finished_at: Mapped[datetime | None]
 
 
-class Configuration(Base):
+class ConfigurationRow(Base):
     __tablename__ = "configurations"
 
     # The hash of the canonical form.
@@ -274,7 +274,7 @@ class JobGroupRow(Base):
     dead: Mapped[int] = mapped_column(server_default="0")
 
 
-class Batch(Base):
+class BatchRow(Base):
     """The jobs sent in one message, and the lease of the worker that measures them."""
 
     __tablename__ = "batches"
@@ -327,7 +327,7 @@ class Batch(Base):
     folded: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
-class Job(Base):
+class JobRow(Base):
     """One configuration for one target of one campaign.
 
     Dispatch does not touch this table: a job's row is written when it is submitted and when it ends, and no index
@@ -348,7 +348,7 @@ class Job(Base):
     solo: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
-class ReturnedJob(Base):
+class ReturnedJobRow(Base):
     """An open job that was dispatched, or passed by the cursor, and waits again."""
 
     __tablename__ = "returned_jobs"
@@ -381,7 +381,7 @@ class ReturnedJob(Base):
     not_before: Mapped[datetime | None]
 
 
-class FairShare(Base):
+class FairShareRow(Base):
     """The virtual time of an owner, or of a campaign among those of its owner, on one resource: see `farm.coordinator.fairness`."""
 
     __tablename__ = "fair_shares"
@@ -396,7 +396,7 @@ class FairShare(Base):
     virtual_s: Mapped[float]
 
 
-class Kernel(Base):
+class KernelRow(Base):
     """A binary that configurations need, built once for the farm: what it is, and what became of it."""
 
     __tablename__ = "kernels"
@@ -430,7 +430,7 @@ class Kernel(Base):
     final: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
-class KernelCode(Base):
+class KernelCodeRow(Base):
     """The code of built kernels, where the farm's store is the database."""
 
     __tablename__ = "kernel_code"
@@ -439,7 +439,7 @@ class KernelCode(Base):
     code: Mapped[bytes]
 
 
-class WaitingJob(Base):
+class WaitingJobRow(Base):
     """A job and one of the kernels that it waits for: one for each architecture in its pool."""
 
     __tablename__ = "waiting_jobs"
@@ -450,7 +450,7 @@ class WaitingJob(Base):
     lane_id: Mapped[int] = mapped_column(ForeignKey("lanes.id"))
 
 
-class Builder(Base):
+class BuilderRow(Base):
     """A process that builds kernels, and what it builds them with."""
 
     __tablename__ = "builders"
@@ -486,7 +486,7 @@ class FailureRow(Base):
     at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
-class Environment(Base):
+class EnvironmentRow(Base):
     """Versions of what computed and measured, stored once for the many rows that share them."""
 
     __tablename__ = "environments"
@@ -515,7 +515,7 @@ def _result_columns() -> Iterator[SchemaItem]:
             )
 
 
-class Measurement(Base):
+class MeasurementRow(Base):
     """Append-only results. Beside its keys a row has the columns of `farm.schema.results.RESULTS`."""
 
     __tablename__ = "measurements"
@@ -551,7 +551,7 @@ class Measurement(Base):
     measured_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
-class Training(Base):
+class TrainingRow(Base):
     """One request to train a model for a device type, and what became of it."""
 
     __tablename__ = "trainings"
@@ -578,7 +578,7 @@ class Training(Base):
     error: Mapped[str | None]
 
 
-class ModelSignature(Base):
+class ModelSignatureRow(Base):
     """A model version whose files were signed: those of its manifest, and no others."""
 
     __tablename__ = "model_signatures"
@@ -592,7 +592,7 @@ class ModelSignature(Base):
     signed_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
-class Token(Base):
+class TokenRow(Base):
     """Who may do what over HTTP. Of the token itself only its SHA-256 is kept."""
 
     __tablename__ = "tokens"
@@ -613,7 +613,7 @@ class Token(Base):
     last_used_at: Mapped[datetime | None]
 
 
-class WebSession(Base):
+class WebSessionRow(Base):
     """A browser that is signed in: with a token, or with a link that a `farm serve` gave to the login that runs it."""
 
     __tablename__ = "web_sessions"
@@ -637,7 +637,7 @@ class WebSession(Base):
     ended_at: Mapped[datetime | None]
 
 
-class Deletion(Base):
+class DeletionRow(Base):
     """A campaign or import that was deleted, until it is restored or vacuumed."""
 
     __tablename__ = "deletions"
@@ -659,7 +659,7 @@ class Deletion(Base):
     kernels: Mapped[list[str]]
 
 
-class DeletedRows(Base):
+class DeletedRowsPart(Base):
     """Rows of a deletion, as JSON: an array of up to `farm.db.deletions.PART_ROWS` rows of one table."""
 
     __tablename__ = "deleted_rows"
@@ -672,7 +672,7 @@ class DeletedRows(Base):
     content: Mapped[list[Any]] = mapped_column(JSONB())
 
 
-class Leadership(Base):
+class LeadershipRow(Base):
     """Who leads, of programs of which one leads. The row stays when a leader ends, so that its term only ever grows."""
 
     __tablename__ = "leadership"
@@ -690,7 +690,7 @@ class Leadership(Base):
     failing: Mapped[list[Any]] = mapped_column(JSONB, server_default="[]")
 
 
-class AuditRecord(Base):
+class AuditRow(Base):
     """A change that somebody made. Triggers refuse to change or delete one: see `farm.db.audit`."""
 
     __tablename__ = "audit"
@@ -715,7 +715,7 @@ class AuditRecord(Base):
     after: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
 
 
-class Quota(Base):
+class QuotaRow(Base):
     """What one owner may have underway, instead of the defaults of the settings. None: no limit."""
 
     __tablename__ = "quotas"

@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-MOST_STARTS = 3
+MAX_ATTEMPTS = 3
 """What was started this often, and died with its program or could not be done, is given up: it may be what kills programs."""
 
 
-class Errands:
+class TaskTable:
     """The transitions that rows of such a table have in common.
 
     The table has id, state, sent_at, starts, started_at, heard_of_at, finished_at and error.
@@ -49,9 +49,9 @@ class Errands:
         self._beat = text(f"UPDATE {table} SET heard_of_at = clock_timestamp() WHERE {self.fence}")
         self._take_back = text(f"""
             UPDATE {table} SET sent_at = NULL,
-                state = CASE WHEN starts < :most_starts THEN '{waiting}' ELSE '{failed}' END,
-                finished_at = CASE WHEN starts < :most_starts THEN NULL ELSE clock_timestamp() END,
-                error = CASE WHEN starts < :most_starts THEN NULL ELSE format('{given_up}', starts) END
+                state = CASE WHEN starts < :max_attempts THEN '{waiting}' ELSE '{failed}' END,
+                finished_at = CASE WHEN starts < :max_attempts THEN NULL ELSE clock_timestamp() END,
+                error = CASE WHEN starts < :max_attempts THEN NULL ELSE format('{given_up}', starts) END
             WHERE id IN (
                 SELECT id FROM {table} WHERE state = '{running}'
                   AND coalesce(heard_of_at, started_at) < clock_timestamp() - make_interval(secs => :silent_after)
@@ -72,10 +72,10 @@ class Errands:
         """Says that the program lives. Returns whether it still has the row."""
         return bool(connection.execute(self._beat, {"id": id_, "number": number}).rowcount)
 
-    def take_back(self, connection: Connection, *, silent_after: float, most_starts: int) -> dict[int, str]:
-        """Running → waiting, where the program was not heard of for `silent_after` seconds; → failed after `most_starts`.
+    def take_back(self, connection: Connection, *, silent_after: float, max_attempts: int) -> dict[int, str]:
+        """Running → waiting, where the program was not heard of for `silent_after` seconds; → failed after `max_attempts`.
 
         Returns the new state by id.
         """
-        parameters = {"silent_after": silent_after, "most_starts": most_starts}
+        parameters = {"silent_after": silent_after, "max_attempts": max_attempts}
         return {row.id: row.state for row in connection.execute(self._take_back, parameters)}

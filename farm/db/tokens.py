@@ -62,7 +62,7 @@ class BadLifetime(BadInput):
     """A token can be valid for {days:,} days at the most, and for more than no time."""
 
 
-LONGEST_DAYS = 36_500
+MAX_DAYS = 36_500
 
 _CREATE = text("""
 INSERT INTO tokens (name, role, sha256, created_by, expires_at)
@@ -74,8 +74,8 @@ def create(connection: Connection, name: str, role: Role, *, by: str, lifetime: 
     """Makes a token and returns it, this once. Raises `BadTokenName`, `BadLifetime`, `TokenExists`."""
     if not _NAME.fullmatch(name):
         raise BadTokenName(name=name)
-    if lifetime is not None and not timedelta() < lifetime <= timedelta(days=LONGEST_DAYS):
-        raise BadLifetime(days=LONGEST_DAYS)
+    if lifetime is not None and not timedelta() < lifetime <= timedelta(days=MAX_DAYS):
+        raise BadLifetime(days=MAX_DAYS)
     made = PREFIX + secrets.token_urlsafe(32)
     parameters = {"name": name, "role": role.value, "sha256": _digest(made), "by": by, "lifetime": lifetime}
     try:
@@ -114,7 +114,7 @@ FROM tokens ORDER BY valid DESC, name, id
 """)
 
 
-def known(connection: Connection) -> list[TokenNow]:
+def list_tokens(connection: Connection) -> list[TokenNow]:
     """Every token that was ever made, valid ones first."""
     return [TokenNow(**{**row, "role": Role(row["role"])}) for row in connection.execute(_LIST).mappings()]
 
@@ -127,5 +127,5 @@ _REVOKE = text(
 def revoke(connection: Connection, name: str) -> None:
     """From now on nobody is let in with it. Raises `NoSuchToken`."""
     if connection.execute(_REVOKE, {"name": name}).one_or_none() is None:
-        listed = ", ".join(token.name for token in known(connection) if token.revoked_at is None) or "none yet"
-        raise NoSuchToken(name=name, known=listed)
+        listed = ", ".join(token.name for token in list_tokens(connection) if token.revoked_at is None) or "none yet"
+        raise NoSuchToken(name=name, list_tokens=listed)

@@ -14,11 +14,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from farm.db.states import TrainingState
-from farm.db.task_rows import Errands
+from farm.db.task_rows import TaskTable
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class TrainingAttempt:
     """A trainer's right to a training, until it is taken back."""
 
     training_id: int
@@ -29,7 +29,7 @@ class Start:
     lane_id: int | None = None
 
 
-_TRAININGS = Errands(
+_TRAININGS = TaskTable(
     "trainings",
     waiting=TrainingState.REQUESTED,
     running=TrainingState.RUNNING,
@@ -69,10 +69,12 @@ def mark_sent(connection: Connection, ids: Sequence[int]) -> None:
     _TRAININGS.mark_sent(connection, ids)
 
 
-def start(connection: Connection, training_id: int) -> Start | None:
+def start(connection: Connection, training_id: int) -> TrainingAttempt | None:
     """requested → running; None where another trainer has it or it is over."""
     row = _TRAININGS.start(connection, training_id)
-    return None if row is None else Start(training_id, row.starts, row.device_type, row.any_source, row.lane_id)
+    return (
+        None if row is None else TrainingAttempt(training_id, row.starts, row.device_type, row.any_source, row.lane_id)
+    )
 
 
 _BEAT = text(f"""
@@ -80,7 +82,7 @@ UPDATE trainings SET heard_of_at = clock_timestamp(), progress = coalesce(:progr
 """)
 
 
-def beat(connection: Connection, started: Start, *, progress: float | None = None) -> bool:
+def beat(connection: Connection, started: TrainingAttempt, *, progress: float | None = None) -> bool:
     """Says that the trainer lives, and what share of its work is done. Returns whether it still has the training."""
     parameters = {"id": started.training_id, "number": started.number, "progress": progress}
     return bool(connection.execute(_BEAT, parameters).rowcount)
@@ -93,7 +95,7 @@ WHERE {_TRAININGS.fence}
 
 
 def finish(
-    connection: Connection, started: Start, *, outcome: dict[str, Any] | None = None, error: str | None = None
+    connection: Connection, started: TrainingAttempt, *, outcome: dict[str, Any] | None = None, error: str | None = None
 ) -> bool:
     """running → done with an outcome, or → failed with an error. Returns whether the trainer still had the training."""
     parameters = {
@@ -106,12 +108,12 @@ def finish(
     return bool(connection.execute(_FINISH, parameters).rowcount)
 
 
-def take_back(connection: Connection, *, silent_after: float, most_starts: int) -> dict[int, TrainingState]:
-    """running → requested, where the trainer was not heard of for `silent_after` seconds; → failed after `most_starts`.
+def take_back(connection: Connection, *, silent_after: float, max_attempts: int) -> dict[int, TrainingState]:
+    """running → requested, where the trainer was not heard of for `silent_after` seconds; → failed after `max_attempts`.
 
     Returns the new state by id.
     """
-    taken = _TRAININGS.take_back(connection, silent_after=silent_after, most_starts=most_starts)
+    taken = _TRAININGS.take_back(connection, silent_after=silent_after, max_attempts=max_attempts)
     return {training_id: TrainingState(state) for training_id, state in taken.items()}
 
 

@@ -30,7 +30,7 @@ class NoSuchSession(NotFound):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class SessionHolder:
     """Whose sessions: those of a token; or of a login, by links that servers of one home (the issuer) gave."""
 
     token_id: int | None = None
@@ -39,7 +39,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SessionLimits:
     """How long a session lasts: without a request, and at most."""
 
     idle: timedelta
@@ -51,7 +51,7 @@ class Visitor:
     """A session in use: who it is, and what that allows. `token` is None for a login."""
 
     session_id: int
-    holder: Holder
+    holder: SessionHolder
     name: str
     role: Role
     token: Bearer | None
@@ -87,7 +87,9 @@ DELETE FROM web_sessions WHERE expires_at < clock_timestamp() - interval '30 day
 """)
 
 
-def create(connection: Connection, holder: Holder, *, origin: str, address: str, browser: str, limits: Limits) -> str:
+def create(
+    connection: Connection, holder: SessionHolder, *, origin: str, address: str, browser: str, limits: SessionLimits
+) -> str:
     """Signs a browser in and returns the session's id, this once."""
     made = secrets.token_urlsafe(32)
     whose = _parameters(holder)
@@ -98,7 +100,7 @@ def create(connection: Connection, holder: Holder, *, origin: str, address: str,
     return made
 
 
-def _parameters(holder: Holder) -> dict[str, object]:
+def _parameters(holder: SessionHolder) -> dict[str, object]:
     return {"token_id": holder.token_id, "login": holder.login, "issuer": holder.issuer}
 
 
@@ -129,13 +131,13 @@ def visitor(connection: Connection, session: str, *, origin: str, issuer: str | 
 
     Its use is noted once a minute. A session of a login may operate, one of a token what its token may now.
     """
-    asked = {"sha256": _digest(session), "origin": origin, "issuer": issuer}
-    row = connection.execute(_FIND, asked).one_or_none()
+    parameters = {"sha256": _digest(session), "origin": origin, "issuer": issuer}
+    row = connection.execute(_FIND, parameters).one_or_none()
     if row is None:
         return None
     if row.stale:
         connection.execute(_USED, {"id": row.id})
-    holder = Holder(token_id=row.token_id, login=row.login, issuer=row.issuer)
+    holder = SessionHolder(token_id=row.token_id, login=row.login, issuer=row.issuer)
     if row.token_id is None:
         return Visitor(session_id=row.id, holder=holder, name=row.login, role=Role.OPERATE, token=None)
     token = Bearer(id=row.token_id, name=row.name, role=Role(row.role))
@@ -154,12 +156,12 @@ _LIST_OWN = text(f"""
 """)
 
 
-def known(connection: Connection) -> list[SessionNow]:
+def list_sessions(connection: Connection) -> list[SessionNow]:
     """Every session that is kept, valid ones first, the newest first."""
     return [_now(row) for row in connection.execute(_LIST_ALL).mappings()]
 
 
-def own(connection: Connection, holder: Holder) -> list[SessionNow]:
+def own(connection: Connection, holder: SessionHolder) -> list[SessionNow]:
     """The valid sessions of a holder, the newest first."""
     return [_now(row) for row in connection.execute(_LIST_OWN, _parameters(holder)).mappings()]
 
@@ -182,7 +184,7 @@ def end(connection: Connection, session: str) -> None:
     connection.execute(_END_GIVEN, {"sha256": _digest(session)})
 
 
-def end_own(connection: Connection, holder: Holder, session_id: int | None) -> int:
+def end_own(connection: Connection, holder: SessionHolder, session_id: int | None) -> int:
     """Ends a session of the holder; all of them for None. Returns how many."""
     return connection.execute(_END_OWN, {**_parameters(holder), "id": session_id}).rowcount
 

@@ -29,8 +29,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def login_of(host: str, prefix: str = DEFAULT_PREFIX) -> str:
     """The login of a host. Raises `BadHostName` for a name that no host has, or that is too long for one of a role."""
     login = f"{prefix}_host_{host}"
-    if not _NAME.fullmatch(host) or len(login.encode()) > roles.LONGEST_NAME_BYTES:
-        raise BadHostName(name=host, longest=roles.LONGEST_NAME_BYTES - len(login.encode()) + len(host.encode()))
+    if not _NAME.fullmatch(host) or len(login.encode()) > roles.MAX_NAME_BYTES:
+        raise BadHostName(name=host, longest=roles.MAX_NAME_BYTES - len(login.encode()) + len(host.encode()))
     return login
 
 
@@ -121,7 +121,7 @@ GROUP BY w.login, w.host, w.created_at ORDER BY w.host NULLS LAST, w.login
 """)
 
 
-def known(connection: Connection) -> list[LoginNow]:
+def list_logins(connection: Connection) -> list[LoginNow]:
     """The logins of workers, by host."""
     return [LoginNow(**row) for row in connection.execute(_KNOWN).mappings()]
 

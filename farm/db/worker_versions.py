@@ -76,7 +76,7 @@ def of_devices(connection: Connection) -> Mapping[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class VersionInUse:
     """A version, and the hosts on which live workers run it. None: a version that does not announce itself."""
 
     version: WorkerVersion | None
@@ -93,11 +93,11 @@ GROUP BY v.version, v.revision ORDER BY v.revision, v.version
 """)
 
 
-def of_live(connection: Connection, *, silent_after: float) -> list[Running]:
+def of_live(connection: Connection, *, silent_after: float) -> list[VersionInUse]:
     """The versions that live workers run, the oldest first."""
     rows = connection.execute(_OF_LIVE, {"silent_after": silent_after, "imported": IMPORTED_PREFIX})
     return [
-        Running(
+        VersionInUse(
             None if row.version is None else WorkerVersion(row.version, row.revision), tuple(row.hosts), row.devices
         )
         for row in rows

@@ -58,8 +58,8 @@ class Trust:
 
     def sign(self, name: str, version: str, manifest: str) -> Signature:
         """Signs a version with the key of this host. Raises `BadSigningKey`."""
-        from farm.keys import signer
         from farm.signing import Purpose
+        from farm.signing_keys import signer
 
         key = signer(self._settings, Purpose.MODEL)
         signature = key.sign(Purpose.MODEL, _statement(name, version, manifest))
@@ -75,8 +75,8 @@ class Trust:
 
     def check(self, name: str, version: str, signature: Signature | None) -> str:
         """The SHA-256 of the manifest that a version must have. Raises `ModelNotTrusted`."""
-        from farm.keys import trusted
         from farm.signing import Purpose, is_signed
+        from farm.signing_keys import trusted
 
         def refused(why: str) -> ModelNotTrusted:
             return ModelNotTrusted(name=name, version=version, why=why)

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, Engine, text
 from farm.analysis import tiles
 from farm.analysis.tiles import DeviceTiles, TiledRow
 from farm.campaign import Campaign
-from farm.db import campaigns, columns, learning, sentinels
-from farm.db.sentinels import Watched
+from farm.db import arrow_columns, campaigns, learning, sentinels
+from farm.db.sentinels import SentinelSeries
 from farm.report import results
 from farm.report.best import Found, best
 from farm.report.results import PROBLEM_COLUMNS, Results
@@ -67,7 +67,7 @@ class CampaignData:
     failed: Sequence[Failed]
     found: Sequence[Found]
     tiles: Sequence[DeviceTiles]
-    watched: Sequence[Watched]
+    watched: Sequence[SentinelSeries]
     # Points of the learning curve, by pool and round.
     learning: Sequence[Mapping[str, Any]]
 
@@ -102,14 +102,14 @@ def gather(engine: Engine, name: str, *, device_type: str | None = None) -> Camp
             counts=campaigns.counts(connection, campaign_id),
             rounds=connection.execute(_ROUNDS, only).scalar_one(),
             read_at=connection.execute(_NOW).scalar_one(),
-            results=_results(engine, columns.snapshot_of(connection), campaign_id, device_type),
+            results=_results(engine, arrow_columns.snapshot_of(connection), campaign_id, device_type),
             origins=origins,
             failed=_failed(connection, only),
             found=[one for one in found if device_type in (None, one.device_type)],
             tiles=_tiles(connection, only),
             watched=[
                 one
-                for one in sentinels.watched(connection, campaign_id=campaign_id)
+                for one in sentinels.series_of_devices(connection, campaign_id=campaign_id)
                 if device_type in (None, one.device_type)
             ],
             learning=learning.curve(connection, campaign_id, device_type=device_type),
@@ -160,14 +160,14 @@ def _results(engine: Engine, snapshot: str, campaign_id: int, device_type: str |
             for name in _OF_DETAILS
         ),
     ]
-    table = columns.read(
+    table = arrow_columns.read(
         engine,
         f"SELECT {', '.join(selected)} FROM v_measurements WHERE campaign_id = {campaign_id:d}"
         + ("" if device_type is None else f" AND device_type = {_literal(device_type)}"),
         snapshot=snapshot,
     )
-    found: dict[str, Any] = {name: columns.codes(table[name]) for name in _TEXTS}
-    found |= {name: columns.numbers(table[name]) for name in table.column_names if name not in _TEXTS}
+    found: dict[str, Any] = {name: arrow_columns.codes(table[name]) for name in _TEXTS}
+    found |= {name: arrow_columns.numbers(table[name]) for name in table.column_names if name not in _TEXTS}
     return results.reduced(found, table.num_rows)
 
 

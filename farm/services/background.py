@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farm import python
+from farm import python_program
 from farm.db import migrate
 from farm.db.engine import make_engine
 from farm.errors import EmbeddedServiceFailed
@@ -28,7 +28,7 @@ DOWN_TIMEOUT_S = 4 * (GRACE_S + 10.0) + 60.0
 """Each program with its grace time, and then the services."""
 
 
-SUPERVISOR = tuple(python.program("farm.services.supervisor"))
+SUPERVISOR = tuple(python_program.program("farm.services.supervisor"))
 
 
 @dataclass(frozen=True, slots=True)

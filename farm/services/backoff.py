@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-LONGEST_PAUSE_S = 60.0
+MAX_PAUSE_S = 60.0
 HEALTHY_AFTER_S = 60.0
 """A program that ran this long before it ended is started again at once."""
 
@@ -32,7 +32,7 @@ class BackOff:
         if self._due_at is not None:
             return False
         healthy = self._started_at is not None and now - self._started_at >= HEALTHY_AFTER_S
-        self.pause_s = 0.0 if healthy else min(max(1.0, 2 * self.pause_s), LONGEST_PAUSE_S)
+        self.pause_s = 0.0 if healthy else min(max(1.0, 2 * self.pause_s), MAX_PAUSE_S)
         self._due_at = now + self.pause_s
         return True
 

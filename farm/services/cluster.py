@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farm.errors import EmbeddedServiceFailed
-from farm.services.binaries import PostgresBinaries, copied_for, output_of, postgres_of_wheel
 from farm.services.home import Home, read_json, write_json
-from farm.services.processes import User
+from farm.services.processes import Account
+from farm.services.server_binaries import PostgresBinaries, copied_for, output_of, postgres_of_wheel
 
 STORES = (Path("/var/lib/gemm-farm"), Path("/var/tmp/gemm-farm"))
 """Where data and binaries go that cannot stay where they are, in this order."""
@@ -35,7 +35,7 @@ class Cluster:
 
     home: Home
     base: Path
-    user: User | None
+    user: Account | None
 
     @property
     def data(self) -> Path:
@@ -95,7 +95,7 @@ def remove_cluster(home: Home) -> None:
     (home.path / "postgres.json").unlink(missing_ok=True)
 
 
-def account_for_postgres() -> User | None:
+def account_for_postgres() -> Account | None:
     """Whom Postgres runs as: None for ourselves, or for root an account without rights."""
     if os.getuid() != 0:
         return None
@@ -112,7 +112,7 @@ def account_for_postgres() -> User | None:
     )
 
 
-def _owner(base: Path) -> User | None:
+def _owner(base: Path) -> Account | None:
     """The account that a cluster belongs to: for root, that of its folder."""
     uid = base.stat().st_uid
     if os.getuid() != 0 or uid == 0:
@@ -120,11 +120,11 @@ def _owner(base: Path) -> User | None:
     try:
         return _user(pwd.getpwuid(uid))
     except KeyError:
-        return User(str(uid), uid, base.stat().st_gid)
+        return Account(str(uid), uid, base.stat().st_gid)
 
 
-def _user(entry: pwd.struct_passwd) -> User:
-    return User(entry.pw_name, entry.pw_uid, entry.pw_gid)
+def _user(entry: pwd.struct_passwd) -> Account:
+    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
 
 def _store(home: Home) -> Path:

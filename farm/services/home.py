@@ -18,7 +18,7 @@ from typing import Any
 
 from farm.errors import HomeUntrusted, HomeUnusable
 from farm.ownership import is_private_group, why_untrusted
-from farm.services.processes import User
+from farm.services.processes import Account
 from farm.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -130,13 +130,13 @@ class Home:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def short_folder(self, folder: Path, socket: str, owner: User | None) -> Path:
+    def short_folder(self, folder: Path, socket: str, owner: Account | None) -> Path:
         """`folder`, or a private one with a short path where a socket of that name would have too long a path there."""
         if len(os.fsencode(folder / socket)) <= SOCKET_PATH_LIMIT:
             return folder
         return SHORT_FOLDERS / f"gemm-farm-{owner.uid if owner else os.getuid()}-{self.key}"
 
-    def make_private(self, folder: Path, owner: User | None) -> None:
+    def make_private(self, folder: Path, owner: Account | None) -> None:
         """Makes a folder that only `owner` (None: ourselves) can enter, or checks one that is there.
 
         Others can write to `/tmp`, so a folder found there is trusted only if it is exactly that.

@@ -11,10 +11,10 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from sqlalchemy import make_url
 
-from farm import keys
+from farm import signing_keys
 from farm.addresses import stays_here
 from farm.broker import redis_users
-from farm.broker.redis_users import User
+from farm.broker.redis_users import RedisUser
 from farm.services import urls
 from farm.settings import Settings
 from farm.signing import Purpose
@@ -72,7 +72,7 @@ def database(url: str, *, name: str, login: str, password: str | None, database:
 
 def broker(settings: Settings, *, name: str) -> HostSetting:
     """FARM_BROKER_URL of the host `name`. Raises `BadServiceUrl` for a broker here that cannot be used."""
-    user, secret = redis_users.name_of(User.WORKER), settings.redis_worker_password
+    user, secret = redis_users.name_of(RedisUser.WORKER), settings.redis_worker_password
     given = urlsplit("" if settings.broker_url is None else urls.broker_url(settings.broker_url.get_secret_value()))
     options = {option: value for option, value in parse_qsl(given.query) if option in BROKER_OPTIONS}
     scheme, address, path = given.scheme, given.netloc.rpartition("@")[2], given.path
@@ -94,7 +94,7 @@ def broker(settings: Settings, *, name: str) -> HostSetting:
 
 def kernel_keys(settings: Settings) -> HostSetting:
     """FARM_KERNEL_KEYS of every host. Raises `BadSigningKey`."""
-    known = keys.known(settings, Purpose.KERNEL)
+    known = signing_keys.known(settings, Purpose.KERNEL)
     notes: tuple[str, ...] = ()
     if not known:
         notes = (

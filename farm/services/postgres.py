@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 
 from farm.errors import EmbeddedServiceFailed, OtherPostgresVersion
-from farm.services.binaries import PostgresBinaries
 from farm.services.cluster import Cluster, find_cluster, place_cluster
 from farm.services.home import Home
 from farm.services.processes import (
@@ -24,6 +23,7 @@ from farm.services.processes import (
     wait_gone,
     works_in,
 )
+from farm.services.server_binaries import PostgresBinaries
 from farm.services.urls import embedded_database_url
 
 PORT = 5432

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from farm.services import child
+from farm.services import guardian
 
 LOG_LIMIT_BYTES = 20 * 1024 * 1024
 """A log larger than this is set aside, as `<name>.log.1`, when its process is started the next time."""
@@ -31,7 +31,7 @@ ENDING_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class Account:
     """An account of this machine that a service runs under."""
 
     name: str
@@ -43,7 +43,7 @@ class User:
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
 
-def become(user: User | None) -> dict[str, Any]:
+def become(user: Account | None) -> dict[str, Any]:
     """Arguments of `subprocess` that run as `user`, or as ourselves where it is None."""
     return user.as_popen_arguments() if user else {}
 
@@ -95,7 +95,7 @@ def start_detached(
     log: Path,
     environment: Mapping[str, str],
     folder: Path,
-    user: User | None = None,
+    user: Account | None = None,
     private: bool = False,
 ) -> int:
     """Starts a command in a session of its own, no child of ours, with its output appended to `log`.
@@ -122,12 +122,12 @@ def start_detached(
 def start_guarded(
     command: Sequence[str], *, environment: Mapping[str, str], grace_s: float, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Starts a command under a guardian (see `farm.services.child`): nothing of it outlives the guardian or the caller.
+    """Starts a command under a guardian (see `farm.services.guardian`): nothing of it outlives the guardian or the caller.
 
     `options` go to `subprocess.Popen`. SIGTERM to the guardian ends the command, which gets `grace_s` seconds for it.
     """
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", child.__file__, str(grace_s), *command],
+        [sys.executable, "-I", "-S", guardian.__file__, str(grace_s), *command],
         stdin=subprocess.PIPE,  # the lifeline
         env=environment,
         start_new_session=True,

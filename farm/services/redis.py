@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from farm.broker.replies import require_writable
 from farm.errors import EmbeddedServiceFailed
-from farm.services.binaries import redis_server
 from farm.services.home import Home
 from farm.services.processes import all_working_in, end_with, last_lines, trim_log, works_in
+from farm.services.server_binaries import redis_server
 from farm.services.urls import embedded_broker_url, redis_client_url
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class RunningServer:
     """A running `farm serve`: `url` for programs, `page` for browsers, and the key that lets its login in, if it has one."""
 
     url: str
@@ -50,12 +50,12 @@ def announced(settings: Settings, url: str, *, page: str | None = None, key: str
             note.unlink(missing_ok=True)
 
 
-def served(settings: Settings) -> Served | None:
+def served(settings: Settings) -> RunningServer | None:
     """A server of this home that accepts connections, the newest first; None where there is none."""
     return next((found for found in _running(settings) if _answers(found.url)), None)
 
 
-def served_at(settings: Settings, url: str) -> Served | None:
+def served_at(settings: Settings, url: str) -> RunningServer | None:
     """The server of this home with that address; None where it is another's.
 
     `localhost` stands for the address that the server has: another account may listen on another address of that name.
@@ -72,7 +72,7 @@ def _is_at(known: str, url: str) -> bool:
     return same_port and there.scheme == given.scheme and given.hostname in (there.hostname, "localhost")
 
 
-def _running(settings: Settings) -> Iterator[Served]:
+def _running(settings: Settings) -> Iterator[RunningServer]:
     try:
         notes = sorted(Home.of(settings).run.glob("serve-*.json"), key=lambda note: -note.stat().st_mtime)
     except OSError:
@@ -83,8 +83,8 @@ def _running(settings: Settings) -> Iterator[Served]:
             yield _as_served(found)
 
 
-def _as_served(note: dict[str, Any]) -> Served:
-    return Served(url=str(note["url"]), page=str(note.get("page") or note["url"]), key=note.get("key"))
+def _as_served(note: dict[str, Any]) -> RunningServer:
+    return RunningServer(url=str(note["url"]), page=str(note.get("page") or note["url"]), key=note.get("key"))
 
 
 def own_name(settings: Settings, new: str) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from farm import python
+from farm import python_program
 from farm.broker.queues import BUILD_QUEUE, TRAIN_QUEUE
 from farm.builds import can_build
 from farm.errors import ProgramEnded
-from farm.services import child
+from farm.services import guardian
 from farm.services.embedded import ServiceUrls
 from farm.services.home import Home
 from farm.services.processes import end_tree, last_lines, start_guarded, trim_log
@@ -35,10 +35,10 @@ class Program:
     queue: str | None = None
 
 
-COORDINATOR = Program("coordinator", tuple(python.program("farm.coordinator")))
-WORKERS = Program("workers", tuple(python.program("workers.main")))
-TRAINER = Program("trainer", tuple(python.program("trainer.main")), queue=TRAIN_QUEUE)
-BUILDER = Program("builder", tuple(python.program("workers.main", "--build")), queue=BUILD_QUEUE)
+COORDINATOR = Program("coordinator", tuple(python_program.program("farm.coordinator")))
+WORKERS = Program("workers", tuple(python_program.program("workers.main")))
+TRAINER = Program("trainer", tuple(python_program.program("trainer.main")), queue=TRAIN_QUEUE)
+BUILDER = Program("builder", tuple(python_program.program("workers.main", "--build")), queue=BUILD_QUEUE)
 
 
 KNOWN = {program.name: program for program in (COORDINATOR, TRAINER, BUILDER, WORKERS)}
@@ -56,7 +56,7 @@ def programs(*, workers: bool = True, trainer: bool = True, builder: bool = True
 
 
 class _Running:
-    """A program under its guardian (see `farm.services.child`)."""
+    """A program under its guardian (see `farm.services.guardian`)."""
 
     def __init__(self, program: Program, log: Path, environment: dict[str, str], grace_s: float, lock: IO[str]) -> None:
         self.log, self.lock, self._grace_s = log, lock, grace_s
@@ -84,7 +84,7 @@ class _Running:
         """Asks it to end and waits; past its grace time everything of it is killed."""
         self._guardian.terminate()
         try:
-            self._guardian.wait(self._grace_s + child.STRAGGLERS_GRACE_S + 5.0)
+            self._guardian.wait(self._grace_s + guardian.STRAGGLERS_GRACE_S + 5.0)
         except subprocess.TimeoutExpired:
             end_tree(self._guardian.pid)
             self._guardian.wait()

@@ -10,19 +10,19 @@ from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from farm.errors import ErrandLost, FarmError, first_line
+from farm.errors import FarmError, TaskLost, first_line
 
 log = logging.getLogger(__name__)
 
-BEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS = 5.0
 """Between two heartbeats of a trainer or a builder."""
 
 S = TypeVar("S")
 R = TypeVar("R")
 
 
-def carry_out(
-    errand_id: object,
+def run_task(
+    task_id: object,
     what: str,
     *,
     start: Callable[[int], S | None],
@@ -35,32 +35,32 @@ def carry_out(
     `beat` and `write_down` return whether the errand is still this program's. Where it is not, or the database goes away,
     or the process does, nothing is written, and the errand is taken back and started again.
     """
-    if type(errand_id) is not int:
+    if type(task_id) is not int:
         log.error("a message without a %s id was ignored", what)
         return
-    ids = {f"{what}_id": errand_id}
+    ids = {f"{what}_id": task_id}
 
     def held(whether: bool) -> None:
         if not whether:
-            raise ErrandLost(what=what, number=errand_id)
+            raise TaskLost(what=what, number=task_id)
 
     try:
-        started = start(errand_id)
+        started = start(task_id)
         if started is None:
             return
-        with heard_of(lambda: held(beat(started)), **ids):
+        with heartbeats(lambda: held(beat(started)), **ids):
             result = attempt(started)
         held(write_down(started, result))
-    except ErrandLost as error:
+    except TaskLost as error:
         log.warning("%s", error, extra=ids)
     except OperationalError as error:
         log.warning("the database does not answer (%s); the %s is given up", first_line(error), what, extra=ids)
 
 
 @contextmanager
-def heard_of(beat: Callable[[], None], *, every_s: float | None = None, **ids: int) -> Iterator[None]:
+def heartbeats(beat: Callable[[], None], *, every_s: float | None = None, **ids: int) -> Iterator[None]:
     """Inside the block, a thread calls `beat` every few seconds, until it raises an error of the farm's: all is lost then."""
-    over, pause_s = threading.Event(), BEAT_SECONDS if every_s is None else every_s
+    over, pause_s = threading.Event(), HEARTBEAT_SECONDS if every_s is None else every_s
 
     def beat_on() -> None:
         while not over.wait(pause_s):

@@ -20,10 +20,10 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from farm.addresses import is_loopback, port_of
-from farm.db.web_sessions import Limits
+from farm.db.web_sessions import SessionLimits
 
-LIMITS = Limits(idle=timedelta(hours=12), absolute=timedelta(days=7))
-LIMITS_ON_SHARED_NAMES = Limits(idle=timedelta(minutes=15), absolute=timedelta(hours=8))
+LIMITS = SessionLimits(idle=timedelta(hours=12), absolute=timedelta(days=7))
+LIMITS_ON_SHARED_NAMES = SessionLimits(idle=timedelta(minutes=15), absolute=timedelta(hours=8))
 
 
 def new_own_name() -> str:
@@ -61,7 +61,7 @@ class Origin:
         return f"{'__Host-' if self.encrypted else ''}farm_session_{self.port}"
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> SessionLimits:
         return LIMITS_ON_SHARED_NAMES if not self.encrypted and is_loopback(self.host) else LIMITS
 
     def set_cookie(self, answer: Response, session: str) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from farm.db.web_sessions import Holder
+from farm.db.web_sessions import SessionHolder
 
 LINK_SECONDS = 600.0
 """How long a sign-in link works."""
@@ -30,8 +30,8 @@ class LocalAccess:
     key: str = field(default_factory=lambda: f"gfarm_{secrets.token_urlsafe(32)}", repr=False)
 
     @property
-    def holder(self) -> Holder:
-        return Holder(login=self.login, issuer=self.issuer)
+    def holder(self) -> SessionHolder:
+        return SessionHolder(login=self.login, issuer=self.issuer)
 
     def has_key(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(), self.key.encode())
@@ -42,9 +42,9 @@ class SignInCodes:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._waiting: dict[bytes, tuple[Holder, float]] = {}
+        self._waiting: dict[bytes, tuple[SessionHolder, float]] = {}
 
-    def make(self, holder: Holder) -> str:
+    def make(self, holder: SessionHolder) -> str:
         """A code of 256 random bits."""
         made = secrets.token_urlsafe(32)
         # Requests run in threads: each step is a single operation on the dictionary.
@@ -53,7 +53,7 @@ class SignInCodes:
         self._waiting[_digest(made)] = (holder, self._clock() + LINK_SECONDS)
         return made
 
-    def redeem(self, code: str) -> Holder | None:
+    def redeem(self, code: str) -> SessionHolder | None:
         """Whom the code signs in; None where it is unknown, used or expired. It is used up."""
         holder, until = self._waiting.pop(_digest(code), (None, 0.0))
         return holder if self._clock() < until else None

@@ -31,7 +31,7 @@ from fastapi import Request
 from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 
-from farm import python
+from farm import python_program
 from farm.errors import ProcessEnded, ProcessesBusy, TookTooLong
 from farm.services import ServiceUrls
 from farm.settings import Settings
@@ -144,7 +144,7 @@ class _Process:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                python.program("farm.web.process", str(theirs.fileno())),
+                python_program.program("farm.web.process", str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

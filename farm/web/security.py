@@ -15,7 +15,7 @@ from farm.addresses import is_loopback
 from farm.db import tokens, web_sessions
 from farm.db.states import Role
 from farm.db.tokens import Bearer
-from farm.db.web_sessions import Holder
+from farm.db.web_sessions import SessionHolder
 from farm.errors import RoleTooSmall, SignInNeeded, TooManyRequests
 from farm.web.cookies import Origin
 from farm.web.errors import of_farm, told
@@ -192,7 +192,7 @@ class Caller:
     role: Role
     token: Bearer | None = None
     """The token that was sent, or that the session belongs to."""
-    holder: Holder | None = None
+    holder: SessionHolder | None = None
     """Whose sessions are the caller's own; None where nobody is asked who they are."""
     session_id: int | None = None
     """The session that a browser sent."""
@@ -228,7 +228,7 @@ def _with_token(given: str, policy: Policy, engine: Engine) -> Caller:
         found = tokens.bearer(connection, given)
     if found is None:
         raise SignInNeeded
-    return Caller(found.name, found.role, found, Holder(token_id=found.id))
+    return Caller(found.name, found.role, found, SessionHolder(token_id=found.id))
 
 
 def _given(request: Request) -> str | None:

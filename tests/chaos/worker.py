@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from chaos.mischief import HURRY, OLDER, follow_the_clock, know_less
-from farm.services.groups import ProcessGroup
+from farm.services.process_groups import ProcessGroup
 from workers import main
 
 
@@ -24,5 +24,5 @@ if __name__ == "__main__":
     patch("workers.hosting.ProcessGroup", _start).start()
     if HURRY in os.environ:
         # A minute of chaos stands for a day: a program that is killed often is not left alone for long.
-        patch("farm.services.backoff.LONGEST_PAUSE_S", 4.0).start()
+        patch("farm.services.backoff.MAX_PAUSE_S", 4.0).start()
     main.main()

@@ -16,7 +16,7 @@ from farm.coordinator import estimates
 from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.coordinator.job_costs import CostBook
 from farm.db import batches, campaigns, devices, jobs
-from farm.db.batches import Cost, Failure, Lease
+from farm.db.batches import Failure, JobCost, Lease
 from farm.db.campaigns import Stored
 from farm.db.states import DeviceState, FailureKind, JobState
 from farm.devices import DeviceIdentity
@@ -434,7 +434,7 @@ def test_batches_grow_to_the_device_time_that_is_asked_for(engine: Engine, devic
 def test_a_batch_holds_few_large_jobs_or_many_small_ones(engine: Engine, device: int, submit: Submit) -> None:
     shapes = [[64, 64, 64 * i] for i in range(1, 21)] + [[4096, 4096, 4096]] * 1
     submit(Campaign.from_document(document(problems={"shapes": shapes, "types": ["f32"]})))
-    cost = Cost(fixed_s=0.1, gflop_s=0.1)  # 13.7 s for the large one
+    cost = JobCost(fixed_s=0.1, gflop_s=0.1)  # 13.7 s for the large one
     sizes = []
     with engine.begin() as connection:
         (work,) = batches.candidates(connection)
@@ -542,7 +542,7 @@ def test_jobs_that_only_a_drained_device_may_take_are_stuck(engine: Engine, anno
     assert one is not None
     land(engine, one[1], {one[1].jobs[0].id: Failure(FailureKind.INVALID, "not in the recording")})
     with engine.connect() as connection:
-        stands = replace(estimates.look(connection, Settings()), coordinated=True)
+        stands = replace(estimates.read_farm_state(connection, Settings()), coordinated=True)
     (stuck,) = estimates.what_is_stuck(stands, of=[stored.campaign_id])
     assert (stuck.jobs, stuck.cause) == (1, estimates.Cause.REFUSED)
     assert "REC-2" in stuck.why

@@ -13,8 +13,8 @@ from sqlalchemy import Engine, text
 from farm.broker.celery_app import make_app
 from farm.broker.queues import queue_of_device, queue_of_type
 from farm.campaign import Campaign
-from farm.coordinator.health import quarantine_refuted
 from farm.coordinator.loop import Coordinator
+from farm.coordinator.quarantine import quarantine_refuted
 from farm.db import devices
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored

@@ -17,7 +17,7 @@ from farm.compare import row_query
 from farm.db import batches, device_sessions, devices
 from farm.db.batches import Lease
 from farm.db.campaigns import Stored
-from farm.db.device_sessions import Server, Session
+from farm.db.device_sessions import DeviceSession, Server
 from farm.errors import DeviceContended, LeaseLost, SessionLost
 from farm.services import ServiceUrls
 from support.batch_steps import form, land
@@ -32,7 +32,7 @@ FIRST = Server(host="here", pid=11, lock="boot:1:1")
 SECOND = Server(host="there", pid=22, lock="boot:1:2")
 
 
-def begin(engine: Engine, server: Server, silent_after: float = 20) -> Session:
+def begin(engine: Engine, server: Server, silent_after: float = 20) -> DeviceSession:
     with engine.begin() as connection:
         return device_sessions.begin(connection, cpu(), server, host_facts={}, silent_after=silent_after)
 
@@ -56,12 +56,12 @@ def age(engine: Engine, seconds: float) -> None:
         )
 
 
-def claim(engine: Engine, session: Session, batch_id: int) -> Lease | None:
+def claim(engine: Engine, session: DeviceSession, batch_id: int) -> Lease | None:
     with engine.begin() as connection:
         return batches.claim(connection, batch_id, device_id=session.device_id, lease_seconds=60, session=session.epoch)
 
 
-def beat(engine: Engine, session: Session) -> None:
+def beat(engine: Engine, session: DeviceSession) -> None:
     with engine.begin() as connection:
         devices.heartbeat(connection, session.device_id, session=session.epoch)
 
@@ -145,7 +145,7 @@ def test_who_was_taken_over_claims_nothing_and_says_nothing_for_the_device(engin
 
 
 @pytest.fixture
-def taken_over(engine: Engine, submit: Submit) -> tuple[Session, Session]:
+def taken_over(engine: Engine, submit: Submit) -> tuple[DeviceSession, DeviceSession]:
     """A session that fell silent, and its successor, which measures."""
     first = begin(engine, FIRST)
     submit(Campaign.from_document(document()))
@@ -153,7 +153,7 @@ def taken_over(engine: Engine, submit: Submit) -> tuple[Session, Session]:
     return first, begin(engine, SECOND)
 
 
-def next_lease(engine: Engine, session: Session, size: int) -> Lease:
+def next_lease(engine: Engine, session: DeviceSession, size: int) -> Lease:
     batch_id = form(engine, size)
     assert batch_id is not None
     lease = claim(engine, session, batch_id)
@@ -161,7 +161,7 @@ def next_lease(engine: Engine, session: Session, size: int) -> Lease:
     return lease
 
 
-def note(engine: Engine, session: Session, began_s_ago: float, ended_s_ago: float) -> bool:
+def note(engine: Engine, session: DeviceSession, began_s_ago: float, ended_s_ago: float) -> bool:
     with engine.begin() as connection:
         return device_sessions.note_overlap(
             connection, session.device_id, session.epoch, began_s_ago=began_s_ago, ended_s_ago=ended_s_ago
@@ -189,7 +189,7 @@ def results(number: int, of: int) -> dict[str, int]:
 
 
 def test_rows_beside_a_session_that_was_lost_are_no_results_and_others_are(
-    engine: Engine, taken_over: tuple[Session, Session]
+    engine: Engine, taken_over: tuple[DeviceSession, DeviceSession]
 ) -> None:
     first, second = taken_over
     land(engine, next_lease(engine, second, 3))
@@ -203,7 +203,9 @@ def test_rows_beside_a_session_that_was_lost_are_no_results_and_others_are(
     assert rows(engine) == results(3, of=9)
 
 
-def test_what_is_overlapped_is_counted_and_said(engine: Engine, taken_over: tuple[Session, Session]) -> None:
+def test_what_is_overlapped_is_counted_and_said(
+    engine: Engine, taken_over: tuple[DeviceSession, DeviceSession]
+) -> None:
     first, second = taken_over
     land(engine, next_lease(engine, second, 3))
     assert note(engine, first, began_s_ago=1000, ended_s_ago=0)
@@ -214,7 +216,7 @@ def test_what_is_overlapped_is_counted_and_said(engine: Engine, taken_over: tupl
 
 
 def test_one_that_stood_still_or_did_nothing_beside_its_successor_spoils_no_row(
-    engine: Engine, taken_over: tuple[Session, Session]
+    engine: Engine, taken_over: tuple[DeviceSession, DeviceSession]
 ) -> None:
     first, second = taken_over
     land(engine, next_lease(engine, second, 3))

@@ -14,7 +14,7 @@ from farm.coordinator.job_costs import CostBook
 from farm.db import batches, devices, fair_shares
 from farm.db.batches import Failure, Lease
 from farm.db.campaigns import Stored
-from farm.db.fair_shares import Key
+from farm.db.fair_shares import ShareKey
 from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.settings import Settings
@@ -59,7 +59,7 @@ def measure(
     return lease
 
 
-def stored(engine: Engine) -> dict[Key, float]:
+def stored(engine: Engine) -> dict[ShareKey, float]:
     with engine.connect() as connection:
         return fair_shares.stored(connection)
 
@@ -102,7 +102,7 @@ def test_a_batch_that_is_over_is_charged_once_with_what_it_took_over_the_owners_
     engine: Engine, device: int, submit: Submit
 ) -> None:
     campaign = submit(Campaign.from_document(document())).campaign_id
-    owner = Key(QUEUE, 0, "ann")
+    owner = ShareKey(QUEUE, 0, "ann")
     (batch_id,) = turn(engine)
     assert stored(engine) == {owner: 0.0, owner._replace(campaign_id=campaign): 0.0}
     measure(engine, batch_id, device, seconds=8.0, weights={"ann": 2.0, "nobody": 9.0})

@@ -17,7 +17,7 @@ from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.coordinator.job_costs import CostBook
 from farm.coordinator.steps import PartlyFailed
 from farm.db import batches
-from farm.db.batches import Cost, Failure, Plan, Work
+from farm.db.batches import BatchPlan, Failure, JobCost, PendingJobs
 from farm.db.campaigns import Stored
 from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
@@ -61,7 +61,7 @@ def fail(engine: Engine, size: int, device_id: int, kind: FailureKind) -> None:
         batches.land(connection, lease, [], {job.id: Failure(kind, "a hiccup") for job in lease.jobs[:2]})
 
 
-def what_is_formed(connection: Connection, work: Work, form_all: Callable[[], Sequence[int]]) -> list[Any]:
+def what_is_formed(connection: Connection, work: PendingJobs, form_all: Callable[[], Sequence[int]]) -> list[Any]:
     """What it formed and left. Then it is undone."""
     with connection.begin_nested() as undone:
         assert batches.lock(connection, work.lane_id)
@@ -82,10 +82,10 @@ def test_many_at_once_are_the_batches_that_one_by_one_would_be(
     for kind in (FailureKind.FAILED, FailureKind.KILLED, FailureKind.FAILED):
         fail(engine, chance.randint(3, 15), chance.choice([device, other]), kind)
 
-    def plan() -> Plan:
-        cost = Cost(chance.choice([0.0, 0.1]), chance.choice([0.0, 1.0])) if chance.random() < 0.8 else None
+    def plan() -> BatchPlan:
+        cost = JobCost(chance.choice([0.0, 0.1]), chance.choice([0.0, 1.0])) if chance.random() < 0.8 else None
         jobs, seconds = chance.choice([1, 4, 20, 200]), chance.choice([0.5, 2.0, 1e9])
-        return Plan(queue=chance.choice([QUEUE, "gpu.other"]), jobs=jobs, seconds=seconds, cost=cost)
+        return BatchPlan(queue=chance.choice([QUEUE, "gpu.other"]), jobs=jobs, seconds=seconds, cost=cost)
 
     with engine.begin() as connection:
         waiting = batches.candidates(connection)
@@ -93,14 +93,14 @@ def test_many_at_once_are_the_batches_that_one_by_one_would_be(
         for work in waiting:
             plans = [plan() for _ in range(chance.randint(1, 80))]
 
-            def one_by_one(work: Work = work, plans: Sequence[Plan] = plans) -> list[int]:
+            def one_by_one(work: PendingJobs = work, plans: Sequence[BatchPlan] = plans) -> list[int]:
                 found = [
                     batches.form(connection, work, queue=one.queue, jobs=one.jobs, seconds=one.seconds, cost=one.cost)
                     for one in plans
                 ]
                 return [number for number in found if number is not None]
 
-            def at_once(work: Work = work, plans: Sequence[Plan] = plans) -> Sequence[int]:
+            def at_once(work: PendingJobs = work, plans: Sequence[BatchPlan] = plans) -> Sequence[int]:
                 return batches.form_many(connection, work, plans).ids
 
             expected = what_is_formed(connection, work, one_by_one)
@@ -113,9 +113,9 @@ def test_whether_more_may_wait_is_known(engine: Engine, device: int, submit: Sub
     with engine.begin() as connection:
         (work,) = batches.candidates(connection)
         assert batches.lock(connection, work.lane_id)
-        first = batches.form_many(connection, work, [Plan(queue=QUEUE, jobs=4)] * 2)
+        first = batches.form_many(connection, work, [BatchPlan(queue=QUEUE, jobs=4)] * 2)
         assert (len(first.ids), first.more) == (2, True)
-        last = batches.form_many(connection, work, [Plan(queue=QUEUE, jobs=4)] * 2)
+        last = batches.form_many(connection, work, [BatchPlan(queue=QUEUE, jobs=4)] * 2)
         assert (len(last.ids), last.more) == (1, False)
         assert batches.candidates(connection) == []
 
@@ -174,7 +174,7 @@ def test_a_lane_that_is_held_or_fails_leaves_its_places_to_the_others(
     lane = "SELECT id FROM lanes WHERE campaign_id = (SELECT id FROM campaigns WHERE owner = 'ann')"
     form_many, failing = batches.form_many, set[int]()
 
-    def fail_in_a_lane(connection: Connection, work: Work, plans: Sequence[Plan]) -> batches.Formed:
+    def fail_in_a_lane(connection: Connection, work: PendingJobs, plans: Sequence[BatchPlan]) -> batches.FormedBatches:
         if work.owner == "bob":
             failing.add(work.lane_id)
             connection.execute(text("SELECT 1 / 0"))
@@ -212,8 +212,8 @@ def test_a_transaction_and_a_turn_hold_no_more_jobs_than_they_may(
     engine: Engine, device: int, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(of_jobs("many", 60))
-    monkeypatch.setattr(dispatch, "MOST_JOBS_IN_A_TRANSACTION", 5)
-    monkeypatch.setattr(dispatch, "MOST_JOBS_IN_A_TURN", 20)
+    monkeypatch.setattr(dispatch, "MAX_JOBS_PER_TRANSACTION", 5)
+    monkeypatch.setattr(dispatch, "MAX_JOBS_PER_TURN", 20)
     settings, counted = Settings(outstanding_batches=30, batch_max_jobs=2), list[int]()
     schedule = read_schedule(engine, settings)
     form_batches(engine, schedule, CostBook(), settings, count=counted.append)

@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from sqlalchemy import Engine, text
 
-from farm import keys
+from farm import signing_keys
 from farm.builds.cache import KernelCache
 from farm.builds.stores import DatabaseStore, FileStore, Store, store_of
 from farm.campaign import Campaign, plan
@@ -23,7 +23,7 @@ from farm.db import batches, campaigns, devices, jobs, kernels
 from farm.db.campaigns import Stored
 from farm.db.engine import make_engine
 from farm.db.states import JobState, KernelState
-from farm.db.task_rows import MOST_STARTS
+from farm.db.task_rows import MAX_ATTEMPTS
 from farm.devices import DeviceIdentity
 from farm.errors import (
     BadKernelStore,
@@ -152,18 +152,18 @@ def test_what_does_not_compile_is_invalid_with_the_compiler_s_line(engine: Engin
 
 def test_another_builder_tries_what_a_host_could_not_build(engine: Engine, stored: Stored) -> None:
     first, _ = wanted(engine)
-    for attempt in range(1, MOST_STARTS + 1):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         assert states(engine)["2 sm_90a"] == "wanted" or states(engine)["3 sm_90a"] == "wanted"
         assert first in wanted(engine)
         fail(engine, first, final=False)
-        assert (first in wanted(engine)) == (attempt < MOST_STARTS)
+        assert (first in wanted(engine)) == (attempt < MAX_ATTEMPTS)
     assert let_go(engine) == 6
     assert counts(engine, stored.campaign_id) == {"pending": 6, "dead": 6}
 
 
 def test_a_retry_builds_again_what_could_not_be_built(engine: Engine, gpu: int, stored: Stored, tmp_path: Path) -> None:
     first, _ = wanted(engine)
-    for _ in range(MOST_STARTS):
+    for _ in range(MAX_ATTEMPTS):
         fail(engine, first, final=False)
     let_go(engine)
     with engine.begin() as connection:
@@ -339,7 +339,7 @@ def test_a_builder_that_fell_silent_changes_nothing_any_more(engine: Engine, sto
     started = began(engine, first)
     with engine.begin() as connection:
         assert kernels.beat(connection, started)
-        assert kernels.take_back(connection, silent_after=-1, most_starts=9) == {first: KernelState.WANTED}
+        assert kernels.take_back(connection, silent_after=-1, max_attempts=9) == {first: KernelState.WANTED}
         assert not kernels.beat(connection, started)
         assert not kernels.built(connection, started, record={}, signature="", builder="here")
         assert not kernels.failed(connection, started, error="no", final=True, builder="here")
@@ -354,7 +354,7 @@ def test_a_kernel_of_which_every_builder_died_is_given_up_and_says_so(engine: En
     for attempt in range(3):
         began(engine, first)
         with engine.begin() as connection:
-            taken = kernels.take_back(connection, silent_after=-1, most_starts=3)
+            taken = kernels.take_back(connection, silent_after=-1, max_attempts=3)
         assert taken == {first: KernelState.FAILED if attempt == 2 else KernelState.WANTED}
     with engine.connect() as connection:
         (given_up,) = kernels.listed(connection, states=[KernelState.FAILED])
@@ -363,15 +363,15 @@ def test_a_kernel_of_which_every_builder_died_is_given_up_and_says_so(engine: En
 
 def test_starts_that_failed_and_starts_whose_builder_died_count_together(engine: Engine, stored: Stored) -> None:
     first, second = wanted(engine)
-    for _ in range(MOST_STARTS - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         fail(engine, first, final=False)
         began(engine, second)
         with engine.begin() as connection:
-            kernels.take_back(connection, silent_after=-1, most_starts=MOST_STARTS)
+            kernels.take_back(connection, silent_after=-1, max_attempts=MAX_ATTEMPTS)
     assert sorted(wanted(engine)) == sorted([first, second])
     began(engine, first)
     with engine.begin() as connection:
-        taken = kernels.take_back(connection, silent_after=-1, most_starts=MOST_STARTS)
+        taken = kernels.take_back(connection, silent_after=-1, max_attempts=MAX_ATTEMPTS)
     assert taken == {first: KernelState.FAILED}
     fail(engine, second, final=False)
     assert wanted(engine) == []
@@ -548,7 +548,7 @@ def test_builders_build_each_kernel_once_for_the_whole_farm(
     eventually(lambda: set(states(engine).values()) == {"built"} and awaited(engine, stored) == (0, 0, 0))
     assert len(toolkit.compiled()) == 2
     lease = leased_by_the_coordinator(engine, gpu)
-    trusted = keys.trusted(Settings(home=tmp_path / ".farm"), Purpose.KERNEL)
+    trusted = signing_keys.trusted(Settings(home=tmp_path / ".farm"), Purpose.KERNEL)
     fetched = FarmKernels(KernelCache(tmp_path / "cache"), DatabaseStore(engine), engine, BUILT_WITH, trusted)
     assert {fetched.get(binary_of(job)).record.registers for job in lease.jobs} == {255}
     assert first.stop() == second.stop() == 0
@@ -597,7 +597,7 @@ def test_a_kernel_whose_builder_is_killed_is_built_by_the_next(
     eventually(lambda: len(toolkit.compiled()) == 2)
     builder.kill()
     with engine.begin() as connection:  # as if it had been silent for long
-        kernels.take_back(connection, silent_after=-1, most_starts=9)
+        kernels.take_back(connection, silent_after=-1, max_attempts=9)
     toolkit.hold(False)
     start_program(FARM_WORKER, "--build", name="builder")
     eventually(lambda: set(states(engine).values()) == {"built"})
@@ -618,7 +618,7 @@ def test_compile_errors_and_broken_hosts_end_differently(
     assert final[found["3"]["kernel_id"]]
     assert "the compiler ended with 1" in found["2"]["error"]
     assert not final[found["2"]["kernel_id"]]
-    assert len(toolkit.compiled()) == 1 + MOST_STARTS
+    assert len(toolkit.compiled()) == 1 + MAX_ATTEMPTS
     eventually(lambda: ended(engine, stored) == {"invalid": 6, "dead": 6})
 
 

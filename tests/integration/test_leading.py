@@ -83,7 +83,7 @@ def test_one_coordinator_leads_and_the_other_takes_over_with_the_next_term(engin
     with leads(engine) as first:
         thread = threading.Thread(target=second)
         thread.start()
-        time.sleep(3 * leading.LOOK_SECONDS)
+        time.sleep(3 * leading.CHECK_SECONDS)
         assert terms == []
         now = leader(engine)
         assert (now.leads, now.host, now.term) == (True, socket.gethostname(), first.term.number)

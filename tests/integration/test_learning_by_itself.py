@@ -9,8 +9,8 @@ from sqlalchemy import Engine, text
 
 from farm.broker.celery_app import make_app
 from farm.campaign import Campaign
-from farm.coordinator.learning import Learning
 from farm.coordinator.loop import Coordinator
+from farm.coordinator.retraining import Retraining
 from farm.db import batches, campaigns, trainings
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
@@ -26,7 +26,7 @@ def looked(engine: Engine, new_rows: int) -> list[str]:
     with engine.begin() as connection:
         batches.fold(connection)
         campaigns.finish(connection)
-    Learning(engine, Settings(train_new_rows=new_rows)).tend()
+    Retraining(engine, Settings(train_new_rows=new_rows)).reconcile()
     with engine.connect() as connection:
         return list(connection.execute(text("SELECT device_type FROM trainings ORDER BY id")).scalars())
 

@@ -18,7 +18,7 @@ from farm.campaign import Campaign
 from farm.db import batches, learning, measurements, progress, trainings
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
-from farm.errors import ErrandLost
+from farm.errors import TaskLost
 from farm.measurement import is_test_row
 from farm.services import ServiceUrls
 from farm.services.urls import redis_client_url
@@ -153,9 +153,9 @@ def test_a_trainer_that_lost_its_training_decides_nothing(engine: Engine, device
     late = begun(engine, training)
     with engine.begin() as connection:
         connection.execute(text("UPDATE trainings SET heard_of_at = now() - interval '1 hour'"))
-        trainings.take_back(connection, silent_after=60, most_starts=3)
+        trainings.take_back(connection, silent_after=60, max_attempts=3)
     before = lanes(engine)
-    with pytest.raises(ErrandLost):
+    with pytest.raises(TaskLost):
         rounds.decide(engine.execution_options(isolation_level="AUTOCOMMIT"), late)
     assert lanes(engine) == before
     assert "jobs follow" in str(decided(engine, training))

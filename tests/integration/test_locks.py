@@ -18,10 +18,10 @@ from farm.broker.celery_app import make_app
 from farm.broker.queues import queue_of_type
 from farm.campaign import Campaign, plan
 from farm.coordinator import leading
-from farm.coordinator.estimates import Cause, look, outlooks
+from farm.coordinator.estimates import Cause, estimates, read_farm_state
 from farm.coordinator.leading import leadership
 from farm.coordinator.loop import Coordinator
-from farm.coordinator.metrics import FailingStep, Watch
+from farm.coordinator.metrics import StepFailure, Watch
 from farm.db import batches, campaigns, devices, locks
 from farm.db import engine as sessions
 from farm.db import leadership as leaders
@@ -416,7 +416,12 @@ def test_a_session_that_holds_a_lane_is_named_with_how_to_end_it_and_what_waits_
     with foreign(engine, "UPDATE campaigns SET priority = priority") as pid, engine.connect() as connection:
         with foreign(engine, "SELECT 1 FROM campaigns FOR KEY SHARE"):  # so that two transactions hold the row
             (holder,) = [one for one in locks.holders(connection, longer_than=0) if one.pid == pid]
-            assert (holder.program, holder.idle, holder.tables, holder.groups) == ("psql", True, ("campaigns",), (lane,))
+            assert (holder.program, holder.idle, holder.tables, holder.groups) == (
+                "psql",
+                True,
+                ("campaigns",),
+                (lane,),
+            )
             assert connection.execute(text(holder.how_to_end)).scalar_one() is True
         eventually(lambda: not lives(engine, pid))
 
@@ -442,7 +447,9 @@ def test_status_and_doctor_say_who_holds_what_and_which_jobs_wait(
 
     def stuck() -> list[Cause]:
         with engine.connect() as connection:
-            ahead = outlooks(connection, look(connection, Settings()), [small.campaign_id])[small.campaign_id]
+            ahead = estimates(connection, read_farm_state(connection, Settings()), [small.campaign_id])[
+                small.campaign_id
+            ]
             return [one.cause for one in ahead.stuck]
 
     with foreign(engine, "SELECT 1 FROM lanes FOR UPDATE") as pid:
@@ -466,10 +473,10 @@ def test_a_step_that_fails_is_told_with_the_renewal_of_the_term(
 
     with leadership(engine, threading.Event(), watch) as lead:
         assert lead is not None
-        watch.fails(FailingStep(step="fold", error="lock timeout", since_s=0.0))
+        watch.fails(StepFailure(step="fold", error="lock timeout", since_s=0.0))
         eventually(lambda: told() == ["fold: lock timeout"])
         watch.works_again("fold")
         eventually(lambda: told() == [])
-        watch.fails(FailingStep(step="fold", error="lock timeout", since_s=0.0))
+        watch.fails(StepFailure(step="fold", error="lock timeout", since_s=0.0))
         eventually(told)
     assert told() == []  # nobody leads

@@ -507,16 +507,16 @@ def test_progress_in_a_file_says_what_it_waits_for(
 # --- how fast ----------------------------------------------------------------------------------------
 
 
-def pace(engine: Engine, campaign_id: int) -> progress.Pace:
+def pace(engine: Engine, campaign_id: int) -> progress.Throughput:
     with engine.connect() as connection:
-        return progress.paces(connection, [campaign_id])[campaign_id]
+        return progress.throughputs(connection, [campaign_id])[campaign_id]
 
 
 def test_nothing_is_said_of_the_pace_before_anything_ended_and_when_nothing_ended_lately(
     engine: Engine, device: int, small: Stored
 ) -> None:
     lease = leased(engine, device, size=4)
-    assert pace(engine, small.campaign_id) == progress.Pace()
+    assert pace(engine, small.campaign_id) == progress.Throughput()
     land(engine, lease)
     assert pace(engine, small.campaign_id).last_minute is not None
     age(

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from farm.broker.queues import TRY_DEVICE, queue_of_device
 from farm.campaign import Campaign
-from farm.coordinator import health
+from farm.coordinator import quarantine
 from farm.db import batches, devices, probation
 from farm.db.batches import Failure, ending
 from farm.db.campaigns import Stored
@@ -233,14 +233,14 @@ def test_a_device_comes_back_when_it_passes_a_trial(
 ) -> None:
     sent: list[tuple[int, str]] = []
     monkeypatch.setattr(
-        health, "send", lambda app, task, ids: [sent.append(one) or one[0] for one in ids if task == TRY_DEVICE]
+        quarantine, "send", lambda app, task, ids: [sent.append(one) or one[0] for one in ids if task == TRY_DEVICE]
     )
     with engine.begin() as connection:
         assert probation.begin(connection, bad, "broken", tried=True)
         assert not probation.begin(connection, bad, "again", tried=True)
         assert [row[0] for row in devices.live(connection, silent_after=60)] == [good]
-    assert health.send_trials(engine, None, Settings()) == 1  # type: ignore[arg-type]
-    assert health.send_trials(engine, None, Settings()) == 0, "it was told"  # type: ignore[arg-type]
+    assert quarantine.send_trials(engine, None, Settings()) == 1  # type: ignore[arg-type]
+    assert quarantine.send_trials(engine, None, Settings()) == 0, "it was told"  # type: ignore[arg-type]
     assert sent == [(bad, queue_of_device("CPU-1"))]
     with engine.begin() as connection:
         probation.failed_trial(connection, bad, "still broken")

@@ -315,11 +315,11 @@ class Storm:
         while not self.over.is_set():
             with self.engine.begin() as connection:
                 batches.reap(connection)
-                kernels.take_back(connection, silent_after=0.05, most_starts=20)
+                kernels.take_back(connection, silent_after=0.05, max_attempts=20)
             with self.engine.begin() as connection:
                 kernels.mark_sent(connection, kernels.unsent(connection, resend_after=0.0))
             with self.engine.begin() as connection:
-                batches.let_go(connection)
+                batches.release_waiting(connection)
             schedule = read_schedule(self.engine, self.settings)
             with self.engine.begin() as connection:
                 batches.recall(connection, served=schedule.queues)

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, text
 import farm
 from farm.campaign import Campaign, load
 from farm.coordinator.rounds import Rounds
-from farm.db import batches, campaigns, measurements, rounds, rules
+from farm.db import batches, campaigns, measurements, measuring_rules, rounds
 from farm.db.batches import Lease
 from farm.db.campaigns import Stored
 from farm.db.states import JobState
@@ -40,7 +40,7 @@ EXAMPLES = Path(farm.__file__).parent.parent / "examples"
 
 
 def look(engine: Engine) -> None:
-    Rounds(engine).tend()
+    Rounds(engine).reconcile()
     nothing_is_broken(engine)
 
 
@@ -277,7 +277,7 @@ def test_two_coordinators_decide_once(engine: Engine, device: int, submit: Submi
         stored = submit(wanted(f"search-{number}"))
         for _ in range(2):
             measure(engine, device)
-            at_once(*[lambda: Rounds(engine).tend()] * 3, lambda: fold(engine))
+            at_once(*[lambda: Rounds(engine).reconcile()] * 3, lambda: fold(engine))
             nothing_is_broken(engine)
         measure(engine, device)
         assert counted(engine, stored) == {"done": 58}
@@ -300,7 +300,7 @@ def test_deciding_against_cancelling_submitting_and_retrying(
         stored = submit(wanted(name))
         measure(engine, device, lambda c: dict(c.kernel.parameters).get("tile") == 16)
         at_once(
-            lambda: Rounds(engine).tend(),
+            lambda: Rounds(engine).reconcile(),
             lambda: stop(stored.campaign_id),
             lambda: submit(wanted(name)),
             lambda: retry(stored.campaign_id),
@@ -353,9 +353,9 @@ def test_what_is_being_cancelled_is_not_decided_any_more(engine: Engine, device:
     measure(engine, device)
     with engine.begin() as connection:
         assert batches.cancel(connection, stored.campaign_id)
-        Rounds(engine).tend()  # waits for nobody
+        Rounds(engine).reconcile()  # waits for nobody
         assert len(lanes(engine)) == 1
-    Rounds(engine).tend()
+    Rounds(engine).reconcile()
     assert len(lanes(engine)) == 1
 
 
@@ -429,7 +429,7 @@ def test_short_rows_are_no_results_are_not_trained_on_and_say_their_rules(engine
     with engine.connect() as connection:
         results = measurements.read(connection)
         everything = measurements.read(connection, short_rounds=True)
-        under = rules.of_rows(connection, [found["measurement_id"] for found in everything])
+        under = measuring_rules.of_rows(connection, [found["measurement_id"] for found in everything])
         table = read_training_table(connection, "nvidia-test")
     assert [found["round"] for found in results] == [2] * 10
     assert len(table) == 10

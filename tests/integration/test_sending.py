@@ -95,6 +95,6 @@ def test_a_redis_that_is_full_in_the_middle_of_a_pipeline_took_what_it_took(brok
 def test_a_redis_that_goes_away_leaves_the_pipelines_before_as_sent(
     broker: redis.Redis, app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "MOST_IN_A_PIPELINE", 4)
+    monkeypatch.setattr(sending, "MAX_PIPELINE_MESSAGES", 4)
     after_call(app, 10, lambda: broker.shutdown(nosave=True), monkeypatch)
     assert send(app, MEASURE_BATCH, [(n, "gpu.a") for n in range(20)]) == list(range(8))

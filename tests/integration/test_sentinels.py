@@ -322,7 +322,7 @@ def test_the_series_is_that_of_the_latest_configuration_and_of_its_ends(
     land(engine, lease)
     store(engine, device, STEADY)
     with engine.connect() as connection:
-        (found,) = sentinels.watched(connection, campaign_id=lease.campaign_id)
+        (found,) = sentinels.series_of_devices(connection, campaign_id=lease.campaign_id)
     assert found.n == 7
     assert [one.runtime_ms for one in found.rows] == list(STEADY)
     assert not found.flagged
@@ -337,7 +337,7 @@ def test_of_a_long_series_the_first_three_and_the_latest_are_looked_at(
     stored = submit(Campaign.from_document(document()))
     store(engine, device, [5.0, 5.0, 5.01, 5.3, 5.3, 5.3, 5.3, 5.0, 5.01, 5.0, 5.0])
     with engine.connect() as connection:
-        (found,) = sentinels.watched(connection, campaign_id=stored.campaign_id)
+        (found,) = sentinels.series_of_devices(connection, campaign_id=stored.campaign_id)
     assert found.n == 11
     assert [one.runtime_ms for one in found.rows] == [5.0, 5.0, 5.01, 5.0, 5.01, 5.0, 5.0]
 

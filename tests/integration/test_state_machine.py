@@ -38,7 +38,7 @@ from farm.coordinator.schedule import Schedule
 from farm.db import archive, batches, campaigns, deletions, devices, jobs, kernels, migrate, worker_versions
 from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.engine import HASTY, make_engine
-from farm.db.kernels import Start as Build
+from farm.db.kernels import BuildAttempt as Build
 from farm.db.states import (
     BatchState,
     CampaignState,
@@ -49,7 +49,7 @@ from farm.db.states import (
     JobState,
     KernelState,
 )
-from farm.db.task_rows import MOST_STARTS
+from farm.db.task_rows import MAX_ATTEMPTS
 from farm.errors import LeaseHeld, LeaseLost
 from farm.kernels.binary import BUILT_WITH, Binary
 from farm.measurement import Measurement
@@ -469,7 +469,7 @@ class FarmMachine(RuleBasedStateMachine):
     def let_go(self, dies: bool) -> None:
         """Jobs whose kernels are over wait no more."""
         with self.transaction(dies=dies) as connection:
-            gone = batches.let_go(connection)
+            gone = batches.release_waiting(connection)
         if not dies:
             assert gone == self.model.let_go()
 
@@ -536,7 +536,7 @@ class FarmMachine(RuleBasedStateMachine):
     def builders_fall_silent(self, dies: bool) -> None:
         silent = [kernel for kernel in self.model.kernels.values() if kernel.state == KernelState.BUILDING]
         with self.transaction(dies=dies) as connection:
-            taken = kernels.take_back(connection, silent_after=0, most_starts=MOST_STARTS)
+            taken = kernels.take_back(connection, silent_after=0, max_attempts=MAX_ATTEMPTS)
         assert taken.keys() == {kernel.id for kernel in silent}
         if not dies:
             for kernel in silent:

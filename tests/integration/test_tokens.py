@@ -97,7 +97,10 @@ def test_a_revoked_token_is_none_and_its_name_is_free_again(engine: Engine) -> N
     assert holder(engine, old) is None
     assert holder(engine, new) is not None
     with engine.connect() as connection:
-        assert [(token.name, token.valid) for token in tokens.known(connection)] == [("ann", True), ("ann", False)]
+        assert [(token.name, token.valid) for token in tokens.list_tokens(connection)] == [
+            ("ann", True),
+            ("ann", False),
+        ]
 
 
 def test_one_that_is_not_there_cannot_be_revoked(engine: Engine) -> None:

@@ -28,10 +28,10 @@ from farm.coordinator.task_dispatch import SILENT_SECONDS, trainings_of
 from farm.db import measurements, trainings
 from farm.db.campaigns import Stored
 from farm.db.states import TrainingState
-from farm.db.task_rows import MOST_STARTS
-from farm.db.trainings import Start
+from farm.db.task_rows import MAX_ATTEMPTS
+from farm.db.trainings import TrainingAttempt
 from farm.devices import DeviceIdentity
-from farm.errors import ErrandLost
+from farm.errors import TaskLost
 from farm.services import ServiceUrls
 from farm.services.consumers import is_consumed
 from farm.services.session import Session
@@ -68,7 +68,7 @@ def asked(engine: Engine, **changes: Any) -> int:
         return trainings.request(connection, **{"device_type": "cpu-test", **changes})
 
 
-def started(engine: Engine, training_id: int) -> Start:
+def started(engine: Engine, training_id: int) -> TrainingAttempt:
     with engine.begin() as connection:
         found = trainings.start(connection, training_id)
     assert found is not None
@@ -92,7 +92,7 @@ def silent(engine: Engine, seconds: float = SILENT_SECONDS + 1) -> None:
 
 def taken_back(engine: Engine) -> dict[int, TrainingState]:
     with engine.begin() as connection:
-        return trainings.take_back(connection, silent_after=SILENT_SECONDS, most_starts=MOST_STARTS)
+        return trainings.take_back(connection, silent_after=SILENT_SECONDS, max_attempts=MAX_ATTEMPTS)
 
 
 # --- on the SQL level ----------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def taken_back(engine: Engine) -> dict[int, TrainingState]:
 
 def test_a_training_starts_once_however_often_its_message_comes(engine: Engine) -> None:
     training_id = asked(engine, any_source=True)
-    assert started(engine, training_id) == Start(training_id, 1, "cpu-test", True)
+    assert started(engine, training_id) == TrainingAttempt(training_id, 1, "cpu-test", True)
     with engine.begin() as connection:
         assert trainings.start(connection, training_id) is None
         assert trainings.start(connection, training_id + 1) is None
@@ -237,11 +237,11 @@ def test_a_trainer_that_may_no_longer_decide_is_told_before_it_registers(
         monkeypatch.setattr(trainings, "DECISION_SECONDS", 600)
         with tasks._deciding(second) as check_second:  # the first stands still for too long
             check_second()
-            with pytest.raises(ErrandLost, match=f"training {first.training_id} is no longer held"):
+            with pytest.raises(TaskLost, match=f"training {first.training_id} is no longer held"):
                 check()
             silent(engine)
             assert second.training_id in taken_back(engine)
-            with pytest.raises(ErrandLost, match=f"training {second.training_id} is no longer held"):
+            with pytest.raises(TaskLost, match=f"training {second.training_id} is no longer held"):
                 check_second()
 
 
@@ -289,19 +289,19 @@ def test_the_coordinator_sends_what_was_asked_for_and_sends_it_again_where_redis
 def test_a_broker_that_is_away_delays_a_training_and_no_more(engine: Engine, app: Celery, broker: redis.Redis) -> None:
     asked(engine)
     with make_app("redis://127.0.0.1:1/0") as nowhere:
-        assert not trainings_of(engine, nowhere, Settings()).tend()
-    assert trainings_of(engine, app, Settings()).tend()
+        assert not trainings_of(engine, nowhere, Settings()).reconcile()
+    assert trainings_of(engine, app, Settings()).reconcile()
     assert broker.llen(TRAIN_QUEUE) == 1
 
 
 def test_a_training_is_given_up_by_the_coordinator(engine: Engine, app: Celery, broker: redis.Redis) -> None:
     training_id = asked(engine)
-    for _ in range(MOST_STARTS):
+    for _ in range(MAX_ATTEMPTS):
         started(engine, training_id)
         silent(engine)
         Coordinator(engine, app, Settings()).turn()
     assert stored(engine, training_id)["state"] == "failed"
-    assert broker.llen(TRAIN_QUEUE) == MOST_STARTS - 1
+    assert broker.llen(TRAIN_QUEUE) == MAX_ATTEMPTS - 1
 
 
 # --- real trainers -------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def test_short_rounds_are_left_out_and_the_view_agrees_with_farm_best(
     measure(engine, device)
     assert asked(engine, "SELECT * FROM v_best_kernels") == []
     for _ in range(2):
-        Rounds(engine).tend()
+        Rounds(engine).reconcile()
         measure(engine, device)
     with engine.connect() as connection:
         expected = best.best(connection, stored.campaign_id, campaign)
@@ -187,7 +187,7 @@ def test_sentinels_are_those_that_farm_sentinels_shows(engine: Engine, device: i
     assert (found["sentinel_first_ms"], found["sentinel_last_ms"]) == (2.0, 2.4)
     assert found["sentinel_ratio"] == pytest.approx(1.2)
     with engine.connect() as connection:
-        (seen,) = sentinels.watched(connection)
+        (seen,) = sentinels.series_of_devices(connection)
     assert seen.drift is not None
     assert (seen.drift.base_ms, seen.drift.latest_ms) == (2.0, 2.4)
     assert seen.rows[-1].measured_at == found["sentinel_last_at"]
@@ -203,7 +203,7 @@ def agrees(engine: Engine, stored: Stored) -> dict[str, Any]:
     (found,) = asked(engine, "SELECT * FROM v_campaign_progress WHERE campaign_id = :id", id=stored.campaign_id)
     with engine.connect() as connection:
         assert {state: found[state] for state in STATES} == campaigns.counts(connection, stored.campaign_id)
-        pace = progress.paces(connection, [stored.campaign_id])[stored.campaign_id].lately
+        pace = progress.throughputs(connection, [stored.campaign_id])[stored.campaign_id].lately
     if found["state"] in ("active", "paused"):
         assert (found["jobs_per_minute"] is None) == (pace is None)
         assert found["jobs_per_minute"] == (None if pace is None else pytest.approx(pace, rel=0.2))
@@ -246,7 +246,7 @@ def test_progress_of_a_search_has_what_is_still_to_come(engine: Engine, announce
     for _ in range(3):
         measure(engine, device)
         agrees(engine, stored)
-        Rounds(engine).tend()
+        Rounds(engine).reconcile()
     found = agrees(engine, stored)
     assert (found["state"], found["later"], found["ended_share"]) == ("done", 0, 1)
 

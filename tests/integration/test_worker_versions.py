@@ -12,7 +12,7 @@ import farm
 from farm.broker.queues import queue_of_device
 from farm.campaign import Campaign
 from farm.coordinator.dispatch import form_batches, read_schedule
-from farm.coordinator.estimates import Cause, look, outlooks, skew_text
+from farm.coordinator.estimates import Cause, estimates, read_farm_state, skew_text
 from farm.coordinator.job_costs import CostBook
 from farm.db import batches, campaigns, devices, migrate, progress, worker_versions
 from farm.db.batches import Failure
@@ -64,7 +64,7 @@ def formed(engine: Engine) -> list[str]:
 
 def stuck(engine: Engine, stored: Stored) -> list[tuple[Cause, int, str]]:
     with engine.connect() as connection:
-        ahead = outlooks(connection, look(connection, Settings()), [stored.campaign_id])[stored.campaign_id]
+        ahead = estimates(connection, read_farm_state(connection, Settings()), [stored.campaign_id])[stored.campaign_id]
     return [(one.cause, one.jobs, one.why) for one in ahead.stuck]
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import farm
-from farm.broker.redis_users import User, name_of
+from farm.broker.redis_users import RedisUser, name_of
 from farm.db.roles import WORKER_ROLE
 
 ROOT = Path(farm.__file__).parent.parent
@@ -110,8 +110,8 @@ ROLES = {
 
 
 REDIS_USERS = {
-    "coordinator": User.COORDINATOR, "builder": User.BUILDER, "trainer": User.TRAINER,
-    "worker-cpu": User.WORKER, "worker-gpu": User.WORKER,
+    "coordinator": RedisUser.COORDINATOR, "builder": RedisUser.BUILDER, "trainer": RedisUser.TRAINER,
+    "worker-cpu": RedisUser.WORKER, "worker-gpu": RedisUser.WORKER,
 }  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def test_compose_gives_each_service_its_role_and_no_secret_of_another(name: str)
     own = {ROLES[name][1]} if name in ROLES else set()
     more = {
         "postgres": {"POSTGRES_PASSWORD", "OWNER_PASSWORD", "MLFLOW_DATABASE_PASSWORD"},
-        "redis-users": {f"REDIS_{user.upper()}_PASSWORD" for user in User},
+        "redis-users": {f"REDIS_{user.upper()}_PASSWORD" for user in RedisUser},
         "mlflow": {"MLFLOW_SECRET_KEY"},
         "migrate": {f"{role}_PASSWORD" for role in ("APPLICATION", "WEB", "TRAINER", "WORKER", "REDIS_WORKER")},
     }

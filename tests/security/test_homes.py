@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from farm import python
+from farm import python_program
 from farm.errors import HomeUntrusted
 from farm.ownership import why_untrusted
 from farm.services.home import PASSABLE, Home
@@ -189,7 +189,7 @@ def trap(folder: Path) -> Path:
 
 
 def test_programs_of_the_farm_import_nothing_from_the_current_folder(trap: Path) -> None:
-    line = python.program("workers.devices.discovery_process", "cpu")
+    line = python_program.program("workers.devices.discovery_process", "cpu")
     subprocess.run(line, cwd=trap, env=environment(trap), capture_output=True, timeout=120, check=True)
     assert list(trap.glob("*.ran")) == []
 

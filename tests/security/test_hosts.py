@@ -36,7 +36,7 @@ from farm.db import (
     worker_logins,
 )
 from farm.db.batches import ClaimedJob, Failure, Lease
-from farm.db.device_sessions import Server, Session
+from farm.db.device_sessions import DeviceSession, Server
 from farm.db.engine import make_engine
 from farm.db.roles import FUNCTIONS, SESSIONS_OF_HOST, set_up_worker_role
 from farm.db.service_roles import Service
@@ -95,7 +95,7 @@ def coordinator(engine: Engine, database_url: str) -> Iterator[Engine]:
     made.dispose()
 
 
-def begun(under_host: Engine, number: int, *, claims_to_be: str = "anything") -> Session:
+def begun(under_host: Engine, number: int, *, claims_to_be: str = "anything") -> DeviceSession:
     with under_host.begin() as connection:
         server = Server(host=claims_to_be, pid=number, lock=f"lock {number}")
         return device_sessions.begin(connection, cpu(number), server, host_facts={}, silent_after=20)
@@ -372,7 +372,7 @@ def test_no_session_of_a_device_of_another_host_begins_nor_is_noted(
                 device_sessions.begin(connection, cpu(2), server, host_facts={"a": 1}, silent_after=silent_after)
             connection.commit()
     assert state_of_the_farm(engine) == before
-    assert begun(hosts[THEIRS], 2) == Session(their_device, 2)
+    assert begun(hosts[THEIRS], 2) == DeviceSession(their_device, 2)
 
 
 def test_a_session_that_is_refused_does_not_silence_the_device(
@@ -727,7 +727,7 @@ def test_a_revoked_host_is_out_at_once_and_its_batch_goes_back(
             connected.execute(text("SELECT 1"))
     with engine.begin() as connection:
         assert not roles.exists(connection, login)
-        assert [one.host for one in worker_logins.known(connection)] == [THEIRS]
+        assert [one.host for one in worker_logins.list_logins(connection)] == [THEIRS]
         with pytest.raises(NoSuchHost):
             worker_logins.shut_out(connection, MINE)
     again = under(engine, login)

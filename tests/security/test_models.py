@@ -25,12 +25,12 @@ from farm.forest.arrays import MAX_BYTES, BadFiles, Expected, read_arrays
 from farm.forest.predictor import Predictor
 from farm.forest.trees import Trees
 from farm.kernels import Configuration
-from farm.keys import FOLDER
 from farm.registry import files, trust
 from farm.registry.held_out import predict_held_out
 from farm.registry.manifest import MANIFEST, BadManifest, File, Manifest
 from farm.settings import Settings, settings
 from farm.signing import Purpose, Signer
+from farm.signing_keys import FOLDER
 from support.cheap_training import cheap_trainings
 from support.commands import NOWHERE, Command, farm_here, refused
 from support.model_records import record_models

@@ -19,7 +19,7 @@ import farm
 from farm.api import OPERATIONS, PREFIX
 from farm.db import audit, campaigns, devices, quotas, tokens
 from farm.db.audit import local_actor
-from farm.db.quotas import Limits
+from farm.db.quotas import OwnerLimits
 from farm.db.states import Role
 from farm.system_account import login_name
 from support.commands import Command, farm_here, refused
@@ -99,7 +99,7 @@ def states(engine: Engine) -> dict[str, tuple[str, str, int]]:
         }
 
 
-def recorded(engine: Engine, **asked: Any) -> list[audit.Record]:
+def recorded(engine: Engine, **asked: Any) -> list[audit.ChangeRecord]:
     """What is on the record, but for the making of the database; the oldest first."""
     with engine.connect() as connection:
         found = audit.records(connection, **{"after": 0, "limit": 1000, **asked})
@@ -108,7 +108,7 @@ def recorded(engine: Engine, **asked: Any) -> list[audit.Record]:
 
 def quota(engine: Engine, owner: str, **limits: Any) -> None:
     with engine.begin() as connection:
-        quotas.set_(connection, owner, Limits(**{"open_jobs": None, "device_seconds": None, **limits}))
+        quotas.set_(connection, owner, OwnerLimits(**{"open_jobs": None, "device_seconds": None, **limits}))
 
 
 def forbidden(answer: httpx.Response, kind: str, *says: str) -> None:
@@ -405,7 +405,7 @@ def test_a_change_without_its_record_is_not_kept(engine: Engine) -> None:
     with pytest.raises(RuntimeError, match="does not say what"):
         make(recorded=False)
     with engine.connect() as connection:
-        assert tokens.known(connection) == []
+        assert tokens.list_tokens(connection) == []
 
 
 CHANGING: dict[str, tuple[str, dict[str, Any] | None]] = {

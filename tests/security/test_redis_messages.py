@@ -20,9 +20,9 @@ from sqlalchemy import Engine, text
 
 import farm
 from farm.broker.celery_app import make_app
-from farm.broker.messages import MAX_BYTES, Message, MessageRefused, Reason, read
 from farm.broker.queues import BUILD, BUILD_QUEUE, MEASURE_BATCH, TRAIN, TRAIN_QUEUE, TRY_DEVICE
 from farm.broker.replies import PROBE
+from farm.broker.task_messages import MAX_BYTES, Message, MessageRefused, Reason, read
 from farm.campaign import Campaign, load, plan
 from farm.coordinator.loop import Coordinator
 from farm.coordinator.sending import send

@@ -16,12 +16,12 @@ from sqlalchemy import Engine, text
 import farm
 from farm.broker.celery_app import make_app
 from farm.broker.queues import MEASURE_BATCH, queues_of_client
-from farm.broker.redis_users import User, acl_lines, name_of
+from farm.broker.redis_users import RedisUser, acl_lines, name_of
 from farm.campaign import Campaign, load, plan
 from farm.coordinator.sending import send
 from farm.db import campaigns, trainings
-from farm.services.binaries import redis_server
 from farm.services.redis import why_broker_takes_no_messages
+from farm.services.server_binaries import redis_server
 from support.homes import eventually
 from support.programs import COORDINATOR, FARM_WORKER, free_port, programs
 from support.toolkit import Toolkit
@@ -30,7 +30,7 @@ EXAMPLES = Path(farm.__file__).parent.parent / "examples"
 RECORDING = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"
 TRAINER = (sys.executable, "-c", "from trainer.main import main; main()")
 
-PASSWORDS = {user: f"secret-of-{user}" for user in User}
+PASSWORDS = {user: f"secret-of-{user}" for user in RedisUser}
 KEYS = ("gpu.x", "device.x", "build", "train", "gemm-farm:probe", "other")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "LPUSH": ("v",), "RPUSH": ("v",), "BRPOP": ("0.01",), "LRANGE": ("0", "-1"), "LLEN": (), "GET": (), "SET": ("v",),
@@ -42,21 +42,23 @@ SERVER = (
     "REPLICAOF NO ONE", "SAVE", "MULTI", "PING",
 )  # fmt: skip
 QUEUES = {
-    User.COORDINATOR: {"gpu.x", "device.x", "build", "train"},
-    User.WORKER: {"gpu.x", "device.x"},
-    User.BUILDER: {"build"},
-    User.TRAINER: {"train"},
+    RedisUser.COORDINATOR: {"gpu.x", "device.x", "build", "train"},
+    RedisUser.WORKER: {"gpu.x", "device.x"},
+    RedisUser.BUILDER: {"build"},
+    RedisUser.TRAINER: {"train"},
 }
 
 
-def allowed(user: User, command: str, key: str) -> bool:
+def allowed(user: RedisUser, command: str, key: str) -> bool:
     """The expected table."""
     if key == "gemm-farm:probe":
         own = (
-            {"LPUSH", "LLEN", "TYPE", "UNLINK", "SETRANGE"} if user is User.COORDINATOR else {"BRPOP", "TYPE", "UNLINK"}
+            {"LPUSH", "LLEN", "TYPE", "UNLINK", "SETRANGE"}
+            if user is RedisUser.COORDINATOR
+            else {"BRPOP", "TYPE", "UNLINK"}
         )
         return command in own
-    sends = user is User.COORDINATOR
+    sends = user is RedisUser.COORDINATOR
     return key in QUEUES[user] and command in {
         "TYPE",
         "UNLINK",
@@ -65,7 +67,7 @@ def allowed(user: User, command: str, key: str) -> bool:
 
 
 @contextmanager
-def redis_with_users(folder: Path, port: int, passwords: Mapping[User, str]) -> Iterator[None]:
+def redis_with_users(folder: Path, port: int, passwords: Mapping[RedisUser, str]) -> Iterator[None]:
     acl = folder / "users.acl"
     acl.write_text("\n".join(acl_lines(passwords)) + "\n")
     options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--aclfile", str(acl)]
@@ -73,7 +75,7 @@ def redis_with_users(folder: Path, port: int, passwords: Mapping[User, str]) -> 
 
     def answers() -> bool:
         with suppress(redis.exceptions.ConnectionError):
-            return bool(client(port, User.COORDINATOR).ping())
+            return bool(client(port, RedisUser.COORDINATOR).ping())
         return False
 
     try:
@@ -91,11 +93,11 @@ def port(tmp_path: Path) -> Iterator[int]:
         yield found
 
 
-def client(port: int, user: User) -> redis.Redis:
+def client(port: int, user: RedisUser) -> redis.Redis:
     return redis.Redis(port=port, username=name_of(user), password=PASSWORDS[user])
 
 
-def url(port: int, user: User) -> str:
+def url(port: int, user: RedisUser) -> str:
     return f"redis://{name_of(user)}:{PASSWORDS[user]}@127.0.0.1:{port}/0"
 
 
@@ -110,36 +112,36 @@ def is_refused(broker: redis.Redis, *words: Any) -> bool:
     return False
 
 
-@pytest.mark.parametrize("user", User)
-def test_a_user_has_the_commands_on_keys_that_it_needs_and_no_other(port: int, user: User) -> None:
+@pytest.mark.parametrize("user", RedisUser)
+def test_a_user_has_the_commands_on_keys_that_it_needs_and_no_other(port: int, user: RedisUser) -> None:
     with client(port, user) as broker:
         for key in KEYS:
             for command, arguments in COMMANDS.items():
                 assert is_refused(broker, command, key, *arguments) != allowed(user, command, key), (command, key)
         for line in SERVER:
-            expected = line == "PING" or (user is User.COORDINATOR and line in ("INFO", "CLIENT LIST"))
+            expected = line == "PING" or (user is RedisUser.COORDINATOR and line in ("INFO", "CLIENT LIST"))
             assert is_refused(broker, *line.split()) != expected, line
 
 
 def test_nobody_is_let_in_without_a_name_or_with_the_password_of_another_user(port: int) -> None:
     with redis.Redis(port=port) as broker, pytest.raises(redis.exceptions.AuthenticationError):
         broker.ping()
-    wrong = redis.Redis(port=port, username=name_of(User.COORDINATOR), password=PASSWORDS[User.WORKER])
+    wrong = redis.Redis(port=port, username=name_of(RedisUser.COORDINATOR), password=PASSWORDS[RedisUser.WORKER])
     with wrong as broker, pytest.raises(redis.exceptions.AuthenticationError):
         broker.ping()
 
 
 def test_the_coordinator_sends_and_the_user_of_workers_cannot(port: int) -> None:
-    with make_app(url(port, User.WORKER)) as app:
+    with make_app(url(port, RedisUser.WORKER)) as app:
         assert send(app, MEASURE_BATCH, [(1, "gpu.x")]) == []
-    with make_app(url(port, User.COORDINATOR)) as app:
+    with make_app(url(port, RedisUser.COORDINATOR)) as app:
         assert send(app, MEASURE_BATCH, [(1, "gpu.x"), (2, "device.x")]) == [1, 2]
-    with client(port, User.WORKER) as broker:
+    with client(port, RedisUser.WORKER) as broker:
         assert broker.brpop(["gpu.x"], timeout=1) is not None
 
 
-@pytest.mark.parametrize("user", User)
-def test_each_user_finds_redis_ready(port: int, user: User) -> None:
+@pytest.mark.parametrize("user", RedisUser)
+def test_each_user_finds_redis_ready(port: int, user: RedisUser) -> None:
     assert why_broker_takes_no_messages(url(port, user), timeout_s=5.0) is None
 
 
@@ -158,10 +160,10 @@ def test_programs_measure_build_and_train_under_their_users(
     toolkit = Toolkit(tmp_path / "toolkit")
     with programs(tmp_path, **urls, **toolkit.variables) as start:
         started = [
-            start(FARM_WORKER, "--devices", f"recorded:{RECORDING}", FARM_BROKER_URL=url(port, User.WORKER)),
-            start(TRAINER, FARM_BROKER_URL=url(port, User.TRAINER)),
-            start(FARM_WORKER, "--build", FARM_BROKER_URL=url(port, User.BUILDER)),
-            start(COORDINATOR, FARM_BROKER_URL=url(port, User.COORDINATOR)),
+            start(FARM_WORKER, "--devices", f"recorded:{RECORDING}", FARM_BROKER_URL=url(port, RedisUser.WORKER)),
+            start(TRAINER, FARM_BROKER_URL=url(port, RedisUser.TRAINER)),
+            start(FARM_WORKER, "--build", FARM_BROKER_URL=url(port, RedisUser.BUILDER)),
+            start(COORDINATOR, FARM_BROKER_URL=url(port, RedisUser.COORDINATOR)),
         ]
         eventually(lambda: count("SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
         document = load(EXAMPLES / "campaigns" / "paper-tiled.yaml", limit=1000).document
@@ -172,7 +174,7 @@ def test_programs_measure_build_and_train_under_their_users(
             trainings.request(connection, device_type="nothing")
         eventually(lambda: count("SELECT count(*) FROM campaigns WHERE state = 'done'"))
         eventually(lambda: count("SELECT count(*) FROM trainings WHERE state = 'failed' AND device_type = 'nothing'"))
-        builders = client(port, User.COORDINATOR)
+        builders = client(port, RedisUser.COORDINATOR)
         eventually(lambda: any("build" in queues_of_client(one["name"]) for one in builders.client_list()))
         for program in started:
             assert "no permissions" not in program.log()
@@ -184,26 +186,26 @@ def test_workers_with_the_old_password_wait_and_take_no_messages_and_those_with_
     engine: Engine, tmp_path: Path, database_url: str
 ) -> None:
     """The steps of docs/operating.md, "A host was lost"."""
-    port, new = free_port(), {**PASSWORDS, User.WORKER: "changed"}
+    port, new = free_port(), {**PASSWORDS, RedisUser.WORKER: "changed"}
 
     def consumers() -> int:
-        with client(port, User.COORDINATOR) as broker:
+        with client(port, RedisUser.COORDINATOR) as broker:
             return sum(bool(queues_of_client(one["name"])) for one in broker.client_list())
 
     words = (FARM_WORKER, "--devices", f"recorded:{RECORDING}")
     with programs(tmp_path, FARM_DATABASE_URL=database_url) as start:
         with redis_with_users(tmp_path, port, PASSWORDS):
-            worker = start(*words, FARM_BROKER_URL=url(port, User.WORKER))
+            worker = start(*words, FARM_BROKER_URL=url(port, RedisUser.WORKER))
             eventually(consumers)
         with redis_with_users(tmp_path, port, new):
             eventually(lambda: "invalid username-password pair" in worker.log())
             assert consumers() == 0
             assert worker.is_alive()
             assert worker.stop() == 0
-            late = start(*words, name="late", FARM_BROKER_URL=url(port, User.WORKER))
+            late = start(*words, name="late", FARM_BROKER_URL=url(port, RedisUser.WORKER))
             eventually(lambda: "invalid username-password pair" in late.log())
             assert late.stop() == 0
-            given = url(port, User.WORKER).replace(PASSWORDS[User.WORKER], new[User.WORKER])
+            given = url(port, RedisUser.WORKER).replace(PASSWORDS[RedisUser.WORKER], new[RedisUser.WORKER])
             changed = start(*words, name="changed", FARM_BROKER_URL=given)
             eventually(consumers)
             assert changed.stop() == 0

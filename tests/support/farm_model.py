@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, text
 
 from farm.db.states import BatchState, CampaignState, DeviceState, FailureKind, JobRecord, JobState, KernelState
-from farm.db.task_rows import MOST_STARTS
+from farm.db.task_rows import MAX_ATTEMPTS
 
 OPEN_BATCHES = (BatchState.QUEUED, BatchState.LEASED)
 NOT_OVER = (JobRecord.OPEN, JobRecord.WAITING)
@@ -302,7 +302,7 @@ class FarmModel:
         if built:
             kernel.state = KernelState.BUILT
             return
-        over = final or kernel.starts >= MOST_STARTS
+        over = final or kernel.starts >= MAX_ATTEMPTS
         kernel.state, kernel.final, kernel.sent = KernelState.FAILED if over else KernelState.WANTED, final, False
 
     def let_go(self) -> int:

@@ -18,7 +18,7 @@ from sqlalchemy import Row, text
 
 from farm.db.engine import make_engine
 from farm.errors import EmbeddedServiceMissing
-from farm.services.binaries import postgres_of_wheel, redis_server
+from farm.services.server_binaries import postgres_of_wheel, redis_server
 from farm.settings import Settings
 
 HOLD = """

@@ -13,7 +13,7 @@ from farm.builds.record import Built, Record
 from farm.builds.stores import DatabaseStore, Store
 from farm.db import batches, kernels
 from farm.db.campaigns import Stored
-from farm.db.kernels import Start as Build
+from farm.db.kernels import BuildAttempt as Build
 from farm.kernels.binary import BUILT_WITH, Binary, Versions
 from farm.kernels.families import binary_from_json
 from farm.signing import Signer
@@ -69,7 +69,7 @@ def build(engine: Engine, kernel_id: int, store: Store | None = None) -> Built:
 
 def let_go(engine: Engine) -> int:
     with engine.begin() as connection:
-        return batches.let_go(connection)
+        return batches.release_waiting(connection)
 
 
 def awaited(engine: Engine, stored: Stored) -> tuple[int, int, int]:

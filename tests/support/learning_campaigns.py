@@ -8,7 +8,7 @@ from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign
 from farm.db import batches, campaigns, learning, trainings
-from farm.db.trainings import Start
+from farm.db.trainings import TrainingAttempt
 from support.batch_steps import claim, form
 from support.samples import document, row
 from trainer import rounds
@@ -44,7 +44,7 @@ def requested(engine: Engine) -> list[int]:
         return learning.request(connection)
 
 
-def begun(engine: Engine, training_id: int) -> Start:
+def begun(engine: Engine, training_id: int) -> TrainingAttempt:
     with engine.begin() as connection:
         started = trainings.start(connection, training_id)
     assert started is not None

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
-from farm.services.groups import ProcessGroup
+from farm.services.process_groups import ProcessGroup
 from support.delegating import Delegating
 from workers.devices import Device, open_device
 from workers.devices.cuda_errors import cuda_errors

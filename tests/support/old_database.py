@@ -24,7 +24,7 @@ from farm.db import audit, batches, campaigns, devices, migrate, worker_logins
 from farm.db.batches import Failure
 from farm.db.engine import make_engine
 from farm.db.states import FailureKind, Role, Way
-from farm.services.binaries import postgres_of_wheel
+from farm.services.server_binaries import postgres_of_wheel
 from support.samples import cpu, document, row
 from support.shared_server import server_of_the_owner
 

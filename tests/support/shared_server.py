@@ -15,7 +15,7 @@ import farm
 from farm.db.engine import make_engine
 from farm.db.service_roles import Service, set_up_service_roles
 from farm.services import ServiceUrls, postgres
-from farm.services.binaries import postgres_of_wheel
+from farm.services.server_binaries import postgres_of_wheel
 from support.servers import WITH_PASSWORDS, own_services
 
 SCRIPT = Path(farm.__file__).parent.parent / "docker" / "postgres-roles.sh"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.services.backoff import HEALTHY_AFTER_S, LONGEST_PAUSE_S, BackOff
+from farm.services.backoff import HEALTHY_AFTER_S, MAX_PAUSE_S, BackOff
 
 
 def test_a_program_that_keeps_ending_waits_twice_as_long_each_time_up_to_a_minute() -> None:
@@ -17,7 +17,7 @@ def test_a_program_that_keeps_ending_waits_twice_as_long_each_time_up_to_a_minut
         assert back_off.is_due(now)
         back_off.started(now)
         assert not back_off.is_due(now)
-    assert pauses == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+    assert pauses == [1, 2, 4, 8, 16, 32, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
     assert back_off.restarts == 9
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from farm.compare import breakdowns, money, row_query
 from farm.compare.breakdowns import Problems
-from farm.db import columns
+from farm.db import arrow_columns
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.gpus import find_gpu
 
@@ -131,10 +131,10 @@ def words(ids: Sequence[uuid.UUID]) -> np.ndarray:
 @pytest.mark.parametrize("alike", [False, True])
 def test_ids_are_numbered_and_found_again_even_where_their_keys_are_the_same(alike, monkeypatch):
     if alike:
-        monkeypatch.setattr(columns, "keys", lambda given: given[:, 0] & np.uint64(1))
+        monkeypatch.setattr(arrow_columns, "keys", lambda given: given[:, 0] & np.uint64(1))
     some = [uuid.UUID(int=n * 2**70 + n % 3) for n in range(20)]
     rows = [some[n] for n in np.random.default_rng(0).integers(0, 20, 100)]
-    codes, ids = columns.coded(words(rows))
+    codes, ids = arrow_columns.coded(words(rows))
     assert [row_query.as_uuids(ids)[code] for code in codes] == rows
     assert len(ids) == len(set(rows))
     at = row_query._positions(words(some), ids)
@@ -152,7 +152,7 @@ def test_the_kind_of_a_row_is_told_by_the_columns_that_differ():
 @pytest.mark.parametrize("start", [0, 3, 11])
 def test_columns_become_numbers_with_nan_for_null(start):
     values = [None if n % 3 == 0 else float(n) for n in range(20)]
-    found = columns.numbers(pa.chunked_array([pa.array(values)[start:], pa.array([None, 1.5])]))
+    found = arrow_columns.numbers(pa.chunked_array([pa.array(values)[start:], pa.array([None, 1.5])]))
     assert found == pytest.approx([math.nan if v is None else v for v in [*values[start:], None, 1.5]], nan_ok=True)
-    assert columns.numbers(pa.array(values)[start:]) == pytest.approx(found[:-2], nan_ok=True)
-    assert columns.numbers(pa.chunked_array([], pa.int64())).tolist() == []
+    assert arrow_columns.numbers(pa.array(values)[start:]) == pytest.approx(found[:-2], nan_ok=True)
+    assert arrow_columns.numbers(pa.chunked_array([], pa.int64())).tolist() == []

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.coordinator.job_costs import REFRESH_SECONDS, CostBook, fit
-from farm.db.batches import Finished
+from farm.db.batches import FinishedBatch
 
 
-def batch(jobs: int, gflop: float, *, fixed_s: float, gflop_s: float) -> Finished:
-    return Finished(jobs, gflop, fixed_s * jobs + gflop_s * gflop)
+def batch(jobs: int, gflop: float, *, fixed_s: float, gflop_s: float) -> FinishedBatch:
+    return FinishedBatch(jobs, gflop, fixed_s * jobs + gflop_s * gflop)
 
 
 @pytest.mark.parametrize(("fixed_s", "gflop_s"), [(0.1, 0.02), (0.1, 0.0), (0.0, 0.02)])
@@ -30,15 +30,17 @@ def test_nothing_is_known_without_batches() -> None:
 
 
 def test_batches_that_cannot_tell_the_two_apart_give_the_mean() -> None:
-    cost = fit([Finished(4, 8.0, 2.0), Finished(8, 16.0, 6.0)])
+    cost = fit([FinishedBatch(4, 8.0, 2.0), FinishedBatch(8, 16.0, 6.0)])
     assert cost is not None
     assert (cost.fixed_s, cost.gflop_s) == (pytest.approx(8 / 12), 0.0)
 
 
 @given(
-    st.lists(st.builds(Finished, st.integers(1, 500), st.floats(0, 1e6), st.floats(1e-4, 1e3)), min_size=1, max_size=20)
+    st.lists(
+        st.builds(FinishedBatch, st.integers(1, 500), st.floats(0, 1e6), st.floats(1e-4, 1e3)), min_size=1, max_size=20
+    )
 )
-def test_a_cost_is_never_negative_and_never_nothing(batches: list[Finished]) -> None:
+def test_a_cost_is_never_negative_and_never_nothing(batches: list[FinishedBatch]) -> None:
     cost = fit(batches)
     assert cost is not None
     assert cost.fixed_s >= 0
@@ -49,9 +51,9 @@ def test_a_cost_is_never_negative_and_never_nothing(batches: list[Finished]) -> 
 def test_a_cost_is_read_again_after_a_while_and_forgotten_when_nobody_asks() -> None:
     now, asked = [0.0], []
 
-    def read() -> list[Finished]:
+    def read() -> list[FinishedBatch]:
         asked.append(now[0])
-        return [Finished(2, 1.0, 1.0 + now[0])]
+        return [FinishedBatch(2, 1.0, 1.0 + now[0])]
 
     book = CostBook(lambda: now[0])
     assert book.of(1, "nvidia-h200", read)[1] == 0.5

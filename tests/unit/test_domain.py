@@ -21,13 +21,13 @@ from farm.errors import (
     BadShape,
     UnknownFamily,
 )
-from farm.gemm import INPUT_TYPES, LARGEST_EXTENT, ElementType, ElementTypes, Layout, Problem, Shape
+from farm.gemm import INPUT_TYPES, MAX_EXTENT, ElementType, ElementTypes, Layout, Problem, Shape
 from farm.kernels import FAMILIES, MEMORY_SHARE, Configuration, Kernel
 from farm.vendors import device_type_of
 
 F32 = ElementTypes.parse("f32")
 
-extents = st.integers(1, LARGEST_EXTENT)
+extents = st.integers(1, MAX_EXTENT)
 scalars = st.floats(allow_nan=False, allow_infinity=False)
 problems = st.builds(
     Problem,
@@ -111,7 +111,7 @@ def test_what_is_no_configuration_says_how_one_looks(text):
 # --- shapes, types, layouts, scalars ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("extent", [0, -1, LARGEST_EXTENT + 1, 1.0, True, "3"])
+@pytest.mark.parametrize("extent", [0, -1, MAX_EXTENT + 1, 1.0, True, "3"])
 def test_an_extent_is_a_whole_number_in_range(extent):
     with pytest.raises(BadShape):
         Shape(512, extent, 512)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from farm.db.sentinels import SentinelRow, Watched, drift_of, with_ratios
+from farm.db.sentinels import SentinelRow, SentinelSeries, drift_of, with_ratios
 from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, Source
@@ -184,7 +184,7 @@ def test_one_slow_time_is_no_drift_and_one_fast_one_does_not_hide_it() -> None:
 # --- hosts -----------------------------------------------------------------------------------------------
 
 
-def seen(uuid_: str, ms: float, *, kind: str = "cpu-test", configuration: int = 1) -> Watched:
+def seen(uuid_: str, ms: float, *, kind: str = "cpu-test", configuration: int = 1) -> SentinelSeries:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     rows = tuple(
         SentinelRow(
@@ -196,7 +196,7 @@ def seen(uuid_: str, ms: float, *, kind: str = "cpu-test", configuration: int = 
         )
         for n in range(3)
     )
-    return Watched(
+    return SentinelSeries(
         device_uuid=uuid_, device_type=kind, host="here", campaign="small", n=3, rows=rows, drift=None, ratio=None
     )
 

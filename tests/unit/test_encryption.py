@@ -14,7 +14,7 @@ import farm.cli.services as cli
 import farm.coordinator.__main__ as coordinator
 import trainer.main as trainer
 import workers.main as worker
-from farm.services.doctor import State
+from farm.services.doctor import CheckState
 from farm.services.doctor.servers import check_encryption
 from farm.services.encryption import plain_connections
 from farm.settings import Settings, settings
@@ -108,14 +108,14 @@ def test_urls_that_cannot_be_read_and_embedded_services_are_none() -> None:
 
 def test_doctor_warns_and_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     check = check_encryption(Settings(home=tmp_path, **PLAIN))
-    assert (check.check, check.state) == ("encryption", State.WARNING)
+    assert (check.check, check.state) == ("encryption", CheckState.WARNING)
     assert "db.example" in check.what
     assert "cache.example" in check.what
     assert "hunter22" not in check.what
     monkeypatch.setattr(cli, "examine", lambda _: [check])
     monkeypatch.setattr(cli, "_check_api", lambda _: [])
     cli.doctor(as_json=True)  # raises typer.Exit where it does not end with 0
-    assert check_encryption(Settings(home=tmp_path)).state is State.OK
+    assert check_encryption(Settings(home=tmp_path)).state is CheckState.OK
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from farm.broker.queues import queue_of_device, queue_of_type, retries_of_type
 from farm.coordinator.fairness import VirtualTimes
 from farm.coordinator.schedule import LiveDevice, Schedule
-from farm.db.batches import Flight, Work
-from farm.db.fair_shares import Key
+from farm.db.batches import BatchesInFlight, PendingJobs
+from farm.db.fair_shares import ShareKey
 
 TYPE = "nvidia-h200"
 QUEUE = queue_of_type(TYPE)
@@ -32,8 +32,8 @@ class Client:
     priority: int = 0
 
     @property
-    def work(self) -> Work:
-        return Work(self.id, self.id, self.owner, self.priority, (TYPE,), None)
+    def work(self) -> PendingJobs:
+        return PendingJobs(self.id, self.id, self.owner, self.priority, (TYPE,), None)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Simulation:
     clients: list[Client] = field(default_factory=list)
     used: defaultdict[Client, float] = field(default_factory=lambda: defaultdict(float))
     first: dict[Client, float] = field(default_factory=dict)
-    stored: dict[Key, float] = field(default_factory=dict)
+    stored: dict[ShareKey, float] = field(default_factory=dict)
     _queued: list[Client] = field(default_factory=list)
     _running: list[tuple[float, int, Client]] = field(default_factory=list)
     _number: int = 0
@@ -93,13 +93,13 @@ class Simulation:
         return sum(seconds for client, seconds in self.used.items() if client.owner == owner)
 
 
-def keys_of(client: Client) -> tuple[Key, Key]:
-    owner = Key(QUEUE, client.priority, client.owner)
+def keys_of(client: Client) -> tuple[ShareKey, ShareKey]:
+    owner = ShareKey(QUEUE, client.priority, client.owner)
     return owner, owner._replace(campaign_id=client.id)
 
 
-def flight(client: Client) -> Flight:
-    return Flight(
+def flight(client: Client) -> BatchesInFlight:
+    return BatchesInFlight(
         resource=QUEUE, priority=client.priority, owner=client.owner, campaign_id=client.id, queue=QUEUE,
         batches=1, queued=1, seconds=max(BATCH, client.seconds),
     )  # fmt: skip
@@ -251,7 +251,9 @@ def test_an_urgent_campaign_takes_all_and_leaves_the_turns_of_the_others_alone()
 LIVE = [LiveDevice(1, "GPU-1", TYPE), LiveDevice(2, "GPU-2", TYPE)]
 
 
-def queues_of(work: Iterable[Work], flights: Sequence[Flight] = (), limit: int = 50) -> list[tuple[str, str]]:
+def queues_of(
+    work: Iterable[PendingJobs], flights: Sequence[BatchesInFlight] = (), limit: int = 50
+) -> list[tuple[str, str]]:
     """Owner and queue of what one turn forms."""
     schedule = Schedule(LIVE, list(work), flights, outstanding=2)
     found: list[tuple[str, str]] = []
@@ -262,15 +264,17 @@ def queues_of(work: Iterable[Work], flights: Sequence[Flight] = (), limit: int =
 
 
 def test_failed_jobs_that_no_device_may_take_do_not_hold_those_of_others() -> None:
-    absent = [Work(n, n, "ann", 0, ("nvidia-absent",), None, avoid_device_id=9) for n in range(1, 3000)]
-    refused = [Work(n, n, "ann", 0, (TYPE,), None, avoid_device_id=1, refused_by=(1, 2)) for n in range(3000, 3100)]
-    mine = Work(5000, 5000, "bob", 0, (TYPE,), None, avoid_device_id=1)
+    absent = [PendingJobs(n, n, "ann", 0, ("nvidia-absent",), None, avoid_device_id=9) for n in range(1, 3000)]
+    refused = [
+        PendingJobs(n, n, "ann", 0, (TYPE,), None, avoid_device_id=1, refused_by=(1, 2)) for n in range(3000, 3100)
+    ]
+    mine = PendingJobs(5000, 5000, "bob", 0, (TYPE,), None, avoid_device_id=1)
     assert queues_of([*absent, *refused, mine]) == [("bob", queue_of_device("GPU-2"))] * 2
 
 
 def test_failed_jobs_and_those_of_one_device_do_not_take_each_others_places() -> None:
-    failed = Work(1, 1, "ann", 0, (TYPE,), None, avoid_device_id=1)
-    pinned = Work(2, 2, "bob", 0, None, "GPU-2")
+    failed = PendingJobs(1, 1, "ann", 0, (TYPE,), None, avoid_device_id=1)
+    pinned = PendingJobs(2, 2, "bob", 0, None, "GPU-2")
     assert sorted(queues_of([failed, pinned])) == sorted(
         [("ann", queue_of_device("GPU-2"))] * 2 + [("bob", queue_of_device("GPU-2"))] * 2
     )
@@ -299,7 +303,7 @@ def test_full_queues_with_urgent_work_are_named() -> None:
 
 
 def test_times_start_at_the_smallest_of_those_that_wait() -> None:
-    ann, bob, cy = (Key(retries_of_type(TYPE), 0, owner) for owner in ("ann", "bob", "cy"))
+    ann, bob, cy = (ShareKey(retries_of_type(TYPE), 0, owner) for owner in ("ann", "bob", "cy"))
     times = VirtualTimes({ann: 70.0, bob: 10.0}, [], [ann, cy], {})
     assert times.started == {cy: 70.0}
     assert times.idle == [bob]

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from farm.services.groups import ProcessGroup
+from farm.services.process_groups import ProcessGroup
 from farm.services.processes import is_alive
 from support.homes import eventually
 
 LEADER = """
 import signal, subprocess, sys, time
 from pathlib import Path
-from farm.services.groups import end_with_starter
+from farm.services.process_groups import end_with_starter
 end_with_starter()
 if "stubborn" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -27,7 +27,7 @@ time.sleep(600)
 """
 STARTER = """
 import os, sys, time
-from farm.services.groups import ProcessGroup
+from farm.services.process_groups import ProcessGroup
 group = ProcessGroup([sys.executable, "-c", {leader!r}, {note!r}], environment=os.environ, grace_s=30)
 print(group.pid, flush=True)
 time.sleep(600)

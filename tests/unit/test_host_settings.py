@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from farm import keys
+from farm import signing_keys
 from farm.errors import BadServiceUrl
 from farm.services import host_settings, urls
 from farm.services.host_settings import HostSetting
@@ -141,7 +141,7 @@ def test_a_key_that_is_not_known_is_left_to_fill_in_and_none_is_made(tmp_path: P
 
 
 def test_the_key_of_this_machine_alone_is_said_to_be_that(tmp_path: Path) -> None:
-    own = keys.signer(Settings.model_construct(home=tmp_path, kernel_signing_key=None), Purpose.KERNEL).public
+    own = signing_keys.signer(Settings.model_construct(home=tmp_path, kernel_signing_key=None), Purpose.KERNEL).public
     found = of_keys(tmp_path)
     assert found.value == own
     assert found.notes[0].startswith("FARM_KERNEL_KEYS is this machine's key")

@@ -11,14 +11,14 @@ from farm.api.campaigns import LearningPoint, Progress
 from farm.api.devices import select
 from farm.api.jobs import device_for
 from farm.cli.progress import pace_text
-from farm.coordinator.estimates import Cause, Farm, Stuck, condition, what_is_stuck
-from farm.db.kernels import Awaited
-from farm.db.progress import DeviceNow, JobGroup, Pace, Presence, QueueNow, RefusedNow
+from farm.coordinator.estimates import Cause, FarmState, Stuck, condition, what_is_stuck
+from farm.db.kernels import AwaitedKernels
+from farm.db.progress import DeviceNow, JobGroup, Presence, QueueNow, RefusedNow, Throughput
 from farm.db.states import CampaignState, DeviceState
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
 from support.learning_curves import point
 
-NOTHING = Awaited(0, 0, 0)
+NOTHING = AwaitedKernels(0, 0, 0)
 LIVE = DeviceNow(
     device_id=1,
     uuid="GPU-1a",
@@ -55,12 +55,12 @@ LANE = JobGroup(
 )
 
 
-def farm(*groups: JobGroup, devices: tuple[DeviceNow, ...] = (LIVE,), **changes: object) -> Farm:
-    stands = Farm(groups=groups, devices=devices, queues=(), coordinated=True, resend_after_s=15.0)
+def farm(*groups: JobGroup, devices: tuple[DeviceNow, ...] = (LIVE,), **changes: object) -> FarmState:
+    stands = FarmState(groups=groups, devices=devices, queues=(), coordinated=True, resend_after_s=15.0)
     return replace(stands, **changes)  # type: ignore[arg-type]
 
 
-def only(stands: Farm) -> Stuck:
+def only(stands: FarmState) -> Stuck:
     (stuck,) = what_is_stuck(stands)
     return stuck
 
@@ -210,11 +210,11 @@ def test_batches_that_no_worker_hears_of_are_stuck_where_a_device_idles() -> Non
 
 
 def test_time_left_is_what_waits_at_the_pace_of_the_last_minutes() -> None:
-    pace = Pace(last_minute=30.0, lately=60.0, began_s=600.0)
+    pace = Throughput(last_minute=30.0, lately=60.0, began_s=600.0)
     assert pace.seconds_for(90) == 90
     assert pace.overall(1000) == 100
-    assert Pace(last_minute=None, lately=None, began_s=600.0).seconds_for(90) is None
-    assert Pace().overall(0) is None
+    assert Throughput(last_minute=None, lately=None, began_s=600.0).seconds_for(90) is None
+    assert Throughput().overall(0) is None
 
 
 def test_progress_says_the_rate_the_time_left_and_what_is_stuck() -> None:
@@ -223,7 +223,7 @@ def test_progress_says_the_rate_the_time_left_and_what_is_stuck() -> None:
     assert pace_text(now(stuck=[stuck, stuck], stuck_jobs=24)) == "24 jobs are stuck: no device"
     assert pace_text(now(state=CampaignState.PAUSED)) == "paused: farm resume small continues it"
     assert pace_text(now()) == "waiting for the first results"
-    assert pace_text(now(kernels_awaited=Awaited(1112, 2, 16128))) == "1,112 kernels to be built (2 in work)"
+    assert pace_text(now(kernels_awaited=AwaitedKernels(1112, 2, 16128))) == "1,112 kernels to be built (2 in work)"
 
 
 def test_progress_of_a_learning_campaign_says_its_error_on_the_test_set() -> None:

@@ -10,20 +10,20 @@ import pytest
 
 from farm.broker.queues import queue_of_device, queue_of_type
 from farm.coordinator.schedule import Assignment, LiveDevice, Schedule
-from farm.db.batches import Flight, Work
+from farm.db.batches import BatchesInFlight, PendingJobs
 
 H200 = [LiveDevice(n, f"GPU-{n}", "nvidia-h200") for n in (1, 2)]
 L4 = LiveDevice(3, "GPU-3", "nvidia-l4")
 
 
-def work(lane: int, owner: str = "ann", *, priority: int = 0, types: tuple[str, ...] = ("nvidia-h200",)) -> Work:
-    return Work(lane, lane, owner, priority, types, None)
+def work(lane: int, owner: str = "ann", *, priority: int = 0, types: tuple[str, ...] = ("nvidia-h200",)) -> PendingJobs:
+    return PendingJobs(lane, lane, owner, priority, types, None)
 
 
-def flight(owner: str, queue: str, batches: int = 1, *, seconds: float | None = None) -> Flight:
+def flight(owner: str, queue: str, batches: int = 1, *, seconds: float | None = None) -> BatchesInFlight:
     """Batches of an owner's first campaign on the queue of a type."""
     campaign = {"ann": 1, "bob": 2}[owner]
-    return Flight(
+    return BatchesInFlight(
         resource=queue, priority=0, owner=owner, campaign_id=campaign, queue=queue, batches=batches,
         seconds=4.0 * batches if seconds is None else seconds,
     )  # fmt: skip
@@ -31,9 +31,9 @@ def flight(owner: str, queue: str, batches: int = 1, *, seconds: float | None = 
 
 def all_of(
     live: Sequence[LiveDevice],
-    waiting: dict[Work, int],
+    waiting: dict[PendingJobs, int],
     *,
-    flights: Sequence[Flight] = (),
+    flights: Sequence[BatchesInFlight] = (),
     outstanding: int = 2,
 ) -> list[Assignment]:
     """Everything that one turn forms, of work with so many batches each."""
@@ -131,13 +131,13 @@ def test_a_thousand_campaigns_and_devices_take_one_step_for_each_batch() -> None
 
 def test_a_version_that_refused_shuts_out_its_workers_and_no_others() -> None:
     old, older, new = (LiveDevice(n, f"GPU-{n}", "nvidia-l4", version_id=v) for n, v in ((4, 1), (5, 1), (6, 2)))
-    refused = Work(1, 1, "ann", 0, ("nvidia-l4",), None, avoid_device_id=4, refused_by=(-1,))
+    refused = PendingJobs(1, 1, "ann", 0, ("nvidia-l4",), None, avoid_device_id=4, refused_by=(-1,))
     assert Schedule([old, older], [refused], [], outstanding=2).next() is None
     chosen = Schedule([old, older, new], [refused], [], outstanding=2).next()
     assert chosen is not None
     assert chosen.queue == queue_of_device("GPU-6")
 
-    alone = Work(1, 1, "ann", 0, None, "GPU-4", avoid_device_id=4, refused_by=(-1,))
+    alone = PendingJobs(1, 1, "ann", 0, None, "GPU-4", avoid_device_id=4, refused_by=(-1,))
     assert Schedule([old], [alone], [], outstanding=2).next() is None
     upgraded = LiveDevice(4, "GPU-4", "nvidia-l4", version_id=2)
     assert Schedule([upgraded], [alone], [], outstanding=2).next() is not None

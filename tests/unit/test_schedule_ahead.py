@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from farm.broker.queues import queue_of_device, queue_of_type
 from farm.coordinator.schedule import Assignment, LiveDevice, Schedule
-from farm.db.batches import Flight, Work
+from farm.db.batches import BatchesInFlight, PendingJobs
 
 LIVE = [LiveDevice(n, f"GPU-{n}", "nvidia-h200") for n in range(1, 4)]
 QUEUE = queue_of_type("nvidia-h200")
@@ -27,12 +27,12 @@ class Campaign:
     running: int
 
     @property
-    def work(self) -> Work:
-        return Work(self.id, self.id, self.owner, self.priority, ("nvidia-h200",), None)
+    def work(self) -> PendingJobs:
+        return PendingJobs(self.id, self.id, self.owner, self.priority, ("nvidia-h200",), None)
 
     @property
-    def flight(self) -> Flight:
-        return Flight(
+    def flight(self) -> BatchesInFlight:
+        return BatchesInFlight(
             resource=QUEUE, priority=self.priority, owner=self.owner, campaign_id=self.id, queue=QUEUE,
             batches=self.running, seconds=4.0 * self.running,
         )  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 
 from farm import settings as module
 from farm.errors import BadSettings
-from farm.services.doctor import State
+from farm.services.doctor import CheckState
 from farm.services.doctor.machine import check_settings
 from farm.settings import Settings, settings, unknown_variables
 from support.commands import NOWHERE, farm_here
@@ -177,10 +177,10 @@ def test_a_command_warns_of_an_unknown_variable_beside_its_output(tmp_path: Path
 
 def test_doctor_shows_what_is_set(reread: pytest.MonkeyPatch) -> None:
     found = check_settings(Settings(api_token="secret", lease_seconds=40))
-    assert (found.state, found.what) == (State.OK, "FARM_API_TOKEN=***, FARM_LEASE_SECONDS=40.0")
+    assert (found.state, found.what) == (CheckState.OK, "FARM_API_TOKEN=***, FARM_LEASE_SECONDS=40.0")
     reread.setenv("FARM_HEARTBEAT_SECOND", "3")
     found = check_settings(Settings())
-    assert (found.state, found.what) == (State.WARNING, "all at their defaults")
+    assert (found.state, found.what) == (CheckState.WARNING, "all at their defaults")
     assert "FARM_HEARTBEAT_SECOND is not a setting" in found.fix
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from farm import keys
+from farm import signing_keys
 from farm.settings import Settings
 from farm.signing import BadPublicKey, BadSigningKey, Purpose, Signer, is_signed
 from support.commands import NOWHERE, farm_here
@@ -70,8 +70,8 @@ def here(tmp_path: Path, **changes: str | Path) -> Settings:
 @pytest.mark.parametrize("purpose", Purpose)
 def test_a_home_makes_its_own_key_once_and_trusts_it(tmp_path: Path, purpose: Purpose) -> None:
     with ThreadPoolExecutor(8) as pool:
-        made = set(pool.map(lambda _: keys.signer(here(tmp_path), purpose).public, range(16)))
-    assert [*made] == keys.trusted(here(tmp_path), purpose)
+        made = set(pool.map(lambda _: signing_keys.signer(here(tmp_path), purpose).public, range(16)))
+    assert [*made] == signing_keys.trusted(here(tmp_path), purpose)
     folder = tmp_path / "home" / "keys"
     assert [file.name for file in folder.iterdir()] == [f"{purpose.value}.pem"]
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -80,16 +80,16 @@ def test_a_home_makes_its_own_key_once_and_trusts_it(tmp_path: Path, purpose: Pu
 def test_a_host_trusts_the_keys_that_it_is_told_and_makes_none(tmp_path: Path) -> None:
     builders = [Signer.make(tmp_path / name).public for name in ("one.pem", "two.pem")]
     told = here(tmp_path, kernel_keys=", ".join(builders))
-    assert keys.trusted(told, Purpose.KERNEL) == builders
+    assert signing_keys.trusted(told, Purpose.KERNEL) == builders
     assert not told.home.exists()
-    assert keys.trusted(told, Purpose.MODEL) == [keys.signer(told, Purpose.MODEL).public]
+    assert signing_keys.trusted(told, Purpose.MODEL) == [signing_keys.signer(told, Purpose.MODEL).public]
 
 
 def test_who_signs_with_a_key_of_its_own_trusts_it(tmp_path: Path) -> None:
     own, other = Signer.make(tmp_path / "own.pem"), Signer.make(tmp_path / "other.pem")
     told = here(tmp_path, kernel_keys=other.public, kernel_signing_key=tmp_path / "own.pem")
-    assert keys.signer(told, Purpose.KERNEL).public == own.public
-    assert keys.trusted(told, Purpose.KERNEL) == [other.public, own.public]
+    assert signing_keys.signer(told, Purpose.KERNEL).public == own.public
+    assert signing_keys.trusted(told, Purpose.KERNEL) == [other.public, own.public]
 
 
 def test_a_setting_that_is_no_public_key_is_refused() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from farm.api.campaigns import Steered
+from farm.db.campaign_verdict import CampaignVerdict, state_text, verdict, without_result
 from farm.db.states import CampaignState, JobState
-from farm.db.verdict import Verdict, state_text, verdict, without_result
 
 
 def jobs(**counts: int) -> dict[str, int]:
@@ -16,21 +16,21 @@ def jobs(**counts: int) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("state", "counts", "expected", "text"),
     [
-        ("done", jobs(done=16), Verdict.COMPLETE, "done"),
-        ("done", jobs(done=1, invalid=15), Verdict.INCOMPLETE, "done, 15 invalid"),
-        ("done", jobs(done=1, invalid=1200, dead=3), Verdict.INCOMPLETE, "done, 3 dead, 1,200 invalid"),
-        ("done", jobs(dead=2), Verdict.NO_RESULTS, "done, 2 dead"),
-        ("active", jobs(done=3, pending=1), Verdict.UNFINISHED, "active"),
-        ("active", jobs(running=1, dead=2), Verdict.UNFINISHED, "active, 2 dead"),
-        ("paused", jobs(later=4), Verdict.UNFINISHED, "paused"),
+        ("done", jobs(done=16), CampaignVerdict.COMPLETE, "done"),
+        ("done", jobs(done=1, invalid=15), CampaignVerdict.INCOMPLETE, "done, 15 invalid"),
+        ("done", jobs(done=1, invalid=1200, dead=3), CampaignVerdict.INCOMPLETE, "done, 3 dead, 1,200 invalid"),
+        ("done", jobs(dead=2), CampaignVerdict.NO_RESULTS, "done, 2 dead"),
+        ("active", jobs(done=3, pending=1), CampaignVerdict.UNFINISHED, "active"),
+        ("active", jobs(running=1, dead=2), CampaignVerdict.UNFINISHED, "active, 2 dead"),
+        ("paused", jobs(later=4), CampaignVerdict.UNFINISHED, "paused"),
         # Its last job has ended, and the coordinator has not closed it yet.
-        ("active", jobs(done=1, invalid=1), Verdict.INCOMPLETE, "active, 1 invalid"),
-        ("cancelled", jobs(done=3, cancelled=9), Verdict.CANCELLED, "cancelled"),
-        ("cancelled", jobs(dead=3, cancelled=9), Verdict.CANCELLED, "cancelled, 3 dead"),
+        ("active", jobs(done=1, invalid=1), CampaignVerdict.INCOMPLETE, "active, 1 invalid"),
+        ("cancelled", jobs(done=3, cancelled=9), CampaignVerdict.CANCELLED, "cancelled"),
+        ("cancelled", jobs(dead=3, cancelled=9), CampaignVerdict.CANCELLED, "cancelled, 3 dead"),
     ],
 )
 def test_a_campaign_is_complete_only_where_every_job_has_a_result(
-    state: str, counts: dict[str, int], expected: Verdict, text: str
+    state: str, counts: dict[str, int], expected: CampaignVerdict, text: str
 ) -> None:
     assert verdict(state, counts) is expected
     assert state_text(state, counts) == text

@@ -11,7 +11,7 @@ from support.api_farm import Asking, Served, operation_called
 from support.samples import landed, row
 
 
-def recorded(engine_of: Access) -> list[audit.Record]:
+def recorded(engine_of: Access) -> list[audit.ChangeRecord]:
     with engine_of.connect() as connection:
         return [one for one in audit.records(connection, after=0, limit=100) if one.operation != "db_upgrade"]
 

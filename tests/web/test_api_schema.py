@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from farm import keys
+from farm import signing_keys
 from farm.api import PREFIX
 from farm.api.access import Access
 from farm.db import tokens
@@ -60,7 +60,7 @@ def test_every_operation_answers_as_it_is_described(
         made = tokens.create(connection, "ann", Role.OPERATE, by="test")
     variables = {
         "MLFLOW_TRACKING_URI": api_access_with_model.settings.tracking_uri,
-        "FARM_MODEL_KEYS": keys.signer(settings(), Purpose.MODEL).public,
+        "FARM_MODEL_KEYS": signing_keys.signer(settings(), Purpose.MODEL).public,
     }
     with serving(tmp_path, database_url, "--tokens", **variables) as served:
         try:

@@ -17,7 +17,7 @@ from farm.compare.health.assessment import WINDOW, HealthQuery, Member
 from farm.compare.health.fleet_rows import Fleet, FleetRows
 from farm.compare.statistics import Ints
 from farm.compare.summaries import ComparedDevice
-from farm.db.columns import Words, coded, codes, numbers, read, words
+from farm.db.arrow_columns import Words, coded, codes, numbers, read, words
 from farm.devices import IMPORTED_PREFIX
 from farm.errors import BadInput
 from farm.measurement import Source

@@ -8,12 +8,12 @@ The caller owns the transaction. All times are Postgres's; a token that Postgres
 
 from farm.db.batches.ending import Failure
 from farm.db.batches.forming import (
-    Cost,
-    Finished,
-    Flight,
-    Formed,
-    Plan,
-    Work,
+    BatchesInFlight,
+    BatchPlan,
+    FinishedBatch,
+    FormedBatches,
+    JobCost,
+    PendingJobs,
     candidates,
     flights,
     fold,
@@ -29,7 +29,7 @@ from farm.db.batches.forming import (
     unsent,
 )
 from farm.db.batches.steering import cancel, in_hand, pause, resume, retry
-from farm.db.batches.waiting import end_exhausted, give_up, let_go
+from farm.db.batches.waiting import end_exhausted, give_up, release_waiting
 from farm.db.batches.working import (
     ClaimedJob,
     Lease,
@@ -46,15 +46,15 @@ from farm.db.batches.working import (
 )
 
 __all__ = [
+    "BatchPlan",
+    "BatchesInFlight",
     "ClaimedJob",
-    "Cost",
     "Failure",
-    "Finished",
-    "Flight",
-    "Formed",
+    "FinishedBatch",
+    "FormedBatches",
+    "JobCost",
     "Lease",
-    "Plan",
-    "Work",
+    "PendingJobs",
     "abandon",
     "cancel",
     "candidates",
@@ -68,7 +68,6 @@ __all__ = [
     "held_by",
     "in_hand",
     "land",
-    "let_go",
     "lock",
     "make_way",
     "mark",
@@ -80,6 +79,7 @@ __all__ = [
     "refusals",
     "release",
     "release_all",
+    "release_waiting",
     "renew",
     "reserve",
     "resume",

@@ -17,7 +17,7 @@ from farm.db.engine import Fault, fault_of
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PendingJobs:
     """Jobs of one job group that wait, and who may take them: one device, or devices of some types.
 
     A `retry` is of jobs that failed: it goes to one device, another than `avoid_device_id` where there is one, and a
@@ -79,7 +79,7 @@ ORDER BY c.id, r.solo, r.avoid_device_id IS NULL, l.id, r.avoid_device_id NULLS 
 """)
 
 
-def candidates(connection: Connection) -> list[Work]:
+def candidates(connection: Connection) -> list[PendingJobs]:
     """What waits in the active campaigns, the oldest campaign first; of each what failed, what is fresh, and suspects.
 
     A device that fails at once makes room for fresh jobs as fast as they come. What it failed must be measured elsewhere
@@ -87,7 +87,7 @@ def candidates(connection: Connection) -> list[Work]:
     """
     rows = connection.execute(_CANDIDATES)
     return [
-        Work(
+        PendingJobs(
             lane_id=row.lane_id,
             campaign_id=row.campaign_id,
             owner=row.owner,
@@ -103,7 +103,7 @@ def candidates(connection: Connection) -> list[Work]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flight:
+class BatchesInFlight:
     """Batches of one job group for one queue that are not counted yet.
 
     Attributes:
@@ -150,18 +150,18 @@ JOIN lanes l ON l.id = b.lane_id JOIN campaigns c ON c.id = l.campaign_id JOIN p
 """)
 
 
-def flights(connection: Connection, *, batch_seconds: float = 4.0) -> list[Flight]:
+def flights(connection: Connection, *, batch_seconds: float = 4.0) -> list[BatchesInFlight]:
     """What is queued or leased now, and what ended and is not counted yet.
 
     Args:
         batch_seconds: device seconds that a batch is expected to take.
     """
     rows = connection.execute(_FLIGHTS, {"batch_seconds": batch_seconds}).mappings()
-    return [Flight(**row) for row in rows]
+    return [BatchesInFlight(**row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class JobCost:
     """Device seconds of a job: `fixed_s + gflop_s * gflop`, where `gflop` is that of one GEMM of it in 10⁹ operations."""
 
     fixed_s: float
@@ -225,7 +225,7 @@ def lock(connection: Connection, lane_id: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BatchPlan:
     """A batch to form.
 
     Attributes:
@@ -238,12 +238,12 @@ class Plan:
     queue: str
     jobs: int
     seconds: float = 1e9
-    cost: Cost | None = None
+    cost: JobCost | None = None
     id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Formed:
+class FormedBatches:
     """Ids of batches, in the order of their plans, and whether more jobs may wait."""
 
     ids: Sequence[int]
@@ -256,14 +256,20 @@ def reserve(connection: Connection, count: int) -> list[int]:
 
 
 def form(
-    connection: Connection, work: Work, *, queue: str, jobs: int, seconds: float = 1e9, cost: Cost | None = None
+    connection: Connection,
+    work: PendingJobs,
+    *,
+    queue: str,
+    jobs: int,
+    seconds: float = 1e9,
+    cost: JobCost | None = None,
 ) -> int | None:
     """`form_many` for one batch. Returns its id; None where nothing waits there (any more)."""
-    formed = form_many(connection, work, [Plan(queue=queue, jobs=jobs, seconds=seconds, cost=cost)])
+    formed = form_many(connection, work, [BatchPlan(queue=queue, jobs=jobs, seconds=seconds, cost=cost)])
     return next(iter(formed.ids), None)
 
 
-def form_many(connection: Connection, work: Work, plans: Sequence[Plan]) -> Formed:
+def form_many(connection: Connection, work: PendingJobs, plans: Sequence[BatchPlan]) -> FormedBatches:
     """pending → queued: puts jobs in new batches, one batch for each plan until nothing waits there (any more).
 
     A batch holds as many jobs as make `seconds` of device time, at least one, at most `jobs`; one for suspects. The caller
@@ -272,7 +278,7 @@ def form_many(connection: Connection, work: Work, plans: Sequence[Plan]) -> Form
     The batches are those that one call for each plan would form.
     """
     waiting = _Waiting(connection, work)
-    taken = list[list[_Offered]]()
+    taken = list[list[_OfferedJob]]()
     ahead = sum(plan.jobs for plan in plans)
     for plan in plans:
         ahead -= plan.jobs
@@ -280,7 +286,7 @@ def form_many(connection: Connection, work: Work, plans: Sequence[Plan]) -> Form
             break
         taken.append(jobs)
     if not taken and work.retry:
-        return Formed([], more=False)
+        return FormedBatches([], more=False)
     lasts = list(accumulate(map(len, taken)))
     fresh = [job.configuration_id for jobs in taken for job in jobs if job.fresh]
     parameters = {
@@ -296,10 +302,10 @@ def form_many(connection: Connection, work: Work, plans: Sequence[Plan]) -> Form
         "job_ids": [job.id for jobs in taken for job in sorted(jobs, key=_by_configuration)],
         "gflop": [sum(job.gflop for job in jobs) for jobs in taken],
     }
-    return Formed(sorted(connection.execute(_WRITE, parameters).scalars()), more=waiting.has_more)
+    return FormedBatches(sorted(connection.execute(_WRITE, parameters).scalars()), more=waiting.has_more)
 
 
-class _Offered(NamedTuple):
+class _OfferedJob(NamedTuple):
     id: int
     # As text, which sorts as Postgres sorts UUIDs.
     configuration_id: str
@@ -314,9 +320,9 @@ _by_configuration = attrgetter("configuration_id")
 class _Waiting:
     """What waits of a work, read as far as its batches need it."""
 
-    def __init__(self, connection: Connection, work: Work) -> None:
+    def __init__(self, connection: Connection, work: PendingJobs) -> None:
         self._connection, self._work = connection, work
-        self._again, self._fresh = list[_Offered](), list[_Offered]()
+        self._again, self._fresh = list[_OfferedJob](), list[_OfferedJob]()
         self._more_again, self._more_fresh = True, not work.retry
         self._read_jobs = 0
         self._after_job = 0
@@ -332,13 +338,13 @@ class _Waiting:
         """Whether jobs may be left."""
         return self.has_fresh or bool(self._again) or self._more_again
 
-    def take(self, plan: Plan, ahead: int) -> list[_Offered]:
+    def take(self, plan: BatchPlan, ahead: int) -> list[_OfferedJob]:
         """The jobs of the next batch. `ahead` is how many those after it may hold."""
         most = 1 if self._work.solo else plan.jobs
         self._read(most, ahead)
         again = sorted(self._again[:most], key=_by_configuration)
-        jobs, seconds = list[_Offered](), 0.0
-        cost = plan.cost or Cost(0.0, 0.0)
+        jobs, seconds = list[_OfferedJob](), 0.0
+        cost = plan.cost or JobCost(0.0, 0.0)
         for job in chain(again, self._fresh):
             seconds += cost.fixed_s + cost.gflop_s * job.gflop
             if jobs and (len(jobs) == most or seconds > plan.seconds):
@@ -371,7 +377,7 @@ class _Waiting:
             "again": again,
             "fresh": fresh,
         }
-        found = [_Offered._make(row) for row in self._connection.execute(_READ, parameters)]
+        found = [_OfferedJob._make(row) for row in self._connection.execute(_READ, parameters)]
         self._read_jobs += len(found)
         if again:
             read = sorted((job for job in found if not job.fresh), key=lambda job: job.id)
@@ -386,7 +392,7 @@ class _Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedBatch:
     """A batch that was measured to its end: its jobs, the 10⁹ operations of one GEMM of each, and the seconds it took."""
 
     jobs: int
@@ -403,10 +409,12 @@ ORDER BY b.finished_at DESC LIMIT :limit
 """)
 
 
-def recently_finished(connection: Connection, *, lane_id: int, device_type: str, limit: int = 20) -> list[Finished]:
+def recently_finished(
+    connection: Connection, *, lane_id: int, device_type: str, limit: int = 20
+) -> list[FinishedBatch]:
     """The last batches of a job group that devices of a type measured whole, the newest first."""
     parameters = {"lane_id": lane_id, "device_type": device_type, "limit": limit}
-    return [Finished(*row) for row in connection.execute(_FINISHED, parameters)]
+    return [FinishedBatch(*row) for row in connection.execute(_FINISHED, parameters)]
 
 
 _UNSENT = text("""
@@ -522,7 +530,7 @@ ORDER BY id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED
 """)
 LOCK_GROUPS = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED")
 _LOCK_DEVICES = text("SELECT id FROM devices WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED")
-MOST_FOLDED = 5000
+MAX_FOLDED = 5000
 """Batches that are folded in one turn."""
 _FOLD = text(f"""
 WITH over AS (
@@ -580,7 +588,7 @@ def _take_foldable(connection: Connection) -> list[int]:
     """Locks batches that are over, with their job groups and devices. Returns the ids of the batches."""
     held_groups, held_devices = set[int](), set[int]()
     while True:
-        parameters = {"lanes": list(held_groups), "devices": list(held_devices), "most": MOST_FOLDED}
+        parameters = {"lanes": list(held_groups), "devices": list(held_devices), "most": MAX_FOLDED}
         over = connection.execute(_FOLDABLE, parameters).all()
         groups, devices = {row.lane_id for row in over}, {row.device_id for row in over} - {None}
         held_groups |= groups - set(connection.execute(LOCK_GROUPS, {"ids": list(groups)}).scalars() if groups else ())
@@ -588,5 +596,5 @@ def _take_foldable(connection: Connection) -> list[int]:
             connection.execute(_LOCK_DEVICES, {"ids": list(devices)}).scalars() if devices else ()
         )
         free = [row.id for row in over if row.lane_id not in held_groups and row.device_id not in held_devices]
-        if free or len(over) < MOST_FOLDED:
+        if free or len(over) < MAX_FOLDED:
             return free  # else what is held fills the whole look, and others are behind it

@@ -21,7 +21,7 @@ from farm.db.batches.ending import (
 )
 from farm.db.batches.forming import BEFORE_ALL, LOCK_GROUPS
 
-MOST_AT_ONCE = 20_000
+MAX_AT_ONCE = 20_000
 """Jobs that are moved in one transaction: a job group is locked no longer than that takes."""
 
 _OVER = text(f"""
@@ -79,14 +79,14 @@ def _of_free_groups(connection: Connection, statement: TextClause, parameters: M
         held |= groups - taken
 
 
-def let_go(connection: Connection) -> int:
+def release_waiting(connection: Connection) -> int:
     """waiting → open, where all kernels of a job are over and one is built. Where none is: → invalid if none of them
     compiles, → dead if they could not be built for another reason. Returns how many.
 
     Jobs of job groups that another session holds are left for another turn.
     """
     over = list(connection.execute(_OVER).scalars())
-    may_go = _of_free_groups(connection, _MAY_GO, {"over": over, "most": MOST_AT_ONCE}) if over else []
+    may_go = _of_free_groups(connection, _MAY_GO, {"over": over, "most": MAX_AT_ONCE}) if over else []
     if not may_go:
         return 0
     parameters = {
@@ -151,7 +151,7 @@ WITH given_up AS MATERIALIZED (
 )
 SELECT count(*) FROM given_up
 """)
-MOST_REFUSED = 2000
+MAX_REFUSED = 2000
 """Jobs that are given up in one turn."""
 
 
@@ -161,7 +161,7 @@ def give_up(connection: Connection) -> int:
     Jobs of job groups that another session holds are left for another turn.
     """
     here = {"by_traits": BY_TRAITS, "present": PRESENT_SECONDS}
-    waiting = _of_free_groups(connection, _REFUSED, {**here, "most": MOST_REFUSED})
+    waiting = _of_free_groups(connection, _REFUSED, {**here, "most": MAX_REFUSED})
     if not waiting:
         return 0
     given_up: int = connection.execute(_GIVE_UP, {**here, "ids": [row.job_id for row in waiting]}).scalar_one()
@@ -199,7 +199,7 @@ def end_exhausted(connection: Connection) -> int:
 
     Jobs of job groups that another session holds are left for another turn.
     """
-    parameters = {"by_traits": BY_TRAITS, "expected": EXPECTED_SECONDS, "most": MOST_REFUSED}
+    parameters = {"by_traits": BY_TRAITS, "expected": EXPECTED_SECONDS, "most": MAX_REFUSED}
     exhausted = _of_free_groups(connection, _EXHAUSTED, parameters)
     if not exhausted:
         return 0

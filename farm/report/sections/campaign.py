@@ -10,7 +10,7 @@ import yaml
 
 from farm.charts.description import number
 from farm.compare.statistics import Ints
-from farm.db.verdict import state_text, verdict
+from farm.db.campaign_verdict import state_text, verdict
 from farm.report.document import Listing, Section, Table
 from farm.report.figures.fronts import of_choice
 from farm.report.figures.labelled import LabelledResults, counted, percent

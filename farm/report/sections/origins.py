@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import farm
-from farm.db.sentinels import Watched
+from farm.db.sentinels import SentinelSeries
 from farm.measurement import Source
 from farm.report.document import Cell, Listing, Section, Table
 from farm.report.figures.labelled import counted
@@ -151,7 +151,7 @@ def _text(value: Any) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _drift(watched: Sequence[Watched]) -> list[Table]:
+def _drift(watched: Sequence[SentinelSeries]) -> list[Table]:
     if not watched:
         return []
     return [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from farm.services.doctor.check import Check, State
+from farm.services.doctor.check import Check, CheckState
 from farm.services.doctor.machine import (
     check_builder,
     check_disk,
@@ -35,7 +35,7 @@ from farm.services.doctor.servers import (
 )
 from farm.settings import Settings
 
-__all__ = ["Check", "State", "examine"]
+__all__ = ["Check", "CheckState", "examine"]
 
 
 def examine(settings: Settings) -> list[Check]:

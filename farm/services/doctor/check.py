@@ -8,7 +8,7 @@ from enum import StrEnum
 from farm.masking import masked
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     OK = "ok"
     WARNING = "warning"  # the farm works, but not all of it, or not for long
     MISSING = "missing"  # something needed is absent or broken
@@ -19,7 +19,7 @@ class Check:
     """One thing looked at. `fix` is empty where nothing needs to be done."""
 
     check: str
-    state: State
+    state: CheckState
     what: str
     fix: str = ""
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from farm.builds import can_build
 from farm.installing import INSTALL
-from farm.services.binaries import output_of
 from farm.services.cluster import find_cluster
-from farm.services.doctor.check import Check, State
+from farm.services.doctor.check import Check, CheckState
 from farm.services.home import Home
+from farm.services.server_binaries import output_of
 from farm.settings import Settings, unknown_variables
 from farm.vendors import NVIDIA
 
@@ -30,24 +30,24 @@ FILES_WARNING = 1024
 def check_python(_: Settings) -> Check:
     what = f"Python {platform.python_version()}, {platform.platform(terse=True)}"
     if (3, 11) <= sys.version_info[:2] < (3, 13) and sys.platform == "linux":
-        return Check("python", State.OK, what)
-    return Check("python", State.MISSING, what, "use Python 3.11 or 3.12 on Linux")
+        return Check("python", CheckState.OK, what)
+    return Check("python", CheckState.MISSING, what, "use Python 3.11 or 3.12 on Linux")
 
 
 def check_settings(settings: Settings) -> Check:
     """Which variables are set; those that are no settings. Wrong values end every command before this."""
     what = ", ".join(f"{name}={value}" for name, value in settings.in_force.items()) or "all at their defaults"
     if unknown := unknown_variables():
-        return Check("settings", State.WARNING, what, " ".join(unknown))
-    return Check("settings", State.OK, what)
+        return Check("settings", CheckState.WARNING, what, " ".join(unknown))
+    return Check("settings", CheckState.OK, what)
 
 
 def check_home(settings: Settings) -> Check:
     home = Home.of(settings).path
     nearest = _nearest(home)
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return Check("home", State.OK, str(home) if home.exists() else f"{home}, to be made")
-    return Check("home", State.MISSING, f"{nearest} cannot be written", "set FARM_HOME to a folder of your own")
+        return Check("home", CheckState.OK, str(home) if home.exists() else f"{home}, to be made")
+    return Check("home", CheckState.MISSING, f"{nearest} cannot be written", "set FARM_HOME to a folder of your own")
 
 
 def check_disk(settings: Settings) -> Check:
@@ -56,10 +56,10 @@ def check_disk(settings: Settings) -> Check:
     free, place = min((shutil.disk_usage(p).free, p) for p in places)
     what = f"{free / 2**30:.1f} GiB free at {place}"
     if free < DISK_NEEDED_BYTES:
-        return Check("disk", State.MISSING, what, "make room, or set FARM_HOME to another disk")
+        return Check("disk", CheckState.MISSING, what, "make room, or set FARM_HOME to another disk")
     if free < DISK_WARNING_BYTES:
-        return Check("disk", State.WARNING, what, "make room before a large campaign")
-    return Check("disk", State.OK, what)
+        return Check("disk", CheckState.WARNING, what, "make room before a large campaign")
+    return Check("disk", CheckState.OK, what)
 
 
 def check_libraries(_: Settings) -> Check:
@@ -68,42 +68,44 @@ def check_libraries(_: Settings) -> Check:
     install = INSTALL["trainer"]
     absent = [name for name in ("mlflow", "sklearn") if importlib.util.find_spec(name) is None]
     if absent:
-        return Check("models", State.WARNING, f"not installed: {', '.join(absent)}; this machine cannot train", install)
+        return Check(
+            "models", CheckState.WARNING, f"not installed: {', '.join(absent)}; this machine cannot train", install
+        )
     try:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120, check=False
         )
     except subprocess.TimeoutExpired:
         return Check(
-            "models", State.WARNING, "importing MLflow and scikit-learn takes over two minutes", "use a local disk"
+            "models", CheckState.WARNING, "importing MLflow and scikit-learn takes over two minutes", "use a local disk"
         )
     if done.returncode != 0:
         said = done.stderr.strip().splitlines() or ["import failed"]
-        return Check("models", State.WARNING, said[-1], f"install again: {install}")
-    return Check("models", State.OK, done.stdout.strip().splitlines()[-1])
+        return Check("models", CheckState.WARNING, said[-1], f"install again: {install}")
+    return Check("models", CheckState.OK, done.stdout.strip().splitlines()[-1])
 
 
 def check_gpu(_: Settings) -> Check:
     driver = _nvidia_driver()
     if driver is None:
-        return Check("gpu", State.OK, "no NVIDIA driver: this machine measures its CPU")
+        return Check("gpu", CheckState.OK, "no NVIDIA driver: this machine measures its CPU")
     extra = NVIDIA.extra_for(driver)
     needed = (("pynvml", "nvidia-ml-py"), ("cupy", f"cupy-{extra}x"))
     absent = [package for module, package in needed if importlib.util.find_spec(module) is None]
     if absent:
         what = f"NVIDIA driver {driver}, but not installed: {', '.join(absent)}"
-        return Check("gpu", State.WARNING, what, INSTALL[extra])
-    return Check("gpu", State.OK, f"NVIDIA driver {driver}, CuPy and NVML")
+        return Check("gpu", CheckState.WARNING, what, INSTALL[extra])
+    return Check("gpu", CheckState.OK, f"NVIDIA driver {driver}, CuPy and NVML")
 
 
 def check_builder(_: Settings) -> Check:
     """Only builders need it; a machine without is as healthy."""
     install = INSTALL["build"]
     if not can_build():
-        return Check("builder", State.OK, f"not installed: this machine builds no CUTLASS kernels ({install})")
+        return Check("builder", CheckState.OK, f"not installed: this machine builds no CUTLASS kernels ({install})")
     if shutil.which("g++") is None and shutil.which("c++") is None:
-        return Check("builder", State.WARNING, "the extra build is installed, but g++ is not there", "install g++")
-    return Check("builder", State.OK, "CUTLASS and g++: farm-worker --build builds kernels")
+        return Check("builder", CheckState.WARNING, "the extra build is installed, but g++ is not there", "install g++")
+    return Check("builder", CheckState.OK, "CUTLASS and g++: farm-worker --build builds kernels")
 
 
 def check_limits(_: Settings) -> Check:
@@ -111,11 +113,11 @@ def check_limits(_: Settings) -> Check:
     memory = resource.getrlimit(resource.RLIMIT_AS)[0]
     what = f"{'unlimited' if files == resource.RLIM_INFINITY else files} open files"
     if files != resource.RLIM_INFINITY and files < FILES_WARNING:
-        return Check("limits", State.WARNING, what, f"ulimit -n {min(files_most, FILES_WARNING)} in the shell")
+        return Check("limits", CheckState.WARNING, what, f"ulimit -n {min(files_most, FILES_WARNING)} in the shell")
     if memory != resource.RLIM_INFINITY:
         what += f", {memory / 2**30:.1f} GiB of address space"
-        return Check("limits", State.WARNING, what, "ulimit -v unlimited: CUDA reserves far more than it uses")
-    return Check("limits", State.OK, what)
+        return Check("limits", CheckState.WARNING, what, "ulimit -v unlimited: CUDA reserves far more than it uses")
+    return Check("limits", CheckState.OK, what)
 
 
 def _nvidia_driver() -> str | None:

@@ -22,18 +22,18 @@ from farm.formatting import failing_text, leader_text, some_of
 from farm.installing import INSTALL
 from farm.services import urls
 from farm.services.background import running_stack
-from farm.services.binaries import output_of, postgres_of_wheel, redis_server
 from farm.services.cluster import find_cluster
-from farm.services.doctor.check import Check, State
+from farm.services.doctor.check import Check, CheckState
 from farm.services.encryption import plain_connections
 from farm.services.home import Home
 from farm.services.postgres import EmbeddedPostgres
 from farm.services.redis import EmbeddedRedis, why_broker_takes_no_messages
+from farm.services.server_binaries import output_of, postgres_of_wheel, redis_server
 from farm.settings import Settings
 
 T = TypeVar("T")
 
-SMALLEST_POSTGRES = 15
+MIN_POSTGRES = 15
 CLOCK_WARNING_S = 5.0
 """Leases use the database's clock alone, but logs of two hosts that differ by more cannot be read together."""
 
@@ -41,7 +41,7 @@ CLOCK_WARNING_S = 5.0
 def check_database(settings: Settings) -> Check:
     """Whether the database answers, is new enough and takes writes."""
     check = _embedded_database(settings) if settings.embedded_database else _database_of_url(settings)
-    if check.state is not State.OK:
+    if check.state is not CheckState.OK:
         return check
     from farm.db import obstacles
 
@@ -52,11 +52,11 @@ def check_database(settings: Settings) -> Check:
             with engine.connect() as connection:
                 read_only = obstacles.read_only(connection)
     except (FarmError, SQLAlchemyError) as error:
-        return Check("database", State.MISSING, first_line(error), "see its log")
+        return Check("database", CheckState.MISSING, first_line(error), "see its log")
     if read_only is None:
         return check
     what = f"{check.what} takes no writes: {read_only.why}"
-    return Check("database", State.MISSING, what, read_only.how_to_end)
+    return Check("database", CheckState.MISSING, what, read_only.how_to_end)
 
 
 def _database_of_url(settings: Settings) -> Check:
@@ -68,10 +68,10 @@ def _database_of_url(settings: Settings) -> Check:
                 number = int(connection.execute(text("SHOW server_version_num")).scalar_one())
             what = f"Postgres {number // 10000}.{number % 10000} at {urls.safe_url(str(engine.url))}"
     except (FarmError, SQLAlchemyError) as error:
-        return Check("database", State.MISSING, first_line(error), "start it, or correct FARM_DATABASE_URL")
-    if number // 10000 < SMALLEST_POSTGRES:
-        return Check("database", State.MISSING, what, f"use Postgres {SMALLEST_POSTGRES} or later")
-    return Check("database", State.OK, what)
+        return Check("database", CheckState.MISSING, first_line(error), "start it, or correct FARM_DATABASE_URL")
+    if number // 10000 < MIN_POSTGRES:
+        return Check("database", CheckState.MISSING, what, f"use Postgres {MIN_POSTGRES} or later")
+    return Check("database", CheckState.OK, what)
 
 
 def check_revision(settings: Settings) -> Check:
@@ -81,13 +81,13 @@ def check_revision(settings: Settings) -> Check:
     try:
         with _database(settings) as engine:
             if engine is None:
-                return Check("revision", State.OK, f"{needed}; checked when the embedded database starts")
+                return Check("revision", CheckState.OK, f"{needed}; checked when the embedded database starts")
             found = migrate.current(engine)
     except (FarmError, SQLAlchemyError):
-        return Check("revision", State.MISSING, f"{needed} needed; the database cannot be asked", "see database")
+        return Check("revision", CheckState.MISSING, f"{needed} needed; the database cannot be asked", "see database")
     if found == needed:
-        return Check("revision", State.OK, found)
-    return Check("revision", State.MISSING, f"{found or 'no tables'}, {needed} needed", "run: farm db upgrade")
+        return Check("revision", CheckState.OK, found)
+    return Check("revision", CheckState.MISSING, f"{found or 'no tables'}, {needed} needed", "run: farm db upgrade")
 
 
 def check_broker(settings: Settings) -> Check:
@@ -96,25 +96,25 @@ def check_broker(settings: Settings) -> Check:
     try:
         url = urls.broker_url(settings.broker_url.get_secret_value())
     except FarmError as error:
-        return Check("broker", State.MISSING, str(error), "correct FARM_BROKER_URL")
+        return Check("broker", CheckState.MISSING, str(error), "correct FARM_BROKER_URL")
     shown = urls.safe_url(url)
     if (why := why_broker_takes_no_messages(url, timeout_s=5.0)) is not None:
         fix = "start it, correct FARM_BROKER_URL, or remove the cause that Redis names; programs wait and go on then"
-        return Check("broker", State.MISSING, f"{shown}: {why}", fix)
+        return Check("broker", CheckState.MISSING, f"{shown}: {why}", fix)
     version, policy = _redis_facts(url)
     what = f"Redis {version} at {shown}"
     if policy not in ("noeviction", ""):
         fix = "set maxmemory-policy noeviction: messages that Redis drops are sent again only after a while"
-        return Check("broker", State.WARNING, f"{what} evicts keys ({policy})", fix)
-    return Check("broker", State.OK, what)
+        return Check("broker", CheckState.WARNING, f"{what} evicts keys ({policy})", fix)
+    return Check("broker", CheckState.OK, what)
 
 
 def check_encryption(settings: Settings) -> Check:
     """Whether what goes to services on other machines is encrypted."""
     if not (found := plain_connections(settings)):
-        return Check("encryption", State.OK, "no connection to another machine goes without TLS")
+        return Check("encryption", CheckState.OK, "no connection to another machine goes without TLS")
     fix = 'turn TLS on (docs/operating.md, "Encryption between hosts"), unless a VPN or the network of one machine carries it'
-    return Check("encryption", State.WARNING, "; ".join(found), fix)
+    return Check("encryption", CheckState.WARNING, "; ".join(found), fix)
 
 
 def check_coordinator(settings: Settings) -> Check:
@@ -135,11 +135,11 @@ def check_coordinator(settings: Settings) -> Check:
         fix = "start one: farm up, or python -m farm.coordinator; what is submitted waits"
         if obstacle is not None:
             fix = "see database and locks; a coordinator that runs leads within seconds then"
-        return Check("coordinator", State.WARNING, what, fix)
+        return Check("coordinator", CheckState.WARNING, what, fix)
     if leader.failing:
         failing = "; ".join(failing_text(one.step, one.error, one.for_s) for one in leader.failing)
-        return Check("coordinator", State.WARNING, f"{what}; {failing}", "see broker and locks, and read its log")
-    return Check("coordinator", State.OK, what)
+        return Check("coordinator", CheckState.WARNING, f"{what}; {failing}", "see broker and locks, and read its log")
+    return Check("coordinator", CheckState.OK, what)
 
 
 def check_locks(settings: Settings) -> Check:
@@ -150,10 +150,10 @@ def check_locks(settings: Settings) -> Check:
     if isinstance(found, Check):
         return found
     if not found:
-        return Check("locks", State.OK, f"no session has held any for {locks.HELD_SECONDS:g} s")
+        return Check("locks", CheckState.OK, f"no session has held any for {locks.LONG_HOLD_SECONDS:g} s")
     texts = [locks.text_of(one) for one in found]
     fix = "end a session that should not be there: what it holds waits for it"
-    return Check("locks", State.WARNING, "; ".join(texts), fix)
+    return Check("locks", CheckState.WARNING, "; ".join(texts), fix)
 
 
 def check_workers(settings: Settings) -> Check:
@@ -172,8 +172,8 @@ def check_workers(settings: Settings) -> Check:
     others = [running for running in live if running.version != worker_versions.own()]
     if others:
         fix = f"this machine has {worker_versions.own()}: install one version everywhere, one host after the other"
-        return Check("workers", State.WARNING, what, fix)
-    return Check("workers", State.OK, what or "none live")
+        return Check("workers", CheckState.WARNING, what, fix)
+    return Check("workers", CheckState.OK, what or "none live")
 
 
 def check_devices(settings: Settings) -> Check:
@@ -189,8 +189,8 @@ def check_devices(settings: Settings) -> Check:
     if shut_out:
         texts = [f"{one['name']} on {one['host']}: {one['state']} ({one['state_reason']})" for one in shut_out]
         fix = "see farm devices: one on probation comes back by a trial, one in quarantine by farm devices resume"
-        return Check("devices", State.WARNING, some_of(texts, most=3, separator="; "), fix)
-    return Check("devices", State.OK, f"{len(live)} live" if live else "none live")
+        return Check("devices", CheckState.WARNING, some_of(texts, most=3, separator="; "), fix)
+    return Check("devices", CheckState.OK, f"{len(live)} live" if live else "none live")
 
 
 def check_sessions(settings: Settings) -> Check:
@@ -201,9 +201,9 @@ def check_sessions(settings: Settings) -> Check:
     if isinstance(found, Check):
         return found
     if not found:
-        return Check("sessions", State.OK, "each device is served by one farm-worker")
+        return Check("sessions", CheckState.OK, "each device is served by one farm-worker")
     fix = "serve each device with one farm-worker, and measure again what is left out"
-    return Check("sessions", State.WARNING, "; ".join(one.text for one in found), fix)
+    return Check("sessions", CheckState.WARNING, "; ".join(one.text for one in found), fix)
 
 
 def check_registry(settings: Settings) -> Check:
@@ -213,53 +213,53 @@ def check_registry(settings: Settings) -> Check:
     if uri.startswith(("http://", "https://")):
         try:
             with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5):
-                return Check("registry", State.OK, shown)
+                return Check("registry", CheckState.OK, shown)
         except (OSError, ValueError) as error:
-            return Check("registry", State.MISSING, f"{shown}: {error}", fix)
+            return Check("registry", CheckState.MISSING, f"{shown}: {error}", fix)
     if (found := re.fullmatch(r"sqlite:///(.+)", uri)) is None:
-        return Check("registry", State.WARNING, f"{shown} cannot be looked into from here", "")
+        return Check("registry", CheckState.WARNING, f"{shown} cannot be looked into from here", "")
     file = Path(found[1])
     if not file.exists():
-        return Check("registry", State.OK, f"{file}, to be made")
+        return Check("registry", CheckState.OK, f"{file}, to be made")
     try:
         with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as store:
             models = store.execute("SELECT count(*) FROM registered_models").fetchone()[0]
     except sqlite3.Error as error:
-        return Check("registry", State.MISSING, f"{file}: {error}", "move it away, or set MLFLOW_TRACKING_URI")
-    return Check("registry", State.OK, f"{file}, {models} registered models")
+        return Check("registry", CheckState.MISSING, f"{file}: {error}", "move it away, or set MLFLOW_TRACKING_URI")
+    return Check("registry", CheckState.OK, f"{file}, {models} registered models")
 
 
 def check_clock(settings: Settings) -> Check:
     try:
         with _database(settings) as engine:
             if engine is None:
-                return Check("clock", State.OK, "compared with the database's clock when that runs")
+                return Check("clock", CheckState.OK, "compared with the database's clock when that runs")
             with engine.connect() as connection:
                 before = time.time()
                 there = float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
                 skew_s = there - (before + time.time()) / 2
     except (FarmError, SQLAlchemyError):
-        return Check("clock", State.WARNING, "the database's clock cannot be read", "see database")
+        return Check("clock", CheckState.WARNING, "the database's clock cannot be read", "see database")
     what = f"{abs(skew_s):.1f} s {'behind' if skew_s > 0 else 'ahead of'} the database's"
     if abs(skew_s) > CLOCK_WARNING_S:
-        return Check("clock", State.WARNING, what, "synchronise the clocks of both hosts (NTP)")
-    return Check("clock", State.OK, what)
+        return Check("clock", CheckState.WARNING, what, "synchronise the clocks of both hosts (NTP)")
+    return Check("clock", CheckState.OK, what)
 
 
 def check_stack(settings: Settings) -> Check:
     stack = running_stack(settings)
     if stack is None:
-        return Check("stack", State.OK, "not up; farm up starts it")
+        return Check("stack", CheckState.OK, "not up; farm up starts it")
     ended = [name for name, program in stack.programs.items() if program["state"] == "ended"]
     if ended:
         log = stack.programs[ended[0]]["log"]
-        return Check("stack", State.WARNING, f"up, but ended: {', '.join(ended)}", f"read {log}")
+        return Check("stack", CheckState.WARNING, f"up, but ended: {', '.join(ended)}", f"read {log}")
     restarted = [f"{name} {p['restarts']} times" for name, p in stack.programs.items() if p["restarts"]]
     if restarted:
         return Check(
-            "stack", State.WARNING, f"up; restarted: {', '.join(restarted)}", f"read the logs in {stack.home}/logs"
+            "stack", CheckState.WARNING, f"up; restarted: {', '.join(restarted)}", f"read the logs in {stack.home}/logs"
         )
-    return Check("stack", State.OK, f"{stack.state}: {', '.join(stack.programs)}")
+    return Check("stack", CheckState.OK, f"{stack.state}: {', '.join(stack.programs)}")
 
 
 def _embedded_database(settings: Settings) -> Check:
@@ -270,17 +270,17 @@ def _embedded_database(settings: Settings) -> Check:
         # Where another account runs it from a copy, that copy is not made here: the original is asked.
         version = postgres_of_wheel().version()
     except FarmError as error:
-        return Check("database", State.MISSING, str(error), fix)
+        return Check("database", CheckState.MISSING, str(error), fix)
     if version is None:
-        return Check("database", State.MISSING, f"{postgres_of_wheel().postgres} cannot be executed", fix)
+        return Check("database", CheckState.MISSING, f"{postgres_of_wheel().postgres} cannot be executed", fix)
     if cluster is None or not cluster.data.is_dir():
-        return Check("database", State.OK, f"embedded Postgres {version}, data to be made")
+        return Check("database", CheckState.OK, f"embedded Postgres {version}, data to be made")
     found = (cluster.data / "PG_VERSION").read_text().strip()
     if found != version.partition(".")[0]:
         other = OtherPostgresVersion(data=cluster.data, found=found, installed=version)
-        return Check("database", State.MISSING, f"the data in {cluster.data} are of Postgres {found}", str(other))
+        return Check("database", CheckState.MISSING, f"the data in {cluster.data} are of Postgres {found}", str(other))
     runs = "runs" if EmbeddedPostgres(home).running() else "does not run now"
-    return Check("database", State.OK, f"embedded Postgres {version} {runs}, data in {cluster.data}")
+    return Check("database", CheckState.OK, f"embedded Postgres {version} {runs}, data in {cluster.data}")
 
 
 def _embedded_broker(settings: Settings) -> Check:
@@ -288,13 +288,13 @@ def _embedded_broker(settings: Settings) -> Check:
     try:
         server = redis_server()
     except FarmError as error:
-        return Check("broker", State.MISSING, str(error), fix)
+        return Check("broker", CheckState.MISSING, str(error), fix)
     said = output_of([str(server), "--version"])
     if said is None:
-        return Check("broker", State.MISSING, f"{server} cannot be executed", fix)
+        return Check("broker", CheckState.MISSING, f"{server} cannot be executed", fix)
     version = found[1] if (found := re.search(r"v=(\S+)", said)) else said
     runs = "runs" if EmbeddedRedis(Home.of(settings)).running() else "does not run now"
-    return Check("broker", State.OK, f"embedded Redis {version} {runs}")
+    return Check("broker", CheckState.OK, f"embedded Redis {version} {runs}")
 
 
 def _asked(settings: Settings, name: str, ask: Callable[[Connection], T], *, idle: str) -> T | Check:
@@ -305,13 +305,13 @@ def _asked(settings: Settings, name: str, ask: Callable[[Connection], T], *, idl
     try:
         with _database(settings) as engine:
             if engine is None:
-                return Check(name, State.OK, f"{idle}: the embedded database does not run")
+                return Check(name, CheckState.OK, f"{idle}: the embedded database does not run")
             if migrate.current(engine) != migrate.head():
-                return Check(name, State.WARNING, "the database is of another revision", "see revision")
+                return Check(name, CheckState.WARNING, "the database is of another revision", "see revision")
             with engine.connect() as connection:
                 return ask(connection)
     except (FarmError, SQLAlchemyError):
-        return Check(name, State.WARNING, "the database cannot be asked", "see database")
+        return Check(name, CheckState.WARNING, "the database cannot be asked", "see database")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from farm.api.access import Access
 from farm.db import tokens, web_sessions
-from farm.db.web_sessions import Holder
+from farm.db.web_sessions import SessionHolder
 from farm.errors import BadInput, SignInNeeded
 from farm.web.cookies import Origin
 from farm.web.local_access import LINK_SECONDS
@@ -53,7 +53,7 @@ def sign_in(
         found = tokens.bearer(connection, token.strip())
     if found is None:
         return _form(request, _inside(next), refused=_WRONG_TOKEN)
-    return _signed_in(request, Holder(token_id=found.id), _inside(next))
+    return _signed_in(request, SessionHolder(token_id=found.id), _inside(next))
 
 
 @router.get("/sign-in")
@@ -85,7 +85,7 @@ def _require_origin(request: Request) -> None:
         raise OldBrowser
 
 
-def _signed_in(request: Request, holder: Holder, after: str) -> Response:
+def _signed_in(request: Request, holder: SessionHolder, after: str) -> Response:
     """A new session, whatever the browser had before: that one ends."""
     _require_origin(request)
     access: Access = request.app.state.access

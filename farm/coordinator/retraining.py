@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
-from farm.coordinator.rate_limits import Pace
+from farm.coordinator.rate_limits import RateLimit
 from farm.db import trainings
 from farm.settings import Settings
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 30.0
+CHECK_SECONDS = 30.0
 """Between two looks. A training takes longer."""
 
 WHILE_RUNNING = 10
@@ -21,16 +21,16 @@ WHILE_RUNNING = 10
 
 
 @dataclass
-class Learning:
+class Retraining:
     """Asks for trainings. One process at a time, the leading coordinator: two would ask twice."""
 
     engine: Engine
     settings: Settings
-    _pace: Pace = field(default_factory=lambda: Pace(LOOK_SECONDS), init=False)
+    _rate_limit: RateLimit = field(default_factory=lambda: RateLimit(CHECK_SECONDS), init=False)
 
-    def tend(self) -> None:
-        """Asks for those that are due, at most every `LOOK_SECONDS`."""
-        if not self.settings.train_new_rows or not self._pace.due():
+    def reconcile(self) -> None:
+        """Asks for those that are due, at most every `CHECK_SECONDS`."""
+        if not self.settings.train_new_rows or not self._rate_limit.due():
             return
         enough = self.settings.train_new_rows
         with self.engine.begin() as connection:

@@ -13,7 +13,7 @@ WITHOUT_RESULT = (JobState.DEAD, JobState.INVALID)
 """Job states that ended without a result although nobody cancelled the job."""
 
 
-class Verdict(StrEnum):
+class CampaignVerdict(StrEnum):
     """What a campaign has come to."""
 
     UNFINISHED = "unfinished"
@@ -36,14 +36,14 @@ def without_result(counts: Mapping[str, int]) -> int:
     return sum(counts[state] for state in WITHOUT_RESULT)
 
 
-def verdict(state: str, counts: Mapping[str, int]) -> Verdict:
+def verdict(state: str, counts: Mapping[str, int]) -> CampaignVerdict:
     if state == CampaignState.CANCELLED:
-        return Verdict.CANCELLED
+        return CampaignVerdict.CANCELLED
     if open_jobs(counts):
-        return Verdict.UNFINISHED
+        return CampaignVerdict.UNFINISHED
     if not without_result(counts):
-        return Verdict.COMPLETE
-    return Verdict.INCOMPLETE if counts[JobState.DONE] else Verdict.NO_RESULTS
+        return CampaignVerdict.COMPLETE
+    return CampaignVerdict.INCOMPLETE if counts[JobState.DONE] else CampaignVerdict.NO_RESULTS
 
 
 def state_text(state: str, counts: Mapping[str, int]) -> str:

@@ -1,6 +1,6 @@
 """A guardian that runs one program and leaves nothing of it behind. It is a script of its own: it imports only Python.
 
-    python -I -S child.py GRACE_SECONDS COMMAND…
+    python -I -S guardian.py GRACE_SECONDS COMMAND…
 
 Its standard input is the lifeline: the end of the process that started it closes it, however that process ends. On
 that, or on SIGTERM, the program gets SIGTERM, and after the grace time SIGKILL. Whatever the program itself started
