@@ -8,7 +8,7 @@ from functools import cache
 from celery import shared_task
 from sqlalchemy import Engine
 
-from farm import keys
+from farm import signing_keys
 from farm.broker.queues import BUILD
 from farm.builds import versions_of
 from farm.builds.cache import KernelCache
@@ -16,11 +16,11 @@ from farm.builds.record import Built
 from farm.builds.stores import Store, store_of
 from farm.db import kernels
 from farm.db.engine import make_engine
-from farm.db.kernels import Start
+from farm.db.kernels import BuildAttempt
 from farm.devices import host_name
 from farm.errors import BadBinary, BuildFailed, DoesNotCompile, FarmError, WrongCompiler
 from farm.kernels.families import binary_from_json
-from farm.services.task_runner import carry_out
+from farm.services.task_runner import run_task
 from farm.settings import settings
 from farm.signing import Purpose, Signer
 from workers.kernels.compiler import Compiler
@@ -54,7 +54,7 @@ def _store() -> Store:
 
 @cache
 def _signer() -> Signer:
-    return keys.signer(settings(), Purpose.KERNEL)
+    return signing_keys.signer(settings(), Purpose.KERNEL)
 
 
 @shared_task(name=BUILD)
@@ -63,20 +63,20 @@ def build_kernel(kernel_id: int) -> None:
 
     If the database or the process fails, the coordinator takes the kernel back, and another attempt starts.
     """
-    carry_out(kernel_id, "kernel", start=_start, beat=_beat, attempt=_attempt, write_down=_write_down)
+    run_task(kernel_id, "kernel", start=_start, beat=_beat, attempt=_attempt, write_down=_write_down)
 
 
-def _start(kernel_id: int) -> Start | None:
+def _start(kernel_id: int) -> BuildAttempt | None:
     with engine().connect() as connection:
         return kernels.start(connection, kernel_id, compiler().versions, builder=host_name())
 
 
-def _beat(started: Start) -> bool:
+def _beat(started: BuildAttempt) -> bool:
     with engine().connect() as connection:
         return kernels.beat(connection, started)
 
 
-def _attempt(started: Start) -> Built | FarmError:
+def _attempt(started: BuildAttempt) -> Built | FarmError:
     """Builds the kernel and puts it into the store. Returns the error if that fails."""
     try:
         built = _built(started)
@@ -89,7 +89,7 @@ def _attempt(started: Start) -> Built | FarmError:
     return built
 
 
-def _built(started: Start) -> Built:
+def _built(started: BuildAttempt) -> Built:
     """From this host's cache where we signed it, or compiled and put there."""
     binary = binary_from_json(started.description)
     if binary.hash(compiler().versions) != started.hash:
@@ -103,7 +103,7 @@ def _built(started: Start) -> Built:
     return built
 
 
-def _write_down(started: Start, result: Built | FarmError) -> bool:
+def _write_down(started: BuildAttempt, result: Built | FarmError) -> bool:
     builder = host_name()
     with engine().connect() as connection:
         if isinstance(result, Built):

@@ -105,7 +105,7 @@ def trim(access: Access, trimming: Trim) -> Trimmed:
         return Trimmed(before=before, removed=audit.trim(change, before))
 
 
-def _all(access: Access, **asked: Any) -> Iterator[audit.Record]:
+def _all(access: Access, **asked: Any) -> Iterator[audit.ChangeRecord]:
     last = 0
     with access.connect() as connection:
         while found := audit.records(connection, **asked, after=last, limit=PAGE):

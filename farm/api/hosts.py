@@ -70,7 +70,7 @@ class RevokedHost(Document):
 def list_(access: Access) -> list[HostLine]:
     """List the logins of worker hosts. A login acts for the devices of its host, and for no others."""
     with access.connect() as connection:
-        return [HostLine.model_validate(one) for one in worker_logins.known(connection)]
+        return [HostLine.model_validate(one) for one in worker_logins.list_logins(connection)]
 
 
 @operation("POST", "/hosts", role=Role.ADMIN, privileged=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from farm import keys
+from farm import signing_keys
 from farm.api.access import Access
 from farm.api.operation import Cli, Document, operation
 from farm.builds.record import Built, Record
@@ -117,7 +117,7 @@ def add(access: Access, built_kernel: BuiltKernel) -> AddedKernel:
     built = Built(code, record, built_kernel.signature)
     if not built.intact:
         return _refused(record, "its SHA-256 is not the recorded one")
-    if not built.is_signed(keys.trusted(access.settings, Purpose.KERNEL)):
+    if not built.is_signed(signing_keys.trusted(access.settings, Purpose.KERNEL)):
         return _refused(record, "it is signed by none of FARM_KERNEL_KEYS; --trust signs it with your key")
     store_of(access.settings, access.session.engine).put(record.hash, code)
     with access.change(add) as change:

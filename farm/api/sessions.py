@@ -60,7 +60,7 @@ def list_(
 ) -> list[SessionLine]:
     """List the browsers that are signed in."""
     with access.connect() as connection:
-        return [SessionLine.model_validate(one) for one in web_sessions.known(connection) if one.valid or all]
+        return [SessionLine.model_validate(one) for one in web_sessions.list_sessions(connection) if one.valid or all]
 
 
 @operation("POST", "/sessions/revoke", role=Role.ADMIN)

@@ -67,7 +67,7 @@ class RevokedToken(Document):
 def list_(access: Access) -> list[TokenLine]:
     """List the tokens, valid ones first."""
     with access.connect() as connection:
-        return [TokenLine.model_validate(one) for one in tokens.known(connection)]
+        return [TokenLine.model_validate(one) for one in tokens.list_tokens(connection)]
 
 
 @operation("POST", "/tokens", role=Role.ADMIN, privileged=True)

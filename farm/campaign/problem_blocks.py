@@ -19,9 +19,9 @@ from farm.campaign.named_shapes import shape_sets
 from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import NUMBER, FileModel, Mappings, Values, as_list, ordered
 from farm.campaign.weighted import Weighted
-from farm.gemm import INPUT_TYPES, LARGEST_EXTENT, ElementTypes, Layout, Problem, Shape
+from farm.gemm import INPUT_TYPES, MAX_EXTENT, ElementTypes, Layout, Problem, Shape
 
-_EXTENTS = range(1, LARGEST_EXTENT + 1)
+_EXTENTS = range(1, MAX_EXTENT + 1)
 _AXIS = "an axis, from 1 to 2147483647"
 _SHAPE_FORMS = "write [m, n, k], 512x512x1024 or {set: paper-27}"
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from farm import keys, python
+from farm import python_program, signing_keys
 from farm.api import farm_of
 from farm.api import kernels as operations
 from farm.api.kernels import Addition, BuiltKernel, KernelLine
@@ -131,8 +131,8 @@ def add(
             if built is None:
                 refused.append(f"{name[:12]}: it is damaged")
                 continue
-            if trust and not built.is_signed(keys.trusted(settings(), Purpose.KERNEL)):
-                built = built.signed(keys.signer(settings(), Purpose.KERNEL))
+            if trust and not built.is_signed(signing_keys.trusted(settings(), Purpose.KERNEL)):
+                built = built.signed(signing_keys.signer(settings(), Purpose.KERNEL))
             done = farm.ask(operations.add, BuiltKernel.of(built))
             outcomes[done.outcome] += 1
             if done.outcome is Addition.REFUSED:
@@ -209,7 +209,7 @@ def build(
 
 
 def _public_key() -> str:
-    return keys.signer(settings(), Purpose.KERNEL).public
+    return signing_keys.signer(settings(), Purpose.KERNEL).public
 
 
 def needed(campaign: Campaign, capabilities: list[tuple[int, int]]) -> tuple[list[Binary], int]:
@@ -235,7 +235,7 @@ def _built(name: str, wanted: list[Binary], folder: Path, slots: int) -> Iterato
     ):
         descriptions.writelines(json.dumps(binary.to_json()) + "\n" for binary in wanted)
         descriptions.flush()
-        command = python.program("workers.compiling", descriptions.name, str(folder), str(slots))
+        command = python_program.program("workers.compiling", descriptions.name, str(folder), str(slots))
         environment = environment_for_children()
         with start_guarded(command, environment=environment, grace_s=GRACE_SECONDS, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from farm.api import Farm, trainings
 from farm.api.trainings import TrainingNow, TrainingRequest
-from farm.broker import make_app
+from farm.broker.celery_app import make_app
 from farm.cli.campaigns import direct
 from farm.cli.output import remarks
 from farm.cli.progress import LogLines
@@ -43,7 +43,7 @@ def train_here(opened: Session, request: TrainingRequest, *, check: Callable[[],
 
         def look() -> None:
             check()
-            dispatched.tend()
+            dispatched.reconcile()
 
         return train_on(direct(opened), request, look=look)
 

@@ -20,7 +20,8 @@ from sqlalchemy import Engine, text
 
 from farm import registry
 from farm.api.trainings import TrainingRequest
-from farm.broker import BUILD_QUEUE, TRAIN, TRAIN_QUEUE, make_app
+from farm.broker.celery_app import make_app
+from farm.broker.queues import BUILD_QUEUE, TRAIN, TRAIN_QUEUE
 from farm.campaign import Campaign
 from farm.cli.training import train_here
 from farm.coordinator.loop import Coordinator

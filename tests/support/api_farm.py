@@ -109,8 +109,8 @@ def fill(engine: Engine) -> None:
         made = tokens.create(connection, "spare", Role.READ, by="test")
         spare = tokens.bearer(connection, made)
         assert spare is not None
-        limits = web_sessions.Limits(idle=timedelta(hours=1), absolute=timedelta(hours=1))
-        holder = web_sessions.Holder(token_id=spare.id)
+        limits = web_sessions.SessionLimits(idle=timedelta(hours=1), absolute=timedelta(hours=1))
+        holder = web_sessions.SessionHolder(token_id=spare.id)
         web_sessions.create(connection, holder, origin=HERE, address="127.0.0.1", browser="none", limits=limits)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
-from farm import keys
+from farm import signing_keys
 from farm.api.kernels import BuiltKernel
 from farm.builds.record import Built
 from farm.db import audit
@@ -43,7 +43,7 @@ def scalar(engine: Engine, statement: str) -> Any:
         return connection.execute(text(statement)).scalar_one()
 
 
-def last_record(engine: Engine) -> audit.Record:
+def last_record(engine: Engine) -> audit.ChangeRecord:
     with engine.connect() as connection:
         return audit.records(connection, limit=1)[0]
 
@@ -154,7 +154,7 @@ def added(asking: Asking, built: Built, **changed: Any) -> dict[str, Any]:
 
 
 def test_a_kernel_is_added_only_as_a_trusted_key_signed_it(operator: Asking, engine: Engine) -> None:
-    signed = built_of(KERNEL).signed(keys.signer(settings(), Purpose.KERNEL))
+    signed = built_of(KERNEL).signed(signing_keys.signer(settings(), Purpose.KERNEL))
     other = BuiltKernel.of(built_of(KERNEL, b"other code"))
     for refused, why in (
         (added(operator, built_of(KERNEL).signed(SIGNER)), "signed by none of FARM_KERNEL_KEYS"),

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import Engine, text
 
-from farm import keys
+from farm import signing_keys
 from farm.api import OPERATIONS, Operation
 from farm.api.kernels import BuiltKernel
 from farm.db import roles
@@ -69,7 +69,7 @@ def test_every_operation_works_but_those_that_need_the_owner(served: Served) -> 
 
 def test_it_stores_no_kernel(served: Served) -> None:
     """Not even a signed one: only builders and the owner say what the code of a kernel is."""
-    built = built_of(KERNEL).signed(keys.signer(settings(), Purpose.KERNEL))
+    built = built_of(KERNEL).signed(signing_keys.signer(settings(), Purpose.KERNEL))
     answer = served.asking("operate").ask(
         operation_called("kernels_add"), {"built_kernel": BuiltKernel.of(built).model_dump()}
     )

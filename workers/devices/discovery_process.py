@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm import errors, python
+from farm import errors, python_program
 from farm.devices import DeviceIdentity
 from farm.errors import FarmError
 from farm.vendors import CPU, RECORDED
@@ -58,7 +58,7 @@ def _version(path: Path) -> tuple[int, ...] | str:
 
 
 def _discover(words: Sequence[str]) -> list[Found]:
-    done = subprocess.run(python.program(__name__, *words), stdout=subprocess.PIPE, check=False)
+    done = subprocess.run(python_program.program(__name__, *words), stdout=subprocess.PIPE, check=False)
     if done.returncode:
         return [FarmError(detail=f"the discovery process ended with status {done.returncode}") for _ in words]
     responses: list[_Response] = pickle.loads(done.stdout)

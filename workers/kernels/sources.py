@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from farm import keys
+from farm import signing_keys
 from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.record import Built, Record
@@ -170,5 +170,5 @@ class OwnKernels:
 
 def own_kernels(settings: Settings) -> OwnKernels:
     """The kernels of this host, with its keys. Raises `BadSigningKey`."""
-    signer, trusted = keys.signer(settings, Purpose.KERNEL), keys.trusted(settings, Purpose.KERNEL)
+    signer, trusted = signing_keys.signer(settings, Purpose.KERNEL), signing_keys.trusted(settings, Purpose.KERNEL)
     return OwnKernels(KernelCache(settings.kernel_cache), versions_of(settings), signer, trusted)
