@@ -15,13 +15,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
 from farm.campaign.axes import shown
+from farm.campaign.checks import check_written
 from farm.campaign.constraints import PROBLEM_NAMES, Constraint, parse_constraint
 from farm.campaign.drawing import DomainSource, max_without_kernel
 from farm.campaign.kernel_blocks import KERNELS, KernelBlock
+from farm.campaign.messages import PRODUCT_KEYS, add_findings, missing_key
 from farm.campaign.problem_blocks import PROBLEMS, DomainBlock, ListedBlock, ProblemBlock, with_whole_weights
+from farm.campaign.reading import FileProblems, Located
 from farm.campaign.strategies import Search
 from farm.campaign.targets import ANY, Target
 from farm.campaign.values import TEXT, FileModel, Value, Values, ordered
@@ -96,10 +99,6 @@ class SizeLimit:
 
 SIZE_LIMIT = "size_limit"
 """The key of the context of a validation that has a `SizeLimit`."""
-
-
-PRODUCT_KEYS = {"problems", "kernels", "constraints", "search"}
-"""The keys that a campaign has not where it lists its configurations."""
 
 
 class Campaign(FileModel):
@@ -282,9 +281,40 @@ class Campaign(FileModel):
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Campaign:
         """The campaign of a stored `document`. Raises `CampaignFileError` where this version cannot read it."""
-        from farm.campaign.loading import from_document  # loading makes campaigns, so it imports this module
+        return cls.validated(
+            Located(dict(document), {}, FileProblems(f"campaign {document.get('name', 'without a name')}"))
+        )
 
-        return from_document(document)
+    @classmethod
+    def validated(
+        cls, file: Located, *, owner: str | None = None, context: Mapping[str, Any] | None = None
+    ) -> Campaign:
+        """The campaign of a file that was read.
+
+        Args:
+            owner: Whose the campaign is where the file names no owner.
+            context: Of the validation: see `SIZE_LIMIT` and `READ_TEXT`.
+
+        Raises:
+            CampaignFileError: Everything that is wrong with it.
+            CampaignTooLarge: It has more configurations than the context allows.
+        """
+        data = check_written(file)
+        if "configurations" not in data:
+            for key in sorted({"problems", "kernels"} - data.keys(), reverse=True):
+                file.add((), f"{key}: {missing_key(cls, key)}")
+        try:
+            campaign = cls.model_validate(
+                {**({} if owner is None else {"owner": owner}), **data}, context=dict(context or {})
+            )
+        except ValidationError as error:
+            add_findings(error, file, cls)
+            raise file.problems.as_error() from None
+        except CampaignTooLarge:
+            file.problems.raise_if_any()
+            raise
+        file.problems.raise_if_any()
+        return campaign
 
     def expand(
         self,

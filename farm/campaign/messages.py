@@ -13,32 +13,34 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from farm.campaign.axes import shown
-from farm.campaign.campaign import PRODUCT_KEYS, Campaign
 from farm.campaign.problem_blocks import AxesBlock, DomainBlock, ShapesBlock
 from farm.campaign.reading import Located, Location, item_of
 from farm.campaign.strategies import STRATEGIES, Search, readers_of, search_model
 from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import Mappings
 
+PRODUCT_KEYS = {"problems", "kernels", "constraints", "search"}
+"""The keys that a campaign has not where it lists its configurations."""
 
-def add_findings(error: ValidationError, file: Located) -> None:
-    """Adds one line to the file's problems for each finding of a validation of a whole campaign file."""
+
+def add_findings(error: ValidationError, file: Located, model: type[BaseModel]) -> None:
+    """Adds one line to the file's problems for each finding of a validation of the whole file, whose model it takes."""
     for detail in error.errors(include_url=False):
         location = file.written(detail["loc"])
-        file.add(location, _text_of(detail, location, file))
+        file.add(location, _text_of(detail, location, file, model))
 
 
-def _text_of(detail: ErrorDetails, location: Location, file: Located) -> str:
+def _text_of(detail: ErrorDetails, location: Location, file: Located, root: type[BaseModel]) -> str:
     kind, given, bounds = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown_field(location, file)
+        return _unknown_field(location, file, root)
     if kind == "missing":
-        return missing_key(_model_at(location[:-1], file), str(location[-1]))
+        return missing_key(_model_at(location[:-1], file, root), str(location[-1]))
     if kind == "value_error":
         return str(bounds["error"])
     if kind == "too_short":
         return "the list is empty; give one value at least, or remove the field"
-    field = _field_at(location, file)
+    field = _field_at(location, file, root)
     right = _expected(field)
     if given is None:
         return f"it has no value; write {right}, or remove the field"
@@ -51,19 +53,19 @@ def _text_of(detail: ErrorDetails, location: Location, file: Located) -> str:
     if kind == "int_from_float":
         return f"{shown(given)} is not a whole number; write {right}"
     if kind.startswith("model"):
-        return f"{shown(given)} is not a mapping; {_fields_of(location, file)}"
+        return f"{shown(given)} is not a mapping; {_fields_of(location, file, root)}"
     return f"{shown(given)} does not fit here; write {right}"
 
 
-def _unknown_field(location: Location, file: Located) -> str:
-    name, model = str(location[-1]), _model_at(location[:-1], file)
+def _unknown_field(location: Location, file: Located, root: type[BaseModel]) -> str:
+    name, model = str(location[-1]), _model_at(location[:-1], file, root)
     if model is ShapesBlock and name in ("m", "n", "k"):
         return f"a block of problems has shapes, or m, n and k, not both; remove shapes or {name}"
     if model is AxesBlock and name == "shapes":
         return "a block of problems has shapes, or m, n and k, not both"
     if model is DomainBlock and name in ("shapes", "m", "n", "k"):
         return f"a block of problems has a domain, or its shapes, not both; move {name} into the domain, or remove the domain"
-    unused = PRODUCT_KEYS if model is Campaign and "configurations" in file.data else set[str]()
+    unused = PRODUCT_KEYS if model is root and "configurations" in file.data else set[str]()
     known = [key for key in model.model_fields if key not in unused]
     if issubclass(model, Search) and (others := readers_of(name)):
         return f"{file.data['search']['strategy']} does not read it; remove it, or use {' or '.join(others)}"
@@ -79,15 +81,14 @@ def missing_key(model: type[BaseModel], key: str) -> str:
     return f"it is missing; write for example {key}: {written}"
 
 
-def _fields_of(location: Location, file: Located) -> str:
-    model = _model_at(location, file)
+def _fields_of(location: Location, file: Located, root: type[BaseModel]) -> str:
+    model = _model_at(location, file, root)
     models = STRATEGIES.values() if model is Search else (model,)
     return f"its fields are {', '.join(dict.fromkeys(name for each in models for name in each.model_fields))}"
 
 
-def _model_at(location: Location, file: Located) -> type[BaseModel]:
-    """The model whose keys stand at a location."""
-    model: type[BaseModel] = Campaign
+def _model_at(location: Location, file: Located, model: type[BaseModel]) -> type[BaseModel]:
+    """The model whose keys stand at a location of a file, whose model it takes."""
     declared: Mappings | None = None
     here: Any = file.data
     for step in location:
@@ -110,12 +111,12 @@ def _model_in(field: FieldInfo, written: object) -> type[BaseModel] | None:
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
-def _field_at(location: Location, file: Located) -> FieldInfo | None:
+def _field_at(location: Location, file: Located, root: type[BaseModel]) -> FieldInfo | None:
     names = [(i, step) for i, step in enumerate(location) if isinstance(step, str)]
     if not names:
         return None
     position, name = names[-1]
-    return _model_at(location[:position], file).model_fields.get(name)
+    return _model_at(location[:position], file, root).model_fields.get(name)
 
 
 def _expected(field: FieldInfo | None) -> str:

@@ -7,6 +7,7 @@ stays the word "off" instead of turning into False, `0512` is refused instead of
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,14 @@ def item_of(value: object, step: str | int) -> Any:
     if isinstance(step, int):
         return value[step] if isinstance(value, list) and step < len(value) else None
     return value.get(step) if isinstance(value, dict) else None
+
+
+def entries_of(written: object) -> Iterator[tuple[Location, object]]:
+    """The items of a list, or the one that stands for it, and what they add to a location."""
+    if isinstance(written, list):
+        yield from (((i,), item) for i, item in enumerate(written))
+    else:
+        yield (), written
 
 
 def path_of(location: Location) -> str:
