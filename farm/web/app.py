@@ -21,9 +21,9 @@ from farm.api.access import Access
 from farm.errors import FarmError, TookTooMuchMemory
 from farm.web import errors
 from farm.web.limits import PROCESS_MEMORY_BYTES
-from farm.web.pages import add_pages, readable
+from farm.web.pages import readable, routes_of_pages
 from farm.web.processes import Processes
-from farm.web.routes import add_operations
+from farm.web.routes import routes_of_operations
 from farm.web.security import Guard, Policy
 
 DESCRIPTION = """\
@@ -81,8 +81,8 @@ def make_app(access: Access, *, policy: Policy, processes: Processes | None = No
     app.state.policy = policy
     app.state.processes = processes
     _add_errors(app)
-    add_operations(app, policy)
-    add_pages(app)
+    app.include_router(routes_of_operations(policy.tokens))
+    app.include_router(routes_of_pages())
     return app
 
 

@@ -7,11 +7,12 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, Response, Security
+from fastapi import APIRouter, Body, Depends, Query, Request, Response, Security
 from fastapi import Path as InPath
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
@@ -162,11 +163,12 @@ def runs(function: Callable[..., Any]) -> Callable[[F], F]:
     return mark
 
 
-def add_operations(app: FastAPI, policy: Policy) -> None:
-    """Every operation, under `PREFIX`."""
+@cache
+def routes_of_operations(tokens: bool) -> APIRouter:
+    """Every operation, under `PREFIX`. Applications of one process share the routes, which take long to make."""
     operations = OPERATIONS.values()  # imports every document
     build_documents()
-    router = APIRouter(prefix=PREFIX, responses=ERRORS, route_class=_Guarded, dependencies=_schemes(policy))
+    router = APIRouter(prefix=PREFIX, responses=ERRORS, route_class=_Guarded, dependencies=_schemes(tokens))
     for known in operations:
         router.add_api_route(
             known.path,
@@ -179,12 +181,12 @@ def add_operations(app: FastAPI, policy: Policy) -> None:
             description=f"{inspect.cleandoc(known.function.__doc__ or '')}\n\nNeeds the role {known.role}.",
             **_answers(known),
         )
-    app.include_router(router)
+    return router
 
 
-def _schemes(policy: Policy) -> list[Any]:
+def _schemes(tokens: bool) -> list[Any]:
     """How a token is sent, for the API's description; `_Guarded` reads it."""
-    if not policy.tokens:
+    if not tokens:
         return []
     bearer = HTTPBearer(
         auto_error=False, description="made with farm tokens create NAME --role read|submit|operate|admin"

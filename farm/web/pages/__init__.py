@@ -4,6 +4,6 @@ Every page works without JavaScript. With it, the part of a page that changes as
 and is morphed into what came, so that focus, scroll and what stands open stay.
 """
 
-from farm.web.pages.error_pages import add_pages, readable
+from farm.web.pages.error_pages import readable, routes_of_pages
 
-__all__ = ["add_pages", "readable"]
+__all__ = ["readable", "routes_of_pages"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from urllib.parse import quote
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from farm.web.pages import (
@@ -54,12 +55,13 @@ _TITLES = {
 }
 
 
-def add_pages(app: FastAPI) -> None:
+@cache
+def routes_of_pages() -> APIRouter:
     """Every page. They are no part of the API's description."""
     router = APIRouter(include_in_schema=False)
     for page in PAGES:
         router.include_router(page.router)
-    app.include_router(router)
+    return router
 
 
 def readable(request: Request, answer: JSONResponse) -> Response:
