@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 
@@ -41,55 +40,6 @@ def seconds_text(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def holder_text(
-    *,
-    pid: int,
-    program: str,
-    user: str | None,
-    host: str | None,
-    held_s: float | None,
-    idle: bool,
-    tables: Sequence[str],
-    how_to_end: str,
-) -> str:
-    """Which session of Postgres holds locks, since when, what it does, and how to end it."""
-    session = session_text(pid=pid, program=program, user=user, host=host)
-    since = "" if held_s is None else f" for {seconds_text(held_s)}"
-    idly = ", and stands still in its transaction" if idle else ""
-    return f"{session} has held locks on {some_of(tables, most=6)}{since}{idly}; {how_to_end} ends it"
-
-
-def session_text(*, pid: int, program: str, user: str | None, host: str | None) -> str:
-    """`session 4711 (psql, ann, 10.0.0.5)`: a session of Postgres, by its pid."""
-    whose = ", ".join(filter(None, [program or "no program's name", user, host]))
-    return f"session {pid} ({whose})"
-
-
-def failing_text(step: str, error: str, for_s: float) -> str:
-    """Which step of the coordinator's turns fails, since when and why."""
-    return f"its step {step} has failed for {seconds_text(for_s)}: {error}"
-
-
-def leader_text(
-    *,
-    leads: bool,
-    term: int,
-    host: str | None,
-    pid: int | None,
-    since: datetime | None,
-    expires_at: datetime,
-    obstacle: str | None = None,
-) -> str:
-    """Which coordinator leads, or that none does, and what to do: `obstacle` is what keeps all of them from leading."""
-    hint = obstacle or "farm up starts one"
-    if host is None or since is None:
-        return f"no coordinator leads, and none ever did; {hint}"
-    who = f"{host}, process {pid}"
-    if leads:
-        return f"{who} leads since {since:%Y-%m-%d %H:%M:%S} UTC (term {term})"
-    return f"no coordinator leads; the last one, {who}, did until {expires_at:%Y-%m-%d %H:%M:%S} UTC; {hint}"
 
 
 def kernel_text(row: Mapping[str, Any]) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import datetime
 
-from pydantic import Field, computed_field
+from pydantic import Field
 from sqlalchemy import Connection
 
 from farm.api.access import Access
 from farm.api.operation import Document, operation
 from farm.db import leadership, locks, obstacles
-from farm.formatting import failing_text, holder_text, leader_text
 
 
 class FailingStep(Document):
@@ -20,12 +19,7 @@ class FailingStep(Document):
     step: str
     error: str
     for_s: float = Field(description="for how many seconds, as of a few seconds ago")
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def text(self) -> str:
-        """The same in words."""
-        return failing_text(self.step, self.error, self.for_s)
+    text: str = Field(description="the same in words")
 
 
 class LockHolder(Document):
@@ -40,12 +34,7 @@ class LockHolder(Document):
     idle: bool = Field(description="whether it stands still in the middle of its transaction")
     tables: list[str]
     how_to_end: str = Field(description="the SQL that ends the session, and with it its locks")
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def text(self) -> str:
-        """The same in words."""
-        return holder_text(**self.model_dump(exclude={"text", "since"}))
+    text: str = Field(description="the same in words")
 
 
 class Leader(Document):
@@ -67,22 +56,19 @@ class Leader(Document):
     obstacle: str | None = Field(
         default=None, description="what keeps every coordinator from leading, and what to do; none: nothing is known to"
     )
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def text(self) -> str:
-        """Who leads, or that none does, in words."""
-        return leader_text(**self.model_dump(exclude={"text", "failing", "lock_holders", "read_only"}))
+    text: str = Field(description="who leads, or that none does, in words")
 
 
 def leader_of(connection: Connection) -> Leader:
     """The leader as of now, with what may keep it from its work."""
-    holders, read_only = locks.holders(connection), obstacles.read_only(connection)
+    leader, holders, read_only = leadership.read(connection), locks.holders(connection), obstacles.read_only(connection)
+    obstacle = obstacles.of_leading(read_only=read_only, holders=holders)
     return Leader(
-        **asdict(leadership.read(connection)),
+        **{**asdict(leader), "failing": [FailingStep(**asdict(one), text=one.text) for one in leader.failing]},
         lock_holders=[LockHolder(**{name: getattr(one, name) for name in LockHolder.model_fields}) for one in holders],
         read_only=None if read_only is None else str(read_only),
-        obstacle=obstacles.of_leading(read_only=read_only, holders=holders),
+        obstacle=obstacle,
+        text=leader.text(obstacle),
     )
 
 

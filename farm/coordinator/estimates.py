@@ -193,7 +193,7 @@ def _holders(farm: FarmState, group: JobGroup) -> list[LockHolder]:
 
 
 def _why_held(holders: Sequence[LockHolder]) -> str:
-    listed = some_of([locks.text_of(holder) for holder in holders], most=3, separator="; ")
+    listed = some_of([holder.text for holder in holders], most=3, separator="; ")
     return f"another session holds their rows, and they wait until it ends: {listed}"
 
 

@@ -10,10 +10,10 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -27,6 +27,7 @@ from farm.settings import Settings
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+    from prometheus_client.core import GaugeMetricFamily
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +147,87 @@ class _Reading:
     stuck: Mapping[Cause, int]
 
 
+def _gauge(
+    name: str, meaning: str, values: Mapping[tuple[str, ...], float], *, labels: Sequence[str] = ()
+) -> GaugeMetricFamily:
+    """A gauge with the values of its labels. One without labels has the single key `()`."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    gauge = GaugeMetricFamily(PREFIX + name, meaning, labels=labels)
+    for key, value in values.items():
+        gauge.add_metric(key, value)
+    return gauge
+
+
+def _gauges_of(reading: _Reading) -> Iterator[GaugeMetricFamily]:
+    """The state of the farm. Every known label has a value, zeros too."""
+    farm, holders, contended = reading.farm, reading.farm.lock_holders, reading.farm.contended
+    by_type = ("device_type", "state")
+    yield _gauge("jobs", "Jobs of the active campaigns, by state.", _by(farm.jobs), labels=("state",))
+    yield _gauge(
+        "jobs_stuck",
+        "Jobs of the active campaigns that will not be measured as things stand, by cause.",
+        {(cause,): reading.stuck.get(cause, 0) for cause in Cause},
+        labels=("cause",),
+    )
+    yield _gauge(
+        "devices",
+        "Devices by type and state; live and silent ones would take work.",
+        _by_two(farm.devices),
+        labels=by_type,
+    )
+    yield _gauge("batches", "Batches that nobody claimed yet, and leased ones.", _by_two(farm.batches), labels=by_type)
+    yield _gauge(
+        "oldest_unclaimed_batch_age_seconds",
+        "Time since the oldest batch was formed that nobody claimed yet; 0 where there is none.",
+        {(): farm.oldest_unclaimed_s},
+    )
+    yield _gauge("kernels", "Kernels that are built ahead of time, by state.", _by(farm.kernels), labels=("state",))
+    yield _gauge(
+        "worker_versions",
+        "Live devices by the version that their worker runs.",
+        _by(farm.versions),
+        labels=("version",),
+    )
+    yield _gauge(
+        "jobs_unsupported",
+        "Jobs that wait because a version of the workers cannot read them.",
+        {(): farm.unsupported},
+    )
+    yield _gauge(
+        "devices_contended",
+        "Devices that a second farm-worker wanted to serve in the last ten minutes.",
+        {(): sum(one.contended_at is not None for one in contended)},
+    )
+    yield _gauge(
+        "rows_overlapped",
+        "Rows that two workers measured on one device at the same time, and that are no results.",
+        {(): sum(one.overlapped_rows for one in contended)},
+    )
+    yield _gauge("builders", "Builders that were heard of lately.", {(): farm.builders})
+    yield _gauge(
+        "lock_holders",
+        "Sessions of Postgres that have held locks on tables of the farm for more than some seconds.",
+        {(): len(holders)},
+    )
+    yield _gauge(
+        "lock_held_seconds",
+        "For how long the oldest of these sessions has held its locks; 0 where there is none.",
+        {(): max((one.held_s or 0.0 for one in holders), default=0.0)},
+    )
+
+
+S = TypeVar("S", bound=str)
+
+
+def _by(counts: Mapping[S, int]) -> dict[tuple[str, ...], float]:
+    return {(name,): n for name, n in counts.items()}
+
+
+def _by_two(counts: Mapping[str, Mapping[S, int]]) -> dict[tuple[str, ...], float]:
+    return {(first, second): n for first, of_first in counts.items() for second, n in of_first.items()}
+
+
 class FarmCollector:
     """Whether this coordinator leads, and where it does, how the farm stands."""
 
@@ -162,103 +244,22 @@ class FarmCollector:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
         leading = self._watch.leading
-        yield GaugeMetricFamily(
-            PREFIX + "coordinator_leading", "1 where this coordinator leads, 0 where it waits to.", value=leading
-        )
+        yield _gauge("coordinator_leading", "1 where this coordinator leads, 0 where it waits to.", {(): leading})
         if self._watch.term is not None:
-            yield GaugeMetricFamily(
-                PREFIX + "coordinator_term",
-                "The term in which this coordinator leads, or led last; each leader has a higher one.",
-                value=self._watch.term,
-            )
-        if leading:
-            failing = GaugeMetricFamily(
-                PREFIX + "coordinator_step_failing_seconds",
-                "For how long a step of the turn has failed, or has not ended; 0 where it works.",
-                labels=("step",),
-            )
-            now = self._watch.failing()
-            for step in STEPS:
-                failing.add_metric((step,), now[step][1] if step in now else 0)
-            yield failing
-        reading = self._read() if leading else None
-        if reading is None:
+            meaning = "The term in which this coordinator leads, or led last; each leader has a higher one."
+            yield _gauge("coordinator_term", meaning, {(): self._watch.term})
+        if not leading:
             return
-        found = reading.farm
-        jobs = GaugeMetricFamily(PREFIX + "jobs", "Jobs of the active campaigns, by state.", labels=("state",))
-        for state, n in found.jobs.items():
-            jobs.add_metric((state,), n)
-        yield jobs
-        stuck = GaugeMetricFamily(
-            PREFIX + "jobs_stuck",
-            "Jobs of the active campaigns that will not be measured as things stand, by cause.",
-            labels=("cause",),
+        failing = self._watch.failing()
+        yield _gauge(
+            "coordinator_step_failing_seconds",
+            "For how long a step of the turn has failed, or has not ended; 0 where it works.",
+            {(step,): failing[step][1] if step in failing else 0 for step in STEPS},
+            labels=("step",),
         )
-        for cause in Cause:
-            stuck.add_metric((cause,), reading.stuck.get(cause, 0))
-        yield stuck
-        devices = GaugeMetricFamily(
-            PREFIX + "devices",
-            "Devices by type and state; live and silent ones would take work.",
-            labels=("device_type", "state"),
-        )
-        for kind, conditions in found.devices.items():
-            for condition, n in conditions.items():
-                devices.add_metric((kind, condition), n)
-        yield devices
-        batches = GaugeMetricFamily(
-            PREFIX + "batches", "Batches that nobody claimed yet, and leased ones.", labels=("device_type", "state")
-        )
-        for kind, states in found.batches.items():
-            for held, n in states.items():
-                batches.add_metric((kind, held), n)
-        yield batches
-        yield GaugeMetricFamily(
-            PREFIX + "oldest_unclaimed_batch_age_seconds",
-            "Time since the oldest batch was formed that nobody claimed yet; 0 where there is none.",
-            value=found.oldest_unclaimed_s,
-        )
-        kernels = GaugeMetricFamily(
-            PREFIX + "kernels", "Kernels that are built ahead of time, by state.", labels=("state",)
-        )
-        for built, n in found.kernels.items():
-            kernels.add_metric((built,), n)
-        yield kernels
-        running = GaugeMetricFamily(
-            PREFIX + "worker_versions", "Live devices by the version that their worker runs.", labels=("version",)
-        )
-        for version, n in found.versions.items():
-            running.add_metric((version,), n)
-        yield running
-        yield GaugeMetricFamily(
-            PREFIX + "jobs_unsupported",
-            "Jobs that wait because a version of the workers cannot read them.",
-            value=found.unsupported,
-        )
-        yield GaugeMetricFamily(
-            PREFIX + "devices_contended",
-            "Devices that a second farm-worker wanted to serve in the last ten minutes.",
-            value=sum(one.contended_at is not None for one in found.contended),
-        )
-        yield GaugeMetricFamily(
-            PREFIX + "rows_overlapped",
-            "Rows that two workers measured on one device at the same time, and that are no results.",
-            value=sum(one.overlapped_rows for one in found.contended),
-        )
-        yield GaugeMetricFamily(PREFIX + "builders", "Builders that were heard of lately.", value=found.builders)
-        yield GaugeMetricFamily(
-            PREFIX + "lock_holders",
-            "Sessions of Postgres that have held locks on tables of the farm for more than some seconds.",
-            value=len(found.lock_holders),
-        )
-        yield GaugeMetricFamily(
-            PREFIX + "lock_held_seconds",
-            "For how long the oldest of these sessions has held its locks; 0 where there is none.",
-            value=max((one.held_s or 0.0 for one in found.lock_holders), default=0.0),
-        )
+        if (reading := self._read()) is not None:
+            yield from _gauges_of(reading)
 
     def _read(self) -> _Reading | None:
         """The farm as of the last few seconds; None where the database does not say."""

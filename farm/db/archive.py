@@ -1,11 +1,10 @@
-"""Where deleted campaigns and imports are kept: every row that they have, as JSON, until they are restored or vacuumed.
+"""The archive of deleted campaigns and imports. It holds all their rows as JSON until they are restored or vacuumed.
 
-A deletion moves all rows of a campaign or import out of the farm's tables into `deleted_rows`. No query or view needs a
-filter to hide deleted rows, and reading costs the same as if they had never been there. A restore moves them back with
-the ids that they had.
+A deletion moves all rows of a campaign or import from the farm's tables to `deleted_rows`. So no query or view needs a filter
+that hides deleted rows. A restore moves them back with the same ids.
 
 Problems and kernel parameters (`configurations`) and software versions (`environments`) are shared and stay. Sentinels
-describe a device over time: they stay too, without the name of the campaign.
+describe a device over time. They stay too, without the name of the campaign.
 
 The caller owns the transaction.
 """
@@ -116,7 +115,7 @@ UPDATE devices d SET measured = d.measured + :sign * c.done FROM ({_COUNTED}) c 
 
 
 def lock_digest(connection: Connection, digest: str) -> None:
-    """Excludes whoever else submits, deletes or restores the campaign of that digest, until the transaction ends."""
+    """Locks the digest of a campaign until the transaction ends: nobody else submits, deletes or restores that campaign."""
     connection.execute(_LOCK_DIGEST, {"digest": digest})
 
 
@@ -132,7 +131,7 @@ def move_out(
 ) -> int:
     """Moves the rows of a campaign (of that id) or import into the archive. Returns the id of the deletion.
 
-    The caller has locked whatever could add to them: see `farm.db.deletions`.
+    The caller holds the locks that keep others from adding rows. See `farm.db.deletions`.
     """
     which: dict[str, Any] = {"id": campaign_id}
     if kind is DeletionKind.IMPORT:
@@ -161,7 +160,7 @@ def move_out(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted:
-    """A deletion. `bytes` is what it takes in the database."""
+    """A deletion. `bytes` is the size of its rows in the database."""
 
     id: int
     kind: DeletionKind
@@ -199,7 +198,7 @@ def deleted(row: Any) -> Deleted:
 
 
 def find(connection: Connection, kind: DeletionKind, name: str) -> Deleted:
-    """The newest deletion of that name, or with a key that begins so. Raises `NoSuchDeletion`."""
+    """The newest deletion with that name, or with a key that begins with it. Raises `NoSuchDeletion`."""
     digits = name.removeprefix(IMPORTED_PREFIX)
     key = digits if re.fullmatch(r"[0-9a-f]{6,64}", digits) else None
     row = connection.execute(_FIND, {"kind": kind, "name": name, "key": key}).mappings().one_or_none()
@@ -210,20 +209,20 @@ def find(connection: Connection, kind: DeletionKind, name: str) -> Deleted:
 
 
 def restore(connection: Connection, kind: DeletionKind, name: str) -> Deleted:
-    """Puts a deleted campaign or import back. Raises `NoSuchDeletion`, `CannotRestore`."""
+    """Restores a deleted campaign or import. Raises `NoSuchDeletion`, `CannotRestore`."""
     found = find(connection, kind, name)
     hold_briefly(connection)
     if kind is DeletionKind.CAMPAIGN:
         lock_digest(connection, found.key)
     elif imports.claim(connection, found.key):
         raise CannotRestore(kind=kind, name=found.name, why="the same file was imported again since")
-    if not _restore(connection, found):  # somebody else was faster
+    if not _restore(connection, found):  # another session restored it
         raise NoSuchDeletion(kind=kind, name=name, known="none")
     return found
 
 
 def restore_digest(connection: Connection, digest: str) -> bool:
-    """Puts the campaign of that digest back, where it was deleted. The caller has locked the digest."""
+    """Restores the campaign of that digest if it is deleted. Returns whether it was. The caller has locked the digest."""
     row = connection.execute(_OF_DIGEST, {"digest": digest}).mappings().one_or_none()
     return row is not None and _restore(connection, deleted(row))
 
@@ -246,7 +245,7 @@ _REMOVE = text("DELETE FROM deletions WHERE id = ANY(:ids)")
 
 
 def _restore(connection: Connection, found: Deleted) -> bool:
-    """False where the deletion is gone: restored or vacuumed by somebody else."""
+    """Returns False if somebody else has restored or vacuumed the deletion."""
     if connection.execute(_LOCK, {"id": found.id}).one_or_none() is None:
         return False
     try:
@@ -267,7 +266,7 @@ def _restore(connection: Connection, found: Deleted) -> bool:
 
 
 def _put_back(connection: Connection, deletion: int, table: str) -> None:
-    """Columns that the table got since have their defaults."""
+    """Inserts the rows of one table. Columns that were added after the deletion get their defaults."""
     columns = ", ".join(connection.execute(_COLUMNS, {"deletion_id": deletion, "table": table}).scalars())
     if not columns:
         return
@@ -282,5 +281,5 @@ WHERE d.deletion_id = :deletion_id AND d.source_table = '{table}' ORDER BY d.par
 
 
 def remove(connection: Connection, ids: Sequence[int]) -> None:
-    """Removes deletions and the rows that they keep, for good."""
+    """Removes deletions and their rows permanently."""
     connection.execute(_REMOVE, {"ids": list(ids)})

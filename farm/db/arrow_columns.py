@@ -1,4 +1,4 @@
-"""Results of a query as columns: a million rows come by COPY in binary, as Arrow, without a Python object for each."""
+"""Reads query results as Arrow columns, by binary COPY and without a Python object per value."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def snapshot_of(connection: Connection) -> str:
-    """What `read` needs to see what this connection sees, which must be in a transaction of REPEATABLE READ."""
+    """Exports the snapshot of this connection for `read`. The connection must be in a REPEATABLE READ transaction."""
     name: str = connection.execute(_EXPORT).scalar_one()
     return name
 
 
 def read(engine: Engine, statement: str, *, snapshot: str | None = None) -> Any:
-    """What a query finds, as an Arrow table, over a connection of its own; in a snapshot of `snapshot_of`, where one is given.
+    """Runs a query on a separate connection and returns an Arrow table. `snapshot` is from `snapshot_of`.
 
-    The connection has the settings of the engine's own, as how long a statement may take.
+    The connection has the session settings of the engine, such as the statement timeout.
     """
-    # Not through their dbapi modules, which load pandas: as long as reading half a million rows takes.
+    # Not through their dbapi modules: those load pandas, which takes as long as reading half a million rows.
     import pyarrow as pa
     from adbc_driver_manager import AdbcConnection, AdbcStatement
     from adbc_driver_postgresql import connect

@@ -1,7 +1,6 @@
-"""Who changed what: a row for each change, in the change's own transaction, that nothing changes afterwards.
+"""The audit log: one row per change, written in the transaction of the change. Rows are never changed afterwards.
 
-`change` is the one way to change the farm on somebody's behalf. It records what was changed in the transaction that changes
-it: both are kept, or neither is. A trigger refuses UPDATE, DELETE and TRUNCATE, to the table's owner too. `trim` turns the
+Every change on behalf of a person uses `change`. It records the change in the same transaction, so both are kept or neither is. A trigger refuses UPDATE, DELETE and TRUNCATE, to the table's owner too. `trim` turns the
 trigger off, which only the table's owner may.
 
 The registry of models is another database. A change there is recorded in a transaction that is committed after it.
@@ -31,12 +30,12 @@ MAX_NAME = 500
 """Characters of a name in a row."""
 
 MAX_JSON_BYTES = 4096
-"""Of `before` and of `after`, as they are written."""
+"""Maximum size of `before` and of `after` as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Somebody who changes the farm, and from where."""
+    """A person or program that changes the farm, and its origin."""
 
     name: str
     role: Role
@@ -47,7 +46,7 @@ class Actor:
 
 @cache
 def local_actor(name: str | None = None) -> Actor:
-    """The account that runs this process, who may do everything; by another name, a program of that account."""
+    """The account that runs this process. It may do everything. `name` is that of a program of the account."""
     account = login_name() or f"uid {os.getuid()}"
     return Actor(name=name or account, role=Role.OPERATE, way=Way.CLI, origin=f"{account}@{socket.gethostname()}")
 
@@ -77,14 +76,14 @@ class Change:
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
     ) -> None:
-        """Notes what is changed.
+        """Records what is changed.
 
         Args:
             kind: campaign, device, model, token, ...
             name: Its name, as people write it.
-            key: What tells it from others of that name, as a digest or UUID.
-            before: What of it changes, as it was.
-            after: And as it is now.
+            key: A digest or UUID that distinguishes it from others of that name.
+            before: The old values of what changes.
+            after: The new values.
         """
         parameters = {
             "who": self.actor.name[:MAX_NAME],
@@ -102,7 +101,7 @@ class Change:
         self.targets.append(f"{kind} {name[:MAX_NAME]}{f' ({key[:12]})' if key else ''}")
 
     def nothing(self) -> None:
-        """Says that there was nothing to change, so that there is no row."""
+        """Declares that nothing was changed, so no row is written."""
         self.is_empty = True
 
 
@@ -116,27 +115,27 @@ def _written(values: Mapping[str, Any] | None) -> str | None:
 
 @contextmanager
 def change(engine: Engine, actor: Actor, operation: str) -> Iterator[Change]:
-    """A transaction in which that operation changes the farm. It must record what it changes, or that it changes nothing.
+    """Opens a transaction in which an operation changes the farm. The block must call `record` or `nothing`.
 
-    Where the block raises, neither the change nor its record is kept.
+    If the block raises, neither the change nor its record is kept.
     """
     with engine.begin() as connection:
         made = Change(connection, actor, operation)
         yield made
         if not made.targets and not made.is_empty:
-            raise RuntimeError(f"{operation} does not say what it changed")
+            raise RuntimeError(f"{operation} does not record what it changed")
     for target in made.targets:
         log.info("%s (%s, %s): %s %s", *map(_quoted, (actor.name, actor.way, actor.origin, operation, target)))
 
 
 def _quoted(words: str) -> str:
-    """Words without control characters, which could make one line of a log look like two."""
+    """Text without control characters, which could make one log line look like two."""
     return words if words.isprintable() else ascii(words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRecord:
-    """A change, as it was recorded."""
+    """A recorded change."""
 
     id: int
     at: datetime
@@ -187,7 +186,7 @@ def records(
         since: Only from this time on.
         before: Only with a lower id.
         after: Only with a higher id.
-        limit: At most so many.
+        limit: Maximum number of changes.
     """
     parameters = {"who": who, "what": what, "on": on, "since": since, "before": before, "after": after, "limit": limit}
     rows = connection.execute(_NEWEST if after is None else _OLDEST, parameters).mappings()
@@ -200,9 +199,9 @@ _TRIGGER_ON = text("ALTER TABLE audit ENABLE ALWAYS TRIGGER audit_stays")
 
 
 def trim(change: Change, before: datetime) -> int:
-    """Removes what was recorded before that time, and records that. Returns how many rows.
+    """Removes the rows from before that time, and records the removal. Returns the number of rows.
 
-    Only the owner of the table may: Postgres refuses others.
+    Only the owner of the table may do this. Postgres refuses others.
     """
     change.connection.execute(_TRIGGER_OFF)
     removed = change.connection.execute(_TRIM, {"before": before}).rowcount

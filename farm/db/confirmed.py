@@ -1,4 +1,4 @@
-"""What was measured of a few configurations on a device type under given rules."""
+"""Measured runtimes of configurations on a device type under given rules."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ GROUP BY r.configuration_id
 def runtimes(
     connection: Connection, configurations: Sequence[uuid.UUID], *, device_type: str, rules: str
 ) -> dict[uuid.UUID, float]:
-    """The runtime in ms, the median of its rows, of each configuration that was measured under these rules (JSON)."""
+    """Median runtime in ms of each configuration that was measured under these rules (JSON)."""
     parameters = {"ids": list(configurations), "device_type": device_type, "rules": rules}
     return {row.configuration_id: row.runtime_ms for row in connection.execute(_RUNTIMES, parameters)}

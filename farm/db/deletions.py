@@ -1,6 +1,6 @@
-"""Deletes campaigns and imports, says beforehand what depends on them, and vacuums what was deleted.
+"""Deletes campaigns and imports, lists what depends on them, and vacuums old deletions.
 
-`farm.db.archive` keeps what was deleted, and restores it. The caller owns the transaction. Locks are taken in the order
+`farm.db.archive` stores the deleted rows and restores them. The caller owns the transaction. Locks are taken in the order
 of `farm.db.batches`: campaign, batches, job groups, devices.
 """
 
@@ -27,7 +27,7 @@ OPEN_STATES = (CampaignState.ACTIVE, CampaignState.PAUSED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependents:
-    """What a campaign or import has, and what depends on it."""
+    """The contents of a campaign or import, and what depends on it."""
 
     kind: DeletionKind
     name: str
@@ -101,7 +101,7 @@ ORDER BY k.hash
 def _unused(
     connection: Connection, hashes: Sequence[str], *, without_campaign: int | None = None, without: Sequence[int] = ()
 ) -> list[str]:
-    """Those of these kernels that nothing uses, other than that campaign and those deletions."""
+    """Returns the kernels that nothing uses, apart from that campaign and those deletions."""
     if not hashes:
         return []
     parameters = {"hashes": list(hashes), "id": without_campaign, "deletions": list(without)}
@@ -109,7 +109,7 @@ def _unused(
 
 
 def dependents_of_campaign(connection: Connection, name: str) -> Dependents:
-    """What would go with a campaign. Raises `NoSuchCampaign`."""
+    """Lists what a deletion of the campaign would remove. Raises `NoSuchCampaign`."""
     found = campaigns.find(connection, name)
     campaign = {"id": found["id"]}
     counts = campaigns.counts(connection, found["id"])
@@ -133,7 +133,7 @@ def dependents_of_campaign(connection: Connection, name: str) -> Dependents:
 
 
 def dependents_of_import(connection: Connection, name: str) -> Dependents:
-    """What would go with an import. Raises `NoSuchImport`, `AmbiguousImport`."""
+    """Lists what a deletion of the import would remove. Raises `NoSuchImport`, `AmbiguousImport`."""
     file, key = _find_import(connection, name)
     rows = connection.execute(_OF_IMPORT, {"prefix": imports.uuid_of(key, "")}).mappings().one()
     return Dependents(
@@ -171,7 +171,7 @@ def _find_import(connection: Connection, name: str) -> tuple[str, str]:
 
 
 _LOCK_CAMPAIGN = text("SELECT state FROM campaigns WHERE id = :id FOR NO KEY UPDATE")
-# Nobody changes a batch any more that is folded.
+# A folded batch is never changed again.
 _LOCK_BATCHES = text(f"""
 SELECT id FROM batches WHERE NOT folded AND lane_id IN {archive.GROUPS} ORDER BY id FOR NO KEY UPDATE
 """)
@@ -181,8 +181,8 @@ _LOCK_GROUPS = text("SELECT id FROM lanes WHERE campaign_id = :id ORDER BY id FO
 def delete_campaign(connection: Connection, name: str, *, by: str, cancel: bool = False) -> int:
     """Deletes a campaign with its jobs, rounds and rows. Returns the id of the deletion.
 
-    A worker that still holds a batch of it loses the lease: it lands nothing, and goes on with other work. Restored, the
-    jobs of that batch are open again.
+    A worker that still holds a batch of it loses the lease, lands nothing, and continues with other work. After a restore,
+    the jobs of that batch are open again.
 
     Raises `NoSuchCampaign`, and `CampaignHasOpenWork` unless `cancel`.
     """
@@ -219,7 +219,7 @@ def delete_import(connection: Connection, name: str, *, by: str) -> int:
     """
     file, key = _find_import(connection, name)
     hold_briefly(connection)
-    if not imports.claim(connection, key):  # somebody else was faster
+    if not imports.claim(connection, key):  # another session deleted it
         raise NoSuchImport(name=name, known="none")
     return archive.move_out(connection, DeletionKind.IMPORT, name=file, key=key, by=by)
 
@@ -231,22 +231,22 @@ _OLD = text(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
-    """Deletions that are old enough, and the kernels that nothing but them uses."""
+    """Deletions of the given age, and the kernels that nothing else uses."""
 
     deletions: tuple[Deleted, ...]
     kernels: tuple[str, ...]
 
 
 _KERNELS_OF = text("SELECT DISTINCT unnest(kernels) FROM deletions WHERE id = ANY(:ids)")
-# Waits for the submissions and landings that need kernels just now, so that what they need is seen.
+# Waits for submissions and landings in progress, whose kernels must be seen.
 _LOCK_KERNELS = text("LOCK TABLE kernels IN SHARE ROW EXCLUSIVE MODE")
 _REMOVE_KERNELS = text("DELETE FROM kernels WHERE hash = ANY(:hashes)")
 
 
 def vacuum(connection: Connection, *, older_than: timedelta, dry_run: bool = False) -> Vacuumed:
-    """Removes deletions of that age for good. One that is being restored stays.
+    """Permanently removes deletions of that age, except those that are being restored.
 
-    Their kernels, where nothing else uses them, are no longer known either. The caller removes their code from the store.
+    Removes the rows of kernels that nothing else uses. The caller removes their code from the store.
     """
     old = [archive.deleted(row) for row in connection.execute(_OLD, {"age": older_than}).mappings()]
     ids = [one.id for one in old]

@@ -1,12 +1,11 @@
-"""Which `farm-worker` serves a device now, and which rows two of them measured at the same time.
+"""Sessions of devices: which `farm-worker` serves a device, and which rows two workers measured at the same time.
 
-Each one that announces a device begins a session of it, with a number that only grows: its epoch. While a session is heard
-of, no other begins, unless it holds the lock of the host that the earlier one held, which is gone then. One that falls
-silent is taken over. When it is heard of again, it is fenced: it claims nothing, its heartbeats count for nothing, and its
-process ends. What it measured meanwhile overlaps with the rows of its successor, and those are no results: views,
-comparisons and models leave them out.
+A worker that announces a device begins a session with an increasing number, its epoch. While a session sends heartbeats, no
+other session begins, unless the new worker holds the same lock on the same host: then the earlier worker has ended. A silent
+session is taken over. If its worker comes back, it is fenced: it claims nothing, its heartbeats have no effect, and its process
+ends. Rows that it measured in the meantime overlap with rows of its successor. Views, comparisons and models exclude them.
 
-The leases of the earlier session end when the worker of the new one starts, so that it lands nothing either.
+When the worker of a new session starts, it ends the leases of the earlier session.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSession:
-    """A right to serve a device, until another one has a greater epoch."""
+    """The right to serve a device until another session has a greater epoch."""
 
     device_id: int
     epoch: int
@@ -59,7 +58,7 @@ def begin(
 ) -> DeviceSession:
     """Announces the device and begins a session of it.
 
-    Raises `DeviceContended` where another one is heard of. That is noted, so the caller must commit.
+    Raises `DeviceContended` if another session is live. The refusal is recorded, so the caller must commit.
     """
     parameters = devices.registration(server.host, host_facts, device)
     parameters |= {"pid": server.pid, "lock": server.lock, "silent_after": silent_after}
@@ -78,7 +77,7 @@ _EPOCH = text("SELECT session_epoch, session_host, session_pid FROM devices WHER
 
 
 def check(connection: Connection, device_id: int, epoch: int) -> None:
-    """Raises `SessionLost` where another session of the device began."""
+    """Raises `SessionLost` if another session of the device has begun."""
     now = connection.execute(_EPOCH, {"device_id": device_id}).one()
     if now.session_epoch != epoch:
         raise SessionLost(epoch=epoch, device=device_id, holder=f"process {now.session_pid} on {now.session_host}")
@@ -88,7 +87,7 @@ _OVERLAP = text("SELECT worker_note_overlap(:device_id, :epoch, :began, :ended)"
 
 
 def note_overlap(connection: Connection, device_id: int, epoch: int, *, began_s_ago: float, ended_s_ago: float) -> bool:
-    """A session that was lost says when it may have measured. Returns whether that was beside its successor."""
+    """Records when a lost session may have measured. Returns whether this overlaps with its successor."""
     parameters = {"device_id": device_id, "epoch": epoch, "began": began_s_ago, "ended": ended_s_ago}
     noted: bool = connection.execute(_OVERLAP, parameters).scalar_one()
     return noted
@@ -96,7 +95,7 @@ def note_overlap(connection: Connection, device_id: int, epoch: int, *, began_s_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContendedDevice:
-    """A device that two `farm-worker`s wanted to serve, or that two measured on at the same time."""
+    """A device that two workers claimed, or on which two workers measured at the same time."""
 
     device_id: int
     uuid: str
@@ -104,7 +103,7 @@ class ContendedDevice:
     session_host: str | None
     session_pid: int | None
     session_began_at: datetime | None
-    # When another one was refused last, and which.
+    # The last refused worker, and when it was refused.
     contended_at: datetime | None
     contended_by: str | None
     contended_s: float | None
@@ -113,7 +112,7 @@ class ContendedDevice:
 
     @property
     def text(self) -> str:
-        """What is wrong, in words."""
+        """The problem as text."""
         parts = []
         if self.contended_by is not None and self.contended_s is not None:
             parts.append(
@@ -128,7 +127,7 @@ class ContendedDevice:
 
 
 RECENT_SECONDS = 600.0
-"""For how long a refusal is shown."""
+"""How long a refusal is shown."""
 
 _LISTED = text("""
 SELECT d.id AS device_id, d.uuid, h.name AS host, d.session_host, d.session_pid, d.session_began_at,
@@ -151,5 +150,5 @@ WHERE c.lately OR o.device_id IS NOT NULL ORDER BY h.name, d.uuid
 
 
 def contended(connection: Connection) -> Sequence[ContendedDevice]:
-    """The devices that two wanted to serve lately, or that have rows which two measured at the same time."""
+    """Lists devices with a recent refusal, and devices with overlapping rows."""
     return [ContendedDevice(**row) for row in connection.execute(_LISTED, {"lately": RECENT_SECONDS}).mappings()]

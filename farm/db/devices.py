@@ -1,4 +1,4 @@
-"""Hosts and devices: announcing them, hearing from them, and who lives."""
+"""Hosts and devices: registration, heartbeats, states and lists."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ SELECT worker_register(
 
 
 def register(connection: Connection, *, host: str, host_facts: dict[str, Any], device: DeviceIdentity) -> int:
-    """Stores a device and its host, or what changed of them, and returns the device's id.
+    """Inserts or updates a device and its host, and returns the device's id.
 
-    Its state stays, but a device that could not be opened gets another try when its host announces it again, and one on
-    probation its next trial.
+    The state of the device stays. A device that could not be opened is tried again, and a device on probation gets its next trial.
     """
     parameters = registration(host, host_facts, device)
     found: int = connection.execute(_REGISTER, parameters).scalar_one()
@@ -31,7 +30,7 @@ def register(connection: Connection, *, host: str, host_facts: dict[str, Any], d
 
 
 def registration(host: str, host_facts: dict[str, Any], device: DeviceIdentity) -> dict[str, Any]:
-    """A device and its host as parameters of a statement."""
+    """Parameters of a statement for a device and its host."""
     return {
         "host": host,
         "host_facts": json.dumps(host_facts),
@@ -51,10 +50,9 @@ _HEARTBEAT = text("SELECT * FROM worker_heartbeat(:device_id, :session, :unfit)"
 
 
 def heartbeat(connection: Connection, device_id: int, *, session: int | None = None) -> DeviceState:
-    """Says that the device's worker lives. One that was unfit for `UNFIT_SECONDS` gets another try.
+    """Records a heartbeat of the device's worker. A device that was unfit for `UNFIT_SECONDS` is tried again.
 
-    Returns the device's state: whether it should ask for work. Raises `SessionLost`, and says nothing, where `session` is not
-    the epoch of the device (any more).
+    Returns the state of the device. Raises `SessionLost`, and records nothing, if `session` is not the current epoch.
     """
     parameters = {"device_id": device_id, "unfit": UNFIT_SECONDS, "session": session}
     row = connection.execute(_HEARTBEAT, parameters).one()
@@ -67,9 +65,9 @@ _LEAVE = text("SELECT worker_leave(:device_id, :session)")
 
 
 def leave(connection: Connection, device_id: int, *, session: int | None = None) -> None:
-    """Says that the device's worker has stopped in good order: it is silent at once, and may start again.
+    """Deregisters the device's worker: the device counts as silent at once, and the worker may start again.
 
-    Says nothing for a worker whose session is lost.
+    Has no effect for a worker whose session is lost.
     """
     connection.execute(_LEAVE, {"device_id": device_id, "session": session})
 
@@ -78,7 +76,7 @@ _UNFIT = text("SELECT worker_unfit(:device_id, :reason)")
 
 
 def unfit(connection: Connection, device_id: int, reason: str) -> None:
-    """active → quarantined: it could not be opened, or failed its canary. Another try when it is announced again."""
+    """active → quarantined: it could not be opened, or failed its canary. It is tried again when it is announced."""
     connection.execute(_UNFIT, {"device_id": device_id, "reason": reason})
 
 
@@ -86,7 +84,7 @@ _CLAIM_ERROR = text("SELECT worker_note_claim_error(:device_id, :error)")
 
 
 def note_claim_error(connection: Connection, device_id: int, error: str) -> None:
-    """Why the device's worker could not claim a batch that was sent to it."""
+    """Records why the device's worker could not claim a batch."""
     connection.execute(_CLAIM_ERROR, {"device_id": device_id, "error": error})
 
 
@@ -98,7 +96,7 @@ WHERE id = :device_id AND (state <> :state OR state_reason IS DISTINCT FROM :rea
 
 
 def set_state(connection: Connection, device_id: int, state: DeviceState, reason: str | None) -> bool:
-    """Drains, quarantines or resumes a device, until somebody says otherwise. Returns whether anything changed.
+    """Drains, quarantines or resumes a device. Returns whether anything changed.
 
     A drained device finishes the batch that it holds; a quarantined one finishes the job in hand.
     """
@@ -110,7 +108,7 @@ _VANISH = text("SELECT worker_vanish(:host, CAST(:uuids AS text[]))")
 
 
 def vanish(connection: Connection, *, host: str, uuids: Sequence[str]) -> list[str]:
-    """Says that the host no longer shows these devices, until it announces them again. Returns those that are new."""
+    """Marks devices that the host no longer has, until it announces them again. Returns the newly marked ones."""
     return list(connection.execute(_VANISH, {"host": host, "uuids": list(uuids)}).scalars())
 
 
@@ -120,7 +118,7 @@ SELECT d.uuid, d.backend FROM devices d JOIN hosts h ON h.id = d.host_id WHERE h
 
 
 def of_host(connection: Connection, host: str) -> list[tuple[str, str]]:
-    """(uuid, backend) of each device that the host ever announced and no other host has announced since."""
+    """(uuid, backend) of each device that this host announced last."""
     return [(row.uuid, row.backend) for row in connection.execute(_OF_HOST, {"host": host})]
 
 
@@ -132,7 +130,7 @@ ORDER BY id
 
 
 def live(connection: Connection, *, silent_after: float) -> list[tuple[int, str, str]]:
-    """(id, uuid, type) of each device that takes work now."""
+    """(id, uuid, type) of each live, active device."""
     return [(i, uuid, kind) for i, uuid, kind in connection.execute(_LIVE, {"silent_after": silent_after})]
 
 
@@ -159,7 +157,7 @@ def refuted(
 ) -> list[tuple[int, int, str]]:
     """(device id, jobs, last error) of each active device that failed at least that many jobs which others measured.
 
-    And at least that `share` of what it was lately asked for, so that a rare error of a busy device is no reason.
+    These must be at least that `share` of its recent jobs, so rare errors of a busy device do not count.
     """
     parameters = {"jobs": jobs, "share": share, "window": window_seconds}
     return [(row.device_id, row.jobs, row.message) for row in connection.execute(_REFUTED, parameters)]
@@ -173,7 +171,7 @@ WHERE backend = 'recorded' AND state = 'active' AND vanished_at IS NULL
 
 
 def live_recordings(connection: Connection, *, silent_after: float) -> dict[tuple[str, str | None], str]:
-    """The UUID of each recorded device that takes work now, by its file and the one device of it that it answers for."""
+    """UUIDs of live recorded devices, by (file, device within the file)."""
     rows = connection.execute(_RECORDINGS, {"silent_after": silent_after})
     return {(row.file, row.device): row.uuid for row in rows}
 
@@ -186,15 +184,15 @@ WHERE d.state = 'active' AND d.vanished_at IS NULL
 
 
 def live_hosts(connection: Connection, *, silent_after: float) -> set[str]:
-    """The names of the hosts that have a device which takes work now."""
+    """Names of hosts with a live, active device."""
     return set(connection.execute(_LIVE_HOSTS, {"silent_after": silent_after}).scalars())
 
 
 HOPELESS_TRIALS = 3
-"""A device that failed this many trials counts as out of work until it passes one, as a quarantined one does."""
+"""A device that failed this many trials counts as quarantined until it passes one."""
 
 SHUT_OUT = f"(d.state = 'quarantined' OR (d.state = 'probation' AND d.failed_trials >= {HOPELESS_TRIALS}))"
-"""SQL: whether nothing waits for a device (d) that is here."""
+"""SQL: whether jobs do not wait for a device (d), although it is live."""
 
 _SHUT_OUT = text(f"""
 SELECT d.name, d.state_reason FROM devices d JOIN hosts h ON h.id = d.host_id
@@ -204,7 +202,7 @@ WHERE h.name = :host AND {SHUT_OUT}
 
 
 def shut_out_on(connection: Connection, host: str) -> dict[str, str]:
-    """Name and reason of each device of a host that was heard of lately, and is quarantined or failed trial after trial."""
+    """Name and reason of each live device of a host that is quarantined or failed `HOPELESS_TRIALS` trials."""
     return {row.name: row.state_reason for row in connection.execute(_SHUT_OUT, {"host": host})}
 
 
@@ -231,7 +229,7 @@ ORDER BY h.name, d.uuid
 
 
 def overview(connection: Connection, *, silent_after: float) -> Sequence[dict[str, Any]]:
-    """Every device with its host, whether it lives, and what it does."""
+    """Every device with its host, its liveness and its current batch."""
     return [dict(row) for row in connection.execute(_LIST, {"silent_after": silent_after}).mappings()]
 
 
@@ -255,12 +253,12 @@ _BY_TYPE = text(f"{_IDENTITY} WHERE type = :device_type ORDER BY id LIMIT 1")
 
 
 def identity(connection: Connection, device_id: int) -> DeviceIdentity:
-    """The device as its host announced it."""
+    """Identity of a device."""
     return _as_identity(connection.execute(_BY_ID, {"device_id": device_id}).one())
 
 
 def of_type(connection: Connection, device_type: str) -> DeviceIdentity:
-    """The first device of that type that was announced: its name and traits stand for the type."""
+    """Identity of the first device of a type. Its name and traits represent the type."""
     return _as_identity(connection.execute(_BY_TYPE, {"device_type": device_type}).one())
 
 

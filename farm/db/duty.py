@@ -1,7 +1,7 @@
-"""Duty: the share of wall time in which a device was inside a measurement window. Read-only, from the latest rows.
+"""Duty: the share of wall time that a device spends in measurement windows. Read-only.
 
-Rows say how long they were inside one; batches say when a device worked. Both are looked at for a bounded number of the
-latest, so that a look costs the same at any size of a campaign.
+Rows have the time in windows, and batches have the time of work. A query reads a bounded number of the latest rows and batches,
+so its cost does not depend on the size of a campaign.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from sqlalchemy import Connection, text
 from farm.devices import Backend
 
 BREAK_SECONDS = 60.0
-"""A device that had nothing to do between two batches for longer than this is not expected to measure then."""
+"""A longer pause between two batches is not counted as time of work."""
 
 MAX_ROWS = 5000
-"""Rows of a campaign looked at, which takes some milliseconds: where there are more, duty is that of the latest."""
+"""Maximum rows of a campaign to read, which takes some milliseconds. The latest rows count."""
 
 MAX_RECENT_ROWS = 50_000
-"""The same for all of the last minutes, where nobody asks every second."""
+"""The same for `recent`, which is queried less often."""
 
 RECENT_SECONDS = 600.0
-"""What `recent` looks back to."""
+"""What `recent` covers."""
 
 _REPLAYING = [backend.value for backend in Backend if not backend.runs_kernels]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """What a device did with its time. Only devices whose rows say that they were inside a window have one.
+    """Use of time by one device with rows in measurement windows.
 
-    A recording has none: its rows say how long another device measured, and its batches how long it took to look them up.
+    Recorded devices have none: their rows have the times of another device, and their batches the times of lookups.
     """
 
     device_id: int
@@ -99,13 +99,13 @@ _LATELY = text(
 
 
 def of_campaign(connection: Connection, campaign_id: int, *, most_rows: int = MAX_ROWS) -> list[Duty]:
-    """The duty of each device that measured for a campaign, by host and device."""
+    """Duty of each device of a campaign, ordered by host and device."""
     parameters = {"campaign_id": campaign_id, "most": most_rows, "break": BREAK_SECONDS, "replaying": _REPLAYING}
     return [Duty(**row) for row in connection.execute(_OF_CAMPAIGN, parameters).mappings()]
 
 
 def recent(connection: Connection, *, seconds: float = RECENT_SECONDS) -> dict[int, Duty]:
-    """The duty of each device that measured in the last ten minutes, by its id."""
+    """Duty of each device in the last `seconds`, by device id."""
     parameters = {"lately": seconds, "most": MAX_RECENT_ROWS, "break": BREAK_SECONDS, "replaying": _REPLAYING}
     found = (Duty(**row) for row in connection.execute(_LATELY, parameters).mappings())
     return {duty.device_id: duty for duty in found}

@@ -1,4 +1,4 @@
-"""One way to reach Postgres: the engine, transactions on it, and whose fault its errors are."""
+"""Connections to Postgres: engines, session settings, and the classification of errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOTICE_SILENCE: Mapping[str, int] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,  # ms
 }
-"""A host that is gone without a word is noticed within half a minute, not within hours."""
+"""A host that disappears is noticed within half a minute instead of hours."""
 
 PROMPT: Mapping[str, int] = {
     "connect_timeout": 3,
@@ -38,12 +38,10 @@ _ENDED_WHEN_CUT_OFF = {
     "tcp_user_timeout": "5s",
     "client_connection_check_interval": "2s",
 }
-"""Postgres ends a session within some 9 s, and with it its locks, when the client's host is out of reach: one that is idle, one
-that is sending, and one in the middle of a statement."""
+"""Postgres ends a session and its locks within about 9 s if the client's host cannot be reached, also during a statement."""
 
 THINKING_SECONDS = 300
-"""How long a person's program may think between two statements of a transaction. Reports and comparisons read in one
-snapshot, for minutes at a million rows."""
+"""Maximum pause between two statements of a transaction in a person's program. Reports read in one snapshot for minutes."""
 
 DURABLE: Mapping[str, str] = {
     **_ENDED_WHEN_CUT_OFF,
@@ -52,20 +50,20 @@ DURABLE: Mapping[str, str] = {
 """For the programs of people, trainers and builders. A commit is on disk when it returns."""
 
 FROZEN_SECONDS = 5
-"""A process that stands still in the middle of a transaction (stopped, swapped out, its host suspended) holds its locks.
-Workers and coordinators never think that long between two statements: then Postgres ends their session."""
+"""Maximum pause between two statements of a transaction in workers and coordinators. A process that is stopped or suspended
+holds its locks. After this time, Postgres ends its session."""
 
 HASTY = {"synchronous_commit": "off", "idle_in_transaction_session_timeout": f"{FROZEN_SECONDS}s"}
-"""A commit does not wait for the disk: for what may be undone by a power cut, though never out of order."""
+"""Commits do not wait for the disk. A power cut can undo them, in order."""
 
 MEASURING = {**HASTY, **_ENDED_WHEN_CUT_OFF, "lock_timeout": "2s"}
-"""For the processes of a device. What they cannot lock in time is tried again: see `workers.runner`."""
+"""For the processes of a device. They try again after a lock timeout: see `workers.runner`."""
 
 ANNOUNCING = {**DURABLE, "idle_in_transaction_session_timeout": f"{FROZEN_SECONDS}s", "lock_timeout": "5s"}
-"""For `farm-worker`, which announces devices and tries again at its next look."""
+"""For `farm-worker`, which announces devices and tries again at its next check."""
 
 LEADING = {**HASTY, **_ENDED_WHEN_CUT_OFF, "statement_timeout": "3s"}
-"""For the session in which a coordinator takes and renews its term."""
+"""For the session that takes and renews a coordinator's term."""
 
 DISPATCHING = {
     **HASTY,
@@ -74,15 +72,15 @@ DISPATCHING = {
     "lock_timeout": "1s",
     "enable_bitmapscan": "off",
 }
-"""For the coordinator: it reads the front of long indexes, where a bitmap would read all of it, and where only a plain
-index scan remembers which entries are dead. What it cannot lock it leaves for another turn."""
+"""For the coordinator. It reads the front of long indexes. A bitmap scan would read all of an index, and only a plain index
+scan marks dead entries. It skips what it cannot lock until a later turn."""
 
 HOLDING_SECONDS = 10
-"""How long a person's program may stand still while it holds what the coordinator and workers need."""
+"""Maximum pause of a person's program while it holds locks that coordinator and workers need."""
 
 
 ASKING_SECONDS = 30
-"""How long a statement may take where people ask over HTTP: one that nobody waits for any more must not go on for ever."""
+"""Statement timeout for HTTP requests. The client of a longer statement has given up."""
 
 ASKING = {
     **_ENDED_WHEN_CUT_OFF,
@@ -93,39 +91,39 @@ ASKING = {
 
 
 def take_time(connection: Connection) -> None:
-    """A change that may rightly take minutes: no statement of this transaction is ended for how long it takes."""
+    """Removes the statement timeout for this transaction, which may take minutes."""
     connection.execute(text("SET LOCAL statement_timeout = 0"))
 
 
 def hold_briefly(connection: Connection) -> None:
-    """From now on Postgres ends the session where this transaction stands still for `HOLDING_SECONDS`.
+    """Lets Postgres end the session if this transaction pauses for `HOLDING_SECONDS`.
 
-    Called before a transaction takes locks that the coordinator and workers need, and after all that takes long.
+    Call it after the slow part of a transaction, before it takes locks that coordinator and workers need.
     """
     connection.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{HOLDING_SECONDS}s'"))
 
 
 class Fault(Enum):
-    """Whose fault an error of the database is, and so what is done about it."""
+    """The cause of a database error, which decides how it is handled."""
 
     UNREACHABLE = "the database does not answer"
     """No statement works: the connection is gone, the server starts or ends, or has no connection left."""
 
     HELD = "another session is in the way"
-    """This transaction gave way to another one's lock. The same may work at once."""
+    """Another transaction holds a lock. A retry may work at once."""
 
     UNAVAILABLE = "the database cannot do this now"
-    """It answers, and is read-only, out of disk, memory or time. The same may work later."""
+    """The database is read-only, or out of disk, memory or time. A retry may work later."""
 
     ROW = "the database refuses these values"
-    """What was to be stored is at fault: a value that a column, or a constraint, does not take."""
+    """A value violates the type of a column or a constraint."""
 
     FARM = "the farm and its database do not fit together"
-    """A defect of the farm, or of how it is set up: a right, table or column that is missing."""
+    """A defect of the farm or its setup, such as a missing right, table or column."""
 
     @property
     def passes(self) -> bool:
-        """Whether the same may work later, without anybody changing the farm or what it stores."""
+        """Whether a retry may work without a change of the farm or the values."""
         return self in (Fault.UNREACHABLE, Fault.HELD, Fault.UNAVAILABLE)
 
 
@@ -145,11 +143,11 @@ _FAULTS: Mapping[str, Fault] = {
     "57P": Fault.UNREACHABLE,  # the server starts, ends or ended the session
     "58": Fault.UNAVAILABLE,  # the server's disk or operating system
 }
-"""By SQLSTATE or how it begins; the longest that fits. All others are `Fault.FARM`."""
+"""By prefix of the SQLSTATE. The longest match counts. All others are `Fault.FARM`."""
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Whose fault an error of the database is, by its SQLSTATE. What is no error of the database is the farm's."""
+    """Classifies an error by its SQLSTATE. An error that is not from the database is `Fault.FARM`."""
     if not isinstance(error, DBAPIError):
         return Fault.FARM
     state = getattr(error.orig, "sqlstate", None)
@@ -163,28 +161,28 @@ def fault_of(error: BaseException) -> Fault:
 
 
 class FaultLog:
-    """Logs an error of the database once, and again when its cause changes. Used from one thread."""
+    """Logs a database error once, and again when its cause changes. Not thread-safe."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._said: tuple[Fault, str] | None = None
+        self._last_cause: tuple[Fault, str] | None = None
 
     def fails(self, error: BaseException, then: str, **ids: int) -> None:
-        """Logs the error and `then`, what is done about it, unless the last error had the same cause."""
+        """Logs the error and the next step (`then`), unless the last error had the same cause."""
         fault, why = fault_of(error), first_line(getattr(error, "orig", None) or error)
         cause = fault, getattr(getattr(error, "orig", None), "sqlstate", None) or type(error).__name__
-        if cause == self._said:
+        if cause == self._last_cause:
             return
-        self._said = cause
+        self._last_cause = cause
         hint = "" if fault is not Fault.FARM else f". {_WHAT_TO_DO}"
         self._log.log(
             logging.WARNING if fault.passes else logging.ERROR, "%s (%s); %s%s", fault.value, why, then, hint, extra=ids
         )
 
     def works(self) -> None:
-        """Logs that the database works again, where it did not."""
-        if self._said is not None:
-            self._said = None
+        """Logs that the database works again after an error."""
+        if self._last_cause is not None:
+            self._last_cause = None
             self._log.info("the database works again")
 
 
@@ -200,10 +198,13 @@ def make_engine(
     client: Mapping[str, int] = _NOTICE_SILENCE,
     pre_ping: bool = True,
 ) -> Engine:
-    """An engine on a `postgresql+psycopg://` URL. Nothing connects until it is used.
+    """Creates an engine for a `postgresql+psycopg://` URL. It connects when it is first used.
 
-    `application` is what `pg_stat_activity` shows for its connections; `session` are settings of each of them, and
-    `client` libpq's own. Without `pre_ping` the caller tries again itself where a connection of the pool turns out to be broken.
+    Args:
+        application: name of its connections in `pg_stat_activity`.
+        session: settings of each connection.
+        client: settings of libpq.
+        pre_ping: test pooled connections before use. Without it, the caller handles broken connections.
     """
     options = " ".join(f"-c {name}={value}" for name, value in {"timezone": "UTC", **session}.items())
     return create_engine(
@@ -218,7 +219,7 @@ def make_engine(
 
 
 def check_reachable(engine: Engine) -> None:
-    """Raises `DatabaseUnreachable`, without the password, where no connection can be made."""
+    """Raises `DatabaseUnreachable`, without the password, if the database does not accept a connection."""
     try:
         with engine.connect() as connection:
             connection.execute(text("SELECT 1"))
@@ -229,7 +230,7 @@ def check_reachable(engine: Engine) -> None:
 
 
 def sqlalchemy_url(url: str) -> str:
-    """Names the driver in a Postgres URL as people write it. Raises `BadServiceUrl` for anything else."""
+    """Adds the driver to a Postgres URL. Raises `BadServiceUrl` for any other URL."""
     scheme, _, rest = url.partition("://")
     scheme = scheme if re.fullmatch(r"[a-z0-9+]{1,30}", scheme) else ""  # else it may be anything, a password too
     if scheme not in ("postgres", "postgresql", "postgresql+psycopg") or not rest:

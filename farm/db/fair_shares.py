@@ -1,4 +1,4 @@
-"""The virtual times of owners and campaigns, kept so that their turns outlive a coordinator: see `farm.coordinator.fairness`."""
+"""Stored virtual times of owners and campaigns. They survive a change of the coordinator: see `farm.coordinator.fairness`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 
 class ShareKey(NamedTuple):
-    """Who takes a share of what. `campaign_id` is 0 for the owner among all owners."""
+    """Key of a virtual time. `campaign_id` is 0 for an owner among all owners."""
 
     resource: str
     priority: int
@@ -28,7 +28,7 @@ def stored(connection: Connection) -> dict[ShareKey, float]:
 
 @dataclass(frozen=True, slots=True)
 class ShareTurn:
-    """How a campaign shares a resource: with how many, and how many of them have used less of their share than it."""
+    """How many owners and campaigns share a resource with a campaign, and how many of them come before it."""
 
     resource: str
     owners: int
@@ -53,7 +53,7 @@ GROUP BY c.resource ORDER BY c.resource
 
 
 def turns(connection: Connection, campaign_id: int) -> list[ShareTurn]:
-    """With whom a campaign shares what it waits for."""
+    """The shares of a campaign on each resource that it waits for."""
     return [ShareTurn(*row) for row in connection.execute(_TURNS, {"campaign_id": campaign_id})]
 
 
@@ -85,10 +85,10 @@ def _columns(keys: Iterable[ShareKey]) -> dict[str, list[object]]:
 
 
 def add(connection: Connection, started: Mapping[ShareKey, float]) -> None:
-    """Stores the virtual times of those that have none yet."""
+    """Stores virtual times for keys that have none."""
     connection.execute(_ADD, {**_columns(started), "virtual": list(started.values())})
 
 
 def remove(connection: Connection, idle: Iterable[ShareKey]) -> None:
-    """Forgets these."""
+    """Removes virtual times."""
     connection.execute(_REMOVE, _columns(idle))

@@ -1,5 +1,6 @@
-"""Which rows of results are wanted: expressions of people (`farm.expressions`) over the columns of an export and the parameters
-of kernels, as SQL. Rows are chosen by Postgres, and none that does not match passes through Python.
+"""Filters of results: `--where` expressions (`farm.expressions`) over export columns and kernel parameters, as SQL.
+
+Postgres evaluates them, so only matching rows reach Python.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _KINDS: Mapping[ColumnType, Kind] = {
     ColumnType.BOOLEAN: "truth", ColumnType.TIMESTAMPTZ: "time", ColumnType.UUID: "id", ColumnType.JSONB: "object",
 }  # fmt: skip
 COLUMNS: Mapping[str, Kind] = {c.name: _KINDS[c.type] for c in results.COLUMNS.values() if c.filterable}
-"""What a filter may name besides kernel parameters: the columns of an export, flops and bytes, and what each holds."""
+"""Names that a filter may use besides kernel parameters, and their kinds."""
 
 
 @cache
@@ -72,9 +73,9 @@ def chosen(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Filter:
-    """Rows for which every expression of `where` holds, of any of these devices and sources, from `since` to before `until`.
+    """Builds a filter for rows that match every condition. `since` is inclusive, `until` exclusive.
 
-    Raises `BadFilter`, which says what is wrong, where, and what would be right.
+    Raises `BadFilter` with the position of the mistake and a correction.
     """
     of_parameters = {name: f"CAST(parameters ->> '{name}' AS bigint)" for name in parameter_names()}
     translator = Translator({**of_parameters, **{name: name for name in COLUMNS}})
@@ -99,7 +100,7 @@ def chosen(
 
 @contextmanager
 def computed(only: Filter) -> Iterator[None]:
-    """Around a statement that has the filter: where Postgres cannot compute it for a row, that is said as `BadFilter`."""
+    """Converts the error of a filter that Postgres cannot compute for a row to `BadFilter`."""
     try:
         yield
     except DataError as error:

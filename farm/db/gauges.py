@@ -1,4 +1,4 @@
-"""The farm in numbers, for gauges: from counters and open batches, so that it costs the same at any size."""
+"""Numbers for metrics. They come from counters and open batches, so the cost does not depend on the number of jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from farm.devices import IMPORTED_PREFIX
 
 @dataclass(frozen=True, slots=True)
 class FarmGauges:
-    """How the farm stands at one moment."""
+    """State of the farm at one time."""
 
     # Jobs of the active campaigns, by each state that such a job can have.
     jobs: dict[JobState, int]
@@ -71,7 +71,7 @@ _OPEN = (BatchState.QUEUED, BatchState.LEASED)
 
 
 def read(connection: Connection, *, silent_after: float) -> FarmGauges:
-    """How the farm stands now. Every known device type has each of its numbers, zeros too."""
+    """Reads the state of the farm. Every known device type has all numbers, zeros too."""
     jobs = connection.execute(_JOBS).mappings().one()
     devices = defaultdict[str, dict[str, int]](lambda: dict.fromkeys(CONDITIONS, 0))
     for row in connection.execute(_DEVICES, {"silent_after": silent_after}):

@@ -1,7 +1,7 @@
-"""Rows that were measured elsewhere: staged from their file, then landed with devices of their own, in one transaction.
+"""Imports of measurements: rows are staged from a file and stored with their own devices, in one transaction.
 
-A device of an import is a row of `devices` that no worker ever announces. It is drained and was never heard of, so it
-counts as neither live nor awaited. Its UUID begins with `IMP-` and the content of its file.
+A device of an import is a row of `devices` that no worker announces. It is drained and has no heartbeat, so it counts as neither
+live nor expected. Its UUID begins with `IMP-` and the hash of the file.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from farm.schema.results import CONFIGURATION, RESULTS
 class ImportedRow:
     """One row of a file."""
 
-    # Where it stands there, counted from 1.
+    # Position in the file, from 1.
     number: int
-    # What the file tells its devices apart by.
+    # Key of the device in the file.
     device: str
-    # None: the file does not say. Then it counts as measured when it was imported.
+    # None: unknown. The time of the import is used.
     measured_at: datetime | None
     configuration: Configuration
     measurement: Measurement
@@ -49,7 +49,7 @@ class ImportedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedDevice:
-    """A device of a file, as it is stored."""
+    """A device of a file."""
 
     key: str  # as in `ImportedRow.device`
     identity: DeviceIdentity
@@ -58,7 +58,7 @@ class ImportedDevice:
 
 
 def uuid_of(content: str, key: str) -> str:
-    """`IMP-3fa94c0e11d2ab47-GPU-4e7a…`: the UUID of a device that a file of that SHA-256 names so."""
+    """`IMP-3fa94c0e11d2ab47-GPU-4e7a…`: the UUID of the device `key` in the file with that SHA-256."""
     return f"{IMPORTED_PREFIX}{content[:16]}-{key}"
 
 
@@ -72,7 +72,7 @@ _FOUND = text("SELECT uuid FROM devices WHERE starts_with(uuid, :prefix) ORDER B
 
 
 def claim(connection: Connection, content: str) -> list[str]:
-    """The UUIDs of the devices of a file that is imported already; none, and no other transaction can import it now."""
+    """Locks the import of a file. Returns the UUIDs of its devices if it is imported already."""
     connection.execute(_LOCK, {"key": int.from_bytes(bytes.fromhex(content[:16]), signed=True)})
     return list(connection.execute(_FOUND, {"prefix": uuid_of(content, "")}).scalars())
 
@@ -97,7 +97,7 @@ _MOMENT = text("SELECT clock_timestamp()")
 def stage(connection: Connection, rows: Iterable[ImportedRow], *, path: Path) -> None:
     """Copies a file's rows into a temporary table, which the end of the transaction drops.
 
-    Raises `RowNotImported` for a row that the database does not take, `ImportNotAllowed`.
+    Raises `RowNotImported` for a row that the database refuses, and `ImportNotAllowed`.
     """
     numbers = array("q")
     known = set[bytes]()
@@ -126,7 +126,7 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def why_not_storable(measurement: Measurement) -> str | None:
-    """Why the database would refuse a measurement: the column, its value and the reason. None where it takes it."""
+    """Returns why the database would refuse a measurement (column, value and reason), or None."""
     for name in (*RESULTS, "environment"):
         value = getattr(measurement, name)
         if value is None:
@@ -139,7 +139,7 @@ def why_not_storable(measurement: Measurement) -> str | None:
 
 
 def unstorable(value: object) -> str | None:
-    """What a text or a JSON value holds that Postgres cannot store."""
+    """Describes the part of a text or JSON value that Postgres cannot store, or returns None."""
     if isinstance(value, str):
         found = _UNSTORABLE.search(value)
         return None if found is None else f"the character {found[0]!a}, which cannot be stored"
@@ -163,7 +163,7 @@ def _values_of(row: ImportedRow) -> Iterable[Any]:
 
 
 def _translated(connection: Connection, error: psycopg.Error, path: Path, numbers: Sequence[int]) -> BaseException:
-    """What to raise: the row, where one is to blame, and otherwise the error as SQLAlchemy raises it."""
+    """Converts an error of COPY to `RowNotImported` if a row caused it, and otherwise to SQLAlchemy's error."""
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return ImportNotAllowed(why=first_line(error))
     if isinstance(error, (psycopg.DataError, psycopg.IntegrityError)):
@@ -185,7 +185,7 @@ FROM (SELECT DISTINCT configuration_id AS id FROM imported_rows) s LEFT JOIN con
 
 
 def staged_configurations(connection: Connection) -> tuple[int, int]:
-    """How many configurations the staged rows have, and how many of them the farm does not know yet."""
+    """Counts the configurations of the staged rows, and those that are new to the farm."""
     row = connection.execute(_COUNTS).one()
     return row.configurations, row.new
 
@@ -202,7 +202,7 @@ INSERT INTO environments (id, content)
 SELECT environment_id, environment FROM imported_rows WHERE environment IS NOT NULL ORDER BY environment_id
 ON CONFLICT DO NOTHING
 """)
-# In the order in which a submission writes them: neither waits for what the other holds.
+# In the same order as a submission, so the two cannot deadlock.
 _CONFIGURATIONS = text(f"""
 INSERT INTO configurations (id, {", ".join(CONFIGURATION)})
 SELECT DISTINCT ON (configuration_id) configuration_id, {", ".join(CONFIGURATION)}
@@ -221,7 +221,7 @@ ORDER BY number
 def land(connection: Connection, devices: Sequence[ImportedDevice], *, reason: str) -> int:
     """Stores the devices and the staged rows, and returns how many rows.
 
-    `reason` is what lists of devices say of why these take no work. Raises `ImportNotAllowed`.
+    `reason` is shown in device lists. Raises `ImportNotAllowed`.
     """
     try:
         ids = [_stored(connection, device, reason) for device in devices]

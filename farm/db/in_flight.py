@@ -1,4 +1,4 @@
-"""Which configurations are about to be measured anyway, by whom."""
+"""Configurations with open jobs, and their campaigns."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ ORDER BY j.configuration_id, c.id
 def campaigns_of(
     connection: Connection, configurations: Sequence[uuid.UUID], *, pools: Sequence[str], rules: str
 ) -> dict[uuid.UUID, str]:
-    """Of these configurations those that wait or run in one of the pools under these rules (JSON), with the campaign's name."""
+    """Returns the campaign's name for each configuration with an open job in one of the pools under these rules (JSON)."""
     parameters = {"ids": list(configurations), "pools": list(pools), "rules": rules}
     return {row.configuration_id: row.name for row in connection.execute(_UNDERWAY, parameters)}

@@ -1,4 +1,4 @@
-"""Jobs as people see them: by state, with what went wrong."""
+"""Lists of jobs by state, with their failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from farm.db.states import FailureKind, JobState
 
-# An open job is in an open batch, or it waits; perhaps for its kernels.
+# An open job is in an open batch, or waits (perhaps for its kernels).
 _SEEN = """
 SELECT j.id AS job_id, j.attempts, j.solo, j.configuration_id, p.name AS pool, l.round,
     coalesce(l.rules, g.rules) AS rules,
@@ -53,7 +53,7 @@ _LIST_FAILED = text(f"""{_WANTED} AND job_id = ANY(ARRAY(
     WHERE l.campaign_id = :campaign_id AND f.kind = ANY(:failed_as)
 )) {_IN_ORDER}""")
 _ENDS_AS = {JobState.INVALID: (FailureKind.INVALID,), JobState.DEAD: (FailureKind.FAILED, FailureKind.KILLED)}
-"""What the last failure of a job in that state was."""
+"""Kinds of the last failure of a job in that state."""
 
 
 def listed(
@@ -105,7 +105,7 @@ ORDER BY j.state, j.id LIMIT :limit
 
 
 def problems(connection: Connection, campaign_id: int, *, limit: int = 20) -> list[dict[str, Any]]:
-    """Jobs without a result that failed lately or cannot run, each with its last failure."""
+    """Recently failed or invalid jobs without a result, each with its last failure."""
     parameters = {"campaign_id": campaign_id, "limit": limit, "looked_at": 20 * limit}
     return [dict(row) for row in connection.execute(_PROBLEMS, parameters).mappings()]
 
@@ -117,5 +117,5 @@ GROUP BY kind ORDER BY kind
 
 
 def failures_by_kind(connection: Connection, campaign_id: int) -> dict[str, int]:
-    """How many attempts of a campaign failed, by kind."""
+    """Number of failed attempts of a campaign, by kind."""
     return {row.kind: row.n for row in connection.execute(_FAILURES, {"campaign_id": campaign_id})}

@@ -1,6 +1,6 @@
-"""Kernels that are built ahead of time: which are wanted, who builds them, and what became of them.
+"""Kernels that are built ahead of time: requests, builders and results.
 
-A builder's writes are fenced: see `farm.db.task_rows`. The jobs that wait for a kernel are `farm.db.batches.waiting`'s.
+Writes of a builder are fenced: see `farm.db.task_rows`. `farm.db.batches.waiting` handles the jobs that wait for a kernel.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _KERNELS = TaskTable(
     waiting=KernelState.WANTED,
     running=KernelState.BUILDING,
     failed=KernelState.FAILED,
-    given_up="The kernel could not be built: its builder died or fell silent, %s times in a row; the log of the builder may say why",
-    # What a host could not build goes to another one, where there is one.
+    given_up="The kernel could not be built: its builder died or fell silent, %s times in a row; see the log of the builder",
+    # A kernel that one host could not build goes to another host if there is one.
     suits="""cutlass = :cutlass AND cuda = :cuda AND (builder IS DISTINCT FROM :builder OR NOT EXISTS (
         SELECT 1 FROM builders
         WHERE split_part(name, ':', 1) <> :builder AND last_seen_at > clock_timestamp() - interval '20 s'
@@ -32,10 +32,10 @@ _KERNELS = TaskTable(
 
 @dataclass(frozen=True, slots=True)
 class BuildAttempt:
-    """A builder's right to build a kernel, until it is taken back."""
+    """The right of a builder to build a kernel, until it is taken back."""
 
     kernel_id: int
-    number: int  # of the starts of this kernel, from 1
+    number: int  # of the attempt, from 1
     hash: str
     description: dict[str, Any]  # of a farm.kernels.binary.Binary
 
@@ -49,7 +49,7 @@ _IDS = text("SELECT hash, id FROM kernels WHERE hash = ANY(:hashes)")
 
 
 def want(connection: Connection, binaries: Iterable[Binary], versions: Versions) -> dict[str, int]:
-    """Says that these are needed; those that are known stay as they are. Returns the id of each by its hash."""
+    """Requests kernels. Known kernels stay unchanged. Returns ids by hash."""
     by_hash = {binary.hash(versions): binary for binary in binaries}
     hashes = sorted(by_hash)  # two at once never wait for each other
     connection.execute(
@@ -76,9 +76,9 @@ FROM these WHERE k.id = these.id
 
 
 def want_again(connection: Connection, ids: Sequence[int], *, lost: bool = False) -> int:
-    """failed → wanted, but for those that do not compile. With `lost`, built → wanted too: no store has them any more.
+    """failed → wanted, except for kernels that do not compile. With `lost`, built → wanted too: the store has lost them.
 
-    Returns how many.
+    Returns the number of changed rows.
     """
     return connection.execute(_WANT_AGAIN, {"ids": list(ids), "lost": lost}).rowcount
 
@@ -93,8 +93,8 @@ WAITED_FOR = """waited_for AS (
 )"""
 """For WITH RECURSIVE: which job groups wait for which kernels, one after the other in an index, however many jobs wait."""
 
-# What the most urgent campaigns wait for; what only paused or cancelled ones wait for is not built. The longer a kernel
-# was sent for, the rarer it is sent again: a farm without builders must not fill its broker.
+# Kernels of the most urgent campaigns first; none that only paused or cancelled campaigns need. The pause before a message is sent
+# again grows, so that a farm without builders does not fill its broker.
 _UNSENT = text(f"""
 WITH RECURSIVE {WAITED_FOR}
 SELECT k.id
@@ -111,28 +111,28 @@ ORDER BY u.priority DESC, k.id LIMIT :limit FOR NO KEY UPDATE OF k SKIP LOCKED
 
 
 def unsent(connection: Connection, *, resend_after: float, limit: int = 200) -> list[int]:
-    """Kernels to be built whose message was never sent, or was sent so long ago that it may be lost."""
+    """Wanted kernels whose message was never sent, or may be lost."""
     parameters = {"resend_after": resend_after, "limit": limit}
     return list(connection.execute(_UNSENT, parameters).scalars())
 
 
 def mark_sent(connection: Connection, ids: Sequence[int]) -> None:
-    """Notes that the messages of these kernels are with the broker."""
+    """Records that the broker has the messages of these kernels."""
     _KERNELS.mark_sent(connection, ids)
 
 
 def start(connection: Connection, kernel_id: int, versions: Versions, *, builder: str) -> BuildAttempt | None:
-    """wanted → building, on the host of that name; None where it is not this one's to build.
+    """wanted → building, on the host of that name.
 
-    Another builder has it, it is over, it is to be built with other versions, or this host could not build it and there is
-    another one.
+    Returns None if another builder has it, it is finished, it needs other versions, or this host failed to build it and another
+    host can try.
     """
     row = _KERNELS.start(connection, kernel_id, cutlass=versions.cutlass, cuda=versions.cuda, builder=builder)
     return None if row is None else BuildAttempt(row.id, row.starts, row.hash, row.description)
 
 
 def beat(connection: Connection, started: BuildAttempt) -> bool:
-    """Says that the builder lives. Returns whether it still has the kernel."""
+    """Records a heartbeat. Returns whether the builder still has the kernel."""
     return _KERNELS.beat(connection, started.kernel_id, started.number)
 
 
@@ -152,7 +152,7 @@ WHERE {_KERNELS.fence}
 def built(
     connection: Connection, started: BuildAttempt, *, record: Mapping[str, Any], signature: str, builder: str
 ) -> bool:
-    """building → built. The code is in the store already. Returns whether the builder still had the kernel."""
+    """building → built. The store already has the code. Returns whether the builder still had the kernel."""
     parameters = {
         "id": started.kernel_id,
         "number": started.number,
@@ -164,7 +164,7 @@ def built(
 
 
 def failed(connection: Connection, started: BuildAttempt, *, error: str, final: bool, builder: str) -> bool:
-    """building → failed where it is final or was the last start, otherwise → wanted: another builder may do better.
+    """building → failed if the error is final or this was the last attempt, else → wanted for another builder.
 
     Returns whether the builder still had the kernel.
     """
@@ -180,7 +180,7 @@ def failed(connection: Connection, started: BuildAttempt, *, error: str, final: 
 
 
 def take_back(connection: Connection, *, silent_after: float, max_attempts: int) -> dict[int, KernelState]:
-    """building → wanted, where the builder was not heard of for `silent_after` seconds; → failed after `max_attempts`.
+    """building → wanted, if the builder sent no heartbeat for `silent_after` seconds; → failed after `max_attempts`.
 
     Returns the new state by id.
     """
@@ -207,7 +207,7 @@ def add(
     signature: str,
     builder: str,
 ) -> bool:
-    """Notes a kernel that was built elsewhere, and is in the store already. Returns whether it was missing."""
+    """Adds a kernel that was built elsewhere and is in the store. Returns whether it was missing."""
     parameters = {
         "hash": binary.hash(versions),
         "description": json.dumps(binary.to_json()),
@@ -222,7 +222,7 @@ def add(
 
 @dataclass(frozen=True, slots=True)
 class KnownKernel:
-    """What the farm knows of a kernel."""
+    """State and record of a kernel."""
 
     id: int
     state: KernelState
@@ -236,7 +236,7 @@ _FIND = text("SELECT id, state, record, signature, error, final FROM kernels WHE
 
 
 def find(connection: Connection, hash_: str) -> KnownKernel | None:
-    """The kernel of that hash; None where nobody asked for it yet."""
+    """The kernel of that hash; None if it was never requested."""
     row = connection.execute(_FIND, {"hash": hash_}).one_or_none()
     return (
         None
@@ -265,7 +265,7 @@ ORDER BY array_position(ARRAY['failed', 'building', 'wanted', 'built'], k.state)
 def listed(
     connection: Connection, *, states: Sequence[KernelState] | None = None, campaign_id: int | None = None
 ) -> list[dict[str, Any]]:
-    """Kernels with their record and the number of jobs that wait for them; of a campaign: those that it waits for."""
+    """Kernels with their record and the number of waiting jobs. With `campaign_id`, only kernels that the campaign waits for."""
     chosen = None if states is None else [state.value for state in states]
     rows = connection.execute(_LIST, {"states": chosen, "campaign_id": campaign_id})
     return [dict(row) for row in rows.mappings()]
@@ -273,7 +273,7 @@ def listed(
 
 @dataclass(frozen=True, slots=True)
 class AwaitedKernels:
-    """What a campaign waits for: kernels that are not built, how many of them are in work, and the jobs."""
+    """Kernels that a campaign waits for, how many of them are being built, and the number of waiting jobs."""
 
     kernels: int
     building: int
@@ -313,7 +313,7 @@ _LEAVE = text("DELETE FROM builders WHERE name = :name OR last_seen_at < clock_t
 
 
 def announce(connection: Connection, name: str, *, versions: Versions, slots: int) -> None:
-    """Says that a builder lives."""
+    """Records a heartbeat of a builder."""
     parameters = {"name": name, "cutlass": versions.cutlass, "cuda": versions.cuda, "slots": slots}
     connection.execute(_ANNOUNCE, parameters)
 
@@ -325,10 +325,10 @@ WHERE last_seen_at > clock_timestamp() - make_interval(secs => :silent_after) OR
 
 
 def builders(connection: Connection, *, silent_after: float) -> list[dict[str, Any]]:
-    """The builders that were heard of lately: name, cutlass, cuda, slots."""
+    """Live builders: name, cutlass, cuda, slots."""
     return [dict(row) for row in connection.execute(_BUILDERS, {"silent_after": silent_after}).mappings()]
 
 
 def leave(connection: Connection, name: str) -> None:
-    """Says that a builder has ended, and forgets those that nobody heard of for a day."""
+    """Removes a builder that has ended, and builders without a heartbeat for a day."""
     connection.execute(_LEAVE, {"name": name})

@@ -1,7 +1,7 @@
-"""Which coordinator leads: one row with a term and an expiry on the database's clock.
+"""Leadership of coordinators: one row with a term and an expiry time of the database's clock.
 
-Who leads renews the row. Who waits takes it, with the next term, once it has expired. What a leader writes is fenced: its
-transactions hold a share of the row until they end, and a new term waits for them.
+The leader renews the row. A waiting coordinator takes it, with the next term, when it has expired. Writes of a leader are fenced: its
+transactions hold a share lock on the row, and a new term waits for them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
+from farm.formatting import seconds_text
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A coordinator's right to lead, until it expires or is taken."""
+    """The right of a coordinator to lead, until it expires or is taken."""
 
     number: int
     token: uuid.UUID
@@ -25,16 +27,20 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingStep:
-    """A step of the leader's turns that has failed, or not ended, for that many seconds."""
+    """A step of the leader's turns that has failed, or has not ended, for `for_s` seconds."""
 
     step: str
     error: str
     for_s: float
 
+    @property
+    def text(self) -> str:
+        return f"its step {self.step} has failed for {seconds_text(self.for_s)}: {self.error}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """Who leads, or who led last; term 0 where nobody ever did."""
+    """The present leader, or the last one. Term 0: there was none."""
 
     leads: bool
     term: int
@@ -42,14 +48,23 @@ class Leader:
     pid: int | None
     since: datetime | None
     expires_at: datetime
-    # As of its last renewal; none where nobody leads.
+    # As of its last renewal; empty if nobody leads.
     failing: tuple[FailingStep, ...] = ()
 
+    def text(self, obstacle: str | None) -> str:
+        """Which coordinator leads, or that none does, and what to do. `obstacle`: what keeps all of them from leading."""
+        hint = obstacle or "farm up starts one"
+        if self.host is None or self.since is None:
+            return f"no coordinator leads, and none ever did; {hint}"
+        who = f"{self.host}, process {self.pid}"
+        if self.leads:
+            return f"{who} leads since {self.since:%Y-%m-%d %H:%M:%S} UTC (term {self.term})"
+        return f"no coordinator leads; the last one, {who}, did until {self.expires_at:%Y-%m-%d %H:%M:%S} UTC; {hint}"
 
-# A term that ends later than a whole term from now is of before the database's clock stepped back. Nobody may renew it for as
-# long as that step, so it is taken too: a leader that lives is fenced out, and the next one writes by the clock that runs now.
-# FOR UPDATE waits for fenced transactions of the term before, which renewing does not: those are skipped, and tried again.
-# A power cut must not undo it: the same term twice would be two leaders.
+
+# A term that ends later than a whole term from now began before the database's clock stepped back. It is taken too: otherwise no
+# coordinator could lead until the clock has caught up. FOR UPDATE conflicts with fenced transactions of the former term: then the row is
+# skipped and tried again. The commit must survive a power cut, because the same term twice would mean two leaders.
 _TAKE = text("""
 WITH free AS MATERIALIZED (
     SELECT name FROM leadership
@@ -66,9 +81,9 @@ RETURNING l.term, l.token, set_config('synchronous_commit', 'on', true)
 
 
 def take(connection: Connection, *, host: str, pid: int, seconds: float) -> Term | None:
-    """Begins a term of that many seconds. Returns None while another coordinator's term lasts.
+    """Begins a term of `seconds`. Returns None while the term of another coordinator lasts.
 
-    A term that would last longer than that from now does not count: the database's clock stepped back since it was renewed.
+    A term that ends later than `seconds` from now does not count: the database's clock has stepped back.
     """
     row = connection.execute(_TAKE, {"host": host, "pid": pid, "seconds": seconds}).one_or_none()
     return None if row is None else Term(row.term, row.token)
@@ -86,10 +101,7 @@ WHERE name = 'coordinator' AND term = :term AND token = :token AND expires_at > 
 
 
 def renew(connection: Connection, term: Term, *, seconds: float, failing: Sequence[FailingStep] = ()) -> bool:
-    """Extends the term to that many seconds from now, and notes which steps of the leader's turns fail.
-
-    Returns False if it is over.
-    """
+    """Extends the term to `seconds` from now, and stores the failing steps. Returns False if the term is over."""
     parameters = {
         "term": term.number,
         "token": term.token,
@@ -106,11 +118,11 @@ WHERE name = 'coordinator' AND term = :term AND token = :token AND expires_at > 
 
 
 def end(connection: Connection, term: Term) -> None:
-    """Ends the term now, so that whoever waits leads at once."""
+    """Ends the term, so that a waiting coordinator can lead at once."""
     connection.execute(_END, {"term": term.number, "token": term.token})
 
 
-# A transaction that wrote nothing has no id. The lock itself would give it one, and the server something to write.
+# A transaction that wrote nothing has no id. Locking the row would assign one and cause a write.
 _FENCE = text("""
 WITH held AS MATERIALIZED (
     SELECT term FROM leadership
@@ -123,7 +135,7 @@ SELECT pg_current_xact_id_if_assigned() IS NULL OR EXISTS (SELECT FROM held)
 
 
 def may_commit(connection: Connection, term: Term) -> bool:
-    """Whether the transaction may be committed: it wrote nothing, or the term goes on and cannot end before it does."""
+    """Whether the transaction may commit: it wrote nothing, or the term lasts and cannot end before the commit."""
     may: bool = connection.execute(_FENCE, {"term": term.number, "token": term.token}).scalar_one()
     return may
 
@@ -140,6 +152,6 @@ FROM leadership WHERE name = 'coordinator'
 
 
 def read(connection: Connection) -> Leader:
-    """Who leads now, or who led last."""
+    """Reads the present or last leader."""
     row = dict(connection.execute(_READ).mappings().one())
     return Leader(**{**row, "failing": tuple(FailingStep(**one) for one in row["failing"] or ())})

@@ -1,8 +1,8 @@
-"""Campaigns of the strategy learn: when a round is decided, what was decided, and the learning curve that comes of it.
+"""Campaigns of the strategy learn: decisions after rounds, and the learning curve.
 
 A campaign has, for each pool, a job group with its test set (round 0) and job groups to learn from (from round 1 on). When a round is
 nearly over, the coordinator requests a training for its job group. The trainer (`trainer.rounds`) either gives the campaign a
-next round or ends it. Both happen once, in one transaction, fenced by the start of the training.
+next round or ends it. Either happens once, in one transaction that the attempt of the training fences.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from farm.campaign import PlannedJob, PoolSpec
 
 DECIDE_AT = 0.15
-"""Share of a round's jobs that are still open when the next round is requested: devices measure while a model is fitted."""
+"""The next round is requested when this share of a round's jobs is open, so that devices measure while a model is fitted."""
 
 
 def purpose_of(number: int) -> GroupPurpose:
-    """What round `number` of such a campaign is for."""
+    """Purpose of round `number` of such a campaign."""
     return GroupPurpose.TEST if number == 0 else GroupPurpose.LEARN
 
 
-# The test set must have landed as well: it is what says whether to go on.
+# The test set must have landed too: the decision uses it.
 _REQUEST = text("""
 INSERT INTO trainings (device_type, lane_id)
 SELECT coalesce(p.device_types[1], d.type), l.id
@@ -48,7 +48,7 @@ FOR KEY SHARE OF l SKIP LOCKED
 ON CONFLICT (lane_id) DO NOTHING
 RETURNING id
 """)
-# A round whose training failed has no successor: the campaign ends with what it has.
+# A round whose training failed has no successor, so the campaign ends.
 _ABANDON = text("""
 WITH these AS MATERIALIZED (
     SELECT l.id, t.error FROM lanes l JOIN trainings t ON t.lane_id = l.id
@@ -79,14 +79,14 @@ SELECT EXISTS (
 
 
 def learns(connection: Connection, campaign_id: int) -> bool:
-    """Whether a round of the campaign is still to be decided, which takes a trainer."""
+    """Whether a round of the campaign waits for a decision of a trainer."""
     found: bool = connection.execute(_LEARNS, {"campaign_id": campaign_id}).scalar_one()
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRound:
-    """A round after which is decided how its campaign goes on."""
+    """A round that waits for a decision."""
 
     lane_id: int
     number: int
@@ -107,7 +107,7 @@ WHERE l.id = :lane_id AND l.purpose = 'learn' AND l.decided IS NULL
 
 
 def read_round(connection: Connection, lane_id: int) -> LearningRound | None:
-    """The round of that job group; None where it was decided already, or its campaign is gone."""
+    """The round of that job group; None if it is decided, or its campaign is gone."""
     row = connection.execute(_ROUND, {"lane_id": lane_id}).one_or_none()
     if row is None:
         return None
@@ -139,14 +139,14 @@ def decide(
     outcome: dict[str, Any],
     later: int,
 ) -> int | None:
-    """Gives the campaign its next round, or ends it where nothing is planned, and finishes the training.
+    """Adds the next round to the campaign, or ends it if nothing is planned, and finishes the training.
 
     Args:
         outcome: the point of the learning curve; see `Point` in `trainer.rounds`.
         later: how many jobs the rounds after the next one are expected to have.
 
     Returns:
-        How many jobs the next round has; None where the round was decided already.
+        Number of jobs of the next round; None if the round was already decided.
 
     Raises:
         ErrandLost: the training is no longer this trainer's. The caller's transaction must not be committed.

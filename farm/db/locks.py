@@ -1,7 +1,7 @@
-"""Which sessions have held locks on the farm's tables for long, and what waits for them. Read-only.
+"""Sessions that hold locks on the farm's tables for a long time, and what waits for them. Read-only.
 
-Row locks are in no view of Postgres. A session that holds some also holds a lock on their table, in a mode that reading
-does not take, until its transaction ends. Which job groups it holds follows from the xmax of their rows.
+No view of Postgres shows row locks. But a session with row locks also holds a lock on the table, in a mode that readers do not
+take, until its transaction ends. The xmax of rows shows which job groups it holds.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from farm.formatting import holder_text
+from farm.formatting import seconds_text, some_of
 
 LONG_HOLD_SECONDS = 3.0
-"""Transactions of the farm's own programs are shorter, but for submissions, deletions and imports of many rows."""
+"""Transactions of the farm are shorter, except for submissions, deletions and imports of many rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """A session that has held locks on tables of the farm for long.
+    """A session that holds locks on tables of the farm for a long time.
 
-    `since` and `held_s` are None where Postgres does not tell the farm's role about sessions of others.
+    `since` and `held_s` are None if the farm's role may not see the sessions of other roles.
     """
 
     pid: int
@@ -31,10 +31,10 @@ class LockHolder:
     host: str | None  # None: over a socket of the database's own host
     since: datetime | None
     held_s: float | None
-    # Whether it stands still in the middle of its transaction.
+    # Whether it is idle in its transaction.
     idle: bool
     tables: tuple[str, ...]
-    # Of active campaigns, that wait for it.
+    # Job groups of active campaigns that wait for it.
     groups: tuple[int, ...] = ()
 
     @property
@@ -42,8 +42,26 @@ class LockHolder:
         """The SQL that ends the session, and with it its locks."""
         return f"SELECT pg_terminate_backend({self.pid})"
 
+    @property
+    def session(self) -> str:
+        """`session 4711 (psql, ann, 10.0.0.5)`."""
+        whose = ", ".join(filter(None, [self.program or "no program's name", self.user, self.host]))
+        return f"session {self.pid} ({whose})"
 
-# COPY into a temporary table, reading, and vacuuming by Postgres itself hold up nobody.
+    @property
+    def duration(self) -> str:
+        """` for 2 min 05 s`, or nothing where it is not known."""
+        return "" if self.held_s is None else f" for {seconds_text(self.held_s)}"
+
+    @property
+    def text(self) -> str:
+        """Which session holds locks, since when, what it does, and how to end it."""
+        idly = ", and stands still in its transaction" if self.idle else ""
+        tables = some_of(self.tables, most=6)
+        return f"{self.session} has held locks on {tables}{self.duration}{idly}; {self.how_to_end} ends it"
+
+
+# COPY into a temporary table, reads and autovacuum block nobody.
 _HOLDERS = text("""
 SELECT a.pid, a.application_name AS program, a.usename AS user, host(a.client_addr) AS host, a.xact_start AS since,
     extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS held_s,
@@ -79,7 +97,7 @@ WHERE r.row_xmax <> '0' ORDER BY h.pid, r.id
 
 
 def holders(connection: Connection, *, longer_than: float = LONG_HOLD_SECONDS) -> list[LockHolder]:
-    """The sessions whose transactions have held locks on tables of the farm for more than that many seconds, the oldest first."""
+    """Sessions that hold locks on tables of the farm for more than `longer_than` seconds, the oldest first."""
     found: list[dict[str, Any]] = [
         dict(row) for row in connection.execute(_HOLDERS, {"longer_than": longer_than}).mappings()
     ]
@@ -91,17 +109,3 @@ def holders(connection: Connection, *, longer_than: float = LONG_HOLD_SECONDS) -
         LockHolder(**{**one, "tables": tuple(one["tables"]), "groups": tuple(groups.get(one["pid"], ()))})
         for one in found
     ]
-
-
-def text_of(holder: LockHolder) -> str:
-    """The holder in words: which session, since when, and how to end it."""
-    return holder_text(
-        pid=holder.pid,
-        program=holder.program,
-        user=holder.user,
-        host=holder.host,
-        held_s=holder.held_s,
-        idle=holder.idle,
-        tables=holder.tables,
-        how_to_end=holder.how_to_end,
-    )

@@ -1,4 +1,4 @@
-"""Results: writing them, and reading them from the view."""
+"""Writes results, and reads them from the view."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ def cursor_of(connection: Connection) -> Any:
 
 
 Row = tuple[int | None, int | None, uuid.UUID, int, Measurement]
-"""Job id, campaign id, configuration id, device id, and what was measured."""
+"""Job id, campaign id, configuration id, device id, and the measurement."""
 
 UNSTORABLE = (DataError, IntegrityError, TypeError, ValueError)
-"""What `insert` raises for a row that the table does not take, or that cannot be written as columns and JSON."""
+"""Errors of `insert` for a row that the table refuses, or that cannot be converted to columns and JSON."""
 
 
 def insert(connection: Connection, rows: Iterable[Row]) -> None:
-    """Appends rows. Raises `UNSTORABLE`, and what SQLAlchemy raises where the database does not answer."""
+    """Appends rows. Raises `UNSTORABLE`, and SQLAlchemy's error if the database does not answer."""
     listed = list(rows)
     if listed:
         connection.execute(_INSERT, parameters_of(listed))
 
 
 def parameters_of(rows: Iterable[Row]) -> dict[str, Any]:
-    """The rows as parameters of a statement: the server has all of them before it begins, and locks no row until then.
+    """Parameters of a statement for the rows. The server has all of them before it locks a row.
 
-    While a COPY is under way, the rows that it has brought are locked, and what they refer to.
+    A COPY would lock the rows that it has already received, and the rows that these refer to.
 
     Raises one of `UNSTORABLE` for a row that cannot be sent.
     """
@@ -77,7 +77,7 @@ _values_of = attrgetter(*RESULTS)
 
 
 def _dumped(rows: list[dict[str, Any]]) -> str:
-    """JSON of the rows. Most need no look at each of their values, which would take longer than all else."""
+    """JSON of the rows. The slow conversion of each value is only used if the fast one fails."""
     try:
         dumped = json.dumps(rows, allow_nan=False)
         if "\\u0000" not in dumped:
@@ -99,7 +99,7 @@ Result = TypeVar("Result")
 
 
 def refusals(connection: Connection, store: Callable[[Result], None], results: Iterable[Result]) -> list[str | None]:
-    """Of each result, why `store` cannot store it; None where it can. They are tried one by one, and none stays."""
+    """For each result, why `store` cannot store it, or None. Each is tried in a savepoint that is rolled back."""
     found = list[str | None]()
     for result in results:
         attempt = connection.begin_nested()
@@ -119,7 +119,7 @@ CASE WHEN round = 0 AND campaign_id IN (SELECT campaign_id FROM lanes WHERE purp
     THEN coalesce(details, CAST('{{}}' AS jsonb)) || CAST('{json.dumps(TEST_ROW)}' AS jsonb)
     ELSE details END AS details
 """
-"""The details of a row, which say of the rows of a test set that they are: a campaign's test set is its round 0."""
+"""The details of a row, with a label for rows of a test set. The test set of a campaign is its round 0."""
 
 _EVERY_ROUND = """(
     SELECT a.*, coalesce(l.round, 0) AS round
@@ -141,8 +141,8 @@ def read(
 ) -> list[dict[str, Any]]:
     """Rows of v_measurements as dictionaries of `EXPORTED`; `details` labels rows of a test set. `order_by` is one of them, `-` for descending.
 
-    Of those with an id beyond `after`. With `short_rounds` those of searches too, which were measured under rules that cost less than their campaign's.
-    Raises `BadFilter` where `only` cannot be computed for a row.
+    Only rows with an id above `after`. With `short_rounds`, also rows of searches that were measured under cheaper rules.
+    Raises `BadFilter` if `only` cannot be computed for a row.
     """
     column = order_by.removeprefix("-")
     if column not in EXPORTED:

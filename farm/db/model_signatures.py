@@ -1,4 +1,4 @@
-"""Which files of model versions were signed, and by which key: the record that signatures in the registry are held against."""
+"""Signatures of model versions: the record that signatures in the registry are compared with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ON CONFLICT (model, version) DO UPDATE SET
 
 
 def store(connection: Connection, model: str, version: str, *, manifest: str, public_key: str, signature: str) -> None:
-    """Records a version. A version that is signed again replaces its record."""
+    """Stores the signature of a version. A new signature replaces the old one."""
     values = {"manifest": manifest, "public_key": public_key, "signature": signature}
     connection.execute(_STORE, {"model": model, "version": int(version), **values})
 
@@ -22,5 +22,5 @@ _MANIFEST = text("SELECT manifest FROM model_signatures WHERE model = :model AND
 
 
 def manifest_of(connection: Connection, model: str, version: str) -> str | None:
-    """The SHA-256 of the manifest that is on record for a version."""
+    """The recorded SHA-256 of the manifest of a version."""
     return connection.execute(_MANIFEST, {"model": model, "version": int(version)}).scalar_one_or_none()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from farm.db.locks import LockHolder
-from farm.formatting import seconds_text, session_text
 
 # The default, and not the setting of this transaction: a report reads in a transaction that is read-only by itself.
 _READ_ONLY = text("""
@@ -62,11 +61,7 @@ def of_leading(*, read_only: ReadOnly | None, holders: Sequence[LockHolder]) -> 
     """
     if read_only is not None:
         return f"none can lead: {read_only}"
-    held_by = [_held_by(one) for one in holders if "leadership" in one.tables]
+    held_by = [
+        f"{one.session}{one.duration}; {one.how_to_end} ends it" for one in holders if "leadership" in one.tables
+    ]
     return f"none can lead: the leader's row is held by {'; '.join(held_by)}" if held_by else None
-
-
-def _held_by(holder: LockHolder) -> str:
-    session = session_text(pid=holder.pid, program=holder.program, user=holder.user, host=holder.host)
-    since = "" if holder.held_s is None else f" for {seconds_text(holder.held_s)}"
-    return f"{session}{since}; {holder.how_to_end} ends it"

@@ -1,4 +1,4 @@
-"""What became of the jobs of a campaign that have ended: with a row of results, or without one."""
+"""Ended jobs of a campaign, with or without a result."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Devices on probation: those that fail what other devices of their type measure.
+"""Devices on probation: devices that fail jobs that other devices of their type measure.
 
 A device that fails several jobs in a row gets a *trial* before its failures count: a job that another device of its type
-measured, or its canary. Where it fails that too, the fault is the device's. It takes no jobs until it passes a trial;
-the coordinator sends it one after a pause that doubles each time.
+measured, or its canary. If it fails that too, the device is at fault. It takes no jobs until it passes a trial.
+The coordinator sends it a trial after a pause that doubles each time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRIAL_SECONDS = 5.0
 """Pause before the first trial of a device on probation; it doubles with each trial that it fails, six times at most."""
 
 RELAPSE_SECONDS = 3600.0
-"""A device that is on probation again within this time goes on with the pause that it had."""
+"""A device that is on probation again within this time continues with its former pause."""
 
 DEATHS_IN_A_ROW = 3
 """A device whose process dies in this many jobs, with no measurement between them, is on probation."""
@@ -30,9 +30,9 @@ _PASS = text("SELECT worker_pass_trial(:device_id)")
 
 
 def begin(connection: Connection, device_id: int, reason: str, *, tried: bool) -> bool:
-    """active → probation. Returns whether it changed: people may have drained it meanwhile.
+    """active → probation. Returns whether it changed: somebody may have drained it.
 
-    `tried`: whether it failed a trial already. Else it gets one at once, as its jobs may be at fault.
+    `tried`: whether it already failed a trial. Otherwise it gets one at once, since its jobs may be at fault.
     """
     parameters = {"device_id": device_id, "reason": reason, "tried": int(tried)}
     pauses = {"pause": TRIAL_SECONDS, "relapse": RELAPSE_SECONDS}
@@ -41,7 +41,7 @@ def begin(connection: Connection, device_id: int, reason: str, *, tried: bool) -
 
 
 def failed_trial(connection: Connection, device_id: int, reason: str) -> None:
-    """The device stays on probation, and waits twice as long for the next trial."""
+    """Keeps the device on probation, and doubles the pause before the next trial."""
     parameters = {"device_id": device_id, "reason": reason, "pause": TRIAL_SECONDS}
     connection.execute(_FAIL, parameters)
 
@@ -78,7 +78,7 @@ def due(connection: Connection, *, silent_after: float) -> list[tuple[int, str]]
 
 
 def sent(connection: Connection, ids: Sequence[int], *, resend_after: float) -> None:
-    """These were told to begin a trial. They are told again where nothing is heard of it for `resend_after` seconds."""
+    """Records that trials were sent. A trial without an answer is sent again after `resend_after` seconds."""
     connection.execute(_SENT, {"ids": list(ids), "resend_after": resend_after})
 
 
@@ -91,7 +91,7 @@ FROM (SELECT kind, at FROM failures WHERE device_id = :device_id ORDER BY at DES
 
 
 def dies_in_a_row(connection: Connection, device_id: int) -> bool:
-    """Whether the process of the device died in each of its last jobs."""
+    """Whether the process of the device died in each of its last `DEATHS_IN_A_ROW` jobs."""
     found: int = connection.execute(_DEATHS, {"device_id": device_id, "most": DEATHS_IN_A_ROW}).scalar_one()
     return found >= DEATHS_IN_A_ROW
 
@@ -114,7 +114,7 @@ LIMIT 1
 
 
 def known_good(connection: Connection, device_id: int, like: Configuration | None = None) -> Configuration | None:
-    """What another device of the type measured lately; None where none did, or this version cannot read it.
+    """A configuration that another device of the type measured recently; None if there is none that this version can read.
 
     Args:
         like: the job that failed: the same family and a similar size are preferred, else the smallest.

@@ -8,7 +8,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from farm.db.engine import check_reachable, make_engine
 from farm.db.states import DeviceState
 from farm.errors import FarmError, OtherPostgresVersion, first_line
-from farm.formatting import failing_text, leader_text, some_of
+from farm.formatting import some_of
 from farm.installing import INSTALL
 from farm.services import urls
 from farm.services.background import running_stack
@@ -129,15 +128,14 @@ def check_coordinator(settings: Settings) -> Check:
     if isinstance(answer, Check):
         return answer
     leader, obstacle = answer
-    who = {name: value for name, value in asdict(leader).items() if name != "failing"}
-    what = leader_text(**who, obstacle=obstacle)
+    what = leader.text(obstacle)
     if not leader.leads:
         fix = "start one: farm up, or python -m farm.coordinator; what is submitted waits"
         if obstacle is not None:
             fix = "see database and locks; a coordinator that runs leads within seconds then"
         return Check("coordinator", CheckState.WARNING, what, fix)
     if leader.failing:
-        failing = "; ".join(failing_text(one.step, one.error, one.for_s) for one in leader.failing)
+        failing = "; ".join(one.text for one in leader.failing)
         return Check("coordinator", CheckState.WARNING, f"{what}; {failing}", "see broker and locks, and read its log")
     return Check("coordinator", CheckState.OK, what)
 
@@ -151,7 +149,7 @@ def check_locks(settings: Settings) -> Check:
         return found
     if not found:
         return Check("locks", CheckState.OK, f"no session has held any for {locks.LONG_HOLD_SECONDS:g} s")
-    texts = [locks.text_of(one) for one in found]
+    texts = [one.text for one in found]
     fix = "end a session that should not be there: what it holds waits for it"
     return Check("locks", CheckState.WARNING, "; ".join(texts), fix)
 
