@@ -1,4 +1,4 @@
-"""What is measured on: the identity of a device, and the traits that decide what it can run."""
+"""Devices: their identity, and the traits that decide what they can run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Backend(StrEnum):
 
     @property
     def runs_kernels(self) -> bool:
-        """Whether a device of this backend executes kernels: a recording answers without, and needs none built."""
+        """Whether a device of this backend executes kernels. A recording does not, and needs no built kernels."""
         return self is not Backend.RECORDED
 
     @property
@@ -79,7 +79,7 @@ class DeviceIdentity:
     name: str
     backend: Backend
     traits: DeviceTraits
-    # Driver, libraries, power limit, clocks: whatever describes the device at rest.
+    # What describes the idle device: driver, libraries, power limit, clocks.
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -95,7 +95,7 @@ class MultiprocessorLimits:
     threads: int
     blocks: int
     shared_kib: int
-    # Of each block's shared memory, what CUDA keeps for itself.
+    # Shared memory of each block that CUDA reserves.
     reserved_kib: int = 1
     registers: int = 65_536
 

@@ -1,4 +1,4 @@
-"""What is known of a GPU type before anything is measured: its maker's figures, from `gpus.yaml` (pure)."""
+"""Figures of GPU types from their makers, from `gpus.yaml` (pure)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 
 def find_gpu(device_type: str) -> Gpu | None:
-    """The figures of a normalised device type; None where the table has none, as of CPUs and of slices of a card.
+    """The figures of a normalised device type. None if the table has none, as for CPUs and slices of a card.
 
     A recording of a card counts as the card: `recorded-nvidia-h200` is an H200. Cards whose names fit with a memory come in the
     order of the table.
@@ -68,7 +68,7 @@ def find_gpu(device_type: str) -> Gpu | None:
 
 
 def traits_of_type(device_type: str) -> DeviceTraits:
-    """The limits of a GPU type that nobody opened: of one that the table lacks, no more than that it is a CUDA device."""
+    """The limits of a GPU type of which no device was opened. Of a type that is not in the table, only its kind is known."""
     gpu = find_gpu(device_type)
     if gpu is None:
         return DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=UNKNOWN_MEMORY_BYTES)
@@ -76,4 +76,4 @@ def traits_of_type(device_type: str) -> DeviceTraits:
 
 
 _MEMORY = r"(-\d+gb)?(-hbm\d\w?)?"
-"""What a product's name may say after that of the card. A `4070 Ti` or a laptop's `4070` is another card."""
+"""What may follow the card in a product name. A `4070 Ti` or a laptop's `4070` is another card."""

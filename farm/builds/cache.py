@@ -31,7 +31,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _UNFINISHED = ".unfinished-"
 
 ABANDONED_SECONDS = 3600.0
-"""An unfinished folder that is older is nobody's any more: writing one takes milliseconds."""
+"""An unfinished folder that is older is abandoned, because writing one takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class KernelCache:
         self._root = root
 
     def get(self, hash_: str) -> Built | None:
-        """The kernel of that name, which now counts as used; None where there is none that can be trusted."""
+        """The kernel of that name, which now counts as used. None without a trusted kernel."""
         place = self._place(hash_)
         try:
             folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
@@ -58,7 +58,7 @@ class KernelCache:
             self._refuse(place, "it is a file")
             return None
         try:
-            # Both files are of one folder, whatever is renamed meanwhile.
+            # Both files belong to one folder, also if it is renamed meanwhile.
             record = Record.model_validate_json(_read(folder, _RECORD))
             built = Built(_read(folder, _CODE), record, _signature(folder))
             with contextlib.suppress(OSError):  # a cache that may only be read is not pruned either
@@ -144,7 +144,7 @@ class KernelCache:
             log.warning("%s could not be removed: %s", place, error)
 
     def _remove(self, place: Path) -> None:
-        """By a rename first, so that nobody sees half of it."""
+        """Renames the folder first, so that no process sees a part of it."""
         away = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
         try:
             with contextlib.suppress(FileNotFoundError):  # another process was first

@@ -16,7 +16,7 @@ from farm.signing import Purpose, Signer, is_signed
 
 
 class Record(BaseModel):
-    """What is kept beside a binary."""
+    """Facts that are stored with a binary."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -49,7 +49,7 @@ class Record(BaseModel):
 
     @property
     def details(self) -> dict[str, Any]:
-        """What a row that was measured of it says of it, under the names that kernels of every family have for it."""
+        """Facts for the rows of this kernel, under the names that all families use."""
         return {
             "registers": self.registers,
             "static_shared_bytes": self.static_shared_bytes,

@@ -1,6 +1,6 @@
 """Where a farm shares the code of its built kernels, so that other hosts fetch instead of compiling.
 
-A store holds bytes by the hash of what they were compiled from. What comes out of it is not believed: the database says
+A store holds bytes by the hash of what they were compiled from. Its content is not trusted: the database says
 which SHA-256 the code must have.
 """
 
@@ -23,7 +23,7 @@ class Store(Protocol):
     """Each call raises `KernelStoreUnusable` where the store does not answer."""
 
     def get(self, hash_: str) -> bytes | None:
-        """The code of that name; None where there is none."""
+        """The code of that name, or None."""
 
     def put(self, hash_: str, code: bytes) -> None:
         """Keeps code under that name, in place of what was there."""

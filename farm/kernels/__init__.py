@@ -1,4 +1,4 @@
-"""How it is computed: kernel families, what each can be asked for, and what is invalid where."""
+"""Kernel families: their parameters, and the rules that say which configurations a device cannot run."""
 
 from __future__ import annotations
 

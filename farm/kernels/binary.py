@@ -28,7 +28,7 @@ class Template:
     library: bool = field(compare=False)
 
     def for_architecture(self, arch: str) -> str:
-        """The option that names it. A library holds the kernel for that one alone, which halves the time to compile it."""
+        """nvcc's option for the architecture. A library has code for one architecture only, which halves its compilation."""
         return f"-gencode=arch=compute_{arch[3:]},code={arch}" if self.library else f"-arch={arch}"
 
 
@@ -44,7 +44,7 @@ def text_of(template: Template) -> str:
 
 
 def architecture_of(compute_capability: tuple[int, int]) -> str:
-    """What to compile for a card: (9, 0) is sm_90a. From 9.0 on, `a` gives all that this one architecture has."""
+    """The architecture to compile for: (9, 0) is sm_90a. From 9.0 on, `a` enables all features of this architecture."""
     major, minor = compute_capability
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
@@ -69,26 +69,26 @@ class Versions:
 
 
 BUILT_WITH = Versions(cutlass="4.2.0", cuda="13.0.88")
-"""What a farm builds with where nobody says otherwise: the versions of the extra `build`."""
+"""The default versions of a farm: those of the extra `build`."""
 
 
 def ordered(definitions: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Macros as a binary holds them: whoever stores them may forget their order."""
+    """Macros in the order of a binary, because stores such as JSON columns may change their order."""
     return tuple(sorted((str(name), str(value)) for name, value in definitions.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binary:
-    """One compilation of a template. Of two that are equal but for the label, one is enough."""
+    """One compilation of a template. Binaries that differ only in the label are the same."""
 
     template: Template
     arch: str  # as nvcc names it, sm_90a
     definitions: tuple[tuple[str, str], ...]  # macros, in the order of their names
-    label: str  # for people: what is compiled in, in one line
+    label: str  # one line for people: what is compiled in
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What the compiler is told; where headers lie is its own business."""
+        """Options of the compiler, without the folders of headers."""
         defined = (f"-D{name}={value}" for name, value in self.definitions)
         return (*self.template.options, self.template.for_architecture(self.arch), *defined)
 

@@ -1,4 +1,4 @@
-"""What a kernel family is: its parameter space, and rules that say why a device cannot run a configuration."""
+"""The protocol of kernel families: `KernelFamily`, its parameters and rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from farm.kernels.binary import Binary, Template
 
 
 def limits(name: str, values: Sequence[int]) -> str:
-    """What the values of an axis are, for people: `tile goes from 1 to 32`, `swizzle is 1, 2, 4 or 8`."""
+    """The values of an axis as text: `tile goes from 1 to 32`, `swizzle is 1, 2, 4 or 8`."""
     if isinstance(values, range):
         return f"{name} goes from {values[0]} to {values[-1]}"
     return f"{name} is {', '.join(map(str, values[:-1]))} or {values[-1]}"
@@ -20,7 +20,7 @@ def limits(name: str, values: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One integer that a family can be asked for."""
+    """One integer parameter of a family."""
 
     name: str
     # A range without gaps, or a few values in rising order.
@@ -35,7 +35,7 @@ class Parameter:
 
 
 _SLOW_FLOPS = {DeviceKind.CPU: 5e9, DeviceKind.CUDA: 5e12}
-"""Of one thread, and of a library."""
+"""FLOP/s of one thread of a CPU, and of a library on a GPU."""
 
 Reason = str | None
 Rule = Callable[[Problem, Mapping[str, int], DeviceTraits], Reason]
@@ -48,7 +48,7 @@ class KernelFamily:
     name: str
     kind: DeviceKind
     meaning: str
-    # The worker's part, as "module:class", which no program but a worker imports. See `workers.kernels.base`.
+    # The worker's part, as "module:class", which only workers import. See `workers.kernels.base`.
     worker: str
     parameters: tuple[Parameter, ...] = ()
     rules: tuple[Rule, ...] = ()

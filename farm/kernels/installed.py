@@ -41,7 +41,7 @@ def add_installed(families: dict[str, KernelFamily]) -> dict[str, str]:
 
 
 def _entry_points() -> Iterator[tuple[str, str, Callable[[], object]]]:
-    """Of each entry point: the name of its package, its value, and the function that loads it."""
+    """Each entry point: the name of its package, its value, and the function that loads it."""
     if not _is_any_installed():
         return
     from importlib.metadata import entry_points  # importing and calling it takes longer than all families take

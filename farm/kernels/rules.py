@@ -1,4 +1,4 @@
-"""Rules that more than one kernel family has."""
+"""Rules that several kernel families share."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def computes(types: ElementTypes, known: Sequence[tuple[ElementType, ElementType
 
 
 def has_type(kind: ElementType, first: tuple[int, int] | None, has: tuple[int, int] | None) -> Reason:
-    """Why a device of compute capability `has` lacks a type that there is since `first`; None where either is unknown."""
+    """Why a device of compute capability `has` lacks a type that exists since `first`. None if either is unknown."""
     if first is None or has is None or has >= first:
         return None
     return f"needs compute capability {first[0]}.{first[1]} for {kind}, the device has {has[0]}.{has[1]}"

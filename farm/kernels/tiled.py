@@ -27,7 +27,7 @@ def _tile_fits(problem: Problem, parameters: Mapping[str, int], device: DeviceTr
 
 
 _FLOPS_OF_THREAD = 2e9
-"""It is limited by how many threads a block has: tile² of them, of which 32 x 32 reach about 2 TFLOP/s."""
+"""FLOP/s of one thread. The kernel is limited by its tile² threads per block; 32 x 32 threads reach about 2 TFLOP/s."""
 
 TILED = KernelFamily(
     name="tiled",

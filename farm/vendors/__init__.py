@@ -27,7 +27,7 @@ def device_type_of(product_name: str, backend: Backend) -> str:
 
 
 def vendor_of_type(device_type: str) -> DeviceVendor:
-    """The vendor of a type, of a recording that of the device that was recorded; of a type that does not say, NVIDIA."""
+    """The vendor of a type. For a recording, the vendor of the recorded device. NVIDIA if the type names no vendor."""
     named = RECORDED.recorded_type(device_type)
     return next((vendor for vendor in VENDORS.values() if vendor.kind and vendor.has_type(named)), NVIDIA)
 

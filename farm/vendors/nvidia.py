@@ -65,7 +65,7 @@ class Nvidia(DeviceVendor):
         return f"nvidia-smi on {host}: a card that fell off the bus takes a reset or a restart."
 
     def advice_on_power_limit(self, uuid: str, host: str, usual_w: float) -> str:
-        return f"nvidia-smi -i {uuid} -pl {usual_w:.0f} on {host} sets it back, if nobody wanted it so."
+        return f"nvidia-smi -i {uuid} -pl {usual_w:.0f} on {host} sets it back, if the change was not intended."
 
     def advice_on_clocks(self, uuid: str, host: str) -> str:
-        return f"nvidia-smi -i {uuid} -rgc and -rac on {host} set them back, if nobody wanted them so."
+        return f"nvidia-smi -i {uuid} -rgc and -rac on {host} set them back, if the change was not intended."

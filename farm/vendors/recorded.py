@@ -1,4 +1,4 @@
-"""Recordings, which answer as the device did that was recorded."""
+"""Recordings, which return the rows of the device that was recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Recorded(DeviceVendor):
         return slug if self.has_type(slug) else self.type_prefix + slug
 
     def recorded_type(self, device_type: str) -> str:
-        """The type of the device that was recorded; any other type as it is."""
+        """The type of the device that was recorded. Other types are returned unchanged."""
         return device_type.removeprefix(self.type_prefix)
 
     def is_named_by(self, word: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the farm knows of a vendor's devices without touching one (pure)."""
+"""The protocol of device vendors: facts about their devices that need no device (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DeviceVendor:
     backend: ClassVar[Backend]
 
     kind: ClassVar[DeviceKind | None]
-    """What executes kernels; None where that differs from device to device."""
+    """What executes kernels. None if that differs between devices."""
 
     worker: ClassVar[str]
     """The class of `workers.devices.base.Device` that is made with an identity."""
@@ -32,7 +32,7 @@ class DeviceVendor:
     """What selects all its devices in FARM_DEVICES."""
 
     type_prefix: ClassVar[str]
-    """How normalised types that are certain to be its begin."""
+    """The prefix of normalised types that certainly belong to the vendor."""
 
     uuid_prefixes: ClassVar[tuple[str, ...]]
 
@@ -48,11 +48,11 @@ class DeviceVendor:
         return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
 
     def has_type(self, device_type: str) -> bool:
-        """Whether a type is certain to be one of its."""
+        """Whether a type certainly belongs to the vendor."""
         return device_type.startswith(self.type_prefix)
 
     def has_uuid(self, uuid: str) -> bool:
-        """Whether a UUID, in whatever case, is one of its."""
+        """Whether a UUID, in upper or lower case, belongs to the vendor."""
         return uuid.upper().startswith(self.uuid_prefixes)
 
     def is_named_by(self, word: str) -> bool:
@@ -69,7 +69,7 @@ class DeviceVendor:
         return f"farm doctor on {host}."
 
     def advice_on_power_limit(self, uuid: str, host: str, usual_w: float) -> str:
-        return f"Set its power limit back on {host}, if nobody wanted it so."
+        return f"Set its power limit back on {host}, if the change was not intended."
 
     def advice_on_clocks(self, uuid: str, host: str) -> str:
-        return f"Set its clocks back on {host}, if nobody wanted them so."
+        return f"Set its clocks back on {host}, if the change was not intended."

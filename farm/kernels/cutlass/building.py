@@ -1,7 +1,7 @@
 """Which points of the space CUTLASS can be compiled for, and compute what they should.
 
-The templates check most of what they need, but not that the threads of a block load and store every element of its tile
-exactly once: what does not would compile, and compute something else.
+The templates check most of their requirements. They do not check that the threads of a block load and store every element of its
+tile exactly once. Kernels that do not would compile and compute a wrong result.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def instructions_fit(p: Point) -> Reason:
 
 
 def simt_fits(p: Point) -> Reason:
-    """What SIMT kernels need beside (DefaultMmaCore, DefaultThreadMapSimt)."""
+    """Further requirements of SIMT kernels (DefaultMmaCore, DefaultThreadMapSimt)."""
     if p.on_tensor_cores:
         return None
     lanes_m, lanes_n, _ = p.instruction
     if p.tile_n < WARP:
         return f"needs tile_n to be {WARP} or more, for each lane of a warp to store a column, not {p.tile_n}"
     if p.warps_n > lanes_m:
-        return f"has at most {lanes_m} warps beside each other in a tile of f32, not tile_n/warp_n={p.warps_n}"
+        return f"has at most {lanes_m} warps side by side in a tile of f32, not tile_n/warp_n={p.warps_n}"
     for operand in p.operands:
         if not operand.along_k:
             continue

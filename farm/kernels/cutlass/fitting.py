@@ -36,7 +36,7 @@ def alignment_is_possible(p: Point) -> Reason:
         if loads > _MAX_LOADS:
             return (
                 f"needs {loads} loads of {operand.name} in each thread for a tile, {at_once} at once; "
-                f"CUTLASS guards {_MAX_LOADS} at the most"
+                f"CUTLASS guards at most {_MAX_LOADS}"
             )
     return None
 

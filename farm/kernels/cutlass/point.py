@@ -1,4 +1,4 @@
-"""A point of the parameter space of `cutlass`, with a problem and a device: what follows from them, and no judgement.
+"""A point of the parameter space of `cutlass` with a problem and a device, and the values that follow.
 
 Where a docstring names a template, it is one of CUTLASS 4.2 (include/cutlass), whose 2.x kernels are meant everywhere.
 """
@@ -21,7 +21,7 @@ _HOPPER_INSTRUCTIONS = _INSTRUCTIONS | {_E.F64: (16, 8, 4)}
 """m, n and k of one tensor core instruction (PTX ISA, mma)."""
 
 ONE_BY_ONE = (_E.F32, _E.F64)
-"""Types of which a thread loads one element at a time: in SIMT kernels, and in those of doubles."""
+"""Types whose elements a thread loads one at a time: in SIMT kernels, and in kernels for doubles."""
 
 WARP = 32
 ACCESS_BYTES = 16
@@ -48,7 +48,7 @@ class Operand:
     """A or B, as a block loads it."""
 
     name: str
-    # Its dimension beside k, m or n, and what a tile has of it.
+    # Its other dimension, m or n, and the extent of a tile along it.
     side: str
     tile: int
     # Whether elements that follow each other in memory do so along k, and how many they are.
@@ -123,7 +123,7 @@ class Point:
 
     @property
     def largest_access(self) -> int:
-        """Elements of A or B that a thread loads at once at the most."""
+        """Maximum number of elements of A or B that a thread loads at once."""
         return 1 if self.ab in ONE_BY_ONE else ACCESS_BYTES // self.ab.bytes
 
     @cached_property

@@ -24,7 +24,7 @@ _TYPES = {
 _MAX_BLOCKS = 8
 """Blocks of a cluster that every card of the architecture can run (CUDA C++ Programming Guide, thread block clusters)."""
 _SWIZZLED_ROWS = 8
-"""Rows of a tile that lie together in shared memory, whatever the width of its lines (mma_traits_sm90_gmma.hpp)."""
+"""Rows of a tile that lie together in shared memory, for every width of its lines (mma_traits_sm90_gmma.hpp)."""
 _TRANSPOSED_BYTES = 128
 """How far along k a tile goes that is transposed in shared memory (sm90_mma_tma_gmma_rs_warpspecialized.hpp)."""
 _STEPS_PROMOTED = 4

@@ -6,7 +6,7 @@ from farm.kernels.cutlass3x.point import SHARED_BYTES, TMA_BYTES, Epilogue, Poin
 from farm.kernels.family import Reason
 
 _REGISTERS = 232
-"""Of a thread that multiplies (MmaRegisterRequirement of the persistent kernels)."""
+"""Registers of a thread that multiplies (MmaRegisterRequirement of the persistent kernels)."""
 _MIN_STAGES = 2
 """What every main loop needs (sm90_mma_tma_gmma_ss_warpspecialized.hpp)."""
 _LINES_TOGETHER = 8

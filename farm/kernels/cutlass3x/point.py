@@ -40,13 +40,13 @@ _BARRIER_BYTES = 16
 """A pipeline's two barriers for each of its stages."""
 
 _SCHEDULER_BYTES = 16
-"""Of a scheduler that keeps nothing, as it is aligned."""
+"""Aligned size of a scheduler without state."""
 
 _LINE_BYTES = 128
 """The widest line of a tile that is swizzled: all banks of shared memory."""
 
 _MIN_ALIGNMENT = 128
-"""Of every tile that TMA copies."""
+"""Alignment of every tile that TMA copies."""
 
 
 class Schedule(IntEnum):
@@ -72,7 +72,7 @@ class Operand(point.Operand):
     """A or B, as the blocks of a cluster load it."""
 
     element: ElementType
-    # Blocks of a cluster that share its tile, and the parameter that says so.
+    # Blocks of a cluster that share its tile, and the parameter with that number.
     sharers: int
     shared_along: str
 
@@ -140,7 +140,7 @@ class Point:
 
     @property
     def threads(self) -> int:
-        """Of a block: one warp group loads, the others multiply."""
+        """Threads of a block: one warp group loads, the others multiply."""
         return WARP_GROUP * (2 if self.schedule == Schedule.WARP_SPECIALISED else 3)
 
     @property
@@ -156,7 +156,7 @@ class Point:
 
     @cached_property
     def stages_kept(self) -> int:
-        """Tiles in flight: as asked for, or as many as the templates count (StageCountAutoCarveout)."""
+        """Tiles in flight: the parameter, or the number that the templates compute (StageCountAutoCarveout)."""
         if self.stages:
             return self.stages
         unit = self._loading_alignment
@@ -193,7 +193,8 @@ class Point:
         )
 
     def line_bytes(self, operand: Operand) -> int:
-        """Of a tile in shared memory (ss_smem_selector, rs_smem_selector): the widest line that divides what is contiguous.
+        """Bytes of a line of a tile in shared memory: the widest that divides the contiguous extent (ss_smem_selector,
+        rs_smem_selector).
 
         What goes through registers and does not lie along k has lines of 32 bytes.
         """
@@ -223,7 +224,7 @@ class _Storing:
 
 
 def _alignment(line_bytes: int) -> int:
-    """Of tiles whose lines are swizzled: eight of the widest lines that divide theirs (alignment_for_swizzle)."""
+    """Alignment of tiles with swizzled lines: eight of the widest lines that divide theirs (alignment_for_swizzle)."""
     return 8 * math.gcd(_LINE_BYTES, line_bytes)
 
 
