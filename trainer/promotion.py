@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.registry.verdict import PromotionTest, Verdict
+from farm.registry.promotion_verdict import PromotionTest, PromotionVerdict
 
 TARGETS = ("runtime_ms", "power_w")
 """What is judged: energy and rate follow from these."""
@@ -51,9 +51,9 @@ class Comparison:
 
     def verdict(
         self, test: PromotionTest, against: str, margin: float, confidence: float, *, promoted: bool
-    ) -> Verdict:
+    ) -> PromotionVerdict:
         """This comparison as the test that decided."""
-        return Verdict(
+        return PromotionVerdict(
             promoted=promoted,
             test=test,
             score=self.score,
@@ -85,7 +85,7 @@ class Decision:
     # False where the version is worth nothing: it leaked, or is no better than a baseline.
     sound: bool
     reason: str
-    verdict: Verdict
+    verdict: PromotionVerdict
     score: float | None = None
     # Of the better one of the baselines.
     baseline_score: float | None = None
@@ -195,5 +195,5 @@ def decide(
 
 def unsound(why: str) -> Decision:
     """A version that cannot be judged."""
-    verdict = Verdict(promoted=False, test=PromotionTest.LEAK)
+    verdict = PromotionVerdict(promoted=False, test=PromotionTest.LEAK)
     return Decision(promoted=False, sound=False, reason=why, verdict=verdict)

@@ -22,9 +22,9 @@ import trainer
 from farm import registry
 from farm.errors import ModelRefused, NoSuchModel
 from farm.registry import CHALLENGER, CHAMPION, ModelInfo, model_name, registry_client
-from farm.registry.details import CARD
 from farm.registry.held_out import FOLDER as HELD_OUT_FOLDER
 from farm.registry.held_out import HeldOut, answers, held_out_files
+from farm.registry.version_details import CARD
 from farm.settings import settings as program_settings
 from trainer.baseline import baselines
 from trainer.evaluate import Metrics

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.registry import CHALLENGER, ERRORS, Trust, conditions, crown, model_name, verdict
-from farm.registry.details import FOLD_TAG
+from farm.registry import CHALLENGER, ERRORS, Trust, conditions, make_champion, model_name, promotion_verdict
 from farm.registry.files import sign
 from farm.registry.manifest import MANIFEST, Manifest
 from farm.registry.models import QUOTED_TAG, TEST_SET
+from farm.registry.version_details import FOLD_TAG
 from trainer.evaluate import Metrics
 from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings
@@ -117,7 +117,7 @@ def register(run: Run, metrics: MetricsByFold, decision: Decision, card: str, le
     judged = {
         "decision": decision.reason,
         "sound": str(decision.sound).lower(),
-        verdict.TAG: decision.verdict.to_tag(),
+        promotion_verdict.TAG: decision.verdict.to_tag(),
         conditions.TAG: run.facts.conditions.to_tag(),
     }
     version = str(
@@ -133,7 +133,7 @@ def register(run: Run, metrics: MetricsByFold, decision: Decision, card: str, le
     sign(client, name, version, manifest, trust)
     client.set_registered_model_alias(name, CHALLENGER, version)
     if decision.promoted:
-        crown(client, name, version, decision.reason)
+        make_champion(client, name, version, decision.reason)
     return version
 
 

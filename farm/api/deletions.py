@@ -21,7 +21,7 @@ from farm.db.states import DeletionKind, Role
 from farm.errors import ServiceUnavailable
 from farm.registry import CHAMPION, ModelInfo, list_models
 from farm.registry import deletions as models
-from farm.registry.deletions import DeletedVersion, Going
+from farm.registry.deletions import DeletedVersion, PlannedDeletion
 
 KEPT_SECONDS = 7 * 24 * 3600.0
 """How long a vacuum keeps deletions by default."""
@@ -145,7 +145,7 @@ def delete(access: Access, deletion: DeletionRequest) -> Deletion:
     if deletion.kind is Kind.MODEL:
         uri = access.settings.tracking_uri
         if deletion.dry_run:
-            return _of_model(models.going(uri, deletion.name), dry_run=True)
+            return _of_model(models.plan_deletion(uri, deletion.name), dry_run=True)
         with access.change(delete) as change:
             gone = models.delete(uri, deletion.name, by=access.who)
             for model in gone.versions:
@@ -210,7 +210,7 @@ def _trained(access: Access, found: Dependents) -> list[str] | None:
     ]
 
 
-def _of_model(found: Going, *, dry_run: bool) -> Deletion:
+def _of_model(found: PlannedDeletion, *, dry_run: bool) -> Deletion:
     return Deletion(
         kind=Kind.MODEL,
         name=found.versions[0].name,

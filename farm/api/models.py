@@ -17,7 +17,7 @@ from farm.db.states import Role
 from farm.errors import ModelRefused, NoSuchModel, NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
-from farm.registry import ModelInfo, Objective, Prediction, Recommendation, Reign
+from farm.registry import ModelInfo, Objective, Prediction, PromotionRecord, Recommendation
 
 TypeAsked = Annotated[
     str | None,
@@ -113,7 +113,7 @@ class ModelNow(ModelLine):
     """All that the registry knows of a version."""
 
     metrics: registry.Metrics = Field(description="fold kind, target, name of the number")
-    champions: list[Reign]
+    champions: list[PromotionRecord]
     card: str | None = Field(default=None, description="the model card, in Markdown")
 
 

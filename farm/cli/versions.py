@@ -156,7 +156,7 @@ def _on_test_set(target: str, found: Mapping[str, float]) -> tuple[Any, ...]:
     )
 
 
-def print_history(champions: Sequence[registry.Reign]) -> None:
+def print_history(champions: Sequence[registry.PromotionRecord]) -> None:
     """The champions, the present one last."""
     rows = [(each.since and each.since[:16].replace("T", " "), each.version, each.reason) for each in champions]
     _CHAMPIONS.print(rows, title="champions")

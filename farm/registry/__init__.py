@@ -1,4 +1,4 @@
-"""The model registry: which models there are, fetching one, asking it, and which version others pull.
+"""The model registry: lists, loads, promotes and deletes models, and predicts with them.
 
 Its modules, MLflow and pandas are imported when they are first used, so importing this package costs nothing.
 """
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from farm.lazy import names_of
 
 if TYPE_CHECKING:
-    from farm.registry.client import load_mlflow, load_pyfunc, mlflow_warnings_ignored, registry_client
     from farm.registry.conditions import Conditions, Protocol, protocol_groups, protocols_text, same_protocols
-    from farm.registry.details import Metrics, metrics_of, model_card
-    from farm.registry.direct import Model
     from farm.registry.files import vouch
+    from farm.registry.loaded_model import Model
+    from farm.registry.mlflow_client import load_mlflow, load_pyfunc, mlflow_warnings_ignored, registry_client
+    from farm.registry.model_names import PREFIX, model_name
     from farm.registry.models import (
         CHALLENGER,
         CHAMPION,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         signed_files,
         unpack,
     )
-    from farm.registry.naming import PREFIX, model_name
     from farm.registry.predictions import (
         ANSWERS,
         Prediction,
@@ -42,10 +41,11 @@ if TYPE_CHECKING:
         records,
         require_few_columns,
     )
-    from farm.registry.promotions import Reign, champions, crown, promote, rollback
-    from farm.registry.recommending import Objective, Recommendation, recommend
+    from farm.registry.promotion_verdict import PromotionTest, PromotionVerdict, remedy
+    from farm.registry.promotions import PromotionRecord, champions, make_champion, promote, rollback
+    from farm.registry.recommendations import Objective, Recommendation, recommend
     from farm.registry.trust import Trust
-    from farm.registry.verdict import PromotionTest, Verdict, remedy
+    from farm.registry.version_details import Metrics, metrics_of, model_card
 
 __all__ = [
     "ANSWERS",
@@ -60,21 +60,21 @@ __all__ = [
     "ModelInfo",
     "Objective",
     "Prediction",
+    "PromotionRecord",
     "PromotionTest",
+    "PromotionVerdict",
     "Protocol",
     "Recommendation",
-    "Reign",
     "Trust",
-    "Verdict",
     "answering_model",
     "answering_models",
     "champions",
-    "crown",
     "download",
     "list_models",
     "load",
     "load_mlflow",
     "load_pyfunc",
+    "make_champion",
     "metrics_of",
     "mlflow_warnings_ignored",
     "model_card",

@@ -1,7 +1,7 @@
-"""Where the rows of a model come from, how they were measured, and which models may be ranked together (pure).
+"""The origin of a model's training rows, how they were measured, and which models may be ranked together (pure).
 
-The trainer writes a `Conditions` into the tag `conditions` of every version. Answers read it from there, because the rows
-themselves may be gone, or on another farm.
+The trainer writes a `Conditions` into the tag `conditions` of every version, because the rows themselves may be deleted, or on
+another farm.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ TAG = "conditions"
 
 UNKNOWN = "unknown"
 BURST = "burst"
-"""The time of a short run, which ends before a power limiter settles: `runtime_ms` of every row that the farm measured."""
+"""The time of a short run that ends before a power limiter settles, as `runtime_ms` of the farm's own rows."""
 
 OWN_ROWS = "measured by gemm-farm"
-"""How the provenance of the farm's own exports begins."""
+"""Start of the provenance of the farm's own exports."""
 
 RECORDED = "recorded"
-"""The stop reason of rows whose file has a time without how it was measured."""
+"""The stop reason of rows whose file does not say how the time was measured."""
 
 MAX_LISTED = 6
-"""Sources, protocols and drivers that are listed one by one: MLflow's older stores keep 5,000 characters of a tag."""
+"""Sources, protocols and drivers listed individually: MLflow's older stores keep 5,000 characters of a tag."""
 
 MAX_TEXT = 160
 
@@ -51,13 +51,13 @@ class RowSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """One way in which rows were measured. Each part is `unknown` where the rows do not tell."""
+    """One way in which rows were measured. A part that the rows do not record is `unknown`."""
 
     l2: str  # cold or warm, before each sample
     time: str  # burst
     operands: str  # their distribution, as uniform
     clocks: str  # default, locked:<MHz>, governor:<name>
-    # Who measured it and how, where a part is unknown: two unknown protocols are the same only if this is.
+    # The origin of the rows, where a part is unknown: two such protocols are equal only if their origin is.
     method: str | None = None
     rows: int
 
@@ -107,14 +107,14 @@ _PARTS = {"L2": "{} L2", "time": "{} time", "operands": "{} operands", "clocks":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """The conditions of all rows that a model learned from."""
+    """The conditions of all training rows of a model."""
 
     sources: tuple[RowSource, ...]
     protocols: tuple[Protocol, ...]
     # Rows by the source of their power (see docs/measuring.md), and by the driver; `none` and `unknown` are values too.
     power: Mapping[str, int]
     drivers: Mapping[str, int]
-    # ISO dates (UTC) between which the rows were measured; None where no row tells.
+    # ISO dates (UTC) of the first and the last row; None where no row has a date.
     measured_from: str | None = None
     measured_until: str | None = None
     # Rows of an import whose file has no dates.
@@ -143,7 +143,7 @@ class Conditions:
             return None
 
     def lines(self) -> list[str]:
-        """Sources, protocols, power, drivers and dates, a line for each."""
+        """One line each for sources, protocols, power, drivers and dates."""
         return [
             f"rows: {_listed(map(str, self.sources))}",
             f"protocol: {protocols_text(self.protocols)}",
@@ -166,7 +166,7 @@ class Conditions:
 
 
 def most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
-    """The values with most rows; the rest is counted as one value."""
+    """The values with most rows; all others count as one value."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = ordered[MAX_LISTED:]
     found = {value[:MAX_TEXT]: rows for value, rows in ordered[:MAX_LISTED]}
@@ -174,9 +174,9 @@ def most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def protocol_groups(models: Sequence[Conditions | None]) -> list[int]:
-    """For each model the number of its group, from 0: models whose rows were measured by the same protocols share one.
+    """The number of each model's group, from 0. Models whose rows were measured by the same protocols share a group.
 
-    A model whose conditions, or whose way of measuring, is unknown is alone in its group.
+    A model with unknown conditions or an unknown protocol has a group of its own.
     """
     groups: dict[object, int] = {}
     found = []
@@ -187,13 +187,13 @@ def protocol_groups(models: Sequence[Conditions | None]) -> list[int]:
 
 
 def same_protocols(model: Conditions | None, rows: Iterable[Protocol]) -> bool:
-    """Whether predictions of the model may stand beside these rows: both were measured by the same, known protocols."""
+    """Whether predictions of the model may be compared with these rows: both have the same, known protocols."""
     own = None if model is None else _known_key(model.protocols)
     return own is not None and own == _known_key(rows)
 
 
 def protocols_text(protocols: Iterable[Protocol]) -> str:
-    """Every protocol, each with its rows where there are several."""
+    """All protocols, with their numbers of rows where there are several."""
     rows: dict[str, int] = {}
     for one in protocols:
         rows[str(one)] = rows.get(str(one), 0) + one.rows
@@ -201,7 +201,7 @@ def protocols_text(protocols: Iterable[Protocol]) -> str:
 
 
 def _known_key(protocols: Iterable[Protocol]) -> frozenset[tuple[str, ...]] | None:
-    """What is equal where protocols are the same. None where one of them is unknown, or there is none."""
+    """A key that is equal for equal protocols. None where one of them is unknown, or without any."""
     listed = list(protocols)
     if not listed or not all(one.method or UNKNOWN not in one.key for one in listed):
         return None

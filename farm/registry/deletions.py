@@ -1,7 +1,7 @@
-"""Deletes model versions so that they can be restored, until they are vacuumed.
+"""Deletes model versions. They can be restored until they are vacuumed.
 
-A deleted version keeps its run and files, and has a tag that hides it from the farm. Its aliases are taken from it, so
-that no other program pulls it either.
+A deleted version keeps its run and files, and a tag hides it from the farm. Its aliases are removed, so other programs do not
+pull it either.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from farm.errors import NoSuchDeletion
-from farm.registry.client import has_been_used, registry_client
 from farm.registry.files import repository
+from farm.registry.mlflow_client import has_been_used, registry_client
+from farm.registry.model_names import model_name
 from farm.registry.models import (
     CHAMPION,
     DELETED_TAG,
@@ -23,20 +24,19 @@ from farm.registry.models import (
     list_models,
     model_info,
 )
-from farm.registry.naming import model_name
-from farm.registry.promotions import crown, crowned_before
+from farm.registry.promotions import make_champion, previous_champions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedVersion:
-    """A version of a model that was deleted: when, by whom, and what it was."""
+    """A deleted model version."""
 
     name: str
     version: str
     run_id: str | None
     deleted_at: datetime
     deleted_by: str
-    # The aliases that it had, and who is champion instead of it.
+    # Its former aliases, and the version that is champion in its place.
     aliases: tuple[str, ...]
     instead: str | None
     # Size of its files.
@@ -44,16 +44,15 @@ class DeletedVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Going:
-    """Versions of one model that are to be deleted, and who is champion then: None where it was not one of them, or
-    where none of the champions before is left."""
+class PlannedDeletion:
+    """Versions of one model to delete, and the next champion: None if the champion stays, or if no earlier one is left."""
 
     versions: tuple[ModelInfo, ...]
     next_champion: str | None
 
 
-def going(uri: str, which: str) -> Going:
-    """What `which` names: NAME/VERSION (or alias), or NAME for all versions of a model. Raises `NoSuchModel`."""
+def plan_deletion(uri: str, which: str) -> PlannedDeletion:
+    """Resolves `which`: NAME/VERSION (or alias), or NAME for all versions of a model. Raises `NoSuchModel`."""
     name, version = _split(which)
     of_name = [model for model in list_models(uri) if model.name == name]
     chosen = of_name if version is None and of_name else [model_info(uri, name, version or CHAMPION)]
@@ -61,8 +60,8 @@ def going(uri: str, which: str) -> Going:
     following = None
     if any(CHAMPION in model.aliases for model in chosen):
         with registry_client(uri) as client:
-            following = next((one for one in reversed(crowned_before(client, name)) if one in left), None)
-    return Going(versions=tuple(chosen), next_champion=following)
+            following = next((one for one in reversed(previous_champions(client, name)) if one in left), None)
+    return PlannedDeletion(versions=tuple(chosen), next_champion=following)
 
 
 def _split(which: str) -> tuple[str, str | None]:
@@ -70,9 +69,9 @@ def _split(which: str) -> tuple[str, str | None]:
     return model_name(name), version or None
 
 
-def delete(uri: str, which: str, *, by: str) -> Going:
-    """Deletes those versions. The champion before becomes the champion, where there is one. Raises `NoSuchModel`."""
-    found = going(uri, which)
+def delete(uri: str, which: str, *, by: str) -> PlannedDeletion:
+    """Deletes versions. An earlier champion, if there is one, replaces a deleted champion. Raises `NoSuchModel`."""
+    found = plan_deletion(uri, which)
     with registry_client(uri) as client:
         for model in found.versions:
             record = {
@@ -82,10 +81,12 @@ def delete(uri: str, which: str, *, by: str) -> Going:
                 "instead": found.next_champion if CHAMPION in model.aliases else None,
                 "bytes": _size(client, uri, model),
             }
-            # The aliases first: what is interrupted in between is a version without aliases, and no hidden champion.
+            # Aliases first: an interruption then leaves a version without aliases, not a hidden champion.
             for alias in model.aliases:
                 if alias == CHAMPION and found.next_champion is not None:
-                    crown(client, model.name, found.next_champion, f"version {model.version} was deleted", back=True)
+                    make_champion(
+                        client, model.name, found.next_champion, f"version {model.version} was deleted", back=True
+                    )
                 else:
                     client.delete_registered_model_alias(model.name, alias)
             client.set_model_version_tag(model.name, model.version, DELETED_TAG, json.dumps(record))
@@ -93,7 +94,7 @@ def delete(uri: str, which: str, *, by: str) -> Going:
 
 
 def deleted_versions(uri: str) -> list[DeletedVersion]:
-    """Every deleted version, the latest deletion first."""
+    """Every deleted version, latest deletion first."""
     if not has_been_used(uri):
         return []
     with registry_client(uri) as client:
@@ -116,7 +117,7 @@ def _deleted(version: Any) -> DeletedVersion:
 
 
 def restore(uri: str, which: str) -> list[ModelInfo]:
-    """Restores deleted versions with their aliases, but for an alias that was given to another version since.
+    """Restores deleted versions with their aliases, except for aliases that another version has now.
 
     Raises `NoSuchDeletion`.
     """
@@ -133,14 +134,14 @@ def restore(uri: str, which: str) -> list[ModelInfo]:
             for alias in one.aliases:
                 holder = present.get(alias)
                 if alias == CHAMPION and (holder is None or str(holder) == one.instead):
-                    crown(client, one.name, one.version, "restored")
+                    make_champion(client, one.name, one.version, "restored")
                 elif holder is None:
                     client.set_registered_model_alias(one.name, alias, one.version)
     return [model_info(uri, one.name, one.version) for one in chosen]
 
 
 def vacuum(uri: str, *, older_than: timedelta, dry_run: bool = False) -> list[DeletedVersion]:
-    """Removes versions that were deleted that long ago for good, with their runs and files."""
+    """Permanently removes versions that were deleted that long ago, with their runs and files."""
     limit = datetime.now(UTC) - older_than
     old = [one for one in deleted_versions(uri) if one.deleted_at <= limit]
     if old and not dry_run:

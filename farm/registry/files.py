@@ -1,6 +1,6 @@
-"""The files of a version as they were signed: each is fetched by its name in the manifest, and checked.
+"""The signed files of a version: each is fetched by its path in the manifest, and checked against its hash.
 
-Nothing is fetched of a version that is not signed. Files that its manifest does not name are never looked at.
+Nothing is fetched of a version without a valid signature, and no file that the manifest does not name.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelNotTrusted
-from farm.registry.client import load_mlflow, mlflow_warnings_ignored, registry_client
-from farm.registry.direct import predictor_of
-from farm.registry.local import files_in_folder, local_folder
+from farm.registry.loaded_model import predictor_of
+from farm.registry.local_registry import files_in_folder, local_folder
 from farm.registry.manifest import MANIFEST, MAX_BYTES, MAX_MANIFEST_BYTES, BadManifest, File, Manifest, read_file
+from farm.registry.mlflow_client import load_mlflow, mlflow_warnings_ignored, registry_client
 from farm.registry.trust import TAG, Signature, Trust
 
 if TYPE_CHECKING:
     from farm.registry.models import ModelInfo
 
 FOREST = "artifacts/forest/"
-"""Where a model's arrays lie among its files."""
+"""The folder of a model's arrays."""
 
 
 class SignedFiles:
-    """The files of a version. Raises `ModelNotTrusted` where it is not signed, here and wherever a file is another one."""
+    """The files of a version. Raises `ModelNotTrusted` without a valid signature, and for a file that differs."""
 
     def __init__(self, uri: str, model: ModelInfo, trust: Trust) -> None:
         self._uri = uri
@@ -42,22 +42,22 @@ class SignedFiles:
             raise self._refused(str(error)) from None
 
     def forest(self) -> dict[str, bytes]:
-        """What the predictor reads, by name."""
+        """The files that the predictor reads, by name."""
         paths = [path for path in self._manifest.model if path.startswith(FOREST)]
         return {path.removeprefix(FOREST): self._checked(path, self._manifest.model[path]) for path in paths}
 
     def save(self, to: Path) -> None:
-        """Writes all files of the model into a new folder, its manifest too."""
+        """Writes all files of the model and its manifest into a new folder."""
         for path, file in self._manifest.model.items():
             _write(to / path, self._checked(path, file))
         _write(to / MANIFEST, self._manifest.to_bytes())
 
     def of_run(self, folder: str) -> list[str]:
-        """The files of the version's run in that folder."""
+        """Paths of the files in a folder of the version's run."""
         return [path for path in self._manifest.run if path.startswith(f"{folder}/")]
 
     def save_of_run(self, paths: list[str], to: Path) -> None:
-        """Writes these files of the version's run, by their paths there, into a folder."""
+        """Writes files of the version's run into a folder, under the same paths."""
         with registry_client(self._uri) as client:
             location = client.get_run(self._model.run_id).info.artifact_uri
         for path in paths:
@@ -72,7 +72,7 @@ class SignedFiles:
 
     @cached_property
     def _location(self) -> str:
-        """Where the model's files lie. A registry that is a file of this machine is read without MLflow."""
+        """The location of the model's files. A registry in a local file is read without MLflow."""
         folder = files_in_folder(self._uri, self._model.name, self._model.version)
         if folder is not None:
             return str(folder)
@@ -103,7 +103,7 @@ class SignedFiles:
 
 
 def sign(client: Any, name: str, version: str, manifest: Manifest, trust: Trust) -> Signature:
-    """Signs a version whose files, `MANIFEST` too, are in the registry, and records that."""
+    """Signs a version whose files, including `MANIFEST`, are in the registry, and records the signature."""
     signature = trust.sign(name, version, File.of(manifest.to_bytes()).sha256)
     trust.record(name, version, signature)
     client.set_model_version_tag(name, version, TAG, signature.to_tag())
@@ -111,10 +111,10 @@ def sign(client: Any, name: str, version: str, manifest: Manifest, trust: Trust)
 
 
 def vouch(uri: str, model: ModelInfo, trust: Trust) -> Manifest:
-    """Signs the files that a version has in the registry, whoever put them there.
+    """Signs the files that a version has in the registry.
 
-    The signer answers for them: no hash says where they come from. Raises `ModelUnreadable`, and `ModelNotTrusted` for what is
-    no file of a model.
+    The signer is responsible for their origin, which no hash can prove. Raises `ModelUnreadable`, and `ModelNotTrusted` for
+    anything that is not a file of a model.
     """
     with registry_client(uri) as client, ExitStack() as stack:
         location = client.get_model_version_download_uri(model.name, model.version)
@@ -135,14 +135,14 @@ def vouch(uri: str, model: ModelInfo, trust: Trust) -> Manifest:
 
 
 def add_manifest(manifest: Manifest, staging: Path, uri: str, location: str) -> None:
-    """Puts a manifest beside the files of a model that is in the registry."""
+    """Adds a manifest to the files of a registered model."""
     (staging / MANIFEST).write_bytes(manifest.to_bytes())
     repository(uri, location).log_artifact(str(staging / MANIFEST))
 
 
 @contextmanager
 def _folder(uri: str, location: str) -> Iterator[Path]:
-    """The folder of a location, or a copy of all that lies there."""
+    """The folder of a location, or a temporary copy of its files."""
     folder = local_folder(location)
     if folder is not None:
         yield folder
@@ -152,7 +152,7 @@ def _folder(uri: str, location: str) -> Iterator[Path]:
 
 
 def repository(uri: str, location: str) -> Any:
-    """MLflow's way to the files at a location."""
+    """MLflow's artifact repository of a location."""
     load_mlflow()
     with mlflow_warnings_ignored():
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository

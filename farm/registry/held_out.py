@@ -1,8 +1,8 @@
-"""What a version says of shapes that it has not seen: the models of its evaluation, which the trainer keeps with its run.
+"""Predictions for unseen shapes, by the fold models of a version's evaluation, which the trainer keeps with its run.
 
-A folder holds the files of each fold's model, `shapes.parquet` with m, n, k and the fold
-whose model has not seen the shape, and for each fold the shapes that its model was really trained on. The two are written
-from different things, so a fold that leaks contradicts itself, today and whenever the version is compared again.
+A folder holds the files of each fold's model, `shapes.parquet` with m, n, k and the fold whose model has not seen the shape,
+and for each fold the shapes that its model was trained on. The two lists come from different sources, so they contradict each
+other where a fold leaks.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ SHAPE = ["m", "n", "k"]
 
 _KIND = ["family", "ab", "cd", "acc", "layout"]
 _REFUSALS = (FarmError, ValueError, TypeError, LookupError, AttributeError)
-"""How a model of whatever making may refuse rows."""
+"""Errors by which any kind of model may refuse rows."""
 
 
 def fold_folder(folder: Path, number: int) -> Path:
-    """Where the model of a fold lies."""
+    """The folder of a fold's model."""
     return folder / f"fold_{number}"
 
 
 class HeldOut:
-    """Such a folder, read. Raises `FileNotFoundError` where there is none."""
+    """The fold models in a folder. Raises `FileNotFoundError` where there are none."""
 
     def __init__(self, folder: Path) -> None:
         import pandas as pd
@@ -49,7 +49,7 @@ class HeldOut:
         self.kinds: tuple[str, ...] = tuple(json.loads((folder / "kinds.json").read_text(encoding="utf-8")))
 
     def leak(self) -> str | None:
-        """How the folder contradicts itself: shapes that a fold's model is said not to know, and was trained on."""
+        """Describes shapes that a fold's model should not have seen and was trained on; None without a leak."""
         import pandas as pd
 
         for number in sorted(self._shapes["fold"].unique()):
@@ -58,21 +58,20 @@ class HeldOut:
             if len(both):
                 m, n, k = both.iloc[0][SHAPE]
                 return (
-                    f"{len(both):,} shapes that it is said not to have seen were in its training, as {m}x{n}x{k} "
-                    f"in fold {number}: its errors mean nothing"
+                    f"{len(both):,} shapes that should be unseen were in its training, such as {m}x{n}x{k} "
+                    f"in fold {number}: its errors are meaningless"
                 )
         return None
 
     def fold_of(self, rows: pd.DataFrame) -> pd.Series:
-        """The fold whose model has not seen the row's shape; NaN where the version never had the shape at all."""
+        """The fold whose model has not seen the row's shape; NaN for shapes that are not in the training table."""
         import pandas as pd
 
         known = self._shapes.drop_duplicates(SHAPE).set_index(SHAPE)["fold"].astype("float64")
         return pd.Series(known.reindex(pd.MultiIndex.from_frame(rows[SHAPE])).to_numpy(), rows.index)
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """What the version says of each row by the model that has not seen its shape; NaN where there is no such model,
-        or it does not know rows of that kind."""
+        """Predictions of each row by the model that has not seen its shape; NaN where that model cannot predict the row."""
         import pandas as pd
 
         predicted = pd.DataFrame(float("nan"), rows.index, list(OUTPUTS))
@@ -89,7 +88,7 @@ class HeldOut:
 
 
 def answers(ask: Callable[[pd.DataFrame], pd.DataFrame], rows: pd.DataFrame) -> pd.DataFrame:
-    """What a model says of each row, and NaN for all rows of a kind (family, types, layout) that it refuses."""
+    """A model's prediction of each row; NaN for rows of a kind (family, types, layout) that it refuses."""
     import pandas as pd
 
     try:
@@ -102,7 +101,7 @@ def answers(ask: Callable[[pd.DataFrame], pd.DataFrame], rows: pd.DataFrame) -> 
 
 
 def held_out_files(uri: str, model: ModelInfo, to: Path, trust: Trust | None = None) -> Path | None:
-    """The folder of a version, downloaded into the new folder `to`; None where it has none. Raises `ModelNotTrusted`."""
+    """Downloads the fold models of a version into the new folder `to`; None without any. Raises `ModelNotTrusted`."""
     files = signed_files(uri, model, trust)
     paths = files.of_run(FOLDER)
     if not paths:
@@ -114,10 +113,10 @@ def held_out_files(uri: str, model: ModelInfo, to: Path, trust: Trust | None = N
 def predict_held_out(
     uri: str, model: ModelInfo, configuration: Configuration, trust: Trust | None = None
 ) -> float | None:
-    """The runtime in ms that a version says of a shape that it has not seen.
+    """The runtime in ms that a version predicts for an unseen shape.
 
-    By the model of its evaluation that the shape was held out of, or by the registered model where the version never had
-    the shape. None where it kept no models of its evaluation, where these leak, and where they do not know such rows.
+    The prediction is by the fold model that has not seen the shape, or by the registered model where the shape is not in the
+    training table. None without fold models, where these leak, and where they cannot predict such rows.
     Raises `RegistryUnreachable`, `ModelNotTrusted`, `ModelUnreadable`.
     """
     import pandas as pd

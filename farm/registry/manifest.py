@@ -1,4 +1,4 @@
-"""The list of a version's files with their hashes: what is signed, and what each file is checked against."""
+"""The manifest of a version: its files with their hashes. It is signed, and each file is checked against it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MANIFEST = "farm-manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_FILES = 2000
 MAX_BYTES = 1 << 32
-"""Of all files of a version together."""
+"""Limit for all files of a version together."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class BadManifest(ValueError):
-    """A manifest, or a file that should be in one, that no trainer made."""
+    """A manifest, or a file for one, that no trainer produces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Files by their path, relative and with slashes: of the model, and of the run that made it."""
+    """Files by relative path with slashes: of the model, and of its run."""
 
     model: Mapping[str, File]
     run: Mapping[str, File]
 
     @classmethod
     def of(cls, model: Path, run: Path | None) -> Manifest:
-        """Of the files in these folders. Raises `BadManifest` for a link, or anything else that is no file."""
+        """The manifest of these folders. Raises `BadManifest` for a link or anything else that is not a file."""
         return cls(_files(model), {} if run is None else _files(run))
 
     def to_bytes(self) -> bytes:
@@ -70,14 +70,14 @@ class Manifest:
         for path, file in files:
             sound = isinstance(file.sha256, str) and _SHA256.fullmatch(file.sha256) and type(file.size) is int
             if not (sound and file.size >= 0 and is_safe(path)):
-                raise BadManifest(f"{MANIFEST} names {path[:80]!r}, which is no file of a model")
+                raise BadManifest(f"{MANIFEST} names {path[:80]!r}, which is not a file of a model")
         if len(files) > MAX_FILES or sum(file.size for _, file in files) > MAX_BYTES:
             raise BadManifest(f"{MANIFEST} names more than {MAX_FILES:,} files or {MAX_BYTES:,} bytes")
         return cls(**parts)
 
 
 def is_safe(path: str) -> bool:
-    """Whether a path stays in the folder that it is of, on every system."""
+    """Whether a relative path stays inside its folder on every operating system."""
     parts = path.split("/")
     return len(path) <= 400 and path.isprintable() and not re.search(r"[\\:]", path) and not {"", ".", ".."} & {*parts}
 
@@ -86,7 +86,7 @@ _PIECE_BYTES = 2**20
 
 
 def read_file(path: Path, *, max_bytes: int) -> bytes:
-    """A file's content; never of a device, a pipe or a link. Raises `BadManifest`, and `FileNotFoundError`."""
+    """The content of a regular file. Raises `BadManifest` for anything else, and `FileNotFoundError`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -96,8 +96,8 @@ def read_file(path: Path, *, max_bytes: int) -> bytes:
     with os.fdopen(descriptor, "rb") as opened:
         found = os.fstat(opened.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise BadManifest(f"{path.name} is no file")
-        # Piece by piece: one read of that many bytes takes the memory for all of them first.
+            raise BadManifest(f"{path.name} is not a file")
+        # In pieces: a single read allocates memory for all bytes first.
         content = bytearray()
         while len(content) <= max_bytes and (piece := opened.read(min(_PIECE_BYTES, max_bytes + 1 - len(content)))):
             content += piece
@@ -114,7 +114,7 @@ def _files(folder: Path) -> dict[str, File]:
         if name == MANIFEST or "__pycache__" in path.parts or (path.is_dir() and not path.is_symlink()):
             continue
         if not is_safe(name) or path.is_symlink():
-            raise BadManifest(f"{name!r} is a link, or no name of a file of a model")
+            raise BadManifest(f"{name!r} is a link, or not the name of a model's file")
         found[name] = File.of(read_file(path, max_bytes=left))
         left -= found[name].size
         if len(found) > MAX_FILES:

@@ -1,4 +1,4 @@
-"""Which models there are, and fetching one."""
+"""Lists registered models, and loads and downloads them."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from typing import Any
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from farm.errors import BadArchive, BadInput, NoSuchModel, NoSuchVersion
-from farm.registry import conditions, verdict
-from farm.registry.client import first_line, has_been_used, registry_client
+from farm.registry import conditions, promotion_verdict
 from farm.registry.conditions import Conditions
-from farm.registry.direct import Model, predictor_of
 from farm.registry.files import SignedFiles
-from farm.registry.local import versions_in_file
+from farm.registry.loaded_model import Model, predictor_of
+from farm.registry.local_registry import versions_in_file
 from farm.registry.manifest import MAX_FILES, is_safe
-from farm.registry.naming import PREFIX, model_name
+from farm.registry.mlflow_client import first_line, has_been_used, registry_client
+from farm.registry.model_names import PREFIX, model_name
+from farm.registry.promotion_verdict import PromotionVerdict
 from farm.registry.trust import Signature, Trust
-from farm.registry.verdict import Verdict
 from farm.settings import settings
 
 OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
-"""The columns that a model predicts. Energy is per GEMM; power and energy are NaN where power was never measured."""
+"""The predicted columns. Energy is per GEMM; power and energy are NaN where power was never measured."""
 
 ERRORS = {"median_error_pct": "median error %", "mean_error_pct": "mean %", "p90_error_pct": "90th percentile %"}
-"""Of the numbers of a target those that people are shown, and what they are called."""
+"""The displayed error metrics of a target, and their labels."""
 
 TEST_SET = "test_set"
-"""The kind of evaluation that a version is quoted on where the farm has an independent test set of its device type."""
+"""The kind of evaluation on an independent test set, which is quoted if the device type has one."""
 
 QUOTED_TAG = "quoted"
-"""The tag of a version that says on which rows its errors are: `test_set`, or a kind of folds."""
+"""The tag with the kind of evaluation of the quoted errors: `test_set`, or a kind of folds."""
 
 TESTED_ON = {TEST_SET: "an independent test set", "unseen_shapes": "held-out shapes of its training table"}
-"""What people are told of it."""
+"""Descriptions of the kinds of evaluation."""
 
 CHAMPION = "champion"
 """The alias of the version that other programs pull."""
 
 DELETED_TAG = "farm.deleted"
-"""The tag of versions that were deleted: see `farm.registry.deletions`."""
+"""The tag of deleted versions: see `farm.registry.deletions`."""
 
 MAX_UNPACKED = 1 << 30
-"""Bytes of the files of a model in a ZIP file: twice as many as its arrays may have in memory."""
+"""Limit for the unpacked bytes of a model's ZIP file: twice the limit of its arrays in memory."""
 
-MAX_RATIO, FEW_BYTES = 50, 1 << 24
-"""A ZIP file may unpack to so many times its size, or to that many bytes. Arrays of a model are compressed already."""
+MAX_RATIO, ALWAYS_ALLOWED_BYTES = 50, 1 << 24
+"""A ZIP file may unpack to that many times its size or to that many bytes. A model's arrays are already compressed."""
 
 CHALLENGER = "challenger"
 """The alias of the newest version, where it did not become the champion."""
@@ -59,7 +59,7 @@ CHALLENGER = "challenger"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """One registered model version, as its tags describe it. Numbers that a version has no tag for are None."""
+    """A registered model version. Values of missing tags are None."""
 
     name: str
     version: str
@@ -67,33 +67,33 @@ class ModelInfo:
     aliases: tuple[str, ...]
     created_at: datetime
     run_id: str | None
-    # Of the training table: measurements, different configurations, and shapes (m, n, k).
+    # Numbers of measurements, configurations and shapes (m, n, k) in the training table.
     rows: int | None
     configurations: int | None
     shapes: int | None
     sources: str | None
     table_hash: str | None
-    # The kind of evaluation that `errors` are of: a key of `TESTED_ON`.
+    # The kind of evaluation of `errors`: a key of `TESTED_ON`.
     quoted: str
-    # Of the runtime, on the rows that it is quoted on.
+    # Errors of the runtime in that evaluation.
     median_error_pct: float | None
     mean_error_pct: float | None
-    # Why it became the champion or did not, and whether it is worth anything: False where it leaked, or is no better than
-    # a baseline. None where nobody judged it.
+    # The reason for or against its promotion, and whether it is sound: False if it leaked, or is no better than a baseline.
+    # None before an evaluation.
     decision: str | None
     sound: bool | None
-    # The test that decided, and the conditions of the rows that it learned from. None where the version has no such tag.
-    verdict: Verdict | None
+    # The decisive test, and the conditions of the training rows.
+    verdict: PromotionVerdict | None
     conditions: Conditions | None
-    # The version of the farm that made it, and who vouches for its files. None where it has no such tag.
+    # The farm's version that trained it, and the signature of its files.
     code_version: str | None
     signature: Signature | None
-    # Target -> number -> error in percent, on the rows that it is quoted on.
+    # Target -> metric -> error in percent, in the quoted evaluation.
     errors: dict[str, dict[str, float]]
 
     @property
     def tested_on(self) -> str:
-        """Which rows its errors are of, for people."""
+        """Description of the rows of the quoted evaluation."""
         return TESTED_ON.get(self.quoted, self.quoted.replace("_", " "))
 
     @property
@@ -106,7 +106,7 @@ class ModelInfo:
 
 
 def list_models(uri: str) -> list[ModelInfo]:
-    """Every version of every model of the farm, by name and newest first."""
+    """All versions of all models, by name and newest first."""
     if not has_been_used(uri):
         return []
     in_file = versions_in_file(uri, prefix=PREFIX)
@@ -124,7 +124,7 @@ def list_models(uri: str) -> list[ModelInfo]:
 
 
 def every_version(client: Any) -> list[Any]:
-    """Every version of every model of the farm as MLflow has it, deleted ones too."""
+    """All versions of all models as MLflow objects, including deleted ones."""
     return [
         version
         for name in _models(client)
@@ -133,7 +133,7 @@ def every_version(client: Any) -> list[Any]:
 
 
 def model_info(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> ModelInfo:
-    """One version of a model, given by name or device type. Raises `NoSuchModel`, naming those there are."""
+    """One version of a model, by its name or device type. Raises `NoSuchModel` with the known ones."""
     name, wanted = model_name(name), str(alias_or_version)
     models = list_models(uri)
     for model in models:
@@ -148,7 +148,7 @@ def model_info(uri: str, name: str, alias_or_version: str | int = CHAMPION) -> M
 
 
 def answering_model(uri: str, name: str) -> ModelInfo:
-    """The version that answers for a model or device type: the champion, or the newest one where there is none.
+    """The version that predicts for a model or device type: the champion, or else the newest version.
 
     Raises `NoSuchModel`.
     """
@@ -159,7 +159,7 @@ def answering_model(uri: str, name: str) -> ModelInfo:
 
 
 def answering_models(uri: str) -> list[ModelInfo]:
-    """The version that answers of each model, by name."""
+    """The predicting version of each model, by name."""
     by_name: dict[str, ModelInfo] = {}
     for model in list_models(uri):  # the newest first
         if model.name not in by_name or CHAMPION in model.aliases:
@@ -173,16 +173,16 @@ def pull(uri: str, name: str, alias_or_version: str | int = CHAMPION, *, trust: 
 
 
 def load(uri: str, model: ModelInfo, trust: Trust | None = None) -> Model:
-    """A version to ask with `predict`, `predict_table` and `recommend`.
+    """Loads a version for `predict`, `predict_table` and `recommend`.
 
-    Its arrays are read, and no code of it is run. `trust` is by the settings of this process, unless given. Raises
+    Only its arrays are read; none of its code runs. `trust` defaults to the settings of this process. Raises
     `ModelNotTrusted`, `ModelUnreadable`.
     """
     return Model(predictor_of(model, signed_files(uri, model, trust).forest()))
 
 
 def signed_files(uri: str, model: ModelInfo, trust: Trust | None = None) -> SignedFiles:
-    """The files of a version, of a run too. Raises `ModelNotTrusted`."""
+    """The files of a version and of its run. Raises `ModelNotTrusted`."""
     return SignedFiles(uri, model, trust or Trust(settings()))
 
 
@@ -191,56 +191,56 @@ def download(
 ) -> Path:
     """Puts a model's files into the folder `to` and returns it; `mlflow.pyfunc.load_model(to)` loads them.
 
-    Raises `NoSuchModel`, `ModelNotTrusted`, and `BadInput` where the folder has something in it.
+    Raises `NoSuchModel`, `ModelNotTrusted`, and `BadInput` for a folder that is not empty.
     """
     files = signed_files(uri, model_info(uri, name, alias_or_version), trust)
     with _new_folder(to) as staging:
         files.save(staging / "files")
-        # Moved at once, so that a broken download leaves nothing.
+        # Moved in one step, so an interrupted download leaves nothing behind.
         (staging / "files").replace(to)
     return to
 
 
 def packed(uri: str, model: ModelInfo, to: Path, *, trust: Trust | None = None) -> Path:
-    """The files of a version as a ZIP file in that folder."""
+    """Writes the files of a version to a ZIP file in that folder."""
     with TemporaryDirectory(prefix="model-", dir=to) as folder:
         files = download(uri, model.name, model.version, to=Path(folder) / "model", trust=trust)
         return Path(make_archive(str(to / "model"), "zip", files))
 
 
 def unpack(archive: Path, to: Path) -> Path:
-    """Puts what `packed` made into the folder `to`, and returns it. Raises `BadArchive`, and `BadInput` as `download`."""
+    """Unpacks a ZIP file of `packed` into the folder `to` and returns it. Raises `BadArchive`, `BadInput`."""
     with _new_folder(to) as staging:
         try:
             with ZipFile(archive) as packed_files:
                 _require_bounded(packed_files.infolist(), archive.stat().st_size)
                 packed_files.extractall(staging / "files")
         except (BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
-            raise BadArchive(why=f"it is no ZIP file that can be read: {first_line(error)}") from None
+            raise BadArchive(why=f"it is not a readable ZIP file: {first_line(error)}") from None
         (staging / "files").replace(to)
     return to
 
 
 def _require_bounded(entries: Sequence[ZipInfo], packed_bytes: int) -> None:
-    """Raises `BadArchive` for names that are paths to elsewhere, and for more files or bytes than a model has.
+    """Raises `BadArchive` for paths that leave the folder, and for more files or bytes than a model has.
 
-    `ZipFile` reads no more bytes of an entry than its size says, so the sizes bound what is written.
+    `ZipFile` reads at most the stated size of an entry, so the sizes bound the written bytes.
     """
     unpacked = sum(entry.file_size for entry in entries)
     for entry in entries:
         if not is_safe(entry.filename.removesuffix("/")):
-            raise BadArchive(why=f"it names {entry.filename[:80]!r}, which is no file of a model")
+            raise BadArchive(why=f"it names {entry.filename[:80]!r}, which is not a file of a model")
     if len(entries) > MAX_FILES or unpacked > MAX_UNPACKED:
         raise BadArchive(
-            why=f"it holds {len(entries):,} files with {unpacked:,} bytes; {MAX_FILES:,} and {MAX_UNPACKED:,} are the limits"
+            why=f"it holds {len(entries):,} files with {unpacked:,} bytes; the limits are {MAX_FILES:,} and {MAX_UNPACKED:,}"
         )
-    if unpacked > max(packed_bytes * MAX_RATIO, FEW_BYTES):
+    if unpacked > max(packed_bytes * MAX_RATIO, ALWAYS_ALLOWED_BYTES):
         raise BadArchive(why=f"its {packed_bytes:,} bytes unpack to {unpacked:,}, more than {MAX_RATIO} times as many")
 
 
 @contextmanager
 def _new_folder(to: Path) -> Iterator[Path]:
-    """A folder beside `to` to make it in. Raises `BadInput` where `to` has something in it, or nothing can be written."""
+    """A staging folder next to `to`. Raises `BadInput` if `to` is not empty or cannot be written."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise BadInput(detail=f"{to} exists and is not an empty folder. Name another, or remove it.")
     try:
@@ -252,7 +252,7 @@ def _new_folder(to: Path) -> Iterator[Path]:
 
 
 def _models(client: Any) -> dict[str, dict[str, list[str]]]:
-    """Name -> version -> its aliases, of the farm's models."""
+    """Name -> version -> aliases of the farm's models."""
     found: dict[str, dict[str, list[str]]] = {}
     for model in _pages(client.search_registered_models, filter_string=f"name LIKE '{PREFIX}%'"):
         versions = found.setdefault(model.name, {})
@@ -297,7 +297,7 @@ def _info(version: Any, aliases: Sequence[str]) -> ModelInfo:
         mean_error_pct=number("runtime_mean_error_pct"),
         decision=tags.get("decision"),
         sound=tags["sound"] == "true" if "sound" in tags else None,
-        verdict=Verdict.from_tag(tags.get(verdict.TAG)),
+        verdict=PromotionVerdict.from_tag(tags.get(promotion_verdict.TAG)),
         conditions=Conditions.from_tag(tags.get(conditions.TAG)),
         code_version=tags.get("code_version"),
         signature=Signature.from_tags(tags),

@@ -1,4 +1,4 @@
-"""Asking a pulled model, about configurations or about a table of them."""
+"""Predictions of a loaded model for configurations or a table of them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import BadInput, BadKernelParameter, MissingColumns, TooManyColumns
 from farm.kernels import FAMILIES, Configuration
 from farm.memory_limit import READING_BYTES, MemoryBound
-from farm.registry.client import first_line
-from farm.registry.direct import Model
+from farm.registry.loaded_model import Model
+from farm.registry.mlflow_client import first_line
 from farm.registry.models import OUTPUTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BOUNDS = tuple(f"{output}_{bound}" for output in OUTPUTS for bound in ("low", "high"))
-"""Between these, a measurement lies in nine cases of ten; NaN where a model had too little to tell."""
+"""Bounds of a measurement in nine of ten cases; NaN where a model had too few rows to calibrate."""
 
 OUTSIDE = "outside"
-"""Why a configuration lies outside what was measured; empty where it does not."""
+"""The reason why a configuration is outside the measured range; empty inside."""
 
 DISTANCE = "distance_octaves"
-"""How far a configuration's problem lies from the nearest that was measured of its family and types."""
+"""Distance from a configuration's problem to the nearest measured one of its family and types."""
 
 ANSWERS = (*OUTPUTS, *BOUNDS, DISTANCE, OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a model says of one configuration. Power and energy are None where the model has not learned power, and bounds
-    where it has none; see `BOUNDS`, `DISTANCE` and `OUTSIDE`."""
+    """A prediction for one configuration. Power and energy are None without a learned power, and bounds without calibration;
+    see `BOUNDS`, `DISTANCE` and `OUTSIDE`."""
 
     configuration: str
     runtime_ms: float
@@ -58,7 +58,7 @@ class Prediction:
 
 
 def predict(model: Model, configurations: Sequence[Configuration]) -> list[Prediction]:
-    """What a pulled model says of each configuration. Raises `NotPredictable`, naming what the model knows."""
+    """Predicts each configuration. Raises `NotPredictable` with the families, types and layouts that the model knows."""
     if not configurations:
         return []
     rows = [raw_columns(each) for each in configurations]
@@ -71,9 +71,9 @@ def predict(model: Model, configurations: Sequence[Configuration]) -> list[Predi
 
 
 def predict_table(model: Model, table: pd.DataFrame, *, path: str = "the table") -> pd.DataFrame:
-    """The raw columns of `table` that the model reads, and beside them those of `ANSWERS`.
+    """The columns of `table` that the model reads, and those of `ANSWERS`.
 
-    Kernel parameters may be columns of their own, or one column `parameters` of JSON text as in exported results.
+    Kernel parameters are separate columns, or one column `parameters` of JSON text as in exported results.
     Raises `MissingColumns`, and `NotPredictable` for values that the model has not learned.
     """
     from farm.forest.columns import REQUIRED
@@ -89,7 +89,7 @@ def predict_table(model: Model, table: pd.DataFrame, *, path: str = "the table")
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table as mappings fit for JSON: gaps are None, never NaN."""
+    """The rows of a table as mappings for JSON: missing values are None, never NaN."""
     import pandas as pd
 
     rows = table.to_dict("records")
@@ -115,18 +115,18 @@ def read_configurations(path: Path) -> pd.DataFrame:
 
 
 def raw_columns(configuration: Configuration) -> dict[str, Any]:
-    """The columns that a model reads of a configuration."""
+    """The columns of a configuration that a model reads."""
     columns = configuration.columns()
     parameters = columns.pop("parameters")
     return {**columns, **parameters}
 
 
 MAX_COLUMNS = 200
-"""Columns of a table that a model is asked about. The widest model reads some 60."""
+"""Limit for the columns of a table to predict. The widest model reads some 60."""
 
 
 def require_few_columns(rows: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Raises `TooManyColumns`. A table has a cell for each row and each key of any row: keys that differ make it huge."""
+    """Raises `TooManyColumns`. A table has a column for each key of any row, so differing keys make it huge."""
     names = set[str]()
     for row in rows:
         names.update(row)
@@ -142,7 +142,7 @@ def _spread_parameters(table: pd.DataFrame, path: str) -> pd.DataFrame:
     try:
         given = [json.loads(value) if isinstance(value, str) else dict(value) for value in table["parameters"]]
     except (ValueError, TypeError) as error:
-        raise BadInput(detail=f"{path}: the column parameters holds something that is not JSON: {error}") from None
+        raise BadInput(detail=f"{path}: the column parameters contains invalid JSON: {error}") from None
     for row, each in zip(table.index, given, strict=True):
         if not isinstance(each, dict):
             raise BadInput(detail=f'{path}, row {row}: parameters is {each!r}; write an object, as in {{"tile": 16}}.')
@@ -162,12 +162,12 @@ def _require_single_values(raw: pd.DataFrame, path: str) -> None:
 
 
 def _check_parameters(raw: pd.DataFrame, path: str) -> None:
-    """Raises `BadKernelParameter` for a value that no kernel of its family has, as a tile of 0."""
+    """Raises `BadKernelParameter` for a value that no kernel of the family has, such as a tile of 0."""
     if "family" not in raw:
         return
     for family, rows in raw.groupby("family", sort=False):
         name = str(family)
-        # Of a family that the model knows and this version of the farm does not, nothing can be said.
+        # A family that only the model knows cannot be checked.
         known = FAMILIES[name].parameters if name in FAMILIES else ()
         for parameter in (each for each in known if each.name in rows):
             for row, given in rows[parameter.name].dropna().drop_duplicates().items():
@@ -179,12 +179,12 @@ def _check_parameters(raw: pd.DataFrame, path: str) -> None:
 
 
 def _whole(value: Any) -> object:
-    """A column with gaps holds whole numbers as floats."""
+    """Whole numbers as int: a column with missing values holds them as floats."""
     return int(float(value)) if isinstance(value, Real) and float(value).is_integer() else value
 
 
 def _without_gaps(answer: Mapping[Any, Any]) -> dict[str, Any]:
-    """An answer of a model as fields of a `Prediction`: numbers that it lacks are None."""
+    """Output columns as fields of a `Prediction`: missing numbers are None."""
     return {name: value if name == OUTSIDE else _or_none(value) for name, value in answer.items()}
 
 

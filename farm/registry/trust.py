@@ -1,8 +1,8 @@
-"""Who vouches for a model version, and whom this program believes.
+"""Signatures of model versions, and their verification.
 
-A version is loaded only where its name, its number and the hashes of its files are signed with a trusted key. The signature is
-a tag of the version, so that a program without the database can check it. The database keeps a record of it as well: a program
-that has the database refuses a version that is not recorded there.
+A version is loaded only if its name, its number and the hashes of its files are signed with a trusted key. The signature is a
+tag of the version, so a program without the database can check it. The database records it too: a program with the database
+refuses a version without a record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TAG = "farm.signature"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What vouches for a version."""
+    """The signature of a version."""
 
     # SHA-256 of its manifest.
     manifest: str
@@ -50,7 +50,7 @@ def _statement(name: str, version: str, manifest: str) -> bytes:
 
 
 class Trust:
-    """The keys of one program's settings, and the database where it has one."""
+    """Signs and checks versions with the keys in the settings and, if given, the records in the database."""
 
     def __init__(self, settings: Settings, engine: Engine | None = None) -> None:
         self._settings = settings
@@ -66,7 +66,7 @@ class Trust:
         return Signature(manifest=manifest, public_key=key.public, signature=signature)
 
     def record(self, name: str, version: str, signature: Signature) -> None:
-        """Writes a signature down in the database, instead of one that was there."""
+        """Stores a signature in the database, in place of an earlier one."""
         if self._engine is not None:
             from farm.db import model_signatures
 
@@ -74,7 +74,7 @@ class Trust:
                 model_signatures.store(connection, name, version, **asdict(signature))
 
     def check(self, name: str, version: str, signature: Signature | None) -> str:
-        """The SHA-256 of the manifest that a version must have. Raises `ModelNotTrusted`."""
+        """Checks a signature and returns the SHA-256 of the version's manifest. Raises `ModelNotTrusted`."""
         from farm.signing import Purpose, is_signed
         from farm.signing_keys import trusted
 
@@ -82,7 +82,7 @@ class Trust:
             return ModelNotTrusted(name=name, version=version, why=why)
 
         if signature is None:
-            raise refused("nobody signed it")
+            raise refused("it is not signed")
         content = _statement(name, version, signature.manifest)
         if not is_signed(trusted(self._settings, Purpose.MODEL), Purpose.MODEL, content, signature.signature):
             raise refused(

@@ -313,4 +313,4 @@ def test_a_champion_that_nobody_signed_predicts_nothing_and_the_comparison_says_
         finally:
             client.set_model_version_tag(name, "1", trust.TAG, signature)
     assert only(found).predicted is None
-    assert any(f"{name} version 1 is not loaded: nobody signed it" in note for note in found.notes)
+    assert any(f"{name} version 1 is not loaded: it is not signed" in note for note in found.notes)

@@ -37,8 +37,8 @@ def uri(tmp_path: Path, new_registry: Callable[[Path], str]) -> str:
                 NAME, source=logged.artifact_location, run_id=run.info.run_id, model_id=logged.model_id,
                 tags={"device_type": "cpu-test"},
             )  # fmt: skip
-        registry.crown(client, NAME, "1", "the first")
-        registry.crown(client, NAME, "2", "better")
+        registry.make_champion(client, NAME, "1", "the first")
+        registry.make_champion(client, NAME, "2", "better")
         client.set_registered_model_alias(NAME, "challenger", "3")
     return made
 

@@ -16,7 +16,7 @@ from farm import registry
 from farm.errors import NoChampionBefore, NoSuchModel, NotPromotable
 from farm.kernels import Configuration
 from farm.registry.held_out import predict_held_out
-from farm.registry.promotions import MOST_CHARACTERS
+from farm.registry.promotions import MAX_TAG_CHARACTERS
 from support.cheap_training import cheap_trainings
 from support.commands import NOWHERE, Command, farm_here, refused
 from support.training_tables import DEVICE_TYPE, blas_table, tiled_table
@@ -264,7 +264,7 @@ def test_the_history_stays_within_what_the_registry_stores(as_before: SimpleName
         registry.promote(as_before.uri, NAME, str(1 + number % 2), reason=f"{number} " + "ü" * 1000)
     with registry.registry_client(as_before.uri) as client:
         stored = client.get_registered_model(NAME).tags["champions"]
-    assert len(stored) <= MOST_CHARACTERS
+    assert len(stored) <= MAX_TAG_CHARACTERS
     champions = registry.champions(as_before.uri, NAME)
     assert len(champions) > 8
     assert champions[-1].reason.startswith("39 ")

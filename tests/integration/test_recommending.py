@@ -101,7 +101,7 @@ def test_a_problem_that_the_card_has_no_memory_for_is_refused(model: Any) -> Non
 def test_a_family_or_an_objective_that_was_never_measured_is_refused(uri: str, model: Any) -> None:
     with pytest.raises(NotPredictable, match="has not seen cutlass; it knows tiled"):
         registry.recommend(model, PROBLEM, families=["cutlass"])
-    with pytest.raises(NotPredictable, match="no power was measured of such kernels"):
+    with pytest.raises(NotPredictable, match="no power of such kernels was measured"):
         registry.recommend(registry.pull(uri, "no-power"), PROBLEM, objective=Objective.EDP)
 
 

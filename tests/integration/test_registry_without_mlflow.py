@@ -17,7 +17,7 @@ from farm.errors import ModelUnreadable
 from farm.forest.described import FORMAT
 from farm.kernels import Configuration
 from farm.registry import deletions, files, models
-from farm.registry.local import files_in_folder, versions_in_file
+from farm.registry.local_registry import files_in_folder, versions_in_file
 from farm.registry.manifest import MANIFEST, Manifest
 from farm.settings import settings
 from support.commands import NOWHERE, farm_here

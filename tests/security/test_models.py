@@ -136,7 +136,7 @@ def test_a_planted_champion_is_refused_by_commands_and_its_code_does_not_run(
     assert command(*line).returncode == 0
     shutil.rmtree(tmp_path / "pulled", ignore_errors=True)
     version = planting.champion()
-    refused(command(*line), 3, f"{NAME} version {version} is not loaded: nobody signed it", "farm models sign")
+    refused(command(*line), 3, f"{NAME} version {version} is not loaded: it is not signed", "farm models sign")
     assert not planting.mark.exists()
     assert not (tmp_path / "pulled").exists()
 
@@ -145,9 +145,9 @@ def test_a_planted_champion_costs_nothing_over_the_api(planting: Planting, engin
     record_models(planting.uri, engine)
     planting.champion()
     with served(engine, tracking_uri=planting.uri) as url:
-        refused(command("predict", TEXT, FARM_API_URL=url), 3, "nobody signed it")
+        refused(command("predict", TEXT, FARM_API_URL=url), 3, "it is not signed")
         (cost,) = json.loads(command("recommend", "512x512x512", "--every-type", "--json", FARM_API_URL=url).stdout)
-        assert "nobody signed it" in cost["why_not"]
+        assert "it is not signed" in cost["why_not"]
     assert not planting.mark.exists()
 
 
@@ -224,7 +224,7 @@ def test_a_signature_holds_for_one_version_alone(planting: Planting, command: Co
 def test_a_signature_that_is_none_is_refused(planting: Planting, command: Command, tag: str) -> None:
     with registry.registry_client(planting.uri) as client:
         client.set_model_version_tag(NAME, "1", trust.TAG, tag)
-    refused(command("predict", TEXT), 3, "nobody signed it")
+    refused(command("predict", TEXT), 3, "it is not signed")
 
 
 def test_a_home_trusts_what_it_signs_and_no_other_home(planting: Planting, command: Command, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_an_operator_signs_a_version_that_was_registered_before(
         client.delete_model_version_tag(NAME, "1", trust.TAG)
     (planting.folder / MANIFEST).unlink()
     run = farm_here(tmp_path, database_url)
-    refused(run("predict", TEXT, MLFLOW_TRACKING_URI=planting.uri), 3, "nobody signed it")
+    refused(run("predict", TEXT, MLFLOW_TRACKING_URI=planting.uri), 3, "it is not signed")
     signed = run("models", "sign", DEVICE_TYPE, "1", MLFLOW_TRACKING_URI=planting.uri)
     assert (signed.returncode, "version 1 is signed: " in signed.stdout) == (0, True), signed.stderr
     assert run("predict", TEXT, MLFLOW_TRACKING_URI=planting.uri).returncode == 0
@@ -354,7 +354,7 @@ def test_files_that_nobody_signed_are_not_handed_on(planting: Planting, command:
     "path", ["../x", "/etc/x", "a/../../x", "a//b", "", "C:/x", "a\\..\\x", "a\nb", "a/./b", "x" * 500]
 )
 def test_a_manifest_names_no_file_outside_of_its_folder(path: str) -> None:
-    with pytest.raises(BadManifest, match="which is no file of a model"):
+    with pytest.raises(BadManifest, match="which is not a file of a model"):
         Manifest.from_bytes(Manifest({path: File.of(b"")}, {}).to_bytes())
 
 

@@ -160,7 +160,7 @@ def test_a_small_archive_that_unpacks_to_much_is_refused_before_it_is_unpacked(t
 def test_names_in_an_archive_are_no_paths_to_elsewhere(tmp_path: Path, name: str) -> None:
     file = tmp_path / "sent.zip"
     file.write_bytes(archive(tmp_path, {name: b"x"}))
-    with pytest.raises(BadArchive, match="which is no file of a model"):
+    with pytest.raises(BadArchive, match="which is not a file of a model"):
         registry.unpack(file, tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["sent.zip"]
 

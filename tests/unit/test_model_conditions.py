@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pandas as pd
 
-from farm.registry import Conditions, PromotionTest, Verdict, protocol_groups, remedy
+from farm.registry import Conditions, PromotionTest, PromotionVerdict, protocol_groups, remedy
 from farm.registry.conditions import MAX_LISTED
 from support.training_tables import tiled_table
 from trainer.conditions import conditions_of
@@ -110,7 +110,7 @@ def test_models_of_other_protocols_or_unknown_ones_are_not_ranked_together() -> 
 
 
 def test_a_verdict_says_against_what_it_failed_by_how_much_and_what_to_do() -> None:
-    verdict = Verdict(
+    verdict = PromotionVerdict(
         promoted=False,
         test=PromotionTest.BASELINE,
         score=0.5,
@@ -124,8 +124,8 @@ def test_a_verdict_says_against_what_it_failed_by_how_much_and_what_to_do() -> N
         "It failed the test against the baseline, a median per family: it scores 0.5, and that 0.5. "
         "It must score below 0.45 (10% less than now) and be better in 95% of resamples over shapes (now 40%)."
     )
-    assert Verdict.from_tag(verdict.to_tag()) == verdict
-    assert Verdict.from_tag(None) is None
+    assert PromotionVerdict.from_tag(verdict.to_tag()) == verdict
+    assert PromotionVerdict.from_tag(None) is None
     said = remedy(name="gemm-forest-x", version="3", device_type="x", sound=False, verdict=verdict)
     assert "Measure more shapes on x" in said
     assert "`farm models promote gemm-forest-x 3 --force --reason TEXT`" in said

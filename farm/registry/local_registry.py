@@ -1,8 +1,7 @@
-"""Reads a registry that is a SQLite file of this machine without MLflow, whose import takes seconds.
+"""Reads a registry in a local SQLite file without MLflow, whose import takes seconds.
 
-The file is read anew for each question, so a change of another process is seen at once. The functions return None where
-MLflow has to be asked instead: the registry is elsewhere, its tables are not those that this code knows, or the file
-cannot be read now.
+Each call reads the file again and sees changes by other processes. The functions return None where MLflow is needed: the
+registry is elsewhere, its tables are unknown, or the file cannot be read now.
 """
 
 from __future__ import annotations
@@ -15,16 +14,15 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 BUSY_SECONDS = 20.0
-"""How long another process may hold the file while it writes; as long as MLflow waits."""
+"""Timeout for the lock of another writer, the same as MLflow's."""
 
 WORKSPACE = "default"
-"""MLflow's only workspace where nobody made others."""
+"""MLflow's default workspace."""
 
 
 @dataclass(frozen=True)
 class FileVersion:
-    """A version of a model as MLflow's tables have it: the attributes of `mlflow.entities.model_registry.ModelVersion`
-    that the farm uses, and the aliases."""
+    """The attributes of `mlflow.entities.model_registry.ModelVersion` that the farm uses, and the aliases."""
 
     name: str
     version: str
@@ -68,14 +66,14 @@ def sqlite_file(uri: str) -> Path | None:
 
 @contextmanager
 def _opened(uri: str) -> Iterator[sqlite3.Connection | None]:
-    """A connection that cannot write, in one transaction."""
+    """A read-only connection in one transaction."""
     path = sqlite_file(uri)
     parts = urlsplit(uri)
     if path is None or parts.query or parts.netloc or not path.exists():
         yield None
         return
     try:
-        # Where a writer was killed, the file needs a repair that this connection may not make: that is an error.
+        # After a writer was killed the file needs a repair, which a read-only connection refuses with an error.
         connection = sqlite3.connect(
             f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=BUSY_SECONDS, isolation_level=None
         )

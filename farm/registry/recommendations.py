@@ -1,4 +1,4 @@
-"""Which kernel for a problem: a model ranks those that were measured and that the card can run, or every one it could."""
+"""Recommends kernels for a problem: a model ranks the measured kernels, or all combinations, that the card can run."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from farm.errors import BadInput, NotPredictable
 from farm.gemm import Problem
 from farm.gpus import traits_of_type
 from farm.kernels import Configuration, Kernel
-from farm.registry.direct import Model
+from farm.registry.loaded_model import Model
 from farm.registry.predictions import Prediction, predict
 from farm.vendors import kind_named_by
 
-MOST_CANDIDATES = 200_000
-"""Kernels that a family is looked through for; a family with more is refused rather than looked through in part."""
+MAX_CANDIDATES = 200_000
+"""Limit for the candidates of a family. A family with more is refused, not searched in part."""
 
 
 class Objective(StrEnum):
-    """What the best kernel has least of."""
+    """The quantity to minimize."""
 
     TIME = "time"
     ENERGY = "energy"
     EDP = "edp"
 
     def of(self, prediction: Prediction) -> float | None:
-        """ms, mJ, or their product; None where the model has learned no power."""
+        """ms, mJ, or their product; None without a learned power."""
         return self._of(prediction.runtime_ms, prediction.energy_mj)
 
     def at_most(self, prediction: Prediction) -> float | None:
-        """The same by the upper bounds; None where the model has none."""
+        """The same from the upper bounds; None without bounds."""
         if prediction.runtime_ms_high is None:
             return None
         return self._of(prediction.runtime_ms_high, prediction.energy_mj_high)
@@ -49,15 +49,14 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """Kernels for a problem, the best first."""
+    """Kernels for a problem, best first."""
 
     problem: str
     objective: Objective
-    # How many kernels the card can run; the ranking has the first of them.
+    # Number of kernels that the card can run; the ranking has the best of them.
     kernels: int
     ranking: tuple[Prediction, ...]
-    # The kernel that is best in the worst case (by the upper bounds), and how much more than the first it is said to take.
-    # None where the model has no bounds.
+    # The best kernel by the upper bounds, and its predicted cost over the first of the ranking. None without bounds.
     safe: Prediction | None
     safe_costs_pct: float | None
 
@@ -71,30 +70,30 @@ def recommend(
     top: int = 10,
     unmeasured: bool = False,
 ) -> Recommendation:
-    """Ranks the kernels of these families, or of all that the model knows, that its card can run for a problem.
+    """Ranks the kernels of these families, or of all families of the model, that its card can run for a problem.
 
-    Kernels are those that were measured in the problem's types, on whatever problem; with `unmeasured` every combination of the
-    values that their parameters have in any types. Of many kernels that a model is unsure of, the first is likely one that it is wrong about. Raises `NotPredictable` where the model knows no
-    such problem, where no kernel is left, and where it has not learned what the objective needs.
+    Candidates are kernels that were measured in the problem's types on any problem. With `unmeasured` they are all
+    combinations of measured parameter values; the first of many uncertain candidates is then likely a wrong prediction. Raises
+    `NotPredictable` for a problem that the model does not know, without candidates, and without a model of the objective.
     """
     known = model.families
     unknown = sorted(set(families) - set(known))
     if unknown:
         raise NotPredictable(why=f"the model has not seen {', '.join(unknown)}; it knows {', '.join(known)}")
     device_type, asked = model.device_type, list(families) or list(known)
-    of_cpu = kind_named_by(device_type) is DeviceKind.CPU  # nothing is known of one
+    of_cpu = kind_named_by(device_type) is DeviceKind.CPU  # limits of CPUs are unknown
     device = None if of_cpu else traits_of_type(device_type)
     fitting = [name for name in asked if _knows(known[name], problem)]
     if not fitting:
-        seen = "; ".join(f"{name} with {_said(known[name])}" for name in asked)
+        seen = "; ".join(f"{name} with {_types_text(known[name])}" for name in asked)
         raise NotPredictable(why=f"{problem.types} {problem.layout} was not measured: the model knows {seen}")
     found = [c for name in fitting for c in _candidates(name, known[name], problem, device, unmeasured)]
     if not found:
-        raise NotPredictable(why=f"none of the kernels that were measured can run {problem.shape} on the card")
+        raise NotPredictable(why=f"no measured kernel can run {problem.shape} on the card")
     predictions = predict(model, found)
     predictions = [one for one in predictions if objective.of(one) is not None]
     if not predictions:
-        raise NotPredictable(why=f"no power was measured of such kernels, so that none can be ranked by {objective}")
+        raise NotPredictable(why=f"no power of such kernels was measured, which ranking by {objective} needs")
     ranking = sorted(predictions, key=lambda one: objective.of(one) or math.inf)
     safe = min(ranking, key=lambda one: objective.at_most(one) or math.inf)
     bounded = objective.at_most(safe) is not None
@@ -120,23 +119,23 @@ def _types(problem: Problem) -> str:
     return f"{types.ab}:{types.cd}:{types.acc}"
 
 
-def _said(family: dict[str, Any]) -> str:
+def _types_text(family: dict[str, Any]) -> str:
     return ", ".join(f"{types} in {' '.join(layouts)}" for types, layouts in family["layouts"].items())
 
 
 def _candidates(
     name: str, known: dict[str, Any], problem: Problem, device: DeviceTraits | None, unmeasured: bool
 ) -> Iterator[Configuration]:
-    """Every such kernel that exists for the problem. Raises `BadInput` where they are too many to look through."""
+    """The candidates of a family for the problem. Raises `BadInput` where there are too many."""
     kernels = [tuple(kernel) for kernel in known["kernels"]]
     if not unmeasured:
         kernels = [kernels[which] for which in known["kernels_by_types"].get(_types(problem), ())]
-    if unmeasured:
+    else:
         values = [sorted(set(each)) for each in zip(*kernels, strict=True)]
         count = math.prod(map(len, values))
-        if count > MOST_CANDIDATES:
+        if count > MAX_CANDIDATES:
             raise BadInput(
-                detail=f"{name} has {count:,} combinations of measured values, more than {MOST_CANDIDATES:,}."
+                detail=f"{name} has {count:,} combinations of measured values, more than {MAX_CANDIDATES:,}."
             )
         kernels = list(product(*values))
     for kernel in kernels:

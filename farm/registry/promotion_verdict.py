@@ -1,4 +1,4 @@
-"""What a version's promotion was decided by, and what would make it the champion (pure)."""
+"""The test that decided on a version's promotion, and how to get a champion (pure)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TAG = "verdict"
 
 
 class PromotionTest(StrEnum):
-    """The tests of a promotion, in the order in which they are made: see docs/models.md."""
+    """The tests of a promotion, in their order: see docs/models.md."""
 
     LEAK = "leak"
     BASELINE = "baseline"
@@ -20,17 +20,17 @@ class PromotionTest(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The test that decided. Scores are mean bounded relative errors on held-out shapes: less is better."""
+class PromotionVerdict:
+    """The decisive test. Scores are mean bounded relative errors on held-out shapes: lower is better."""
 
     promoted: bool
-    # The test that failed; of a promoted version the last one that it passed.
+    # The failed test, or the last passed test of a promoted version.
     test: PromotionTest
     score: float | None = None
-    # The baseline or the champion that it was compared with, and its score.
+    # The baseline or champion in that test, and its score.
     against: str | None = None
     against_score: float | None = None
-    # The score must be below this, and below that of the other in so large a share of resamples.
+    # Limits: the score itself, and the share of resamples in which it must be better than the other.
     needed_score: float | None = None
     better_in: float | None = None
     needed_in: float | None = None
@@ -39,8 +39,8 @@ class Verdict:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_tag(cls, text: str | None) -> Verdict | None:
-        """None where a version has no such tag, or one that this code cannot read."""
+    def from_tag(cls, text: str | None) -> PromotionVerdict | None:
+        """None where the tag is missing or unreadable."""
         try:
             found = json.loads(text or "")
             return cls(**{**found, "test": PromotionTest(found["test"])})
@@ -51,7 +51,7 @@ class Verdict:
         if self.promoted:
             return f"It passed the test against {self.against}."
         if self.test is PromotionTest.LEAK:
-            return "Its errors cannot be trusted: see the decision."
+            return "Its errors are not reliable: see the decision."
         if self.test is PromotionTest.KINDS:
             return f"It does not know every kind of row that {self.against} predicts."
         if self.score is None or self.against_score is None or self.needed_score is None:
@@ -69,10 +69,10 @@ class Verdict:
         return f"{found}. It must {' and '.join(lacks)}." if lacks else f"{found}."
 
 
-def remedy(*, name: str, version: str, device_type: str, sound: bool | None, verdict: Verdict | None) -> str:
-    """What a user can do to get a champion of that device type."""
+def remedy(*, name: str, version: str, device_type: str, sound: bool | None, verdict: PromotionVerdict | None) -> str:
+    """How to get a champion of that device type."""
     force = " --force" if sound is False else ""
-    promote = f"`farm models promote {name} {version}{force} --reason TEXT` makes this version the champion as it is."
+    promote = f"`farm models promote {name} {version}{force} --reason TEXT` makes this version the champion."
     if (verdict is not None and verdict.promoted) or (verdict is None and sound):
         return promote
     if verdict is not None and verdict.test is PromotionTest.LEAK:

@@ -1,4 +1,4 @@
-"""All that the registry knows of one version: its errors by fold and target, and its model card."""
+"""Details of one version: its errors by fold and target, and its model card."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from farm.registry.client import registry_client
+from farm.registry.mlflow_client import registry_client
 from farm.registry.models import ModelInfo
 
 CARD = "model_card.md"
-"""The file of a run that says in words what was learned."""
+"""The file of a run with the model card."""
 
 FOLD_TAG = "fold"
-"""The tag by which the run of one fold kind, a child of a training's run, says which."""
+"""The tag with the fold kind, on a child of a training's run."""
 
 Metrics = dict[str, dict[str, dict[str, float]]]
 """Fold kind -> target -> name -> number."""
 
 
 def metrics_of(uri: str, model: ModelInfo) -> Metrics:
-    """A version's errors; empty where it was registered without a run."""
+    """A version's errors; empty for a version without a run."""
     if model.run_id is None:
         return {}
     with registry_client(uri) as client:
@@ -38,7 +38,7 @@ def metrics_of(uri: str, model: ModelInfo) -> Metrics:
 
 
 def _add(metrics: Metrics, numbers: Iterable[tuple[str, float]]) -> None:
-    """`unseen_shapes.runtime_ms.median_error_pct` and so on; other numbers are left out."""
+    """Adds numbers with paths such as `unseen_shapes.runtime_ms.median_error_pct`; ignores others."""
     for path, value in numbers:
         parts = path.split(".")
         if len(parts) == 3:

@@ -1,4 +1,4 @@
-"""The names of registered models. It imports nothing: every command needs them for shell completion."""
+"""Names of registered models. It imports nothing, because shell completion of every command needs it."""
 
 from __future__ import annotations
 

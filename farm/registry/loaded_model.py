@@ -1,6 +1,6 @@
-"""A model of the registry, read as data: arrays and numbers, for the predictor that is installed with the farm.
+"""A loaded model: its arrays, read by the predictor that is installed with the farm.
 
-The code that is stored with a model is for programs without the farm. Nothing here imports it, and nothing unpickles.
+The code stored with a model is for programs without the farm. This module neither imports it nor unpickles anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """A version that was loaded, to ask with `predict`, `predict_table` and `recommend`."""
+    """A loaded version, for `predict`, `predict_table` and `recommend`."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
@@ -31,17 +31,17 @@ class Model:
 
     @property
     def raw_columns(self) -> tuple[str, ...]:
-        """Every column that the model reads."""
+        """The columns that the model reads."""
         return self._predictor.vocabulary.raw_columns
 
     @cached_property
     def families(self) -> dict[str, Any]:
-        """What of each kernel family was measured: see `Vocabulary.measured`."""
+        """The measured types, layouts and kernels of each family: see `Vocabulary.measured`."""
         return self._predictor.vocabulary.measured()
 
     def answers(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
         """Output columns of rows of raw columns. Raises `NotPredictable`."""
-        # Columns that the model does not take are left out, and the others are in its order.
+        # Only the model's columns, in its order.
         names = [name for name in self.raw_columns if any(name in row for row in rows)]
         columns = {name: [row.get(name, math.nan) for row in rows] for name in names}
         try:

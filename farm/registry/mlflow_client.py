@@ -1,4 +1,4 @@
-"""MLflow, quietly: importing it, reaching a registry, and what it means when that fails."""
+"""MLflow: imports it without noise, connects to a registry, and translates its errors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from farm.errors import MlflowMissing, RegistryUnreachable
-from farm.registry.local import sqlite_file
+from farm.registry.local_registry import sqlite_file
 
 CONNECT_SECONDS = 5.0
 """How long a registry server may take to accept a connection."""
 
 _QUIET = {
-    # No usage reports to anybody.
+    # No telemetry.
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -28,7 +28,7 @@ _QUIET = {
 
 _LOG_LEVELS = {
     "mlflow": logging.WARNING,
-    # It warns where a model is saved in an environment that has no pip, as uv makes them.
+    # It warns about environments without pip, such as those of uv.
     "mlflow.utils.environment": logging.ERROR,
     "alembic": logging.WARNING,
 }
@@ -50,10 +50,7 @@ def load_mlflow() -> Any:
 
 @contextmanager
 def mlflow_warnings_ignored() -> Iterator[None]:
-    """Around calls in which MLflow warns about itself: its type hints, and what SQLAlchemy 2.1 and pandas 3 deprecate.
-
-    Nobody who reads such a warning here could mend it.
-    """
+    """Suppresses MLflow's warnings about its own code: type hints, and deprecations of SQLAlchemy 2.1 and pandas 3."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -68,7 +65,7 @@ def load_pyfunc() -> Any:
 
 @contextmanager
 def registry_client(uri: str) -> Iterator[Any]:
-    """An `MlflowClient` on that tracking and registry URI. What goes wrong inside is a `RegistryUnreachable`."""
+    """An `MlflowClient` of that tracking and registry URI. Errors inside become `RegistryUnreachable`."""
     _check_answers(uri)
     mlflow = load_mlflow()
     from sqlalchemy.exc import SQLAlchemyError
@@ -82,13 +79,13 @@ def registry_client(uri: str) -> Iterator[Any]:
 
 
 def has_been_used(uri: str) -> bool:
-    """False for a local store that nothing was written to yet: reading it would create it, at the cost of seconds."""
+    """False for a local store that does not exist yet: reading it would create it, which takes seconds."""
     file = sqlite_file(uri)
     return file is None or file.exists()
 
 
 def _check_answers(uri: str) -> None:
-    """A server that is not there is found out here in `CONNECT_SECONDS`; MLflow itself retries for minutes."""
+    """Detects a missing server within `CONNECT_SECONDS`; MLflow itself retries for minutes."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
         return
