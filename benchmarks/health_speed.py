@@ -24,7 +24,7 @@ from benchmarks.common import at_sizes
 from benchmarks.farms import farm_home
 from benchmarks.made_up import CONFIGURATIONS, ENVIRONMENT, card, vacuum
 from farm.compare.health import HealthQuery
-from farm.compare.health.query import fleet_health
+from farm.compare.health.fleet_query import fleet_health
 from farm.db import devices
 
 CARDS = 8

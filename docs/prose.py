@@ -1,11 +1,12 @@
-"""The prose check of `make lint`: README, documents and help texts against the rules in `prose.toml`. It works offline.
+"""The prose check of `make lint`: README, documents, help texts, docstrings and messages against the rules in `prose.toml`.
 
-Code blocks, code spans and the text of links' addresses are left out. A cell of a table, an item of a list and a paragraph are
-separate texts.
+It works offline. Code blocks, code spans and the addresses of links are left out. A cell of a table, an item of a list and a
+paragraph are separate texts. In source code, docstrings and strings of several words are checked for words, not for length.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import tomllib
@@ -20,6 +21,7 @@ _COMMENT = re.compile(r"<!--.*?-->", flags=re.DOTALL)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)\s]+\)")
 _START = re.compile(r"^\s*(?:[-*] |\d+\. |#+ |> )")
 _END = re.compile(r"(?<=[.!?:;])[\"')*]*\s+(?=[\w\"'(*`X])")
+_SQL = re.compile(r"\b(?:SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|WHERE)\b")
 _WORD = re.compile(r"[\w'’-]*[A-Za-z][\w'’-]*")
 
 
@@ -49,11 +51,16 @@ def sentences_of(text: str) -> list[str]:
     return [sentence for sentence in _END.split(text) if sentence.strip()]
 
 
-def faults_in(text: str) -> Iterator[str]:
-    """What the rules say against a text."""
+def words_in(text: str) -> Iterator[str]:
+    """Faults in the choice of words."""
     for pattern, instead in RULES["instead_of"].items():
         if found := re.search(rf"(?<![\w-])(?:{pattern})(?![\w-])", text, flags=re.IGNORECASE):
             yield f"instead of “{found[0]}” write {instead}"
+
+
+def faults_in(text: str) -> Iterator[str]:
+    """Faults in the choice of words and in the length of sentences."""
+    yield from words_in(text)
     for sentence in sentences_of(text):
         count = len(_WORD.findall(sentence))
         if count > RULES["words_in_a_sentence"]:
@@ -63,6 +70,20 @@ def faults_in(text: str) -> Iterator[str]:
 
 def documents() -> list[Path]:
     return [path for pattern in RULES["documents"] for path in sorted(ROOT.glob(pattern))]
+
+
+def strings_of(source: str) -> Iterator[tuple[int, str]]:
+    """The docstrings of Python source and its strings of several words, each with its line. Values in f-strings become `X`."""
+    tree = ast.parse(source)
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(p.value) if isinstance(p, ast.Constant) else "X" for p in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            text = node.value
+        if len(_WORD.findall(text)) > 2 and not _SQL.search(text):
+            yield node.lineno, _plain(_FENCE.sub("", text))
 
 
 def help_texts() -> Iterator[tuple[str, str]]:
@@ -83,6 +104,9 @@ def faults() -> Iterator[str]:
         name = path.relative_to(ROOT)
         for number, text in texts_of(path.read_text()):
             yield from (f"{name}:{number}: {fault}" for fault in faults_in(text))
+    for path in [path for folder in RULES["source"] for path in sorted(ROOT.glob(folder))]:
+        for number, text in strings_of(path.read_text()):
+            yield from (f"{path.relative_to(ROOT)}:{number}: {fault}" for fault in words_in(text))
     for place, text in help_texts():
         yield from (f"{place}: {fault}" for fault in faults_in(text))
 

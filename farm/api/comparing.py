@@ -84,7 +84,7 @@ class Filling(Comparing):
 
 
 class Compared(Document):
-    """What measurements say of groups beside a baseline. Ratios are group over baseline."""
+    """A comparison of groups with a baseline. Ratios are group over baseline."""
 
     baseline: GroupSummary
     confidence: float
@@ -100,7 +100,7 @@ class Compared(Document):
 
 
 class ComparedAndFilled(Document):
-    """What was submitted, and the comparison as it is without; none where nothing is shared, with what that is."""
+    """Submitted campaigns, and the comparison of the present rows; null with an explanation where nothing is shared."""
 
     fills: list[FillSummary]
     compared: Compared | None

@@ -55,7 +55,9 @@ def show(
     any_source: Annotated[bool, Field(description="Recorded and imported rows too, to try it out.")] = False,
 ) -> FleetHealth:
     """Check the fleet_health of devices: each is compared with its peers and with its own past."""
-    from farm.compare.health.query import fleet_health  # it loads numpy, which no other operation needs to wait for
+    from farm.compare.health.fleet_query import (
+        fleet_health,  # it loads numpy, which no other operation needs to wait for
+    )
 
     found = fleet_health(
         access.session.engine,
@@ -70,13 +72,4 @@ def show(
             silent_after_s=access.silent_after,
         ),
     )
-    return FleetHealth(
-        unwell=len(found.unwell),
-        since=found.since,
-        until=found.until,
-        tolerance=found.tolerance,
-        alpha=found.alpha,
-        tests=found.tests,
-        devices=list(found.devices),
-        notes=list(found.notes),
-    )
+    return FleetHealth.model_validate(found, from_attributes=True)

@@ -6,5 +6,5 @@ PREFIX = "gemm-forest-"
 
 
 def model_name(device_type: str) -> str:
-    """The registered name of a device type's model; a name that already has that form stays as it is."""
+    """The registered name of a device type's model; a registered name is returned unchanged."""
     return device_type if device_type.startswith(PREFIX) else PREFIX + device_type

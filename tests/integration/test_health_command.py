@@ -18,7 +18,7 @@ from sqlalchemy import Engine, text
 import farm
 from farm.campaign import Campaign
 from farm.compare.health import FleetReport, HealthQuery
-from farm.compare.health.query import fleet_health
+from farm.compare.health.fleet_query import fleet_health
 from farm.db import batches, devices
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
@@ -144,7 +144,7 @@ def test_a_new_driver_that_is_slower_is_a_regression(engine: Engine, fleet: list
     found = fleet_health(engine, HealthQuery())
     assert set(verdicts(found).values()) == {"regressed"}
     assert "since driver 570.86 → 580.159" in found.devices[0].findings[0].evidence
-    assert fleet_health(engine, HealthQuery(tolerance=0.1)).unwell == ()
+    assert fleet_health(engine, HealthQuery(tolerance=0.1)).unwell == 0
 
 
 def test_what_does_not_compare_is_left_out(engine: Engine, fleet: list[int], put: Put) -> None:
@@ -153,7 +153,7 @@ def test_what_does_not_compare_is_left_out(engine: Engine, fleet: list[int], put
     put(fleet[1], days_ago=0.5, slower=2.0, distribution="zeros")
     found = fleet_health(engine, HealthQuery())
     assert verdicts(found) == HEALTHY
-    assert "24 configurations that its peers have" in found.devices[1].notes[0]
+    assert "24 configurations are left out: its peers have them only at other clocks" in found.devices[1].notes[0]
 
 
 def test_short_rounds_and_sentinels_are_no_results(

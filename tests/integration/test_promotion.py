@@ -112,7 +112,7 @@ def test_a_model_whose_folds_leak_never_becomes_champion(uri: str, monkeypatch: 
     monkeypatch.setitem(evaluate.FOLD_KINDS, "unseen_shapes", leaking)
     leaked = train(uri, MORE)
     assert leaked.alias == "challenger"
-    assert "leaks: 25 shapes that it is said not to have seen were in its training" in leaked.decision
+    assert "leaks: 25 shapes that should be unseen were in its training" in leaked.decision
     assert leaked.metrics["unseen_shapes"]["runtime_ms"]["median_error_pct"] < 1  # as it would look
     assert registry.model_info(uri, DEVICE_TYPE, "2").sound is False
 

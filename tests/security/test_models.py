@@ -177,7 +177,7 @@ def test_a_trainer_does_not_ask_a_planted_champion_and_trains_on(planting: Plant
     assert not planting.mark.exists()
     assert outcome.alias == "champion"
     assert (
-        f"the champion before is not compared: {NAME} version {version} is not loaded: nobody signed"
+        f"the champion before is not compared: {NAME} version {version} is not loaded: it is not signed"
         in outcome.decision
     )
     # What the trainer made is loaded, by a server too; and the models of its evaluation are checked like it.

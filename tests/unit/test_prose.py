@@ -57,3 +57,10 @@ def test_a_long_sentence_is_found_and_two_short_ones_are_not(prose: ModuleType) 
 def test_help_texts_of_commands_in_groups_and_of_options_are_read(prose: ModuleType) -> None:
     places = {place for place, _ in prose.help_texts()}
     assert {"farm run", "farm models show", "farm run file", "farm results limit"} <= places
+
+
+def test_docstrings_and_messages_of_source_code_are_read(prose: ModuleType) -> None:
+    source = 'def f():\n    """One of whom\n    it is."""\n    raise E(f"no {x} beside it", "key", "SELECT a FROM b")\n'
+    texts = [(line, text) for line, text in prose.strings_of(source)]
+    assert texts == [(2, "One of whom\n    it is."), (4, "no X beside it")]
+    assert [len(list(prose.words_in(text))) for _, text in texts] == [1, 1]

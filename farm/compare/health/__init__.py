@@ -1,6 +1,6 @@
-"""The health of a fleet: devices beside their peers and beside their own past, and what condition they are in.
+"""Fleet health: compares devices with their peers and with their own past.
 
-`asking` reads and judges; all else but `reading` is pure. What is said, and asked, loads no numpy.
+`fleet_query` reads the rows; all other modules are pure. Importing this package loads no numpy.
 """
 
 from __future__ import annotations

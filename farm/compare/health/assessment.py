@@ -1,23 +1,22 @@
-"""What the health of a fleet is said with: a verdict for each device, its findings, and what they rest on."""
+"""The result of a health check: verdicts of devices, findings, and the estimates behind them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
 ALPHA = 0.05
-"""How often a fleet with nothing wrong may raise an alarm at all, however many devices it has."""
+"""Probability of any alarm in a healthy fleet of any size."""
 
 TOLERANCE = 0.03
-"""A smaller difference in time is no alarm: four equal H200s of a host were within 0.3% of each other, cards of a large fleet
-of one type within some percent (Sinha et al., Not All GPUs Are Created Equal, SC 2022)."""
+"""A smaller difference in time is no alarm. Four equal H200s of one host differed by up to 0.3%, and cards of one type in a large
+fleet by some percent (Sinha et al., Not All GPUs Are Created Equal, SC 2022)."""
 
 
 class HealthVerdict(StrEnum):
-    """What is said of a device; the worst first, and what may be the cause of others before these."""
+    """The condition of a device, worst first; a possible cause of another condition comes before it."""
 
     QUARANTINED = "quarantined"
     GONE = "gone"  # its host no longer shows it
@@ -29,7 +28,7 @@ class HealthVerdict(StrEnum):
     SLOW = "slow"
     DRIFTING = "drifting"
     REGRESSED = "regressed"  # slower since its driver, CUDA or another library changed
-    DIFFERS = "differs"  # from its peers, and nobody can say which of them is wrong, or whether it matters
+    DIFFERS = "differs"  # from its peers, without evidence of which one is wrong, or whether it matters
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
 
@@ -43,11 +42,11 @@ _ORDER = {verdict: number for number, verdict in enumerate(HealthVerdict)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """When something began: after `after` (None: it was so from the first row on), by `at`."""
+    """The start of a condition: after `after` (None: present from the first row) and no later than `at`."""
 
     at: datetime
     after: datetime | None = None
-    # That there was a change at all, and not always the same; None where it was seen and not estimated.
+    # Confidence that there was a change at all; None for an observed change.
     confidence: float | None = None
 
 
@@ -62,13 +61,13 @@ class Estimate:
     confidence: float
     shapes: int
     rows: int
-    # What it is beside: `3 peers`, `its own past`.
+    # The reference: `3 peers`, `its own past`.
     against: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong with a device, or, with the verdict `unknown`, may be."""
+    """One fault of a device, or a possible one with the verdict `unknown`."""
 
     verdict: HealthVerdict
     evidence: str
@@ -83,9 +82,9 @@ class DeviceHealth:
     type: str
     host: str
     verdict: HealthVerdict
-    # The worst first; of a device that is healthy or unknown, why.
+    # Worst first. For a healthy or unknown device, the reason.
     findings: tuple[Finding, ...]
-    # What was estimated, whatever came out; None where there was nothing to go by.
+    # Estimates, also of healthy devices; None without comparable rows.
     time: Estimate | None = None
     energy: Estimate | None = None
     temperature: Estimate | None = None
@@ -107,22 +106,19 @@ class FleetReport:
     notes: tuple[str, ...] = ()
 
     @property
-    def unwell(self) -> tuple[DeviceHealth, ...]:
-        return tuple(device for device in self.devices if device.verdict.alarms)
-
-    def to_json(self) -> dict[str, Any]:
-        """The whole document; times are datetimes."""
-        return {"unwell": len(self.unwell), **asdict(self)}
+    def unwell(self) -> int:
+        """Number of devices with an alarm."""
+        return sum(device.verdict.alarms for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthQuery:
-    """Whose health, and from what on something is worth an alarm."""
+    """A request for a health check: the devices, and the limits for an alarm."""
 
     device_type: str | None = None
     host: str | None = None
     device: str | None = None
-    # The window that is looked at reaches from here to now; what is before it is the past.
+    # The window reaches from here to now. Earlier rows are the past.
     since: datetime | None = None
     tolerance: float = TOLERANCE
     alpha: float = ALPHA
@@ -131,12 +127,12 @@ class HealthQuery:
 
 
 WINDOW = timedelta(days=7)
-"""What counts as now, unless said otherwise: the last nights of a campaign that is measured every night."""
+"""Default window: the last nights of a campaign that is measured every night."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A device of the fleet, as the farm knows it."""
+    """A device of the fleet and what the farm knows of it without measurements."""
 
     id: int
     uuid: str
@@ -149,19 +145,19 @@ class Member:
     last_seen_at: datetime | None = None
     silent: bool = False
     stopped: bool = False
-    # Imported or recorded: nobody measures on it.
+    # Imported or recorded: it cannot measure.
     foreign: bool = False
-    # Where the driver says so: the temperature from which on the card slows down, and the limit that it comes with.
+    # From the driver, if known: the slowdown temperature and the default power limit.
     slowdown_c: float | None = None
     default_limit_w: float | None = None
-    # In the window: jobs that it measured, and jobs that failed on it and that another device then measured.
+    # In the window: measured jobs, and failed jobs that another device then measured.
     done: int = 0
     refuted: int = 0
     last_failure: str | None = None
 
 
 def verdict_of(findings: Sequence[Finding]) -> HealthVerdict:
-    """The worst of them."""
+    """The worst verdict."""
     return min((finding.verdict for finding in findings), key=_ORDER.__getitem__)
 
 

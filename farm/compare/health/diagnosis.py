@@ -1,4 +1,4 @@
-"""From rows of a fleet to a verdict for each device, by the rules of `farm.compare.health.rules` (pure)."""
+"""Diagnoses the devices of a fleet from their rows, by the rules of `farm.compare.health.rules` (pure)."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _OF_TIME = (TIME, PAST, SENTINEL, CHANGED)
 
 
 def diagnose(
-    members: Sequence[Member], fleet: Fleet, question: HealthQuery, *, since: datetime, until: datetime
+    members: Sequence[Member], fleet: Fleet, query: HealthQuery, *, since: datetime, until: datetime
 ) -> FleetReport:
-    """The health of the members that the question is about; the others are their peers. `since` begins the window."""
-    wanted = np.array([_is_asked_for(member, question) for member in members], bool)
-    window = Window.of(members, fleet, question, wanted, since)
+    """The health of the requested members; the others are their peers. `since` is the start of the window."""
+    wanted = np.array([_is_requested(member, query) for member in members], bool)
+    window = Window.of(members, fleet, query, wanted, since)
     samples = [sample for rule in RULES for sample in rule.samples(window)]
     of_device = defaultdict[int, list[Sample]](list)
     for sample in samples:
         of_device[sample.device].append(sample)
-    level = levels(samples, question.alpha)
+    level = levels(samples, query.alpha)
     rows = np.bincount(fleet.since(since.timestamp()).device, minlength=len(members))
     left_out = _left_out(window)
     numbers = np.flatnonzero(wanted).tolist()
     return FleetReport(
         since=since,
         until=until,
-        tolerance=question.tolerance,
-        alpha=question.alpha,
+        tolerance=query.tolerance,
+        alpha=query.alpha,
         tests=len(samples),
         devices=tuple(
             _health(WindowDevice(window, number, of_device, level), int(rows[number]), int(left_out[number]))
@@ -57,11 +57,11 @@ def diagnose(
     )
 
 
-def _is_asked_for(member: Member, question: HealthQuery) -> bool:
+def _is_requested(member: Member, query: HealthQuery) -> bool:
     return (
-        question.device_type in (None, member.type)
-        and question.host in (None, member.host)
-        and question.device in (None, member.uuid)
+        query.device_type in (None, member.type)
+        and query.host in (None, member.host)
+        and query.device in (None, member.uuid)
     )
 
 
@@ -92,29 +92,29 @@ def _health(device: WindowDevice, rows: int, left_out: int) -> DeviceHealth:
 
 
 def _without_alarm(device: WindowDevice, rows: int, estimates: Mapping[Comparison, Estimate | None]) -> Finding:
-    """Healthy, where its time was compared with anything and is within the tolerance; otherwise unknown."""
+    """Healthy if some comparison of its time is within the tolerance, otherwise unknown."""
     of_time = [estimates[comparison] for comparison in _OF_TIME]
-    told = [one for one in of_time if one is not None and one.low is not None]
-    tolerance = device.window.question.tolerance
-    unsure = next((one for one in told if not 1 / (1 + tolerance) <= one.value <= 1 + tolerance), None)
+    compared = [one for one in of_time if one is not None and one.low is not None]
+    tolerance = device.window.query.tolerance
+    unsure = next((one for one in compared if not 1 / (1 + tolerance) <= one.value <= 1 + tolerance), None)
     if unsure is not None:
         return finding_messages.unsure(device.member, unsure, tolerance)
-    if told:
-        return finding_messages.healthy(told)
+    if compared:
+        return finding_messages.healthy(compared)
     any_of = next((one for one in of_time if one is not None), None)
     return finding_messages.too_little(device.member, rows, any_of, device.window.since)
 
 
 def _left_out(window: Window) -> Ints:
-    """Of each device the configurations of the window that its peers have under other conditions alone."""
+    """Numbers of each device's configurations in the window that its peers have only under other conditions."""
     if len(window.fleet.shapes) == int(window.fleet.configurations.max(initial=-1)) + 1:
-        return np.zeros(len(window.members), np.int64)  # there is one condition
+        return np.zeros(len(window.members), np.int64)  # a single condition
     cell, kind = window.now.cell, window.kinds[window.now.device]
     types = int(window.kinds.max(initial=0)) + 1
     configuration = window.fleet.configurations[cell]
     ones = np.zeros(len(cell))
     alone = medians_of_others(ones, cell * types + kind)[1] == 0
-    # Others, not the device itself under another condition.
+    # Configurations of other devices, not of the device itself under another condition.
     own = np.unique(np.stack([configuration, kind, window.now.device], axis=1), axis=0)
     many = np.bincount(own[:, 0] * types + own[:, 1], minlength=(int(configuration.max(initial=0)) + 1) * types)
     apart = alone & (many[configuration * types + kind] > 1)
@@ -134,5 +134,5 @@ def _notes(window: Window, numbers: Sequence[int]) -> Iterator[str]:
             if len(rows := np.flatnonzero(window.now.device == number))
         }
         if len(versions) > 1:
-            said = finding_messages.what_differs([window.fleet.environments[which] for which in sorted(versions)])
-            yield f"Not every {kind} has the same environment: {said}."
+            difference = finding_messages.what_differs([window.fleet.environments[which] for which in sorted(versions)])
+            yield f"Not every {kind} has the same environment: {difference}."

@@ -1,4 +1,4 @@
-"""What a finding says: the evidence in a sentence with its figures, and what to do (pure)."""
+"""Texts of findings: evidence with its figures, and advice (pure)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from farm.compare.health.assessment import Estimate, Finding, HealthVerdict, Mem
 
 DRAIN = "farm devices drain {uuid} takes it out of service."
 _MEASURE = (
-    "Measure the same configurations on every card of the type: a campaign with the target `each: {type}`, as "
-    "examples/campaigns/compare-cards.yaml; farm submit FILE --again once it was measured before."
+    "Measure the same configurations on every card of the type: a campaign with the target `each: {type}`, as in "
+    "examples/campaigns/compare-cards.yaml. Use farm submit FILE --again if it was measured before."
 )
 
 
 def possible(member: Member, finding: Finding) -> Finding:
-    """The finding without advice that nobody can follow: an imported or recorded device is a file and not a card."""
+    """The finding, without advice for an imported or recorded device, which is a file and not a card."""
     return replace(finding, advice="") if member.foreign else finding
 
 
 def _measuring(member: Member) -> str:
-    """How more is measured on a device, if it is there."""
+    """How to measure more on a device."""
     if member.vanished_at is not None:
         return f"Nothing can be measured on it until {member.host} shows it again."
     first = f"Start farm-worker on {member.host}. " if member.silent or member.stopped else ""
@@ -47,11 +47,11 @@ def on_shapes(one: Estimate) -> str:
 
 
 def percent(share: float) -> str:
-    """`95%`, `99.69%`: as many digits as it takes to be told from 100%."""
+    """`95%`, `99.69%`: with enough digits to differ from 100%."""
     for digits in range(8):
-        said = f"{100 * share:.{digits}f}"
-        if float(said) < 100 and abs(float(said) / 100 - share) <= max(0.1 * (1 - share), 1e-9):
-            return f"{said}%"
+        text = f"{100 * share:.{digits}f}"
+        if float(text) < 100 and abs(float(text) / 100 - share) <= max(0.1 * (1 - share), 1e-9):
+            return f"{text}%"
     return f"{100 * share:g}%"
 
 
@@ -65,21 +65,21 @@ _FIRST = ("driver", "cuda_runtime", "nvrtc", "cupy")
 
 
 def what_differs(environments: Sequence[Mapping[str, Any]], most: int = 3) -> str:
-    """`driver 570.86 → 580.159`; keys that matter most first, in the order of the environments."""
+    """`driver 570.86 → 580.159`: the most important keys first, values in the order of the environments."""
     keys = sorted({key for environment in environments for key in environment})
     apart = [key for key in keys if len({str(environment.get(key)) for environment in environments}) > 1]
     apart.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
-    said = [
+    changes = [
         f"{key} " + " → ".join(dict.fromkeys(str(environment.get(key, "none")) for environment in environments))
         for key in apart[:most]
     ]
     more = f" and {len(apart) - most} more" if len(apart) > most else ""
-    return (", ".join(said) or "its environment") + more
+    return (", ".join(changes) or "its environment") + more
 
 
-def healthy(told: Sequence[Estimate]) -> Finding:
-    said = [f"{factor(one)} times as long as {median_of(one)} {on_shapes(one)}" for one in told]
-    return Finding(verdict=HealthVerdict.HEALTHY, evidence="takes " + "; ".join(said), advice="", estimate=told[0])
+def healthy(compared: Sequence[Estimate]) -> Finding:
+    texts = [f"{factor(one)} times as long as {median_of(one)} {on_shapes(one)}" for one in compared]
+    return Finding(verdict=HealthVerdict.HEALTHY, evidence="takes " + "; ".join(texts), advice="", estimate=compared[0])
 
 
 def unsure(member: Member, found: Estimate, tolerance: float) -> Finding:
@@ -87,7 +87,7 @@ def unsure(member: Member, found: Estimate, tolerance: float) -> Finding:
     return Finding(
         verdict=HealthVerdict.UNKNOWN if not faster else HealthVerdict.HEALTHY,
         evidence=f"takes {factor(found)} times as long as {found.against} {on_shapes(found)}: "
-        + ("faster than they are" if faster else f"perhaps more than {100 * tolerance:g}%, and not shown"),
+        + ("faster" if faster else f"perhaps more than {100 * tolerance:g}%, but not significant"),
         advice="" if faster else _measuring(member),
         estimate=found,
     )
@@ -97,7 +97,7 @@ def too_little(member: Member, rows: int, found: Estimate | None, since: datetim
     if not rows:
         why = f"nothing was measured on it since {since:%Y-%m-%d %H:%M}"
     elif found is None:
-        why = f"none of its {rows:,} rows is of a configuration that a peer has, or that it had before"
+        why = f"none of its {rows:,} rows has a configuration that a peer, or the device before, has measured"
     else:
         why = (
             f"{found.shapes} shapes shared with {found.against} are too few for {percent(found.confidence)} confidence"
@@ -107,18 +107,18 @@ def too_little(member: Member, rows: int, found: Estimate | None, since: datetim
 
 def left_out(configurations: int) -> str:
     return (
-        f"{configurations:,} configurations that its peers have at other clocks, of other operands, with another L2 or "
-        "from another source alone are left out"
+        f"{configurations:,} configurations are left out: its peers have them only at other clocks, with other operands, "
+        "another L2 state or from another source"
     )
 
 
 def since_text(since: Since) -> str:
-    """`since 2026-11-20 02:14 UTC, and not yet on 2026-11-19 23:50 (99.8% that it changed then)`."""
+    """`since 2026-11-20 02:14 UTC, and not yet at 2026-11-19 23:50 (confidence of a change: 99.8%)`."""
     text = f"since {since.at:%Y-%m-%d %H:%M} UTC"
     if since.after is None and since.confidence is None:
-        return text + " at the latest"
+        return text + " or earlier"
     if since.after is not None:
         text += f", and not yet at {since.after:%Y-%m-%d %H:%M}"
     if since.confidence is not None:
-        text += f" (that it changed: {percent(since.confidence)})"
+        text += f" (confidence of a change: {percent(since.confidence)})"
     return text

@@ -1,4 +1,4 @@
-"""The rows of a fleet out of the database, as columns: in one snapshot, fast enough for a million of them."""
+"""Loads the rows of a fleet as columns, and checks its health."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Engine, text
 
 from farm.compare import breakdowns, row_query
 from farm.compare.groups import Group, resolve
-from farm.compare.health.assessment import WINDOW, HealthQuery, Member
+from farm.compare.health.assessment import WINDOW, FleetReport, HealthQuery, Member
+from farm.compare.health.diagnosis import diagnose
 from farm.compare.health.fleet_rows import Fleet, FleetRows
 from farm.compare.statistics import Ints
 from farm.compare.summaries import ComparedDevice
@@ -50,26 +51,35 @@ GROUP BY f.device_id
 """)
 
 
-def window(connection: Connection, question: HealthQuery) -> tuple[datetime, datetime]:
-    """From when to when the window reaches, by the database's clock. Raises `BadInput` for one that has not begun."""
+def fleet_health(engine: Engine, query: HealthQuery) -> FleetReport:
+    """The health of the requested devices. Raises `BadInput`, `NotFound`."""
+    with engine.connect() as connection:
+        since, until = window(connection, query)
+        fleet_members, query = members(connection, query, since=since)
+    rows = fleet(engine, fleet_members, query, since=since)
+    return diagnose(fleet_members, rows, query, since=since, until=until)
+
+
+def window(connection: Connection, query: HealthQuery) -> tuple[datetime, datetime]:
+    """Start and end of the window, by the database's clock. Raises `BadInput` for a start in the future."""
     until: datetime = connection.execute(_NOW).scalar_one().astimezone(UTC)
-    since = until - WINDOW if question.since is None else question.since
-    # A moment as `7d` is by this machine's clock, which may be a little ahead.
+    since = until - WINDOW if query.since is None else query.since
+    # A time such as `7d` is by this machine's clock, which may be slightly ahead.
     if since > until + timedelta(minutes=5):
-        raise BadInput(detail=f"--since {since:%Y-%m-%d %H:%M} UTC is later than now, and nothing was measured since.")
+        raise BadInput(detail=f"--since {since:%Y-%m-%d %H:%M} UTC is in the future.")
     return since, until
 
 
-def members(connection: Connection, question: HealthQuery, *, since: datetime) -> tuple[list[Member], HealthQuery]:
-    """The fleet: what is asked for, and the peers of it; and the question with the device's whole UUID.
+def members(connection: Connection, query: HealthQuery, *, since: datetime) -> tuple[list[Member], HealthQuery]:
+    """The requested devices and their peers, and the query with the device's whole UUID.
 
-    Raises `NothingOfThat`, `AmbiguousDevice` for what the farm does not know.
+    Raises `NothingOfThat`, `AmbiguousDevice` for unknown names.
     """
-    parameters = {"silent_after": question.silent_after_s, "any_source": question.any_source}
+    parameters = {"silent_after": query.silent_after_s, "any_source": query.any_source}
     found = [Member(**row) for row in connection.execute(_MEMBERS, parameters).mappings()]
     known = [ComparedDevice(one.id, one.uuid, one.type, one.host) for one in found]
-    side = resolve(Group(name="", type=question.device_type, host=question.host, device=question.device), known)
-    question = replace(question, device=side.device)
+    side = resolve(Group(name="", type=query.device_type, host=query.host, device=query.device), known)
+    query = replace(query, device=side.device)
     types = {
         one.type
         for one in found
@@ -87,29 +97,29 @@ def members(connection: Connection, question: HealthQuery, *, since: datetime) -
         for one in found
         if one.type in types
     ]
-    return counted, question
+    return counted, query
 
 
-_TOLD = ("device_id", "environment_id", "source", "distribution", "clock_policy", "l2")
+_CONDITIONS = ("device_id", "environment_id", "source", "distribution", "clock_policy", "l2")
 _FIGURES = ("runtime_ms", "power_w", "runtime_sustained_ms", "temperature_c", "power_limit_w")
 
 
-def fleet(engine: Engine, fleet_members: Sequence[Member], question: HealthQuery, *, since: datetime) -> Fleet:
-    """Every row of these devices, but for short rounds of searches."""
+def fleet(engine: Engine, fleet_members: Sequence[Member], query: HealthQuery, *, since: datetime) -> Fleet:
+    """All rows of these devices, without short rounds of searches."""
     with engine.connect() as connection:
         excluded = row_query.excluded_rows(connection)
     listed = ",".join(str(one.id) for one in fleet_members)
-    sources = "" if question.any_source else f" AND r.source IN ('{Source.MEASURED}', '{Source.SENTINEL}')"
+    sources = "" if query.any_source else f" AND r.source IN ('{Source.MEASURED}', '{Source.SENTINEL}')"
     columns = ", ".join(
-        f"r.{name}" for name in (*_TOLD, "configuration_id", "measured_at", "throttle_reasons", *_FIGURES)
+        f"r.{name}" for name in (*_CONDITIONS, "configuration_id", "measured_at", "throttle_reasons", *_FIGURES)
     )
     found = read(
         engine, f"SELECT {columns} FROM measurements r WHERE r.device_id = ANY('{{{listed}}}'){sources}{excluded}"
     )
-    # After the rows, so that every environment of theirs is there.
+    # Read after the rows, to have all their environments.
     with engine.connect() as connection:
         contents = row_query.environments(connection)
-    told = {name: _coded(found[name]) for name in (*_TOLD[1:], "throttle_reasons")}
+    told = {name: _coded(found[name]) for name in (*_CONDITIONS[1:], "throttle_reasons")}
     known = np.array([one.id for one in fleet_members])
     order = known.argsort()
     configuration, ids = coded(words(found["configuration_id"]))
@@ -141,7 +151,7 @@ def fleet(engine: Engine, fleet_members: Sequence[Member], question: HealthQuery
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """A column as numbers of the values that it has."""
+    """A column as numbers into the list of its values."""
 
     number: Ints
     known: list[Any]
@@ -152,7 +162,7 @@ def _coded(column: Any) -> _Coded:
 
 
 def _combined(columns: Sequence[_Coded]) -> tuple[Ints, int]:
-    """A number for each combination of values that occurs, and how many there are."""
+    """Numbers for the occurring combinations of values, and how many there are."""
     code, size = np.zeros(len(columns[0].number), np.int64), 1
     for column in columns:
         code = code * len(column.known) + column.number
@@ -162,7 +172,7 @@ def _combined(columns: Sequence[_Coded]) -> tuple[Ints, int]:
 
 
 def _shapes(engine: Engine, ids: Words, wanted: Ints, conditions: int) -> Ints:
-    """The shape of each cell of the wanted configurations, 0 of all others."""
+    """The shape of each cell of the wanted configurations, 0 for all others."""
     shapes = np.zeros(len(ids), np.int64)
     if len(wanted):
         shapes[wanted] = breakdowns.shapes_of(row_query.problems(engine, ids[wanted]))

@@ -1,4 +1,4 @@
-"""FleetRows of a fleet as columns, and the one row of each device and configuration that says how it is now (pure)."""
+"""Rows of a fleet as columns, and the latest row of each device and configuration (pure)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 class FleetRows:
     """Measurements of a fleet: [rows] each, in no order; NaN where a row has no such figure."""
 
-    device: Ints  # which member of the fleet
-    cell: Ints  # which configuration under which conditions: operands, clock policy, source, L2
-    clocks: Ints  # which clock policy
-    environment: Ints  # which of the environments
+    device: Ints  # number of the member
+    cell: Ints  # number of a configuration under given operands, clock policy, source and L2 state
+    clocks: Ints  # number of the clock policy
+    environment: Ints  # number of the environment
     when: Floats  # seconds since 1970
     runtime_ms: Floats
     power_w: Floats
@@ -33,7 +33,7 @@ class FleetRows:
         return len(self.device)
 
     def taken(self, which: Bools | Ints) -> FleetRows:
-        """Those rows alone."""
+        """The chosen rows."""
         return FleetRows(**{name: getattr(self, name)[which] for name in self.__dataclass_fields__})
 
     @property
@@ -45,14 +45,14 @@ class FleetRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """FleetRows, and what their numbers mean."""
+    """Rows of a fleet, and the values that their numbers stand for."""
 
     rows: FleetRows
-    # FleetRows of a fixed GEMM, measured now and then: their cells are the same on all devices of a type.
+    # Rows of a fixed GEMM, which all devices of a type measure from time to time.
     sentinels: FleetRows
-    # By cell: a number for its shape (m, n, k); 0 where no row of the window is of it, so that nobody asks.
+    # By cell: the number of its shape (m, n, k); 0 without rows in the window.
     shapes: Ints
-    # By cell: which configuration it is.
+    # By cell: the number of its configuration.
     configurations: Ints
     environments: Sequence[Mapping[str, Any]]
     clocks: Sequence[str | None]
@@ -62,7 +62,7 @@ class Fleet:
 
 
 def latest(rows: FleetRows) -> FleetRows:
-    """Of each cell and device the row that was measured last, in the order of cells and devices."""
+    """The latest row of each cell and device, in the order of cells and devices."""
     if not len(rows):
         return rows
     in_time = rows.when.argsort(kind="stable")
@@ -79,23 +79,23 @@ def latest(rows: FleetRows) -> FleetRows:
 
 
 TABLE_SLOTS_PER_ROW = 8
-"""A table of that many positions for each row is faster than sorting."""
+"""A lookup table with up to that many slots per row is faster than sorting."""
 
 
-def positions(keys: Ints, asked: Ints) -> Ints:
-    """Where each asked key is among the `keys`, which are sorted and each there once: [asked], -1 where it is not."""
-    if not len(keys) or not len(asked):
-        return np.full(len(asked), -1)
-    size = int(max(keys[-1], asked.max())) + 1
-    if size <= TABLE_SLOTS_PER_ROW * (len(keys) + len(asked)):
+def positions(keys: Ints, wanted: Ints) -> Ints:
+    """The position of each wanted key in the sorted, unique `keys`: [wanted], -1 where it is missing."""
+    if not len(keys) or not len(wanted):
+        return np.full(len(wanted), -1)
+    size = int(max(keys[-1], wanted.max())) + 1
+    if size <= TABLE_SLOTS_PER_ROW * (len(keys) + len(wanted)):
         place = np.full(size, -1)
         place[keys] = np.arange(len(keys))
-        return place[asked]
-    at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-    return np.where(keys[at] == asked, at, -1)
+        return place[wanted]
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, at, -1)
 
 
 def stable_order(numbers: Ints) -> Ints:
-    """The order by numbers, which keeps that of equal ones: by radix where they are small."""
+    """A stable sorting order; small numbers use a radix sort."""
     small = numbers.astype(np.uint16) if numbers.max(initial=0) < 2**16 else numbers
     return small.argsort(kind="stable")

@@ -1,4 +1,4 @@
-"""A device beside its own past, and since when it is as it is (pure)."""
+"""Compares a device with its own past, and finds the start of a condition (pure)."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from farm.compare.health.fleet_rows import FleetRows, positions
 from farm.compare.statistics import Floats, Ints, medians_at
 
 HOUR_S = 3600.0
-"""FleetRows within an hour share the temperature and the neighbours of a card: together they are one look at it."""
+"""Rows within an hour share a card's temperature and neighbours, so they count as one observation."""
 
 MAX_HOURS = 400
-"""HourlySeries of a device that a change is searched among, the latest."""
+"""Number of latest hours that are searched for a change."""
 
 PERMUTATIONS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What each of the latest rows is beside: logarithms of ratios, now over then, NaN where there is nothing to compare."""
+    """Logarithms of the ratios of the latest rows to earlier ones; NaN without earlier rows."""
 
-    # FleetRows compare_with_past the window, in the same environment.
+    # To rows before the window, in the same environment.
     same: Floats
-    # FleetRows in the environment compare_with_past this one, where the device came into this one within the window.
+    # To rows in the previous environment, where the environment changed within the window.
     changed: Floats
-    # Which environment that was; -1 where `changed` is NaN.
+    # The previous environment; -1 where `changed` is NaN.
     environment: Ints
 
 
 def compare_with_past(rows: FleetRows, now: FleetRows, *, since: float) -> Baseline:
-    """Compares `now`, as `latest` has it, with what the same device took for the same cell earlier: medians over rows."""
+    """Compares the latest rows with medians of earlier rows of the same device and cell."""
     count = len(now)
     nothing = Baseline(same=np.full(count, np.nan), changed=np.full(count, np.nan), environment=np.full(count, -1))
     if not count or not len(rows):
@@ -40,7 +40,7 @@ def compare_with_past(rows: FleetRows, now: FleetRows, *, since: float) -> Basel
     at = positions(now.cell * devices + now.device, rows.cell * devices + rows.device)
     known = at >= 0
     environments = int(max(rows.environment.max(), now.environment.max())) + 1
-    # Since when the device is in an environment.
+    # First row of each device in each environment.
     first = np.full((int(rows.device.max()) + 1) * environments, np.inf)
     np.minimum.at(first, rows.device * environments + rows.environment, rows.when)
     came = first[now.device * environments + now.environment]
@@ -61,18 +61,18 @@ def _ratios(rows: FleetRows, now: FleetRows, which: Ints, at: Ints) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Where a series is most likely to have changed: compare_with_past its value at `index`, with that confidence that it did at all."""
+    """The most likely change of a series, before its value at `index`, and the confidence that there is one."""
 
     index: int
     confidence: float
 
 
 def change_point(values: Floats, *, seed: int = 0) -> Change | None:
-    """The split of a series that leaves least in its two parts, as absolute deviations; None for fewer than four values.
+    """The split with the smallest sum of absolute deviations in its two parts; None for fewer than four values.
 
-    That there is a change at all is told by the largest standardised Wilcoxon-Mann-Whitney statistic over all splits (Hawkins
-    and Deng, A nonparametric change-point control chart, Journal of Quality Technology 42, 2010): its confidence is one less
-    the share of random orders of the same values in which it is as large, so without a change any order must be as likely.
+    The test for a change is the largest standardised Wilcoxon-Mann-Whitney statistic over all splits (Hawkins and Deng, A
+    nonparametric change-point control chart, Journal of Quality Technology 42, 2010). Its confidence is one minus the share of
+    random permutations of the values in which the statistic is as large.
     """
     count = len(values)
     if count < 4:
@@ -91,7 +91,7 @@ def _scatter(values: Floats) -> float:
 
 
 def _standardised(ranks: Floats) -> Floats:
-    """Of each split after 1, 2 … n - 1 values how unlike the parts are: ranks [series, n], result [series, n - 1]."""
+    """The statistic of each split after 1, 2 … n - 1 values: ranks [series, n], result [series, n - 1]."""
     count = ranks.shape[1]
     first = np.arange(1, count)
     apart = np.abs(np.cumsum(ranks, axis=1)[:, :-1] - first * (count + 1) / 2)
@@ -99,7 +99,7 @@ def _standardised(ranks: Floats) -> Floats:
 
 
 def _ranks(values: Floats) -> Floats:
-    """From 1; equal values share the mean of theirs."""
+    """Ranks from 1; equal values share their mean rank."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return np.asarray((ends - (counts - 1) / 2)[which], dtype=np.float64)
@@ -107,7 +107,7 @@ def _ranks(values: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourlySeries:
-    """A series by hours: one value for each hour in which there was anything, and when its first and last row landed."""
+    """A series with one value per hour that has rows, and the times of the first and last row of the hour."""
 
     value: Floats
     first: Floats
@@ -115,7 +115,7 @@ class HourlySeries:
 
 
 def by_hour(values: Floats, when: Floats, *, shares: bool = False, most: int = MAX_HOURS) -> HourlySeries:
-    """Medians of the hours, or means where the values are shares: values, when [rows], in seconds since 1970."""
+    """Medians by hour, or means of shares: values, when [rows], in seconds since 1970."""
     hour = np.floor(when / HOUR_S)
     order = np.lexsort((when, hour))
     values, when, hour = values[order], when[order], hour[order]
@@ -128,28 +128,28 @@ def by_hour(values: Floats, when: Floats, *, shares: bool = False, most: int = M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Onset:
-    """Since when a series is high, in seconds since 1970: after `after` (None: it was from its first value on), by `at`."""
+    """The start of a condition in seconds since 1970: after `after` (None: from the first value) and no later than `at`."""
 
     at: float
     after: float | None
-    # That it changed at all; None where it did not, or there is too little to tell.
+    # Confidence of a change; None without a change or with too few values.
     confidence: float | None
 
 
 def onset(values: Floats, when: Floats, *, half: float, shares: bool = False) -> Onset | None:
-    """Since when a series that is high now is: above `half`. None for an empty one."""
+    """The start of the current phase of a series above `half`. None for an empty series."""
     if not len(values):
         return None
-    looks = by_hour(values, when, shares=shares)
-    found = change_point(looks.value)
-    if found is not None and np.median(looks.value[found.index :]) > half >= np.median(looks.value[: found.index]):
+    hours = by_hour(values, when, shares=shares)
+    found = change_point(hours.value)
+    if found is not None and np.median(hours.value[found.index :]) > half >= np.median(hours.value[: found.index]):
         return Onset(
-            at=float(looks.first[found.index]),
-            after=float(looks.last[found.index - 1]),
+            at=float(hours.first[found.index]),
+            after=float(hours.last[found.index - 1]),
             confidence=found.confidence,
         )
-    low = np.flatnonzero(looks.value <= half)
-    if found is not None and np.median(looks.value) > half:  # high all along, but for an hour now and then
+    low = np.flatnonzero(hours.value <= half)
+    if found is not None and np.median(hours.value) > half:  # high throughout, except for single hours
         low = low[:0]
-    at = min(int(low[-1]) + 1, len(looks.value) - 1) if len(low) else 0
-    return Onset(at=float(looks.first[at]), after=float(looks.last[at - 1]) if at else None, confidence=None)
+    at = min(int(low[-1]) + 1, len(hours.value) - 1) if len(low) else 0
+    return Onset(at=float(hours.first[at]), after=float(hours.last[at - 1]) if at else None, confidence=None)

@@ -1,8 +1,8 @@
-"""A device beside its peers, the devices of its type, on the configurations that they share (pure).
+"""Compares a device with its peers, the devices of its type, on shared configurations (pure).
 
-A deviation is how far a device's figure is from the median of the others' figures of the same configuration under the same
-conditions. Where fewer than three others have it, that median is no majority: of two cards that differ nobody can say which is
-wrong, and of three the one that is apart from both.
+A deviation is the distance of a device's figure from the median of the others' figures of the same configuration and
+conditions. With fewer than three others that median is no majority, and the device is compared with each of them: of two cards
+that differ either may be wrong, of three the one that differs from both.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from farm.compare.health.fleet_rows import Bools, stable_order
 from farm.compare.statistics import Floats, Ints, medians_by
 
 MAJORITY = 3
-"""Others whose median one of them that is wrong does not move far."""
+"""Number of others from which on a single wrong one hardly moves the median."""
 
 MAX_PEERS = 8
-"""Of others that share few configurations each, so many are looked at one by one: those that share most."""
+"""Limit for separate comparisons with others: those that share most configurations."""
 
 
 def medians_of_others(values: Floats, groups: Ints) -> tuple[Floats, Ints]:
-    """Of each value the median of the others of its group, NaN where there are none, and how many others: [values] each."""
+    """The median of the others of each value's group, NaN without others, and their number: [values] each."""
     if (groups[1:] < groups[:-1]).any():
         order = groups.argsort(kind="stable")
         medians, others = np.empty(len(values)), np.empty(len(values), np.int64)
@@ -32,25 +32,25 @@ def medians_of_others(values: Floats, groups: Ints) -> tuple[Floats, Ints]:
         return medians, others
     begins = np.append(True, groups[1:] != groups[:-1]) if len(groups) else np.zeros(0, bool)
     starts = np.flatnonzero(begins)
-    held = np.diff(np.append(starts, len(groups)))
+    counts = np.diff(np.append(starts, len(groups)))
     found = np.full(len(values), np.nan)
-    for size in np.unique(held[held > 1]).tolist():
+    for size in np.unique(counts[counts > 1]).tolist():
         # Groups of one size are a matrix, which sorts fast.
-        at = starts[held == size][:, None] + np.arange(size)
+        at = starts[counts == size][:, None] + np.arange(size)
         alike = values[at]
         ordered = np.sort(alike, axis=1)
 
         def other(place: int, alike: Floats = alike, ordered: Floats = ordered) -> Floats:
-            """What is at that place in the order of the others: one further where the value itself comes before it."""
+            """The value at that place among the others: one further where the value itself comes before it."""
             return np.where(alike > ordered[:, [place]], ordered[:, [place]], ordered[:, [place + 1]])
 
         found[at] = (other((size - 2) // 2) + other((size - 1) // 2)) / 2
-    return found, np.repeat(held - 1, held)
+    return found, np.repeat(counts - 1, counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Figures of devices on configurations: [figures] each, at most one for each device and cell, none of them NaN."""
+    """Figures without NaN, at most one per device and cell: [figures] each."""
 
     device: Ints
     cell: Ints
@@ -64,21 +64,20 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """How far one device is from others: a median for each shape."""
+    """Deviations of one device from others: a median for each shape."""
 
     device: int
     by_shape: Floats
     rows: int
     peers: int
-    # The one device that it is from, where it is one; None: the median of a majority.
+    # The other device of a separate comparison; None for the median of a majority.
     other: int | None = None
 
 
-def deviations(shared: Shared, *, fewest: int) -> Iterator[list[Deviation]]:
-    """Of each device that shares anything with others: its deviation from the majority, on at least `fewest` shapes or all.
+def deviations(shared: Shared, *, min_shapes: int) -> Iterator[list[Deviation]]:
+    """Deviations of each device from the majority, where at least `min_shapes` shapes, or all, have one.
 
-    Or, where fewer shapes have a majority, its deviations from single others, the one that shares most first. Logarithms
-    give logarithms of ratios.
+    Otherwise its deviations from single others, those with most shared shapes first. Logarithms give logarithms of ratios.
     """
     group = shared.cell * (int(shared.kind.max(initial=0)) + 1) + shared.kind
     reference, others = medians_of_others(shared.value, group)
@@ -94,7 +93,7 @@ def deviations(shared: Shared, *, fewest: int) -> Iterator[list[Deviation]]:
         most = own[others[own] >= MAJORITY]
         by_shape = medians_by(shared.value[most] - reference[most], shared.shape[most])
         device = int(shared.device[own[0]])
-        if len(by_shape) >= fewest or len(by_shape) == len(np.unique(shared.shape[own])):
+        if len(by_shape) >= min_shapes or len(by_shape) == len(np.unique(shared.shape[own])):
             yield [Deviation(device=device, by_shape=by_shape, rows=len(most), peers=int(np.median(others[most])))]
             continue
         groups = groups or _Groups.of(group)
@@ -103,7 +102,7 @@ def deviations(shared: Shared, *, fewest: int) -> Iterator[list[Deviation]]:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Which figures are of the same configuration and type."""
+    """Groups of figures of the same configuration and type."""
 
     order: Ints
     start: Ints  # [figures]: where the figure's group begins in `order`
@@ -115,7 +114,7 @@ class _Groups:
         return cls(np.argsort(which, kind="stable"), (np.cumsum(counts) - counts)[which], counts[which])
 
     def members_of(self, figures: Ints) -> tuple[Ints, Ints]:
-        """(figure, member of its group) for each of the figures and each member, itself among them."""
+        """(figure, member of its group) for each figure and each member, including the figure itself."""
         size = self.size[figures]
         mine = np.repeat(figures, size)
         within = np.arange(len(mine)) - np.repeat(np.cumsum(size) - size, size)

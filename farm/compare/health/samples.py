@@ -1,4 +1,4 @@
-"""What the tests of a fleet have in common: comparisons, their figures, and how strict each test must be (pure)."""
+"""Samples for the statistical tests of a fleet, and the significance level of each test (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from farm.compare.statistics import Floats, Ints, median_interval
 
 
 class AlphaShare(StrEnum):
-    """Comparisons of a group share a part of the false alarms that may be."""
+    """A part of the allowed false alarms, shared by comparisons of one kind."""
 
     PEERS = "peers"
     PAST = "past"
@@ -24,16 +24,16 @@ class AlphaShare(StrEnum):
 
 
 _PARTS = {AlphaShare.PEERS: 0.5, AlphaShare.PAST: 0.25, AlphaShare.CONDITION: 0.25}
-"""Half for the comparison that needs no past and is made for all."""
+"""Half for the comparison with peers, which needs no past and covers all devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What of a device is compared with what."""
+    """A kind of comparison of devices."""
 
     name: str
     group: AlphaShare
-    # Whether its figures are logarithms of factors, and not differences, shares or counts.
+    # Whether its figures are logarithms of ratios instead of differences, shares or counts.
     factor: bool = True
 
 
@@ -43,46 +43,46 @@ CHANGED = Comparison("changed", AlphaShare.PAST)
 SENTINEL = Comparison("sentinel", AlphaShare.PAST)
 ENERGY = Comparison("energy", AlphaShare.CONDITION)
 TEMPERATURE = Comparison("temperature", AlphaShare.CONDITION, factor=False)
-"""Those that the health of a device shows: its time beside its peers, its own past, itself under the environment before
-and earlier sentinels; its energy and temperature beside its peers."""
+"""Comparisons in the health of a device: its time with that of peers, its own past, its previous environment and earlier
+sentinels; its energy and temperature with those of peers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Figures of one comparison of one device: logarithms of ratios, °C, or shares."""
+    """Figures of one device for one comparison: logarithms of ratios, °C, or shares."""
 
     comparison: Comparison
     device: int
     by_shape: Floats
     rows: int
     against: str
-    # The one peer that it is beside, where it is one.
+    # The peer of a separate comparison.
     other: int | None = None
-    # Of CHANGED: the environments before and after. Of SENTINEL: figures before the window.
+    # For CHANGED: the environments before and after. For SENTINEL: figures before the window.
     environments: tuple[int, int] | None = None
     earlier: Floats | None = None
-    # Of how many tries `by_shape` holds what happened, where it is counted.
+    # Number of trials, where `by_shape` counts events.
     tries: int = 0
 
 
 def levels(samples: Iterable[Sample], alpha: float) -> dict[Comparison, float]:
-    """How often each test may be wrong on its side, so that all of them together are at most `alpha` (Bonferroni)."""
+    """The one-sided error probability of each test, with a total of at most `alpha` (Bonferroni)."""
     compared = [sample.comparison for sample in samples]
     counts = Counter(one.group for one in compared)
     return {one: alpha * _PARTS[one.group] / counts[one.group] for one in compared}
 
 
 TOLERATED_SHARE = 0.01
-"""A share of shapes, or of jobs, in which what should not happen may: more must be shown for an alarm."""
+"""Tolerated share of shapes or jobs with an unwanted event."""
 
 
 def min_shapes(level: float) -> int:
-    """Fewer have no interval: the lowest of n lies above the median with 2^-n."""
+    """Smallest number of shapes with an interval: the lowest of n values exceeds the median with probability 2^-n."""
     return math.ceil(-math.log2(level))
 
 
 def estimate(sample: Sample, level: float, *, logarithm: bool) -> Estimate:
-    """The median with bounds of which each is wrong with at most `level`."""
+    """The median, with bounds that are each wrong with a probability of at most `level`."""
     if sample.earlier is None:
         value = float(np.median(sample.by_shape))
         bounds = median_interval(sample.by_shape, 1 - 2 * level)
@@ -106,24 +106,24 @@ def estimate(sample: Sample, level: float, *, logarithm: bool) -> Estimate:
 
 
 def _apart(now: Floats, earlier: Floats, level: float) -> tuple[float, float] | None:
-    """Bounds of the difference of two medians, from those of each."""
+    """Bounds of the difference of two medians, from the bounds of each."""
     one, other = median_interval(now, 1 - level), median_interval(earlier, 1 - level)
     return None if one is None or other is None else (one[0] - other[1], one[1] - other[0])
 
 
 def by_device(device: Ints, which: Ints) -> Iterator[Ints]:
-    """`which` in parts, one for each device; `device` says whose each is."""
+    """`which` in parts, one for each device; `device` has the device of each element."""
     order = stable_order(device)
     cuts = np.flatnonzero(np.diff(device[order])) + 1
     yield from (part for part in np.split(which[order], cuts) if len(part))
 
 
-def binomial_tail(happened: int, tries: int, share: float) -> float:
-    """The probability that of so many tries at least that many happen, each with probability `share`."""
-    if happened <= 0:
+def binomial_tail(events: int, tries: int, share: float) -> float:
+    """The probability of at least `events` events in `tries` trials, each with probability `share`."""
+    if events <= 0:
         return 1.0
-    first = math.lgamma(tries + 1) - math.lgamma(happened + 1) - math.lgamma(tries - happened + 1)
-    first += happened * math.log(share) + (tries - happened) * math.log1p(-share)
-    more = np.arange(happened, tries)
+    first = math.lgamma(tries + 1) - math.lgamma(events + 1) - math.lgamma(tries - events + 1)
+    first += events * math.log(share) + (tries - events) * math.log1p(-share)
+    more = np.arange(events, tries)
     steps = np.log((tries - more) / (more + 1)) + math.log(share / (1 - share))
     return min(1.0, float(np.exp(first + np.append(0.0, np.cumsum(steps))).sum()))

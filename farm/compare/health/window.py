@@ -1,4 +1,4 @@
-"""What health rules look at: the rows of a window, and one device among them (pure)."""
+"""The input of health rules: the rows of a window, and one of its devices (pure)."""
 
 from __future__ import annotations
 
@@ -22,30 +22,28 @@ from farm.gpus import find_gpu
 Figure = Callable[[FleetRows], Floats]
 
 POWER_LIMIT_TOLERANCE = 0.01
-"""Power limits that are closer are the same."""
+"""Relative difference up to which power limits are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The devices of a fleet, what was measured on them in a window, and what before it."""
+    """The devices of a fleet, their rows in a window of time, and their earlier rows."""
 
     members: Sequence[Member]
     fleet: Fleet
-    question: HealthQuery
-    wanted: Bools  # of each member: whether the question is about it
+    query: HealthQuery
+    wanted: Bools  # by member: whether it was requested
     since: datetime
-    kinds: Ints  # of each member: which type
-    now: FleetRows  # the last row of each device and cell
+    kinds: Ints  # by member: the number of its type
+    now: FleetRows  # the latest row of each device and cell
     before: Baseline
-    fewest: int  # shapes below which nothing is told
-    # Of the last row of each member, None where there is none or it does not say.
+    min_shapes: int  # with fewer shapes there is no estimate
+    # From the latest row of each member; None if unknown.
     limits: Sequence[float | None]
     clocks: Sequence[str | None]
 
     @classmethod
-    def of(
-        cls, members: Sequence[Member], fleet: Fleet, question: HealthQuery, wanted: Bools, since: datetime
-    ) -> Window:
+    def of(cls, members: Sequence[Member], fleet: Fleet, query: HealthQuery, wanted: Bools, since: datetime) -> Window:
         start = since.timestamp()
         now = latest(fleet.since(start))
         types = sorted({member.type for member in members})
@@ -54,19 +52,19 @@ class Window:
         return cls(
             members=members,
             fleet=fleet,
-            question=question,
+            query=query,
             wanted=wanted,
             since=since,
             kinds=np.array([types.index(member.type) for member in members], np.int64),
             now=now,
             before=history.compare_with_past(fleet.rows, now, since=start),
-            fewest=min_shapes(question.alpha / 2 / max(1, int(wanted.sum()))),
+            min_shapes=min_shapes(query.alpha / 2 / max(1, int(wanted.sum()))),
             limits=[None if row is None else float(now.power_limit_w[row]) for row in limited],
             clocks=[None if row is None else fleet.clocks[int(now.clocks[row])] for row in any_row],
         )
 
-    def beside_peers(self, comparison: Comparison, values: Floats) -> Iterable[Sample]:
-        """Of each wanted device how far its values, one for each row of `now`, are from those of its peers."""
+    def compared_with_peers(self, comparison: Comparison, values: Floats) -> Iterable[Sample]:
+        """Deviations of the wanted devices' values, one for each row of `now`, from those of their peers."""
         known = np.flatnonzero(np.isfinite(values))
         shared = Shared(
             device=self.now.device[known],
@@ -84,7 +82,7 @@ class Window:
                 against=f"{one.peers} peer{'s' if one.peers > 1 else ''}",
                 other=one.other,
             )
-            for listed in deviations(shared, fewest=self.fewest)
+            for listed in deviations(shared, min_shapes=self.min_shapes)
             if self.wanted[listed[0].device]
             for one in listed
             if len(one.by_shape) > 1
@@ -92,7 +90,7 @@ class Window:
 
 
 class WindowDevice:
-    """One device of a window, with what was compared of it."""
+    """One device of a window, with its samples."""
 
     def __init__(
         self,
@@ -122,7 +120,7 @@ class WindowDevice:
 
     @cached_property
     def rows(self) -> FleetRows:
-        """Its rows, also those before the window."""
+        """Its rows, including those before the window."""
         rows = self.window.fleet.rows
         return rows.taken(rows.device == self.number)
 
@@ -133,27 +131,27 @@ class WindowDevice:
         return estimate(sample, self.level[sample.comparison], logarithm=sample.comparison.factor)
 
     def estimate(self, comparison: Comparison) -> Estimate | None:
-        """Beside single peers that of the nearest one that is told well enough."""
+        """The estimate. With separate comparisons, the one for the nearest peer that has an interval."""
         found = [self.estimated(sample) for sample in self.samples(comparison)]
-        told = [one for one in found if one.low is not None] or found[:1]
-        return min(told, key=lambda one: abs(math.log(one.value) if comparison.factor else one.value), default=None)
+        known = [one for one in found if one.low is not None] or found[:1]
+        return min(known, key=lambda one: abs(math.log(one.value) if comparison.factor else one.value), default=None)
 
     def beyond(self, sample: Sample, tolerance: float) -> bool:
-        """Whether its figures are shown to be larger than the tolerance."""
+        """Whether the lower bound exceeds the tolerance."""
         low = self.estimated(sample).low
         return low is not None and low > (1 + tolerance if sample.comparison.factor else tolerance)
 
     def all_beyond(self, comparison: Comparison, tolerance: float) -> Estimate | None:
-        """The estimate that is nearest to its peers, where the device is beyond the tolerance from all of them."""
-        told = [sample for sample in self.samples(comparison) if self.estimated(sample).low is not None]
-        if told and all(self.beyond(sample, tolerance) for sample in told):
+        """The estimate for the nearest peer, if the device is beyond the tolerance from all peers."""
+        known = [sample for sample in self.samples(comparison) if self.estimated(sample).low is not None]
+        if known and all(self.beyond(sample, tolerance) for sample in known):
             return self.estimate(comparison)
         return None
 
     # --- since when ------------------------------------------------------------------------------------
 
     def since_apart(self, apart: float, figure: Figure, *, share: bool = False) -> Since | None:
-        """Since when its rows are about that far from what its peers have now, or had last."""
+        """The time since which its rows are about that far from the latest rows of its peers."""
         now, kinds = self.window.now, self.window.kinds
         peers = np.flatnonzero(kinds[now.device] == kinds[self.number])
         others = now.taken(peers[now.device[peers] != self.number])
@@ -161,16 +159,16 @@ class WindowDevice:
         known = np.isfinite(theirs)
         usual = medians_at(theirs[known], others.cell[known], len(self.window.fleet.shapes))
         values = figure(self.rows) - usual[self.rows.cell]
-        told = np.isfinite(values)
-        return since(history.onset(values[told], self.rows.when[told], half=apart / 2, shares=share))
+        known = np.isfinite(values)
+        return since(history.onset(values[known], self.rows.when[known], half=apart / 2, shares=share))
 
     def since_flag(self, flags: Bools, known: Bools, *, half: float) -> Since | None:
-        """Since when a larger share than `half` of its known rows has the flag."""
+        """The time since which more than `half` of its known rows have the flag."""
         return since(history.onset(flags[known].astype(np.float64), self.rows.when[known], half=half, shares=True))
 
 
 def default_limit(member: Member) -> float | None:
-    """What its driver says that it comes with, or else its maker."""
+    """The default power limit in W, from the driver or from the data sheet."""
     if member.default_limit_w is not None:
         return member.default_limit_w
     gpu = find_gpu(member.type)
@@ -189,7 +187,7 @@ def since(began: history.Onset | None) -> Since | None:
 
 
 def since_unbroken(flags: Bools, when: Floats) -> Since | None:
-    """Since when the flag is up without a break."""
+    """The start of the current unbroken phase with the flag."""
     if not len(flags):
         return None
     order = np.argsort(when, kind="stable")
@@ -199,7 +197,7 @@ def since_unbroken(flags: Bools, when: Floats) -> Since | None:
 
 
 def _last(rows: FleetRows, which: Bools, devices: int) -> list[int | None]:
-    """Of each device the last of these rows, None where it has none."""
+    """The position of each device's latest row among the chosen ones; None without any."""
     at = np.flatnonzero(which)
     in_time = at[np.argsort(rows.when[at], kind="stable")]
     last = np.full(devices, -1)

@@ -1,4 +1,4 @@
-"""The rules of a device's health: one rule in one module, registered here. Of findings that are as bad, the order is theirs."""
+"""Health rules: one module each, registered here. Findings with equal verdicts keep this order."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from farm.compare.health.rules.drifting import Drifting
 from farm.compare.health.rules.energy import Energy
 from farm.compare.health.rules.failing import Failing
 from farm.compare.health.rules.heat import Heat
-from farm.compare.health.rules.power_held import PowerThrottled
 from farm.compare.health.rules.power_limit import PowerLimit
+from farm.compare.health.rules.power_throttled import PowerThrottled
 from farm.compare.health.rules.regressed import Regressed
 from farm.compare.health.rules.rule import HealthRule
 from farm.compare.health.rules.slow import Slow

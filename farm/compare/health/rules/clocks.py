@@ -1,4 +1,4 @@
-"""A clock policy that is not that of most peers."""
+"""Clock policies that differ from those of most peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from farm.vendors import vendor_of_type
 
 
 class Clocks(HealthRule):
-    """At other clocks than most of its peers."""
+    """Finds devices at other clocks than most of their peers."""
 
     def findings(self, device: WindowDevice) -> Iterator[Finding]:
         member, clocks = device.member, device.window.clocks

@@ -1,4 +1,4 @@
-"""Time beside its own past in the same environment, and its sentinel beside earlier hours."""
+"""Time compared with the device's past in the same environment, and sentinels compared with earlier hours."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from farm.compare.statistics import medians_at, medians_by
 
 
 class Drifting(HealthRule):
-    """Slower than it was."""
+    """Finds devices that became slower."""
 
     def samples(self, window: Window) -> Iterable[Sample]:
         yield from _of_past(window)
         yield from _of_sentinels(window)
 
     def findings(self, device: WindowDevice) -> Iterator[Finding]:
-        slower = [s for s in device.samples(PAST, SENTINEL) if device.beyond(s, device.window.question.tolerance)]
+        slower = [s for s in device.samples(PAST, SENTINEL) if device.beyond(s, device.window.query.tolerance)]
         for sample in slower[:1]:
             found = device.estimated(sample)
             what, unit = ("its sentinel takes", "hours") if sample.comparison is SENTINEL else ("takes", "shapes")
@@ -32,7 +32,7 @@ class Drifting(HealthRule):
                 verdict=HealthVerdict.DRIFTING,
                 evidence=f"{what} {factor(found)} times as long as before, in the same environment; {found.shapes} {unit}, "
                 f"{percent(found.confidence)} confidence",
-                advice="Look at its clocks and its heat; measure again what landed since. "
+                advice="Check its clocks and its temperature. Repeat the measurements since then. "
                 + DRAIN.format(uuid=device.member.uuid),
                 since=_since_drift(device, sample, math.log(found.value)),
                 estimate=found,
@@ -50,7 +50,7 @@ def _of_past(window: Window) -> Iterator[Sample]:
 
 
 def _of_sentinels(window: Window) -> Iterator[Sample]:
-    """Hours of the window beside hours before it, of the sentinel that a device measures now."""
+    """Compares a device's current sentinel in the window with the hours before it."""
     sentinels = window.fleet.sentinels
     at = np.flatnonzero(window.wanted[sentinels.device])
     for every in by_device(sentinels.device[at], at):
@@ -59,14 +59,14 @@ def _of_sentinels(window: Window) -> Iterator[Sample]:
             sentinels.environment[every] == sentinels.environment[last]
         )
         own = every[same]
-        looks = history.by_hour(np.log(sentinels.runtime_ms[own]), sentinels.when[own])
-        recent = looks.first >= window.since.timestamp()
+        hours = history.by_hour(np.log(sentinels.runtime_ms[own]), sentinels.when[own])
+        recent = hours.first >= window.since.timestamp()
         if recent.sum() > 1 and (~recent).sum() > 1:
             yield Sample(
                 comparison=SENTINEL,
                 device=int(sentinels.device[own[0]]),
-                by_shape=looks.value[recent],
-                earlier=looks.value[~recent],
+                by_shape=hours.value[recent],
+                earlier=hours.value[~recent],
                 rows=len(own),
                 against="hours before",
             )

@@ -1,4 +1,4 @@
-"""Energy beside peers."""
+"""Energy compared with peers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from farm.compare.health.samples import ENERGY, Sample
 from farm.compare.health.window import Window, WindowDevice
 
 ENERGY_TOLERANCE = 0.10
-"""Equal cards differ more in energy than in time, as their leakage and temperature do: by up to 1.6% on four H200s of one host."""
+"""Equal cards differ more in energy than in time because of leakage and temperature: up to 1.6% on four H200s of one host."""
 
 
 class Energy(HealthRule):
-    """Draws more for the same work."""
+    """Finds devices that take more energy for the same work."""
 
     def samples(self, window: Window) -> Iterable[Sample]:
-        return window.beside_peers(ENERGY, np.log(window.now.energy_mj))
+        return window.compared_with_peers(ENERGY, np.log(window.now.energy_mj))
 
     def findings(self, device: WindowDevice) -> Iterator[Finding]:
         if found := device.all_beyond(ENERGY, ENERGY_TOLERANCE):
             yield Finding(
                 verdict=HealthVerdict.DIFFERS,
                 evidence=f"takes {factor(found)} times the energy of {median_of(found)} {on_shapes(found)}",
-                advice="A card that is hotter or leaks more draws more; its results of power and energy are its own. "
+                advice="Higher temperature or leakage increases power; its power and energy do not represent the type. "
                 f"farm compare --by device --type {device.member.type}",
                 since=device.since_apart(math.log(found.value), lambda rows: np.log(rows.energy_mj)),
                 estimate=found,

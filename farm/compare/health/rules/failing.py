@@ -1,4 +1,4 @@
-"""Jobs that fail on a device and that other devices then measure."""
+"""Jobs that fail on a device and succeed on another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAILURES = Comparison("failures", AlphaShare.CONDITION, factor=False)
 
 
 class Failing(HealthRule):
-    """Fails more jobs than a few that others measure."""
+    """Finds devices that fail more than a few jobs which other devices measure."""
 
     def samples(self, window: Window) -> Iterable[Sample]:
         for number, member in enumerate(window.members):

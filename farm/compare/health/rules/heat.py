@@ -1,4 +1,4 @@
-"""Temperature beside peers, and beside that at which the driver slows a card down."""
+"""Temperature compared with peers, and with the slowdown temperature of the driver."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from farm.compare.health.samples import TEMPERATURE, Sample
 from farm.compare.health.window import Window, WindowDevice
 
 HOT_C = 10.0
-"""Cards of one chassis differ by how the air reaches them: by up to 9 °C on four H200s of one host, 5 °C from their median."""
+"""Cards of one chassis differ by their airflow: up to 9 °C on four H200s of one host, 5 °C from their median."""
 
 SLOWDOWN_MARGIN_C = 3.0
-"""This close to the temperature at which the driver slows a card down there is nothing left for a warmer day."""
+"""Margin below the slowdown temperature for warmer days."""
 
-_ADVICE = "Look at its fans, its filters and its place in the chassis."
+_ADVICE = "Check its fans, its filters and its place in the chassis."
 
 
 class Heat(HealthRule):
-    """Hotter under the same work, or near the temperature at which it slows down."""
+    """Finds devices that are hotter under the same work, or near their slowdown temperature."""
 
     def samples(self, window: Window) -> Iterable[Sample]:
-        return window.beside_peers(TEMPERATURE, window.now.temperature_c)
+        return window.compared_with_peers(TEMPERATURE, window.now.temperature_c)
 
     def findings(self, device: WindowDevice) -> Iterator[Finding]:
         if found := device.all_beyond(TEMPERATURE, HOT_C):
             yield Finding(
                 verdict=HealthVerdict.HOT,
-                evidence=f"{degrees(found)} beside {median_of(found)} under the same work, {on_shapes(found)}",
+                evidence=f"{degrees(found)} compared with {median_of(found)} under the same work, {on_shapes(found)}",
                 advice=_ADVICE,
                 since=device.since_apart(found.value, lambda rows: rows.temperature_c),
                 estimate=found,
@@ -45,7 +45,7 @@ class Heat(HealthRule):
             figures = device.rows.temperature_c
             yield Finding(
                 verdict=HealthVerdict.HOT,
-                evidence=f"reached {float(np.nanmax(warm)):.0f} °C, and slows down at {slowdown_c:.0f} °C",
+                evidence=f"reached {float(np.nanmax(warm)):.0f} °C; it slows down at {slowdown_c:.0f} °C",
                 advice=f"{_ADVICE} " + DRAIN.format(uuid=device.member.uuid),
                 since=device.since_flag(figures >= limit, np.isfinite(figures), half=0),
             )

@@ -1,4 +1,4 @@
-"""A power limit below that of peers, or below what the card comes with."""
+"""Power limits below those of peers, or below the default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farm.vendors import vendor_of_type
 
 
 class PowerLimit(HealthRule):
-    """Limited to less power than is usual."""
+    """Finds devices with a lower power limit than usual."""
 
     def findings(self, device: WindowDevice) -> Iterator[Finding]:
         member, limits = device.member, device.window.limits
@@ -25,7 +25,7 @@ class PowerLimit(HealthRule):
         rows = device.rows
         known = np.isfinite(rows.power_limit_w)
         flags = (rows.power_limit_w < usual * (1 - POWER_LIMIT_TOLERANCE))[known]
-        have = f"its {len(others)} peer{'s have' if len(others) > 1 else ' has'}" if others else "it comes with"
+        have = f"its {len(others)} peer{'s have' if len(others) > 1 else ' has'}" if others else "the default is"
         yield Finding(
             verdict=HealthVerdict.POWER_CAPPED,
             evidence=f"its power limit is {mine:.0f} W, {have} {usual:.0f} W",

@@ -1,4 +1,4 @@
-"""Time beside that under the environment before: a driver, CUDA or another library changed."""
+"""Time compared with the previous environment, after a change of the driver, CUDA or another library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from farm.compare.statistics import medians_by
 
 
 class Regressed(HealthRule):
-    """Slower since its environment changed."""
+    """Finds devices that are slower since their environment changed."""
 
     def samples(self, window: Window) -> Iterable[Sample]:
         now, before = window.now, window.before
@@ -39,7 +39,7 @@ class Regressed(HealthRule):
     def findings(self, device: WindowDevice) -> Iterator[Finding]:
         window, rows = device.window, device.window.fleet.rows
         for sample in device.samples(CHANGED):
-            if sample.environments is None or not device.beyond(sample, window.question.tolerance):
+            if sample.environments is None or not device.beyond(sample, window.query.tolerance):
                 continue
             here = rows.when[(rows.device == device.number) & (rows.environment == sample.environments[1])]
             at, found = utc_time(float(here.min())), device.estimated(sample)

@@ -1,4 +1,4 @@
-"""What a health rule is."""
+"""The interface of health rules."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from farm.compare.health.window import Window, WindowDevice
 
 
 class HealthRule(ABC):
-    """One thing that may be wrong with a device: what is compared, when it is an alarm, and what the alarm says.
+    """A rule for one kind of fault: the compared figures, the condition of an alarm, and its text.
 
-    All samples of all rules are known before any rule judges: the more there are, the stricter each test is.
+    The samples of all rules are collected first: the more samples, the stricter each test.
     """
 
     def samples(self, window: Window) -> Iterable[Sample]:
-        """The figures that the rule tests, of each wanted device; none where it tests no figures."""
+        """The figures of each wanted device that the rule tests; none without a statistical test."""
         return ()
 
     @abstractmethod
     def findings(self, device: WindowDevice) -> Iterator[Finding]:
-        """What is wrong with a device."""
+        """The faults of a device."""

@@ -1,4 +1,4 @@
-"""Time beside peers: slower than they are, or apart from another with no third to tell which is wrong."""
+"""Time compared with peers: slower than they are, or different from one other device without a third to decide."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from farm.compare.statistics import Floats
 
 
 class Slow(HealthRule):
-    """Slower than the majority, or than each of two and more others."""
+    """Finds devices that are slower than the majority, or than each of two or more others."""
 
     def samples(self, window: Window) -> Iterable[Sample]:
-        return window.beside_peers(TIME, _log_time(window.now))
+        return window.compared_with_peers(TIME, _log_time(window.now))
 
     def findings(self, device: WindowDevice) -> Iterator[Finding]:
         member = device.member
@@ -30,7 +30,7 @@ class Slow(HealthRule):
             yield Finding(
                 verdict=HealthVerdict.SLOW,
                 evidence=f"takes {factor(found)} times as long as {median_of(found)} {on_shapes(found)}",
-                advice=f"farm compare --by device --type {member.type} --top 10 shows on what. "
+                advice=f"farm compare --by device --type {member.type} --top 10 shows the configurations. "
                 + DRAIN.format(uuid=member.uuid),
                 since=device.since_apart(np.log(found.value), _log_time),
                 estimate=found,
@@ -40,8 +40,8 @@ class Slow(HealthRule):
             uuid = device.window.members[other].uuid
             yield Finding(
                 verdict=HealthVerdict.DIFFERS,
-                evidence=f"takes {factor(found)} times as long as {uuid}, and no third tells which of them is wrong; {on_shapes(found)}",
-                advice=f"Measure a third {member.type}, or look at clocks, heat and power limit of both: "
+                evidence=f"takes {factor(found)} times as long as {uuid}, and no third device shows which one is wrong; {on_shapes(found)}",
+                advice=f"Measure a third {member.type}, or compare clocks, temperature and power limit of both: "
                 f"farm compare {uuid} {member.uuid} --top 10",
                 estimate=found,
             )
@@ -50,12 +50,12 @@ class Slow(HealthRule):
 def _is_slow(device: WindowDevice) -> bool:
     told = [sample for sample in device.samples(TIME) if device.estimated(sample).low is not None]
     enough = bool(told) and (told[0].other is None or len(told) > 1)
-    return enough and all(device.beyond(sample, device.window.question.tolerance) for sample in told)
+    return enough and all(device.beyond(sample, device.window.query.tolerance) for sample in told)
 
 
 def _apart(device: WindowDevice) -> list[tuple[int, Estimate]]:
-    """The others that it is apart from, where it is apart from each that is not slow itself."""
-    tolerance = 1 + device.window.question.tolerance
+    """The other devices that it differs from, if it differs from each one that is not slow."""
+    tolerance = 1 + device.window.query.tolerance
     told = [
         (sample.other, found)
         for sample in device.samples(TIME)
@@ -63,7 +63,7 @@ def _apart(device: WindowDevice) -> list[tuple[int, Estimate]]:
     ]
     if len(told) > 1 and all(found.value < 1 for _, found in told):
         return []
-    # That the other one is slower than this one is this one's lower side.
+    # A slow device has its own finding.
     left = [(other, found) for other, found in told if not _is_slow(device.other(other))]
     apart = [
         (other, found)

@@ -1,4 +1,4 @@
-"""What the farm knows of a device without a measurement: quarantined, gone or silent."""
+"""States of a device that need no measurement: quarantined, gone or silent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from farm.vendors import vendor_of_type
 
 
 class State(HealthRule):
-    """A device that went before the window is not missed any more."""
+    """Finds quarantined, vanished and silent devices. Devices that vanished before the window are ignored."""
 
     def findings(self, device: WindowDevice) -> Iterator[Finding]:
         member, since = device.member, device.window.since
@@ -20,7 +20,7 @@ class State(HealthRule):
             yield Finding(
                 verdict=HealthVerdict.QUARANTINED,
                 evidence=f"quarantined: {member.state_reason or 'no reason given'}",
-                advice=f"farm devices resume {member.uuid} once it is mended.",
+                advice=f"farm devices resume {member.uuid} once it is repaired.",
                 since=at,
             )
         if member.vanished_at is not None and member.vanished_at >= since:
@@ -34,6 +34,6 @@ class State(HealthRule):
             yield Finding(
                 verdict=HealthVerdict.SILENT,
                 evidence="its worker disconnected without deregistering",
-                advice=f"See whether {member.host} is up and farm-worker runs there.",
+                advice=f"Check that {member.host} is up and that farm-worker runs there.",
                 since=Since(at=member.last_seen_at),
             )

@@ -1,4 +1,4 @@
-"""Clocks that heat or the board hold down."""
+"""Clocks that are reduced by heat or by the board."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ SLOWED = Comparison("slowed", AlphaShare.CONDITION, factor=False)
 
 
 class Throttled(HealthRule):
-    """Held by heat or by the board on more than a few shapes."""
+    """Finds devices that heat or the board throttles on more than a few shapes."""
 
     def samples(self, window: Window) -> Iterable[Sample]:
-        """Of each device the shapes of which a configuration was held, as 1, and the others, as 0."""
+        """By shape: 1 if a configuration was throttled, otherwise 0."""
         now = window.now
         known = np.flatnonzero((now.reasons >= 0) & window.wanted[now.device])
         for own in by_device(now.device[known], known):
             shapes = window.fleet.shapes[now.cell[own]]
-            held = np.zeros(int(shapes.max()) + 1)
-            seen = np.zeros(len(held), bool)
-            np.maximum.at(held, shapes, (now.reasons[own] & FAULTS > 0).astype(np.float64))
+            throttled = np.zeros(int(shapes.max()) + 1)
+            seen = np.zeros(len(throttled), bool)
+            np.maximum.at(throttled, shapes, (now.reasons[own] & FAULTS > 0).astype(np.float64))
             seen[shapes] = True
             yield Sample(
                 comparison=SLOWED,
                 device=int(now.device[own[0]]),
-                by_shape=held[seen],
+                by_shape=throttled[seen],
                 rows=len(own),
                 against="none at all",
                 tries=int(seen.sum()),
@@ -42,17 +42,17 @@ class Throttled(HealthRule):
     def findings(self, device: WindowDevice) -> Iterator[Finding]:
         now, reasons = device.window.now, device.rows.reasons
         for sample in device.samples(SLOWED):
-            held = int(sample.by_shape.sum())
-            if binomial_tail(held, sample.tries, TOLERATED_SHARE) > device.level[SLOWED]:
+            throttled = int(sample.by_shape.sum())
+            if binomial_tail(throttled, sample.tries, TOLERATED_SHARE) > device.level[SLOWED]:
                 continue
             mine = now.reasons[(now.device == device.number) & (now.reasons >= 0)]
             faults = mine[mine & FAULTS > 0] & FAULTS
             seen = Counter(name for bits in faults.tolist() for name in event_names(bits).split(","))
             yield Finding(
                 verdict=HealthVerdict.THROTTLED,
-                evidence=f"its clocks were held on {held} of {sample.tries} shapes by "
+                evidence=f"its clocks were reduced on {throttled} of {sample.tries} shapes by "
                 + ", ".join(f"{name} ({count} rows)" for name, count in seen.most_common()),
-                advice="Thermal reasons are heat; hw_power_brake and hw_slowdown come from the board or the power supply. "
+                advice="Thermal reasons indicate heat; hw_power_brake and hw_slowdown come from the board or the power supply. "
                 + DRAIN.format(uuid=device.member.uuid),
-                since=device.since_flag(reasons & FAULTS > 0, reasons >= 0, half=held / sample.tries / 2),
+                since=device.since_flag(reasons & FAULTS > 0, reasons >= 0, half=throttled / sample.tries / 2),
             )

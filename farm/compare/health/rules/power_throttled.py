@@ -1,4 +1,4 @@
-"""Clocks that the power limit holds down where it does not hold those of peers."""
+"""Clocks that the power limit reduces on this device and not on its peers."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from farm.vendors.nvidia import ClockEvent
 CAPPED = Comparison("capped", AlphaShare.CONDITION, factor=False)
 
 CAPPED_MORE = 0.2
-"""A share of shapes on which a card is held by its power limit and its peers are not, less those the other way round."""
+"""Limit for the share of shapes where only this card is power-limited, minus the share where only its peers are."""
 
 
 class PowerThrottled(HealthRule):
-    """Held by its power limit where its peers are not."""
+    """Finds devices that are power-limited where their peers are not."""
 
     def samples(self, window: Window) -> Iterable[Sample]:
-        return window.beside_peers(CAPPED, _capped(window.now))
+        return window.compared_with_peers(CAPPED, _capped(window.now))
 
     def findings(self, device: WindowDevice) -> Iterator[Finding]:
-        told = device.samples(CAPPED)
-        more = [(int((s.by_shape > 0).sum()), int((s.by_shape < 0).sum()), len(s.by_shape)) for s in told]
+        samples = device.samples(CAPPED)
+        more = [(int((s.by_shape > 0).sum()), int((s.by_shape < 0).sum()), len(s.by_shape)) for s in samples]
         if not more or not all(
             up - down > CAPPED_MORE * shapes and binomial_tail(up, up + down, 0.5) <= device.level[CAPPED]
             for up, down, shapes in more
         ):
             return
         up, down, shapes = min(more, key=lambda one: (one[0] - one[1]) / one[2])
-        other_way = f", the other way round on {down}" if down else ""
+        other_way = f", and the reverse on {down}" if down else ""
         yield Finding(
             verdict=HealthVerdict.THROTTLED,
-            evidence=f"held by its power limit on {up} of {shapes} shapes on which {told[0].against} are not{other_way}",
-            advice="It draws more for the same work, or has less to draw: look at its power limit and its heat.",
+            evidence=f"power-limited on {up} of {shapes} shapes where {samples[0].against} are not{other_way}",
+            advice="It draws more power for the same work, or its limit is lower: check its power limit and its temperature.",
             since=device.since_apart((up - down) / shapes, _capped, share=True),
         )
 
 
 def _capped(rows: FleetRows) -> Floats:
-    """1 where its power limit held it, 0 where not, NaN where it does not say."""
+    """1 for power-limited rows, 0 for others, NaN if unknown."""
     return np.where(rows.reasons < 0, np.nan, rows.reasons & ClockEvent.SW_POWER_CAP > 0)
