@@ -47,7 +47,8 @@ def figures(status: Mapping[str, Any], rows: Any) -> dict[str, Any]:
 def written(found: Mapping[str, Any]) -> str:
     """The table, in Markdown."""
     points: Sequence[learning.Point] = found["points"]
-    families = learning.families(points)
+    curve = learning.LearningCurve(found["campaign"], points)
+    families = curve.families
     head = [
         "round",
         "device s",
@@ -80,7 +81,7 @@ def written(found: Mapping[str, Any]) -> str:
         f"{found['campaign']} {found['rows']:,} rows in {minutes} min {seconds} s, "
         f"{found['device_seconds']:,.0f} device seconds. Errors are those of the predicted time on "
         f"{points[-1]['test'][ALL_FAMILIES]['rows']:,} rows of the independent test set; families have their mean error.\n\n"
-        f"{table}\n\n{learning.conclusion(points)}\n"
+        f"{table}\n\n{curve.conclusion}\n"
     )
 
 

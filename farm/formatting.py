@@ -11,6 +11,11 @@ def counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{n:,} {name}" for name, n in counts.items() if n) or "none"
 
 
+def counted(count: int, thing: str) -> str:
+    """`1 row`, `2,400 rows`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def percent_text(part: int, whole: int) -> str:
     """`41.6%`; rounded down, so that 100% means all."""
     return f"{1000 * part // max(whole, 1) / 10:g}%"

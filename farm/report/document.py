@@ -1,4 +1,4 @@
-"""What a report says, as data: sections of sentences, pictures and tables (pure). `page` makes HTML of it."""
+"""A report as data: sections of sentences, charts and tables (pure). `page` makes HTML of it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from farm.charts.description import Figure, number
 
 LONG_TEXT = 24
-"""Letters of a cell from which on its column is a wide one."""
+"""A column is wide if a cell has more letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A place of a table: what is read there, what it is sorted by, and what is told where the pointer rests."""
+    """A cell of a table: its text, what the column is sorted by, and the text where the pointer rests."""
 
     text: str
     by: float | str | None = None
@@ -24,7 +24,7 @@ class Cell:
 
     @classmethod
     def of(cls, value: Any) -> Cell:
-        """Numbers with four significant digits; nothing is a dash."""
+        """Numbers have four significant digits, and None is a dash."""
         if isinstance(value, Cell):
             return value
         if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -44,7 +44,7 @@ class Cell:
 class Table:
     caption: str
     columns: Sequence[str]
-    # [rows][columns], whatever `Cell.of` takes.
+    # [rows][columns], values that `Cell.of` takes.
     rows: Sequence[Sequence[Any]]
     # Which columns hold numbers.
     numbers: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Text to be read or copied as it is."""
+    """Text in the format of its source, such as a file or commands."""
 
     caption: str
     text: str
@@ -75,16 +75,16 @@ class Listing:
 class Section:
     name: str
     title: str
-    # How to read it, for who has not read the documents.
+    # How to read it.
     about: str = ""
-    says: Sequence[str] = ()
+    sentences: Sequence[str] = ()
     charts: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     listings: Sequence[Listing] = ()
     # Why there is nothing to show.
-    nothing: str | None = None
-    # What `--json` tells of it.
-    figures: Any = None
+    why_empty: str | None = None
+    # Its part of `--json`.
+    data: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Report:
     digest: str
     description: str
     made_at: datetime
-    # What nobody must overlook: that rows are recorded, or that the campaign goes on.
+    # Important facts: that rows are recorded, or that the campaign is not finished.
     warnings: Sequence[str]
     sections: Sequence[Section]
     head: Mapping[str, Any] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Report:
             **self.head,
             "made_at": self.made_at,
             "warnings": list(self.warnings),
-            **{section.name: section.figures for section in self.sections if section.figures is not None},
-            "nothing": {section.name: section.nothing for section in self.sections if section.nothing is not None},
+            **{section.name: section.data for section in self.sections if section.data is not None},
+            "nothing": {one.name: one.why_empty for one in self.sections if one.why_empty is not None},
             "pictures": [{"name": one.name, "title": one.title, "message": one.message} for one in self.charts],
         }

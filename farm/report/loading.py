@@ -14,9 +14,11 @@ from sqlalchemy import Connection, Engine, text
 from farm.analysis import tiles
 from farm.analysis.tiles import DeviceTiles, TiledRow
 from farm.campaign import Campaign
+from farm.compare.comparison import Comparison
 from farm.db import arrow_columns, campaigns, learning, sentinels
 from farm.db.sentinels import SentinelSeries
 from farm.report import results
+from farm.report.accuracy import Accuracy
 from farm.report.best import Found, best
 from farm.report.results import PROBLEM_COLUMNS, Results
 
@@ -70,6 +72,12 @@ class CampaignData:
     watched: Sequence[SentinelSeries]
     # Points of the learning curve, by pool and round.
     learning: Sequence[Mapping[str, Any]]
+    # Comparisons of devices, and why others are not there.
+    comparisons: Sequence[Comparison] = ()
+    not_compared: Sequence[str] = ()
+    accuracies: Sequence[Accuracy] = ()
+    # The command that makes the report again.
+    made_by: str = ""
 
     @property
     def rows(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 from sqlalchemy import Engine
 
@@ -13,13 +14,14 @@ from farm.errors import FarmError, NotFound, NothingShared
 from farm.registry import Trust
 from farm.report.accuracy import accuracies
 from farm.report.document import Report
-from farm.report.figures.labelled import LabelledResults
 from farm.report.loading import CampaignData, gather
-from farm.report.sections import campaign, comparison, learning, measured, origins
+from farm.report.sections import SECTIONS
+from farm.report.sections.measured import NO_ROW
+from farm.report.sections.origins import warnings
 from farm.settings import settings
 
 Progress = Callable[[str], None]
-"""LabelledResults what is done next."""
+"""Is called with the next step."""
 
 
 def report(
@@ -31,10 +33,16 @@ def report(
     made_by: str,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Reports on a campaign, or on one device type of it, as it is now. `made_by` is the command that repeats it.
+    """The report of a campaign, or of one device type of it, as it is now.
 
-    What cannot be had (a comparison, a model) is a reason in its section. Raises `NoSuchCampaign`, and `NotFound` for a device
-    type that has no row.
+    A comparison or a model that is not available is a reason in its section.
+
+    Args:
+        made_by: The command that makes the report again.
+
+    Raises:
+        NoSuchCampaign: there is no such campaign.
+        NotFound: the device type has no row.
     """
     progress("reading the rows")
     data = gather(engine, name, device_type=device_type)
@@ -44,45 +52,32 @@ def report(
             detail=f"{data.stored['name']} has no rows on the device type {device_type}. It has rows on: "
             f"{', '.join(everywhere) or 'none yet'}."
         )
-    labelled = LabelledResults(data.results)
     progress("comparing devices")
-    comparisons, why = _comparisons(engine, data)
-    progress("asking the model")
+    comparisons, not_compared = _comparisons(engine, data)
+    progress("predicting with the models")
     found = accuracies(tracking_uri, data.results, Trust(settings(), engine))
-    progress("finding what it says")
+    data = replace(data, comparisons=comparisons, not_compared=not_compared, accuracies=found, made_by=made_by)
+    progress("writing the sections")
     stored = data.stored
     return Report(
         campaign=stored["name"],
         digest=stored["digest"],
         description=stored["document"].get("description") or "",
         made_at=data.read_at,
-        warnings=origins.warnings(data),
-        sections=[
-            campaign.findings(data, labelled),
-            campaign.about(data),
-            *learning.curve(data),
-            measured.roofline(labelled),
-            measured.size(labelled),
-            measured.parameters(labelled),
-            measured.pareto(labelled),
-            measured.best(data, labelled),
-            measured.tiles(data, labelled),
-            comparison.comparison(comparisons, why),
-            comparison.accuracy(labelled, found),
-            origins.provenance(data, made_by=made_by),
-        ],
+        warnings=warnings(data),
+        sections=[section for make in SECTIONS if (section := make(data)) is not None],
         head={"report_of": stored["name"], "digest": stored["digest"], "device_type": device_type},
     )
 
 
 def _comparisons(engine: Engine, data: CampaignData) -> tuple[list[Comparison], list[str]]:
-    """Types beside each other, and the devices of each type that has several; and why others are not."""
+    """Comparisons of types, and of the devices of each type that has several; and why others are not compared."""
     devices = defaultdict[str, set[str]](set)
     for origin in data.origins:
         devices[origin.device_type].add(origin.device_uuid)
     digest = data.stored["digest"]
-    asked = [("types", len(devices), CompareQuery(by="type", campaign=digest, any_source=True))]
-    asked += [
+    queries = [("types", len(devices), CompareQuery(by="type", campaign=digest, any_source=True))]
+    queries += [
         (
             f"devices of {kind}",
             len(uuids),
@@ -91,24 +86,24 @@ def _comparisons(engine: Engine, data: CampaignData) -> tuple[list[Comparison], 
         for kind, uuids in sorted(devices.items())
     ]
     found, why = list[Comparison](), list[str]()
-    for words, count, question in asked:
+    for what, count, query in queries:
         if count < 2:
             continue
         if count > MAX_GROUPS:
-            why.append(f"{count:,} {words} are more than the {MAX_GROUPS} that are compared at a time.")
+            why.append(f"{count:,} {what} are more than the {MAX_GROUPS} that are compared at a time.")
             continue
         try:
-            one = compare(engine, question)
+            one = compare(engine, query)
         except NothingShared:
-            why.append(f"The {count:,} {words} share no configuration: each was measured once, on one that was free.")
+            why.append(f"The {count:,} {what} share no configuration: each was measured once, on one that was free.")
             continue
         except FarmError as error:
-            why.append(f"The {words} are not compared: {error}")
+            why.append(f"The {what} are not compared: {error}")
             continue
         if one.groups:
             found.append(one)
         else:
-            why.append(f"The {words} share no configuration.")
+            why.append(f"The {what} share no configuration.")
     if not found and not why:
-        why.append("One device alone measured this campaign." if devices else measured.NO_ROW)
+        why.append("One device alone measured this campaign." if devices else NO_ROW)
     return found, why

@@ -68,9 +68,19 @@ class Results:
         return self._of_problem([problem.arithmetic_intensity for problem in self.problems])
 
     @cached_property
+    def problem_names(self) -> list[str]:
+        return [problem_text(problem) for problem in self.problems]
+
+    @cached_property
     def element_types(self) -> list[str]:
-        """Of each problem, as `f32` or `f16:f16:f32`."""
-        return [types_text(problem.types) for problem in self.problems]
+        """Those of all problems, such as `f32` or `f16:f16:f32`."""
+        return sorted({types_text(problem.types) for problem in self.problems})
+
+    @cached_property
+    def element_type(self) -> Ints:
+        """Which of `element_types` each point has."""
+        numbers = [self.element_types.index(types_text(problem.types)) for problem in self.problems]
+        return np.array(numbers, np.int64)[self.problem]
 
     @cached_property
     def tflops(self) -> Floats:
@@ -81,7 +91,22 @@ class Results:
         """GFLOP/s per W, which is GFLOP per J: by the energy of one GEMM."""
         return self.flops / self.energy_mj / 1e6
 
-    # --- beside the best of its problem --------------------------------------------------------------
+    # --- of the kernels --------------------------------------------------------------------------------
+
+    @cached_property
+    def kernel_names(self) -> list[str]:
+        return short_names(self.kernels)
+
+    @cached_property
+    def families(self) -> list[str]:
+        return sorted({kernel.family for kernel in self.kernels})
+
+    @cached_property
+    def family(self) -> Ints:
+        """Which of `families` each point has."""
+        return np.array([self.families.index(kernel.family) for kernel in self.kernels], np.int64)[self.kernel]
+
+    # --- compared with the best of its problem --------------------------------------------------------------
 
     @cached_property
     def place(self) -> Ints:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from farm.api.results import Results
 from farm.campaign import KnownDevice, load, plan
 from farm.campaign.strategies import STRATEGIES
+from farm.charts import matplotlib_renderer, plotly_renderer
 from farm.cli import imports
 from farm.cli.results import format_of
 from farm.compare.health import HealthQuery
@@ -29,9 +30,11 @@ from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError
 from farm.exporters import EXPORTERS
 from farm.kernels import Configuration
+from farm.report.sections import SECTIONS
 from farm.vendors import NVIDIA, VENDORS, kind_named_by, vendor_of_type
 from farm.vendors.cpu import Cpu
 from support.quick import QUICK
+from support.result_rows import results_of, tiled
 from workers.devices.cpu import CpuDevice, identify
 
 EXTENDING = Path(__file__).parents[2] / "docs" / "extending.md"
@@ -183,3 +186,15 @@ def test_an_exporter_of_one_s_own_is_chosen_by_its_name_and_writes_rows() -> Non
         assert format_of(None, Path("rows.md"), as_json=False) == "md"
         content = EXPORTERS["md"].content(Results.model_construct(rows=[row]))
     assert content.decode().splitlines()[2:] == ["| tiled(tile=16) 64x64x64 f32 nn | 0.25 |"]
+
+
+def test_a_chart_of_one_s_own_is_in_the_report() -> None:
+    with unchanged_after(SECTIONS):
+        run_example("Add a chart")
+        data = SimpleNamespace(results=results_of(tiled(8, 1.0, 150.0), tiled(16, 2.0, 500.0)))
+        section = SECTIONS[-1](data)
+    assert section is not None
+    (chart,) = section.charts
+    assert chart.message == "The highest power is 250 W."
+    assert [trace["y"] for trace in plotly_renderer.figure(chart)["data"]] == [[150], [250], [150]]
+    assert matplotlib_renderer.png(chart).startswith(b"\x89PNG")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,47 +11,11 @@ from hypothesis import strategies as st
 
 from farm.charts.description import Scale
 from farm.kernels import Configuration
-from farm.report.figures import fronts, labelled, occupancy, parameters, rooflines, sizes
-from farm.report.figures.labelled import LabelledResults
+from farm.report.figures import fronts, occupancy, parameters, rooflines, sizes
+from farm.report.figures import points as chart_points
 from farm.report.figures.shades import MAX_SHADES, shading
-from farm.report.results import Results, reduced, short_names
-
-Row = dict[str, Any]
-
-
-def row(configuration: str, runtime_ms: float, energy_mj: float = math.nan, **more: Any) -> Row:
-    columns = Configuration.parse(configuration).columns()
-    return {
-        **columns,
-        "parameters": json.dumps(columns["parameters"]),
-        "device_type": "nvidia-h200",
-        "runtime_ms": runtime_ms,
-        "runtime_rse": 0.001,
-        "power_w": energy_mj / runtime_ms,
-        "energy_mj": energy_mj,
-        "occupancy": math.nan,
-        "waves": math.nan,
-        **more,
-    }
-
-
-def results_of(*rows: Row) -> Results:
-    columns: dict[str, Any] = {}
-    for name in row("tiled(tile=1) 1x1x1 f32", 1.0):
-        values = [one[name] for one in rows]
-        if any(isinstance(value, str) for value in values):
-            known = list(dict.fromkeys(values))
-            columns[name] = np.array([known.index(value) for value in values]), known
-        elif name in ("device_type", "ab", "cd", "acc", "layout", "family", "parameters"):
-            columns[name] = np.zeros(0, np.int64), []
-        else:
-            columns[name] = np.array(values, np.int64 if name in "mnk" else np.float64)
-    return reduced(columns, len(rows))
-
-
-def tiled(tile: int, runtime_ms: float, energy_mj: float = math.nan, shape: str = "512x512x512", **more: Any) -> Row:
-    return row(f"tiled(tile={tile}) {shape} f32", runtime_ms, energy_mj, **more)
-
+from farm.report.results import Results, short_names
+from support.result_rows import results_of, row, tiled
 
 # --- points ----------------------------------------------------------------------------------------------
 
@@ -146,12 +108,12 @@ def test_names_of_kernels_leave_out_what_all_of_the_family_share() -> None:
     assert short_names(kernels) == ["cutlass(tile_m=64)", "cutlass(tile_m=128)", "tiled()"]
 
 
-def test_nothing_measured_is_no_points_and_no_pictures() -> None:
-    labelled = LabelledResults(results_of())
-    assert len(labelled.results) == 0
-    assert not labelled.results.on_front.any()
+def test_nothing_measured_is_no_points_and_no_charts() -> None:
+    results = results_of()
+    assert len(results) == 0
+    assert not results.on_front.any()
     for drawing in (rooflines.rooflines, sizes.sizes, parameters.heat_maps, fronts.fronts, occupancy.occupancies):
-        assert drawing(labelled) == []
+        assert drawing(results) == []
 
 
 # --- pictures --------------------------------------------------------------------------------------------
@@ -170,7 +132,7 @@ def swept() -> Results:
 
 
 def test_a_roofline_has_every_configuration_and_the_roofs_of_the_card() -> None:
-    (chart,) = rooflines.rooflines(LabelledResults(swept()))
+    (chart,) = rooflines.rooflines(swept())
     memory, computing, *shades, best = chart.series
     points = shades[0]
     assert (memory.name, computing.name) == ("memory: 4,800 GB/s", "computing: 66.9 TFLOP/s")
@@ -186,21 +148,19 @@ def test_a_roofline_has_every_configuration_and_the_roofs_of_the_card() -> None:
 
 
 def test_a_card_that_nobody_knows_has_no_roof_and_it_is_said() -> None:
-    (chart,) = rooflines.rooflines(LabelledResults(results_of(tiled(8, 1.0, device_type="unheard-of"))))
+    (chart,) = rooflines.rooflines(results_of(tiled(8, 1.0, device_type="unheard-of")))
     assert [one.reference for one in chart.series] == [False]
     assert "unheard-of is not in the table of cards" in chart.message
 
 
 def test_families_and_element_types_have_looks_of_their_own() -> None:
-    labelled = LabelledResults(
-        results_of(
-            tiled(8, 1.0),
-            row("tiled(tile=8) 64x64x64 f64", 1.0),
-            row("cublaslt() 64x64x64 f64", 1.0),
-            row("cublaslt() 64x64x64 f16", 1.0),
-        )
+    results = results_of(
+        tiled(8, 1.0),
+        row("tiled(tile=8) 64x64x64 f64", 1.0),
+        row("cublaslt() 64x64x64 f64", 1.0),
+        row("cublaslt() 64x64x64 f16", 1.0),
     )
-    (chart,) = sizes.sizes(labelled)
+    (chart,) = sizes.sizes(results)
     assert [one.name for one in chart.series] == [
         "cublaslt f16:f16:f32 (1)",
         "cublaslt f64 (1)",
@@ -208,13 +168,13 @@ def test_families_and_element_types_have_looks_of_their_own() -> None:
         "tiled f64 (1)",
     ]
     assert len({one.look for one in chart.series}) == 4
-    by_types = {c.title.rsplit(" ", 1)[1]: c for c in rooflines.rooflines(labelled)}
+    by_types = {c.title.rsplit(" ", 1)[1]: c for c in rooflines.rooflines(results)}
     assert [one.name for one in by_types["f64"].series if not one.reference] == ["cublaslt (1)", "tiled (1)"]
     assert len({one.look for one in by_types["f64"].series if not one.reference}) == 2
 
 
 def test_one_family_is_shown_by_the_parameter_that_varies() -> None:
-    for chart in (*rooflines.rooflines(LabelledResults(swept())), *sizes.sizes(LabelledResults(swept()))):
+    for chart in (*rooflines.rooflines(swept()), *sizes.sizes(swept())):
         shades = [series for series in chart.series if series.shade is not None]
         assert [series.name.rpartition(" ")[0] for series in shades] == ["tile 4", "tile 8", "tile 16", "tile 32"]
         assert [series.shade for series in shades] == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0])
@@ -246,18 +206,18 @@ def test_many_values_share_shades_in_ranges_and_each_point_is_in_one() -> None:
 def test_families_and_kernels_without_parameters_are_not_shown_by_one() -> None:
     several = results_of(tiled(8, 1.0), tiled(16, 1.0), row("blas(threads=1) 64x64x64 f32", 1.0))
     assert shading(several, np.arange(3)) is None
-    assert not any(series.shade is not None for series in rooflines.rooflines(LabelledResults(several))[0].series)
+    assert not any(series.shade is not None for series in rooflines.rooflines(several)[0].series)
     alone = results_of(tiled(8, 1.0), tiled(8, 1.0, shape="64x64x64"))
     assert shading(alone, np.arange(2)) is None
 
 
 def test_energy_against_size_is_there_where_power_is() -> None:
-    assert [chart.name for chart in sizes.sizes(LabelledResults(swept()))] == ["time-nvidia-h200", "energy-nvidia-h200"]
-    assert [chart.name for chart in sizes.sizes(LabelledResults(results_of(tiled(8, 1.0))))] == ["time-nvidia-h200"]
+    assert [chart.name for chart in sizes.sizes(swept())] == ["time-nvidia-h200", "energy-nvidia-h200"]
+    assert [chart.name for chart in sizes.sizes(results_of(tiled(8, 1.0)))] == ["time-nvidia-h200"]
 
 
 def test_a_single_parameter_stands_against_size() -> None:
-    (found,) = parameters.heat_maps(LabelledResults(swept()))
+    (found,) = parameters.heat_maps(swept())
     assert (found.y.label, found.y.names) == ("tile", ("4", "8", "16", "32"))
     assert found.x.names == ("0.1 – 1 GFLOP", "1 – 10 GFLOP")
     assert found.values[:, 0].tolist() == [25, 50, 100, 80]
@@ -270,7 +230,7 @@ def test_a_cell_is_the_median_of_its_configurations() -> None:
     results = results_of(
         *(tiled(tile, ms, shape=f"{512 + 64 * n}x512x512") for tile in times for n, ms in enumerate(times[tile]))
     )
-    (found,) = parameters.heat_maps(LabelledResults(results))
+    (found,) = parameters.heat_maps(results)
     assert found.values.tolist() == [[100.0], [25.0]]
     assert found.counts.tolist() == [[3], [3]]
 
@@ -287,7 +247,7 @@ def test_pairs_that_belong_together_come_first_and_the_most_important_stands_aga
 
 def test_the_front_of_a_sweep_and_its_size() -> None:
     results = swept()
-    (chart,) = fronts.fronts(LabelledResults(results))
+    (chart,) = fronts.fronts(results)
     others, front = chart.series
     assert sorted(zip(front.x.tolist(), front.y.tolist(), strict=True)) == [(1.0, 1.25)] * 3 + [(1.25, 1.0)] * 3
     assert len(others.x) == 6
@@ -297,7 +257,7 @@ def test_the_front_of_a_sweep_and_its_size() -> None:
 
 def test_problems_with_one_energy_have_no_choice_and_the_fastest_is_of_those_with_energy() -> None:
     results = results_of(tiled(4, 1.0), tiled(8, 2.0, 20.0), tiled(16, 4.0, 10.0), tiled(8, 1.0, 5.0, shape="64x64x64"))
-    (chart,) = fronts.fronts(LabelledResults(results))
+    (chart,) = fronts.fronts(results)
     assert [len(one.x) for one in chart.series] == [2]
     assert sorted(chart.series[0].x.tolist()) == [1.0, 2.0]
     assert fronts.front_sizes(results) == {2: 1}
@@ -309,18 +269,18 @@ def test_occupancy_is_told_where_enough_configurations_have_one() -> None:
         for m in range(1, 7)
         for tile in (8, 16)
     ]
-    (chart,) = occupancy.occupancies(LabelledResults(results_of(*rows)))
+    (chart,) = occupancy.occupancies(results_of(*rows))
     (series,) = chart.series
     assert series.x.tolist() == [25.0, 50.0]
     assert series.y.tolist() == pytest.approx([100.0, 100 * 1.8 / 2.6])
-    assert occupancy.occupancies(LabelledResults(swept())) == []
+    assert occupancy.occupancies(swept()) == []
 
 
 def test_of_too_many_points_some_are_drawn_with_all_that_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labelled, "MAX_POINTS", 10)
+    monkeypatch.setattr(chart_points, "MAX_POINTS", 10)
     points = np.arange(100)
-    kept, remark = labelled.thinned(points, np.array([7, 50, 99]))
+    kept, remark = chart_points.thinned(points, np.array([7, 50, 99]))
     assert {7, 50, 99} <= set(kept.tolist()) <= set(points.tolist())
     assert 10 <= len(kept) <= 13
     assert f"{len(kept)} of 100 points are drawn" in remark
-    assert labelled.thinned(points[:10])[1] == ""
+    assert chart_points.thinned(points[:10])[1] == ""

@@ -8,7 +8,7 @@ import pytest
 
 from farm.campaign.strategies import Learn
 from farm.cli import run
-from farm.report.figures.learning import conclusion
+from farm.report.figures.learning import LearningCurve
 from support.learning_curves import point
 from trainer.rounds import why_stop
 from trainer.test_set import Score
@@ -93,7 +93,7 @@ def test_every_reason_for_an_end_is_printed_and_reported(capsys: pytest.CaptureF
         f"It ended as {reason}."
     ]
     assert any(line.endswith("The test set and 3 rounds took 60 measurements.") for line in printed)
-    assert conclusion([last]) == f"No further round is measured: {reason}."
+    assert LearningCurve("cpu-x", [last]).conclusion == f"No further round is measured: {reason}."
 
 
 def test_other_ends_are_printed_for_each_pool(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,8 @@
-"""Devices beside each other, and predictions beside measurements."""
+"""Charts that compare devices, and predictions with measurements."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -10,20 +10,23 @@ from farm.charts.description import Axis, Chart, Dashes, PointTexts, Scale, Seri
 from farm.compare.breakdowns import SIZES
 from farm.compare.comparison import Comparison
 from farm.compare.statistics import Floats, Ints
-from farm.report.figures.labelled import LabelledResults, counted, thinned
-from farm.report.results import Bools
+from farm.compare.summaries import GroupComparison
+from farm.formatting import counted
+from farm.report.figures.points import texts, thinned
+from farm.report.results import Bools, Results
 
 QUANTITIES: Mapping[str, tuple[str, str]] = {"runtime_ms": ("time", "ms"), "power_w": ("power", "W")}
 
 
 MIN_UUID_LETTERS = 12
-"""Letters of a UUID that are told at the least: `GPU-5ac55372`."""
+"""Letters of a UUID that are shown at least: `GPU-5ac55372`."""
 
 
-def short_sides(comparison: Comparison) -> dict[str, str]:
-    """The names of all sides, UUIDs as far as they differ: by the whole name."""
-    names = [comparison.baseline.name, *(side.name for side in comparison.groups)]
-    uuids = {device.uuid for held in (comparison.baseline, *comparison.groups) for device in held.devices}
+def short_names(comparison: Comparison) -> dict[str, str]:
+    """The names of all groups, and UUIDs shortened as far as they stay distinct: by the whole name."""
+    groups = (comparison.baseline, *comparison.groups)
+    names = [group.name for group in groups]
+    uuids = {device.uuid for group in groups for device in group.devices}
     size = MIN_UUID_LETTERS
     while len({name[:size] for name in names}) < len(names):
         size += 1
@@ -31,96 +34,93 @@ def short_sides(comparison: Comparison) -> dict[str, str]:
 
 
 def ratios(comparison: Comparison) -> Chart:
-    """The time of each side over the baseline's, by size of the problem, with the interval over shapes."""
-    short = short_sides(comparison)
+    """The time of each group over the baseline's, by size of the problem, with the interval over shapes."""
+    short = short_names(comparison)
     baseline = short[comparison.baseline.name]
-    sizes = [size for size in SIZES if any(size in side.by_size for side in comparison.groups)]
-    series = list[Series]()
-    for look, side in enumerate(comparison.groups):
-        found = [(at, side.by_size[size]) for at, size in enumerate(sizes) if size in side.by_size]
-        # Sides stand beside each other, not on each other.
-        shift = (look - (len(comparison.groups) - 1) / 2) * min(0.12, 0.7 / len(comparison.groups))
-        y = np.array([figures.time.ratio for _, figures in found])
-        series.append(
-            Series(
-                name=short[side.name],
-                x=np.array([at + shift for at, _ in found]),
-                y=y,
-                low=np.array([one.time.ratio if one.time.low is None else one.time.low for _, one in found]),
-                high=np.array([one.time.ratio if one.time.high is None else one.time.high for _, one in found]),
-                look=look,
-                texts=PointTexts(
-                    ([counted(one.configurations, "configuration") for _, one in found],), (np.arange(len(found)),)
-                ),
-            )
-        )
-    said = "; ".join(
-        f"{short[side.name]} takes {side.overall.time.ratio:.3f} times the time"
-        for side in comparison.groups
-        if side.overall is not None
+    sizes = [size for size in SIZES if any(size in group.by_size for group in comparison.groups)]
+    overall = "; ".join(
+        f"{short[group.name]} takes {group.overall.time.ratio:.3f} times the time"
+        for group in comparison.groups
+        if group.overall is not None
     )
     ends = np.array([-0.5, len(sizes) - 0.5])
     line = Series(name=baseline, x=ends, y=np.ones(2), points=False, line=Dashes.SOLID, reference=True)
+    count = len(comparison.groups)
     return Chart(
         name=slug(f"comparison {baseline}"),
-        title=f"Time beside {baseline}",
-        message=f"Medians over shapes, with 95% intervals. Over all sizes: {said} of {baseline}.",
+        title=f"Time compared with {baseline}",
+        message=f"Medians over shapes, with 95% intervals. Over all sizes: {overall} of {baseline}.",
         x=Axis(label="size", scale=Scale.NAMES, names=tuple(sizes)),
         y=Axis(label=f"time over that of {baseline}", unit="ratio", scale=Scale.LOG),
-        series=(line, *series),
+        series=(
+            line,
+            *(
+                # Groups are side by side, so that none hides another.
+                _ratios_of(group, short[group.name], sizes, look, (look - (count - 1) / 2) * min(0.12, 0.7 / count))
+                for look, group in enumerate(comparison.groups)
+            ),
+        ),
     )
 
 
-def parities(
-    labelled: LabelledResults, device_type: str, predicted: Mapping[str, Floats], learned: Bools | None
-) -> list[Chart]:
-    """Predictions against measurements. `predicted` has a value for each point, NaN where the model has none.
+def _ratios_of(group: GroupComparison, name: str, sizes: Sequence[str], look: int, shift: float) -> Series:
+    known = [(place, group.by_size[size]) for place, size in enumerate(sizes) if size in group.by_size]
+    times = [summary.time for _, summary in known]
+    texts = [counted(summary.configurations, "configuration") for _, summary in known]
+    return Series(
+        name=name,
+        x=np.array([place + shift for place, _ in known]),
+        y=np.array([time.ratio for time in times]),
+        low=np.array([time.ratio if time.low is None else time.low for time in times]),
+        high=np.array([time.ratio if time.high is None else time.high for time in times]),
+        look=look,
+        texts=PointTexts((texts,), (np.arange(len(known)),)),
+    )
 
-    `learned` says of each point whether the model was trained on it; None: nobody knows.
+
+def parities(results: Results, device_type: str, predicted: Mapping[str, Floats], learned: Bools | None) -> list[Chart]:
+    """Predictions against measurements.
+
+    Args:
+        predicted: A value for each point by target, NaN where the model has none.
+        learned: Whether the model was trained on each point. None: it is unknown.
     """
+    of_type = results.type == results.types.index(device_type)
     charts = list[Chart]()
-    of_type = labelled.results.type == labelled.results.types.index(device_type)
     for target, (quantity, unit) in QUANTITIES.items():
-        measured, expected = getattr(labelled.results, target), predicted[target]
+        measured, expected = getattr(results, target), predicted[target]
         points = np.flatnonzero(of_type & np.isfinite(measured) & np.isfinite(expected))
         if not len(points):
             continue
         drawn, remark = thinned(points)
-        ends = np.array(
-            [
-                min(measured[points].min(), expected[points].min()),
-                max(measured[points].max(), expected[points].max()),
-            ]
-        )
+        both = np.concatenate([measured[points], expected[points]])
+        ends = np.array([both.min(), both.max()])
         line = Series(name="equal", x=ends, y=ends, points=False, line=Dashes.SOLID, reference=True)
-        kinds = _by_learned(drawn, learned)
-        said = "; ".join(
+        errors = "; ".join(
             f"{name} ({len(of):,}): off by {_off(np.median(off))} in the median, by {_off(np.quantile(off, 0.9))} or less for "
             "nine of ten"
             for name, of in _by_learned(points, learned)
             for off in [errors_pct(measured[of], expected[of])]
         )
+        kinds = [
+            Series(
+                name=f"{name} ({len(of):,})",
+                x=measured[of],
+                y=expected[of],
+                look=look,
+                faint=len(drawn) > 500,
+                texts=texts(results, of),
+            )
+            for look, (name, of) in enumerate(_by_learned(drawn, learned))
+        ]
         charts.append(
             Chart(
                 name=slug(f"parity {quantity} {device_type}"),
                 title=f"Predicted and measured {quantity} on {device_type}",
-                message=f"Configurations {said}.{remark}",
+                message=f"Configurations {errors}.{remark}",
                 x=Axis(label=f"measured {quantity}", unit=unit, scale=Scale.LOG),
                 y=Axis(label=f"predicted {quantity}", unit=unit, scale=Scale.LOG),
-                series=(
-                    line,
-                    *(
-                        Series(
-                            name=f"{name} ({len(of):,})",
-                            x=measured[of],
-                            y=expected[of],
-                            look=look,
-                            faint=len(drawn) > 500,
-                            texts=labelled.texts(of),
-                        )
-                        for look, (name, of) in enumerate(kinds)
-                    ),
-                ),
+                series=(line, *kinds),
             )
         )
     return charts

@@ -6,7 +6,8 @@ import numpy as np
 
 from farm.charts.description import Axis, Chart, Scale, Series, number, slug
 from farm.compare.statistics import Ints
-from farm.report.figures.labelled import LabelledResults, counted, percent, thinned
+from farm.formatting import counted
+from farm.report.figures.points import percent, texts, thinned
 from farm.report.results import Bools, Results
 
 
@@ -25,18 +26,17 @@ def front_sizes(results: Results) -> dict[int, int]:
     return {int(size): int(count) for size, count in zip(*np.unique(sizes, return_counts=True), strict=True)}
 
 
-def fronts(labelled: LabelledResults) -> list[Chart]:
+def fronts(results: Results) -> list[Chart]:
     """One for each device type with a problem of which two or more kernels have an energy."""
-    choice = of_choice(labelled.results)
+    choice = of_choice(results)
     return [
-        _front(labelled, kind, points)
-        for kind in range(len(labelled.results.types))
-        if len(points := np.flatnonzero(choice & (labelled.results.type == kind)))
+        _front(results, kind, points)
+        for kind in range(len(results.types))
+        if len(points := np.flatnonzero(choice & (results.type == kind)))
     ]
 
 
-def _front(labelled: LabelledResults, kind: int, points: Ints) -> Chart:
-    results = labelled.results
+def _front(results: Results, kind: int, points: Ints) -> Chart:
     with_energy = np.where(np.isfinite(results.energy_mj), results.runtime_ms, np.nan)
     time, energy = with_energy / results.least(with_energy), results.energy_mj / results.least(results.energy_mj)
     on_front = points[results.on_front[points]]
@@ -62,7 +62,7 @@ def _front(labelled: LabelledResults, kind: int, points: Ints) -> Chart:
                 y=energy[of],
                 look=look,
                 faint=faint,
-                texts=labelled.texts(of),
+                texts=texts(results, of),
             )
             for name, of, look, faint in (
                 ("another kernel is better in both", others, 5, True),

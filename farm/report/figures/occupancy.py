@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from farm.analysis.tiles import DeviceTiles
 from farm.charts.description import Axis, Chart, Dashes, PointTexts, Scale, Series, number, slug
-from farm.report.figures.labelled import LabelledResults, counted, percent
+from farm.formatting import counted
+from farm.report.figures.points import percent
+from farm.report.results import Results
 
 MIN_CONFIGURATIONS = 5
 """Configurations of one occupancy, below which a median says little."""
 
 
-def occupancies(labelled: LabelledResults) -> list[Chart]:
+def occupancies(results: Results) -> list[Chart]:
     """Of each device type with kernels of two or more occupancies."""
-    results = labelled.results
     charts = list[Chart]()
     for kind, device_type in enumerate(results.types):
         series = list[Series]()
         best: tuple[float, float, str] | None = None
-        for number_, family in enumerate(labelled.families):
+        for number_, family in enumerate(results.families):
             points = np.flatnonzero(
-                (results.type == kind) & (labelled.family == number_) & np.isfinite(results.occupancy)
+                (results.type == kind) & (results.family == number_) & np.isfinite(results.occupancy)
             )
             percents = np.round(100 * results.occupancy[points], 1)
             shares = 100 * results.share_of_best[points]
@@ -65,7 +68,7 @@ def occupancies(labelled: LabelledResults) -> list[Chart]:
     return charts
 
 
-def tile_charts(studies: list[DeviceTiles]) -> list[Chart]:
+def tile_charts(studies: Sequence[DeviceTiles]) -> list[Chart]:
     """Of each device type that measured two or more tiles of the family `tiled`, what a tile gains."""
     return [_tiles(study) for study in studies if len(study.summary) > 1]
 

@@ -10,9 +10,10 @@ import numpy as np
 from farm.charts.description import Axis, HeatMap, Scale, slug
 from farm.compare import breakdowns
 from farm.compare.statistics import Floats, Ints, medians_at
-from farm.report.figures.labelled import LabelledResults, counted, percent
+from farm.formatting import counted
+from farm.report.figures.points import percent
 from farm.report.figures.shades import effect
-from farm.report.results import varying_parameters
+from farm.report.results import Results, varying_parameters
 
 MAX_MAPS = 3
 """Of one family on one device type."""
@@ -24,37 +25,34 @@ _BELONG = (("tile_m", "tile_n"), ("cluster_m", "cluster_n"), ("warp_m", "warp_n"
 """Pairs that are two sides of one thing, and are shown together where both vary."""
 
 
-def heat_maps(labelled: LabelledResults) -> list[HeatMap]:
+def heat_maps(results: Results) -> list[HeatMap]:
     """For each device type and family whose parameters vary, the pairs that matter most.
 
     A parameter alone stands against the size of the problem.
     """
-    results = labelled.results
     varying = varying_parameters(results.kernels)
     maps = list[HeatMap]()
     for kind in range(len(results.types)):
-        for number, family in enumerate(labelled.families):
-            points = np.flatnonzero((results.type == kind) & (labelled.family == number))
+        for number, family in enumerate(results.families):
+            points = np.flatnonzero((results.type == kind) & (results.family == number))
             axes = {
                 name: values
                 for name, values in varying[family].items()
                 if len(values) <= MAX_VALUES and len(points) > len(values)
             }
             if axes and len(points):
-                maps += _of_family(labelled, kind, family, points, axes)
+                maps += _of_family(results, kind, family, points, axes)
     return maps
 
 
-def _of_family(
-    labelled: LabelledResults, kind: int, family: str, points: Ints, axes: dict[str, list[int]]
-) -> Iterator[HeatMap]:
-    shares = labelled.results.share_of_best[points]
-    places = {name: _places(labelled, points, name, values) for name, values in axes.items()}
+def _of_family(results: Results, kind: int, family: str, points: Ints, axes: dict[str, list[int]]) -> Iterator[HeatMap]:
+    shares = results.share_of_best[points]
+    places = {name: _places(results, points, name, values) for name, values in axes.items()}
     effects = {name: effect(shares, places[name]) for name in axes}
     filled = {pair: _filled(places[pair[0]], places[pair[1]]) for pair in combinations(sorted(axes), 2)}
     for first, second in chosen_pairs(effects, filled):
         if second is None:
-            sizes = breakdowns.by_size(labelled.results.flops[points])
+            sizes = breakdowns.by_size(results.flops[points])
             there = np.unique(sizes.which)
             across = Axis(label="size", scale=Scale.NAMES, names=tuple(sizes.labels[size] for size in there))
             across_at = np.searchsorted(there, sizes.which)
@@ -62,7 +60,7 @@ def _of_family(
             across = Axis(label=second, scale=Scale.NAMES, names=tuple(map(str, axes[second])))
             across_at = places[second]
         up = Axis(label=first, scale=Scale.NAMES, names=tuple(map(str, axes[first])))
-        yield _heat_map(labelled.results.types[kind], family, up, places[first], across, across_at, shares)
+        yield _heat_map(results.types[kind], family, up, places[first], across, across_at, shares)
 
 
 def chosen_pairs(effects: dict[str, float], filled: dict[tuple[str, str], float]) -> list[tuple[str, str | None]]:
@@ -88,9 +86,9 @@ def _filled(first: Ints, second: Ints) -> float:
     return len(np.unique(first * (int(second.max()) + 1) + second)) / cells
 
 
-def _places(labelled: LabelledResults, points: Ints, name: str, values: Sequence[int]) -> Ints:
-    of_kernel = np.array([dict(kernel.parameters).get(name, values[0]) for kernel in labelled.results.kernels])
-    return np.searchsorted(np.array(values), of_kernel[labelled.results.kernel[points]]).astype(np.int64)
+def _places(results: Results, points: Ints, name: str, values: Sequence[int]) -> Ints:
+    of_kernel = np.array([dict(kernel.parameters).get(name, values[0]) for kernel in results.kernels])
+    return np.searchsorted(np.array(values), of_kernel[results.kernel[points]]).astype(np.int64)
 
 
 def _heat_map(

@@ -6,26 +6,27 @@ import numpy as np
 
 from farm.charts.description import Axis, Chart, Dashes, Scale, Series, number, slug
 from farm.compare.statistics import Ints
+from farm.formatting import counted
 from farm.gemm import ElementType
 from farm.gpus import Gpu
-from farm.report.figures.labelled import LabelledResults, counted, percent, thinned
+from farm.report.figures.points import percent, series_of, shading_of, thinned
+from farm.report.results import Results
 
 
-def rooflines(labelled: LabelledResults) -> list[Chart]:
+def rooflines(results: Results) -> list[Chart]:
     """One for each device type and element types, those with most configurations first."""
-    results = labelled.results
     groups = [
         (kind, types, points)
         for kind in range(len(results.types))
-        for types in range(len(labelled.element_types))
-        if len(points := np.flatnonzero((results.type == kind) & (labelled.element_type == types)))
+        for types in range(len(results.element_types))
+        if len(points := np.flatnonzero((results.type == kind) & (results.element_type == types)))
     ]
-    return [_roofline(labelled, *group) for group in sorted(groups, key=lambda group: (group[0], -len(group[2])))]
+    return [_roofline(results, *group) for group in sorted(groups, key=lambda group: (group[0], -len(group[2])))]
 
 
-def _roofline(labelled: LabelledResults, kind: int, types: int, points: Ints) -> Chart:
-    results, card = labelled.results, labelled.results.cards[kind]
-    device_type, words = results.types[kind], labelled.element_types[types]
+def _roofline(results: Results, kind: int, types: int, points: Ints) -> Chart:
+    card = results.cards[kind]
+    device_type, words = results.types[kind], results.element_types[types]
     peak = None if card is None else card.peak_tflops(ElementType(words.split(":")[0]))
     drawn, remark = thinned(points, np.flatnonzero(results.fastest))
     fastest = points[int(np.argmax(results.tflops[points]))]
@@ -46,7 +47,7 @@ def _roofline(labelled: LabelledResults, kind: int, types: int, points: Ints) ->
             if card is None
             else f"the {card.name} has no peak for {words}."
         )
-    if (shown_by := labelled.shading(drawn, by_type=False)) is not None:
+    if (shown_by := shading_of(results, drawn, by_type=False)) is not None:
         remark += shown_by.message
     return Chart(
         name=slug(f"roofline {device_type} {words}"),
@@ -56,7 +57,8 @@ def _roofline(labelled: LabelledResults, kind: int, types: int, points: Ints) ->
         y=Axis(label="speed", unit="TFLOP/s", scale=Scale.LOG),
         series=(
             *_roof(card, peak, results.intensity[points].min(), results.intensity[points].max()),
-            *labelled.series(
+            *series_of(
+                results,
                 drawn,
                 results.intensity,
                 results.tflops,

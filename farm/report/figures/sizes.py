@@ -6,27 +6,26 @@ import numpy as np
 
 from farm.charts.description import Axis, Chart, Dashes, Scale, Series, number, slug
 from farm.compare.statistics import Floats, Ints
+from farm.formatting import counted
 from farm.gemm import ElementType
-from farm.report.figures.labelled import LabelledResults, counted, thinned
+from farm.report.figures.points import series_of, shading_of, thinned
+from farm.report.results import Results
 
 
-def sizes(labelled: LabelledResults) -> list[Chart]:
+def sizes(results: Results) -> list[Chart]:
     """Of each device type the time, and the energy where power was measured."""
-    results = labelled.results
     charts = list[Chart]()
     for kind in range(len(results.types)):
         of_type = results.type == kind
         for quantity, unit, values in (("time", "ms", results.runtime_ms), ("energy", "mJ", results.energy_mj)):
             points = np.flatnonzero(of_type & np.isfinite(values))
             if len(points):
-                charts.append(_against_size(labelled, kind, points, quantity, unit, values))
+                charts.append(_against_size(results, kind, points, quantity, unit, values))
     return charts
 
 
-def _against_size(
-    labelled: LabelledResults, kind: int, points: Ints, quantity: str, unit: str, values: Floats
-) -> Chart:
-    results, device_type = labelled.results, labelled.results.types[kind]
+def _against_size(results: Results, kind: int, points: Ints, quantity: str, unit: str, values: Floats) -> Chart:
+    device_type = results.types[kind]
     is_best = results.fastest if quantity == "time" else results.thriftiest
     drawn, remark = thinned(points, np.flatnonzero(is_best))
     gflop = results.flops / 1e9
@@ -35,7 +34,7 @@ def _against_size(
         f"{number(gflop[points].max())} GFLOP: the {quantity} of one GEMM goes from {number(values[points].min())} to "
         f"{number(values[points].max())} {unit}."
     )
-    if (shown_by := labelled.shading(drawn)) is not None:
+    if (shown_by := shading_of(results, drawn)) is not None:
         remark += shown_by.message
     return Chart(
         name=slug(f"{quantity} {device_type}"),
@@ -44,18 +43,20 @@ def _against_size(
         x=Axis(label="work of the GEMM, 2·m·n·k", unit="GFLOP", scale=Scale.LOG),
         y=Axis(label=f"{quantity} of one GEMM", unit=unit, scale=Scale.LOG),
         series=(
-            *(_at_peak(labelled, kind, gflop[points]) if quantity == "time" else ()),
-            *labelled.series(drawn, gflop, values, best=(f"least {quantity} of each problem", points[is_best[points]])),
+            *(_at_peak(results, kind, gflop[points]) if quantity == "time" else ()),
+            *series_of(
+                results, drawn, gflop, values, best=(f"least {quantity} of each problem", points[is_best[points]])
+            ),
         ),
     )
 
 
-def _at_peak(labelled: LabelledResults, kind: int, gflop: Floats) -> tuple[Series, ...]:
+def _at_peak(results: Results, kind: int, gflop: Floats) -> tuple[Series, ...]:
     """The time at the card's peak, where all have one element type."""
-    card = labelled.results.cards[kind]
-    if card is None or len(labelled.element_types) != 1:
+    card = results.cards[kind]
+    if card is None or len(results.element_types) != 1:
         return ()
-    peak = card.peak_tflops(ElementType(labelled.element_types[0].split(":")[0]))
+    peak = card.peak_tflops(ElementType(results.element_types[0].split(":")[0]))
     if peak is None:
         return ()
     ends = np.array([gflop.min(), gflop.max()])

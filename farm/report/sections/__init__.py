@@ -1,1 +1,29 @@
-"""The sections of a report, each from what was gathered (pure)."""
+"""The sections of a report, each made from the data of a campaign (pure), registered here in the order of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from farm.report.document import Section
+from farm.report.loading import CampaignData
+from farm.report.sections.campaign import about, findings
+from farm.report.sections.comparison import accuracy, comparison
+from farm.report.sections.learning import curve
+from farm.report.sections.measured import best, parameters, pareto, roofline, size, tiles
+from farm.report.sections.origins import provenance
+
+SECTIONS: list[Callable[[CampaignData], Section | None]] = [
+    findings,
+    about,
+    curve,
+    roofline,
+    size,
+    parameters,
+    pareto,
+    best,
+    tiles,
+    comparison,
+    accuracy,
+    provenance,
+]
+"""A section that does not apply to a campaign is None."""

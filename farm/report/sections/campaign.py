@@ -1,8 +1,9 @@
-"""What the campaign is, and what came out of it in a few sentences."""
+"""The campaign itself, and its findings in a few sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,19 @@ import yaml
 from farm.charts.description import number
 from farm.compare.statistics import Ints
 from farm.db.campaign_verdict import state_text, verdict
+from farm.formatting import counted
 from farm.report.document import Listing, Section, Table
 from farm.report.figures.fronts import of_choice
-from farm.report.figures.labelled import LabelledResults, counted, percent
+from farm.report.figures.points import percent
 from farm.report.loading import MAX_REASONS, CampaignData
+from farm.report.results import Results
 
 _NEARLY = 0.95
-"""A share of the best's speed that most would call as fast."""
+"""The share of the best's speed from which a kernel counts as nearly as fast."""
 
 
 def about(data: CampaignData) -> Section:
     stored, counts = data.stored, data.counts
-    held = {state: jobs for state, jobs in counts.items() if jobs}
     facts = [
         ("name", stored["name"]),
         ("digest", stored["digest"]),
@@ -37,13 +39,13 @@ def about(data: CampaignData) -> Section:
     return Section(
         name="campaign",
         title="The campaign",
-        says=[stored["document"].get("description") or "It has no description."],
+        sentences=[stored["document"].get("description") or "It has no description."],
         tables=[
             Table(caption="What it is", columns=["field", "value"], rows=facts),
             Table(
                 caption="Its jobs",
                 columns=["state", "jobs", "% of all"],
-                rows=[(state, jobs, 100 * jobs / total) for state, jobs in held.items()],
+                rows=[(state, jobs, 100 * jobs / total) for state, jobs in counts.items() if jobs],
                 numbers=frozenset({"jobs", "% of all"}),
             ),
         ],
@@ -53,7 +55,7 @@ def about(data: CampaignData) -> Section:
                 text=yaml.safe_dump(dict(stored["document"]), sort_keys=False, allow_unicode=True, width=110),
             )
         ],
-        figures={
+        data={
             **{name: stored[name] for name in ("name", "digest", "owner", "state", "submitted_at", "finished_at")},
             "counts": dict(counts),
             "verdict": verdict(stored["state"], counts),
@@ -69,81 +71,69 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:,.3g} h"
 
 
-def findings(data: CampaignData, labelled: LabelledResults) -> Section:
+def findings(data: CampaignData) -> Section:
     """The headline in sentences, each with its figures."""
     results, counts = data.results, data.counts
     total, done = sum(counts.values()), counts["done"]
-    says = [
-        f"{done:,} of {counted(total, 'job')} {'has' if done == 1 else 'have'} a result ({percent(done / max(total, 1))})."
+    best = list(_bests(results))
+    sentences = [
+        f"{done:,} of {counted(total, 'job')} {'has' if done == 1 else 'have'} a result ({percent(done / max(total, 1))}).",
+        *map(_best_sentence, best),
+        *_of_kernels(results),
+        *_of_energy(results),
+        *_of_failures(data),
     ]
-    best = list(_bests(labelled))
-    says += [_said(one) for one in best]
-    says += _of_kernels(labelled)
-    says += _of_energy(labelled)
-    says += _of_failures(data)
     if data.open_jobs:
-        says.append(f"{data.open_jobs:,} jobs are open: all of this is what was measured so far.")
-    reasons = data.failed[:MAX_REASONS]
-    tables = [
-        Table(
-            caption="Why jobs ended without a result"
-            + (
-                f": the {MAX_REASONS} most frequent of {len(data.failed):,} reasons"
-                if len(data.failed) > MAX_REASONS
-                else ""
-            ),
-            columns=["state", "jobs", "reason", "for example"],
-            rows=[
-                (one.state, one.jobs, one.reason, "" if one.example == one.reason else one.example) for one in reasons
-            ],
-            numbers=frozenset({"jobs"}),
-        )
-    ]
+        sentences.append(f"{data.open_jobs:,} jobs are open: this report has what was measured so far.")
+    some = (
+        f": the {MAX_REASONS} most frequent of {len(data.failed):,} reasons" if len(data.failed) > MAX_REASONS else ""
+    )
+    table = Table(
+        caption=f"Why jobs ended without a result{some}",
+        columns=["state", "jobs", "reason", "for example"],
+        rows=[
+            (one.state, one.jobs, one.reason, "" if one.example == one.reason else one.example)
+            for one in data.failed[:MAX_REASONS]
+        ],
+        numbers=frozenset({"jobs"}),
+    )
+    known = len(results) or data.failed
     return Section(
         name="findings",
         title="Findings",
-        says=says,
-        tables=tables if reasons else [],
-        figures={
-            "best": best,
-            "failed": [
-                {"state": one.state, "kind": one.kind, "reason": one.reason, "example": one.example, "jobs": one.jobs}
-                for one in data.failed
-            ],
-        }
-        if len(results) or data.failed
-        else None,
+        sentences=sentences,
+        tables=[table] if data.failed else [],
+        data={"best": best, "failed": [asdict(one) for one in data.failed]} if known else None,
     )
 
 
-def _bests(labelled: LabelledResults) -> Iterator[dict[str, Any]]:
-    """Of each device type and element types the fastest configuration, and the one of most operations for its energy."""
-    results = labelled.results
+def _bests(results: Results) -> Iterator[dict[str, Any]]:
+    """The fastest configuration of each device type and element types, and the one with the most operations for its energy."""
     for kind, device_type in enumerate(results.types):
-        for number_, types in enumerate(labelled.element_types):
-            points = np.flatnonzero((results.type == kind) & (labelled.element_type == number_))
+        for number_, types in enumerate(results.element_types):
+            points = np.flatnonzero((results.type == kind) & (results.element_type == number_))
             if not len(points):
                 continue
             yield {
                 "device_type": device_type,
                 "types": types,
                 "configurations": len(points),
-                "fastest": _described(labelled, points, results.tflops),
-                "most_efficient": _described(labelled, points, results.gflops_per_w),
+                "fastest": _described(results, points, results.tflops),
+                "most_efficient": _described(results, points, results.gflops_per_w),
             }
 
 
-def _described(labelled: LabelledResults, points: Ints, values: Any) -> dict[str, Any] | None:
+def _described(results: Results, points: Ints, values: Any) -> dict[str, Any] | None:
     known = points[np.isfinite(values[points])]
     if not len(known):
         return None
-    results, top = labelled.results, int(known[int(np.argmax(values[known]))])
+    top = int(known[int(np.argmax(values[known]))])
     card = results.cards[results.type[top]]
     peak = None if card is None else card.peak_tflops(results.problems[results.problem[top]].types.ab)
     return {
         "kernel": str(results.kernels[results.kernel[top]]),
-        "kernel_short": labelled.kernel_names[results.kernel[top]],
-        "problem": labelled.problem_names[results.problem[top]],
+        "kernel_short": results.kernel_names[results.kernel[top]],
+        "problem": results.problem_names[results.problem[top]],
         "tflops": float(results.tflops[top]),
         "share_of_peak": None if peak is None else float(results.tflops[top] / peak),
         "gflops_per_w": None if np.isnan(results.gflops_per_w[top]) else float(results.gflops_per_w[top]),
@@ -151,7 +141,7 @@ def _described(labelled: LabelledResults, points: Ints, values: Any) -> dict[str
     }
 
 
-def _said(best: dict[str, Any]) -> str:
+def _best_sentence(best: dict[str, Any]) -> str:
     fast, thrifty = best["fastest"], best["most_efficient"]
     peak = "" if fast["share_of_peak"] is None else f", {percent(fast['share_of_peak'])} of the card's peak"
     text = (
@@ -166,9 +156,8 @@ def _said(best: dict[str, Any]) -> str:
     return f"{text} The most operations for the energy are {number(thrifty['gflops_per_w'], 4)} GFLOP/s per W,{same}."
 
 
-def _of_kernels(labelled: LabelledResults) -> Iterator[str]:
-    """Which kernel is fastest most often, and what it would cost to take it always."""
-    results = labelled.results
+def _of_kernels(results: Results) -> Iterator[str]:
+    """Which kernel is fastest most often, and what always taking it would cost."""
     for kind, device_type in enumerate(results.types):
         points = np.flatnonzero(results.type == kind)
         problems = len(np.unique(results.problem[points]))
@@ -179,15 +168,14 @@ def _of_kernels(labelled: LabelledResults) -> Iterator[str]:
         own = points[results.kernel[points] == top]
         shares = results.share_of_best[own]
         yield (
-            f"On {device_type} {labelled.kernel_names[top]} is the fastest on {wins[top]:,} of {counted(problems, 'problem')}, more "
+            f"On {device_type} {results.kernel_names[top]} is the fastest on {wins[top]:,} of {counted(problems, 'problem')}, more "
             f"than any other of {np.count_nonzero(wins):,} that are; it reaches {percent(_NEARLY)} of the best's speed on "
             f"{int((shares >= _NEARLY).sum()):,}, and {percent(float(shares.min()))} at worst."
         )
 
 
-def _of_energy(labelled: LabelledResults) -> Iterator[str]:
-    """What least energy costs in time."""
-    results = labelled.results
+def _of_energy(results: Results) -> Iterator[str]:
+    """What the least energy costs in time."""
     choice = of_choice(results)
     for kind, device_type in enumerate(results.types):
         points = np.flatnonzero(choice & (results.type == kind))

@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
+from farm.formatting import counted
 from farm.report.document import Cell, Section, Table
 from farm.report.figures import learning
-from farm.report.figures.labelled import counted
+from farm.report.figures.learning import LearningCurve
 from farm.report.loading import CampaignData
 
 
-def curve(data: CampaignData) -> list[Section]:
-    """One section, or none where the campaign does not learn or no round is over yet."""
-    pools = learning.by_pool(data.learning)
-    if not pools:
-        return []
-    charts = {pool: learning.curve(pool, points) for pool, points in pools.items()}
-    return [
-        Section(
-            name="learning",
-            title="Learning curve",
-            about=(
-                "After each round a model is trained on the rows so far, and predicts the times of the independent test set: "
-                "problems drawn from the domain that no model learns from. Errors are means over its rows. The interval is a "
-                "bootstrap over problems. Device seconds include the test set."
-            ),
-            says=[_says(pool, points, several=len(pools) > 1) for pool, points in pools.items()],
-            charts=[chart for chart in charts.values() if chart is not None],
-            tables=[_table(pool, points) for pool, points in pools.items()],
-            figures=list(data.learning),
-        )
-    ]
+def curve(data: CampaignData) -> Section | None:
+    """None where the campaign does not learn or no round is over yet."""
+    curves = learning.curves(data.learning)
+    if not curves:
+        return None
+    return Section(
+        name="learning",
+        title="Learning curve",
+        about=(
+            "After each round a model is trained on the rows so far, and predicts the times of the independent test set: "
+            "problems drawn from the domain that no model learns from. Errors are means over its rows. The interval is a "
+            "bootstrap over problems. Device seconds include the test set."
+        ),
+        sentences=[_sentence(one, several=len(curves) > 1) for one in curves],
+        charts=[one.chart for one in curves if one.chart is not None],
+        tables=[_table(one) for one in curves],
+        data=list(data.learning),
+    )
 
 
-def _says(pool: str, points: list[learning.Point], *, several: bool) -> str:
-    conclusion = learning.conclusion(points)
-    text = conclusion or f"Round {points[-1]['round']} was followed by {learning.following(points[-1])}."
-    return f"{pool}: {text}" if several else text
+def _sentence(one: LearningCurve, *, several: bool) -> str:
+    last = one.points[-1]
+    text = one.conclusion or f"Round {last['round']} was followed by {learning.following(last)}."
+    return f"{one.pool}: {text}" if several else text
 
 
-def _table(pool: str, points: list[learning.Point]) -> Table:
-    families = learning.families(points)
-    columns = [*learning.COLUMNS, *(f"{family} %" for family in families), "next"]
+def _table(one: LearningCurve) -> Table:
+    columns = [*learning.COLUMNS, *(f"{family} %" for family in one.families), "next"]
     return Table(
-        caption=f"Learning curve of {pool}: errors on the independent test set after {counted(len(points), 'round')}",
+        caption=f"Learning curve of {one.pool}: errors on the independent test set after {counted(len(one.points), 'round')}",
         columns=columns,
-        rows=[_row(learning.cells(point, families)) for point in points],
+        rows=[_row(one.cells(point)) for point in one.points],
         numbers=frozenset(columns[:-1]),
     )
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from farm.analysis.tiles import DeviceTiles
+from farm.formatting import counted
 from farm.report.best import Found, summary
 from farm.report.document import Cell, Section, Table
 from farm.report.figures.fronts import front_sizes, fronts, of_choice
-from farm.report.figures.labelled import LabelledResults, counted, percent
 from farm.report.figures.occupancy import occupancies, tile_charts
 from farm.report.figures.parameters import heat_maps
+from farm.report.figures.points import percent
 from farm.report.figures.rooflines import rooflines
 from farm.report.figures.sizes import sizes
 from farm.report.loading import CampaignData
-from farm.report.results import Results, problem_text, short_names
+from farm.report.results import Results, problem_text, varying_parameters
 
 NO_ROW = "Nothing of this campaign was measured under its own rules yet."
 MAX_TILE_TABLES = 8
@@ -30,71 +31,62 @@ def no_power(results: Results) -> str:
     )
 
 
-def roofline(labelled: LabelledResults) -> Section:
-    charts = rooflines(labelled)
-    sources = sorted(
-        {
-            f"{card.name}: {card.source}"
-            for kind, card in enumerate(labelled.results.cards)
-            if card is not None and (labelled.results.type == kind).any()
-        }
-    )
+def roofline(data: CampaignData) -> Section:
+    results = data.results
+    cards = [card for kind, card in enumerate(results.cards) if card is not None and (results.type == kind).any()]
+    sources = "; ".join(sorted({f"{card.name}: {card.source}" for card in cards}))
+    charts = rooflines(results)
     return Section(
         name="roofline",
         title="Roofline",
         about=(
-            "Every configuration by the operations of its problem per byte that must move at least, and by the speed it reached. "
-            "Below the sloping roof the memory is the limit, below the level one the arithmetic units are. Speed is 2·m·n·k over "
-            "the median time; a cache that serves operands again is not in the model, so points may lie above the memory roof."
+            "Speed against arithmetic intensity: the operations of a problem for each byte that a kernel must at least move. Below "
+            "the sloping roof the memory is the limit, below the level one the arithmetic units are. Speed is 2·m·n·k divided by "
+            "the median time. The model has no cache that serves operands again, so points may lie above the memory roof."
         ),
-        says=[f"The roofs are what makers state, dense and at the boost clock (farm/gpus.yaml): {'; '.join(sources)}."]
+        sentences=[f"The makers state the roofs, dense and at the boost clock (farm/gpus.yaml): {sources}."]
         if sources
         else [],
         charts=charts,
-        nothing=None if charts else NO_ROW,
+        why_empty=None if charts else NO_ROW,
     )
 
 
-def size(labelled: LabelledResults) -> Section:
-    charts = sizes(labelled)
-    powered = bool(np.isfinite(labelled.results.energy_mj).any())
+def size(data: CampaignData) -> Section:
+    charts = sizes(data.results)
+    powered = bool(np.isfinite(data.results.energy_mj).any())
     return Section(
         name="sizes",
         title="Time and energy against size",
         about=(
-            "The median time of one GEMM, and its energy: mean power while it ran alone, times what it took then. Both axes are "
-            "logarithmic: a line of slope 1 is a constant speed."
+            "The median time of one GEMM, and its energy: the mean power while it ran alone, times its time during that. Both axes "
+            "are logarithmic: a line of slope 1 is a constant speed."
         ),
-        says=[no_power(labelled.results)] if charts and not powered else [],
+        sentences=[no_power(data.results)] if charts and not powered else [],
         charts=charts,
-        nothing=None if charts else NO_ROW,
+        why_empty=None if charts else NO_ROW,
     )
 
 
-def parameters(labelled: LabelledResults) -> Section:
-    maps = heat_maps(labelled)
+def parameters(data: CampaignData) -> Section:
+    maps = heat_maps(data.results)
+    unvaried = "No parameter of a kernel family takes two values in what was measured."
     return Section(
         name="parameters",
         title="Kernel parameters",
         about=(
-            "Each configuration's share of the speed of the best kernel of its problem on that device type, and the median of "
-            "these for each pair of values. The pairs are those whose values are furthest apart; kernels of one cell may differ in "
-            "their other parameters. On the screen, a cell tells of how many configurations it is."
+            "The speed of each configuration as a share of the speed of the best kernel of its problem on that device type: the "
+            "median for each pair of values. The pairs are those whose values differ most. Kernels in one cell may differ in their "
+            "other parameters. On the screen, a cell shows how many configurations it has."
         ),
         charts=maps,
-        nothing=None
-        if maps
-        else NO_ROW
-        if not len(labelled.results)
-        else "No parameter of a kernel family takes two values in what was measured.",
-        figures=[
+        why_empty=None if maps else unvaried if len(data.results) else NO_ROW,
+        data=[
             {
                 "name": one.name,
                 one.y.label: list(one.y.names),
                 one.x.label: list(one.x.names),
-                "share_of_best_pct": [
-                    [value if np.isfinite(value) else None for value in row] for row in one.values.tolist()
-                ],
+                "share_of_best_pct": [[v if np.isfinite(v) else None for v in row] for row in one.values.tolist()],
                 "configurations": None if one.counts is None else one.counts.tolist(),
             }
             for one in maps
@@ -103,122 +95,133 @@ def parameters(labelled: LabelledResults) -> Section:
     )
 
 
-def pareto(labelled: LabelledResults) -> Section:
-    charts = fronts(labelled)
-    results = labelled.results
+def pareto(data: CampaignData) -> Section:
+    results = data.results
+    charts = fronts(results)
     choice = of_choice(results)
-    by_type = [
-        (kind, front_sizes(results.taken(choice & (results.type == number))))
+    by_type = {
+        kind: front_sizes(results.taken(choice & (results.type == number)))
         for number, kind in enumerate(results.types)
         if (choice & (results.type == number)).any()
-    ]
-    tables = [
-        Table(
-            caption=f"How many kernels are on the front of a problem, {kind}",
-            columns=["kernels on the front", "problems"],
-            rows=sorted(found.items()),
-            numbers=frozenset({"kernels on the front", "problems"}),
-        )
-        for kind, found in by_type
-    ]
+    }
+    columns = ["kernels on the front", "problems"]
     left_out = int((~choice).sum())
-    says = []
-    if charts and left_out:
-        says.append(
-            f"{counted(left_out, 'configuration')} without energy, or alone with one on their problem, are left out: the fastest "
-            "here is the fastest of those that have an energy."
-        )
-    nothing = None
+    why_empty = None
     if not charts:
-        nothing = NO_ROW if not len(results) else no_power(results)
+        why_empty = no_power(results) if len(results) else NO_ROW
         if np.isfinite(results.energy_mj).any():
-            nothing = "No problem has two kernels with an energy, so there is nothing to choose between."
+            why_empty = "No problem has two kernels with an energy, so there is nothing to choose between."
     return Section(
         name="pareto",
         title="Time and energy at once",
         about=(
-            "Times and energies over the least of their problem, so that all problems share the corner at (1, 1). A kernel is on "
-            "the front where no other one of its problem is as good in both and better in one."
+            "Times and energies divided by the least ones of their problem, so that all problems share the corner at (1, 1). A "
+            "kernel is on the front if no other one of its problem is as good in both and better in one."
         ),
-        says=says,
+        sentences=[
+            f"{counted(left_out, 'configuration')} without energy, or with the only energy of their problem, are left out: the "
+            "fastest here is the fastest of those that have an energy."
+        ]
+        if charts and left_out
+        else [],
         charts=charts,
-        tables=tables,
-        nothing=nothing,
-        figures={kind: {str(size): count for size, count in found.items()} for kind, found in by_type} or None,
+        tables=[
+            Table(
+                caption=f"How many kernels are on the front of a problem, {kind}",
+                columns=columns,
+                rows=sorted(front.items()),
+                numbers=frozenset(columns),
+            )
+            for kind, front in by_type.items()
+        ],
+        why_empty=why_empty,
+        data={kind: {str(size): count for size, count in front.items()} for kind, front in by_type.items()} or None,
     )
 
 
-def best(data: CampaignData, labelled: LabelledResults) -> Section:
+_BEST_COLUMNS = {
+    "problem": False,
+    "device type": False,
+    "best kernel": False,
+    "time ms": True,
+    "quartiles ms": False,
+    "TFLOP/s": True,
+    "% of roof": True,
+    "cuBLASLt ms": True,
+    "times faster (95%)": True,
+    "energy mJ": True,
+    "least energy": False,
+    "saves %": True,
+    "% of grid's best": True,
+}
+"""Columns of the table of the best kernels, and whether they hold numbers."""
+
+
+def best(data: CampaignData) -> Section:
     """The table of the best kernels: with power and cuBLASLt's time where any problem has them."""
     found, results = data.found, data.results
     if not found:
-        return Section(name="best", title="Best kernels", nothing=NO_ROW)
+        return Section(name="best", title="Best kernels", why_empty=NO_ROW)
     energies = _least_energy(results)
     roofs = {
         (results.types[results.type[p]], results.problems[results.problem[p]]): float(results.roof_tflops[p])
         for p in np.flatnonzero(results.fastest)
     }
-    short = dict(zip(map(str, results.kernels), short_names(results.kernels), strict=True))
+    short = dict(zip(map(str, results.kernels), results.kernel_names, strict=True))
     rows = [_best_row(one, short, roofs, energies) for one in found]
-    columns = {
-        "problem": False,
-        **({"device type": False} if len(results.types) > 1 else {}),
-        "best kernel": False,
-        "time ms": True,
-        "quartiles ms": False,
-        "TFLOP/s": True,
-        "% of roof": True,
-        "cuBLASLt ms": True,
-        "times faster (95%)": True,
-        "energy mJ": True,
-        "least energy": False,
-        "saves %": True,
-        "% of grid's best": True,
-    }
-    always = ("problem", "device type", "best kernel", "time ms")
-    shown = [name for name in columns if name in always or any(Cell.of(row[name]).text != "–" for row in rows)]
-    total = summary(found)
-    says = [
-        f"{counted(total['problems'], 'problem')}: {total['kernels_tried']:,} of {total['kernels_of_the_grid']:,} kernels tried."
+    several = len(results.types) > 1
+    shown = [
+        name
+        for name in _BEST_COLUMNS
+        if (several or name != "device type") and any(Cell.of(row[name]).text != "–" for row in rows)
     ]
-    if total["median_speed_up"] is not None:
-        says.append(
-            f"Beside cuBLASLt's own choice ({counted(total['with_baseline'], 'problem')}) the best kernel is "
-            f"{total['median_speed_up']:.3f} times as fast in the median."
-        )
-    else:
-        says.append("cuBLASLt was not measured beside them.")
-    if total["median_share_of_best"] is not None:
-        says.append(
-            f"Of the full grid's best ({counted(total['with_share_of_best'], 'problem')}) they reach "
-            f"{percent(total['median_share_of_best'])} in the median, {percent(total['worst_share_of_best'])} at worst."
-        )
-    constant = sorted({f"{name}={value}" for kernel in results.kernels for name, value in kernel.parameters}
-                      - {word for name in short.values() for word in name.partition("(")[2].rstrip(")").split(",")})  # fmt: skip
-    if constant:
-        says.append(
-            f"Parameters that all kernels of a family share are left out of their names: {', '.join(constant)}."
-        )
+    total = summary(found)
     return Section(
         name="best",
         title="Best kernels",
         about=(
-            "Of each problem the kernel of the campaign with the least median time; cuBLASLt's own choice, where a search measured it "
-            "as its baseline, stands beside it and is not among them. The share of the roof is that of the problem's own "
-            "intensity; the interval of a speed-up is of the standard errors of both times. The energy is of the kernel of the "
-            "least energy among those that have one, and what that saves against the fastest."
+            "The kernel of the campaign with the least median time for each problem. If a search measured cuBLASLt's own choice as "
+            "its baseline, that is in a column of its own and is not among the kernels. The share of the roof is that at the "
+            "problem's own intensity. The interval of a speed-up has the standard errors of both times. The energy is that of the "
+            "kernel with the least energy, and what it saves is compared with the fastest one."
         ),
-        says=says,
+        sentences=[*_best_sentences(total), *_constant_parameters(results)],
         tables=[
             Table(
                 caption="The best kernel of each problem",
                 columns=shown,
                 rows=[[row[name] for name in shown] for row in rows],
-                numbers=frozenset(name for name in shown if columns[name]),
+                numbers=frozenset(name for name in shown if _BEST_COLUMNS[name]),
             )
         ],
-        figures={"summary": total, "found": [one.to_json() for one in found]},
+        data={"summary": total, "found": [one.to_json() for one in found]},
     )
+
+
+def _best_sentences(total: Mapping[str, Any]) -> Iterator[str]:
+    problems = counted(total["problems"], "problem")
+    yield f"{problems}: {total['kernels_tried']:,} of {total['kernels_of_the_grid']:,} kernels tried."
+    if total["median_speed_up"] is None:
+        yield "cuBLASLt was not measured for comparison."
+    else:
+        yield (
+            f"Compared with cuBLASLt's own choice ({counted(total['with_baseline'], 'problem')}) the best kernel is "
+            f"{total['median_speed_up']:.3f} times as fast in the median."
+        )
+    if total["median_share_of_best"] is not None:
+        yield (
+            f"They reach {percent(total['median_share_of_best'])} of the speed of the full grid's best in the median "
+            f"({counted(total['with_share_of_best'], 'problem')}), and {percent(total['worst_share_of_best'])} at worst."
+        )
+
+
+def _constant_parameters(results: Results) -> list[str]:
+    varying = varying_parameters(results.kernels)
+    constant = sorted(
+        {f"{name}={value}" for k in results.kernels for name, value in k.parameters if name not in varying[k.family]}
+    )
+    text = f"Names of kernels leave out parameters that all kernels of a family share: {', '.join(constant)}."
+    return [text] if constant else []
 
 
 def _best_row(
@@ -264,24 +267,20 @@ def _least_energy(results: Results) -> dict[Any, tuple[float, float, str]]:
     }
 
 
-def tiles(data: CampaignData, labelled: LabelledResults) -> Section:
-    charts = [*tile_charts(list(data.tiles)), *occupancies(labelled)]
+def tiles(data: CampaignData) -> Section:
+    charts = [*tile_charts(data.tiles), *occupancies(data.results)]
     tables = [_tile_table(study) for study in data.tiles[:MAX_TILE_TABLES]]
-    nothing = None
-    if not charts and not tables:
-        nothing = NO_ROW if not len(labelled.results) else (
-            "No kernel of the family tiled was measured, and no row says the occupancy of its kernel in two different values."
-        )  # fmt: skip
+    unknown = "No kernel of the family tiled was measured, and no row says the occupancy of its kernel in two different values."
     return Section(
         name="tiles",
         title="Tiles and occupancy",
         about=(
-            "Theoretical occupancy is the resident warps of a multiprocessor over the most there can be, as the compiled kernel "
-            "allows; farm analyze tiles has the study of each problem."
+            "Theoretical occupancy is the number of resident warps that the compiled kernel allows on a multiprocessor, divided by "
+            "the maximum. farm analyze tiles has the study of each problem."
         ),
         charts=charts,
         tables=tables,
-        nothing=nothing,
+        why_empty=None if charts or tables else unknown if len(data.results) else NO_ROW,
     )
 
 

@@ -1,4 +1,4 @@
-"""Where the rows come from: devices, versions, rules, sources, drift, and how to have them again."""
+"""Where the rows come from: devices, versions, rules, sources, drift, and the commands that repeat them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import farm
 from farm.db.sentinels import SentinelSeries
+from farm.formatting import counted
 from farm.measurement import Source
 from farm.report.document import Cell, Listing, Section, Table
-from farm.report.figures.labelled import counted
 from farm.report.loading import CampaignData, Origin
 
-_UNTOLD = "unknown"
+_UNKNOWN = "unknown"
 
 
 def warnings(data: CampaignData) -> list[str]:
-    """What nobody must overlook."""
+    """Warnings at the top of the report."""
     found = list[str]()
     rows = defaultdict[str, int](int)
     for origin in data.origins:
@@ -31,32 +31,32 @@ def warnings(data: CampaignData) -> list[str]:
             found.append(f"{source.upper()}: {rows[source]:,} of {sum(rows.values()):,} rows {words}.")
     if data.open_jobs:
         found.append(
-            f"SO FAR: {counted(data.open_jobs, 'job')} of this campaign are open; what they find is not in here."
+            f"SO FAR: {counted(data.open_jobs, 'job')} of this campaign are open; their results are not in this report."
         )
     if data.stored["state"] == "cancelled":
-        found.append("CANCELLED: what was not measured then is not in here.")
+        found.append("CANCELLED: this report has what was measured before.")
     for name, label in (
         ("clock_policy", "clock policies"),
         ("distribution", "operand distributions"),
         ("l2", "states of the L2"),
     ):
-        values = sorted({getattr(origin, name) or _UNTOLD for origin in data.origins})
+        values = sorted({getattr(origin, name) or _UNKNOWN for origin in data.origins})
         if len(values) > 1:
-            found.append(f"MIXED: rows of several {label} are together in here: {', '.join(values)}.")
+            found.append(f"MIXED: rows of several {label} are together in this report: {', '.join(values)}.")
     drifting = [one for one in data.watched if one.flagged]
     if drifting:
         found.append(f"DRIFT: {', '.join(one.device_uuid for one in drifting)}: see Provenance.")
     return found
 
 
-def provenance(data: CampaignData, *, made_by: str) -> Section:
+def provenance(data: CampaignData) -> Section:
     return Section(
         name="provenance",
         title="Provenance",
-        about="Which devices measured what, with which versions, under which rules, and how to have the rows again.",
-        says=[
-            f"This report is of {data.read_at:%Y-%m-%d %H:%M} UTC, by gemm-farm {farm.__version__}. Everything in it is of one "
-            "snapshot of the database, but for the comparison of devices, which has one of its own, and for the model.",
+        about="Which devices measured what, with which versions and rules, and the commands that repeat the report.",
+        sentences=[
+            f"This report is of {data.read_at:%Y-%m-%d %H:%M} UTC, by gemm-farm {farm.__version__}. It shows one "
+            "snapshot of the database. The comparison of devices has another snapshot, and the model comes from the registry.",
         ],
         tables=[
             *_devices(data.origins),
@@ -64,8 +64,8 @@ def provenance(data: CampaignData, *, made_by: str) -> Section:
             *_rules(data),
             *_drift(data.watched),
         ],
-        listings=[Listing(caption="To have this again", text=_again(data, made_by))],
-        figures={
+        listings=[Listing(caption="Commands that repeat it", text=_commands(data))],
+        data={
             "farm_version": farm.__version__,
             "read_at": data.read_at,
             "rules": data.stored["rules"],
@@ -92,7 +92,7 @@ def _devices(origins: Sequence[Origin]) -> list[Table]:
     ]
     rows = [
         (
-            o.device_uuid, o.rows_with_power, o.device_s, o.clock_policy or _UNTOLD, o.l2, o.distribution, 100 * o.median_rse,
+            o.device_uuid, o.rows_with_power, o.device_s, o.clock_policy or _UNKNOWN, o.l2, o.distribution, 100 * o.median_rse,
             o.largest_verify_error,
         )
         for o in origins
@@ -118,7 +118,7 @@ def _loud(source: str) -> Cell:
 
 
 def _environments(origins: Sequence[Origin]) -> list[Table]:
-    """Each key with its values, and of how many rows each is."""
+    """Each key with its values, and the number of rows with each."""
     rows_of = defaultdict[tuple[str, str], int](int)
     for origin in origins:
         for key, value in origin.environment.items():
@@ -170,12 +170,12 @@ def _drift(watched: Sequence[SentinelSeries]) -> list[Table]:
     ]  # fmt: skip
 
 
-def _again(data: CampaignData, made_by: str) -> str:
+def _commands(data: CampaignData) -> str:
     stored = data.stored
     name, digest = stored["name"], stored["digest"]
     return "\n".join(
         [
-            made_by,
+            data.made_by,
             f"farm results --campaign {name} --output {name}.parquet",
             f"farm best {name} --json",
             f"farm compare --by device --campaign {name} --any-source",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from farm.charts import plotly_renderer
 from farm.charts.description import Axis, Chart, Rule, Scale, Series
 from farm.registry import Objective
 from farm.report.figures import learning
+from farm.report.figures.learning import LearningCurve
 
 PlotlyFigure = dict[str, Any]
 _GROUPS = {"by_type": "type", "by_size": "size", "by_bound": "bound"}
@@ -130,32 +130,7 @@ def costs(predictions: Sequence[CostOn], objective: Objective) -> PlotlyFigure |
     return page_figure(chart)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearningCurve:
-    """What a page shows of one pool's learning curve."""
-
-    pool: str
-    chart: PlotlyFigure | None
-    # What the chart shows, in a sentence.
-    message: str
-    families: Sequence[str]
-    # Each with what followed it. The conclusion says why nothing followed the last one.
-    points: Sequence[tuple[learning.Point, str]]
-    conclusion: str | None
-
-
-def learning_curves(points: Sequence[LearningPoint]) -> list[LearningCurve]:
-    """One for each pool of a campaign."""
-    return [_learning_curve(pool, of) for pool, of in learning.by_pool([p.model_dump() for p in points]).items()]
-
-
-def _learning_curve(pool: str, points: Sequence[learning.Point]) -> LearningCurve:
-    chart = learning.curve(pool, points)
-    return LearningCurve(
-        pool=pool,
-        chart=None if chart is None else page_figure(chart),
-        message="" if chart is None else chart.message,
-        families=learning.families(points),
-        points=[(point, "ended" if learning.ending(point) else learning.following(point)) for point in points],
-        conclusion=learning.conclusion(points),
-    )
+def learning_curves(points: Sequence[LearningPoint]) -> list[tuple[LearningCurve, PlotlyFigure | None]]:
+    """The learning curve of each pool of a campaign, with its chart where it has one."""
+    curves = learning.curves([point.model_dump() for point in points])
+    return [(curve, None if curve.chart is None else page_figure(curve.chart)) for curve in curves]
