@@ -24,7 +24,7 @@ from pydantic import SecretStr
 
 from farm.api import campaigns, comparing, models
 from farm.api import results as operations
-from farm.api.campaigns import Progress, Steered, Submission, Submitted
+from farm.api.campaigns import CampaignChange, Progress, Submission, Submitted
 from farm.api.comparing import Compared, Comparing
 from farm.api.connecting import Farm, farm_of
 from farm.api.models import Asked, Predicted, Recommended
@@ -120,15 +120,15 @@ class Campaign:
         """The best kernel of each problem that the campaign found."""
         return self._farm.ask(operations.best, self.digest, type=device_type)
 
-    def pause(self) -> Steered:
+    def pause(self) -> CampaignChange:
         """Starts no further job until `resume`."""
         return self._farm.ask(campaigns.pause, self.digest)
 
-    def resume(self) -> Steered:
+    def resume(self) -> CampaignChange:
         """Goes on after `pause`."""
         return self._farm.ask(campaigns.resume, self.digest)
 
-    def cancel(self) -> Steered:
+    def cancel(self) -> CampaignChange:
         """Ends the campaign. Its results stay."""
         return self._farm.ask(campaigns.cancel, self.digest)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,20 +57,20 @@ class Submission(Document):
     """A campaign file."""
 
     text: str = Field(description="the YAML", max_length=LONGEST_FILE, examples=[EXAMPLE])
-    name: str = Field(default="campaign.yaml", max_length=4096, description="what errors call the file")
+    name: str = Field(default="campaign.yaml", max_length=4096, description="the name of the file in errors")
     owner: str | None = Field(
         default=None,
         max_length=200,
-        description="whose it is, where the file does not say; who submits it if none. Another than that needs the role operate",
+        description="the owner if the file names none; by default, who submits it. Another owner needs the role operate",
     )
     allow_missing: bool = Field(default=False, strict=True, description="accept targets that no device has yet")
     again: bool = Field(default=False, strict=True, description="measure it once more, as after a driver changed")
     files: dict[str, Annotated[str, Field(max_length=LONGEST_FILE)]] = Field(
-        default={}, max_length=MAX_FILES, description="the texts of the CSV files that its domains name, by name"
+        default={}, max_length=MAX_FILES, description="the texts of the CSV files that its domains name, by file name"
     )
 
 
-class Judged(Document):
+class CampaignOutcome(Document):
     """A campaign's state and jobs, and the verdict on them."""
 
     state: CampaignState
@@ -82,60 +81,62 @@ class Judged(Document):
     def verdict(self) -> CampaignVerdict:
         return verdict(self.state, self.counts)
 
-    @computed_field(description="the state for people, with the jobs that ended without a result")  # type: ignore[prop-decorator]
+    @computed_field(description="the state in words, with the jobs that ended without a result")  # type: ignore[prop-decorator]
     @property
     def state_text(self) -> str:
         return state_text(self.state.value, self.counts)
 
 
-class Submitted(Judged):
-    """What a submission came to: `new_jobs` is 0 where the campaign was known with all its jobs."""
+class Submitted(CampaignOutcome):
+    """The result of a submission. `new_jobs` is 0 if the farm has the campaign with all its jobs already."""
 
     campaign: str
     digest: str
-    repeat: int = Field(description="how often it was submitted again before")
+    repeat: int = Field(description="the number of its repetition")
     new: bool
-    restored: bool = Field(default=False, description="it was deleted, and is there again with what it had measured")
+    restored: bool = Field(default=False, description="whether it was deleted before, and was restored with its rows")
     new_jobs: int
     kernels_awaited: int
     jobs_awaiting: int = Field(description="jobs that wait for those kernels")
     devices_live: int
     builders: int
     trainer: bool | None = Field(
-        description="of a learning campaign: whether a trainer is up, which decides its rounds; none: not known, or not needed"
+        description="for a learning campaign: whether a trainer is running, which decides its rounds; null: not known, or not needed"
     )
 
 
 class Planned(Document):
-    """What a campaign would come to."""
+    """The plan of a campaign."""
 
     campaign: str
     plan: PlanSummary
 
 
-class Ahead(Judged):
-    """How far a campaign is, and how long the rest takes at the pace of the last minutes."""
+class CampaignEstimate(CampaignOutcome):
+    """How far a campaign is, and how long the rest takes at the rate of the last minutes."""
 
-    percent: float = Field(description="jobs that came to an end, cancelled ones apart")
+    percent: float = Field(description="jobs that have ended, without cancelled ones")
     jobs_per_minute: float | None
     seconds_left: float | None
     stuck_jobs: int
     stuck: list[Stuck]
 
 
-class CampaignHead(Ahead):
-    """A campaign: whose it is, since when, and how far."""
+class CampaignSummary(CampaignEstimate):
+    """A campaign with its owner, its times and its progress."""
 
     name: str
     digest: str
     owner: str
-    submitted_by: str | None = Field(default=None, description="whose token or account submitted it; none: not known")
+    submitted_by: str | None = Field(
+        default=None, description="the token or account that submitted it; null: not known"
+    )
     priority: int
     submitted_at: datetime
     finished_at: datetime | None
 
 
-class CampaignLine(CampaignHead):
+class ListedCampaign(CampaignSummary):
     """A campaign in a list."""
 
     id: int
@@ -167,8 +168,8 @@ class LearningPoint(Document):
     next_jobs: int = 0
 
 
-class Progress(Ahead):
-    """What is asked again and again while a campaign runs."""
+class Progress(CampaignEstimate):
+    """The progress of a campaign, which clients poll while it runs."""
 
     name: str
     digest: str
@@ -178,7 +179,7 @@ class Progress(Ahead):
     learned: LearningPoint | None = Field(default=None, description="the latest point of a learning curve")
 
 
-class JobGroupOf(Document):
+class JobGroupCounts(Document):
     """A campaign's jobs for one target, and one round where it searches."""
 
     target: str
@@ -193,7 +194,7 @@ class JobGroupOf(Document):
     later: int
 
 
-class TurnOf(Document):
+class FairShare(Document):
     """How a campaign shares devices with others of its priority."""
 
     resource: str = Field(description="a queue of a device type or device, or `retry.TYPE` for failed jobs of a type")
@@ -217,7 +218,7 @@ class Running(Document):
     silent: bool
 
 
-class DutyOf(Document):
+class DutyCycle(Document):
     """The share of time that a device spent inside measurements."""
 
     device_uuid: str
@@ -227,8 +228,8 @@ class DutyOf(Document):
     share: float
 
 
-class OfConfiguration(Document):
-    """What is about a configuration, with its columns."""
+class ConfigurationColumns(Document):
+    """The columns of a configuration."""
 
     m: int
     n: int
@@ -243,7 +244,7 @@ class OfConfiguration(Document):
     parameters: dict[str, Any]
 
 
-class Problem(OfConfiguration):
+class FailedJob(ConfigurationColumns):
     """A job without a result that failed lately or cannot run."""
 
     job_id: int
@@ -256,7 +257,7 @@ class Problem(OfConfiguration):
     failed_on: str | None
 
 
-class CampaignNow(CampaignHead):
+class CampaignNow(CampaignSummary):
     """One campaign in detail."""
 
     document: dict[str, Any] = Field(description="the campaign file in normal form")
@@ -264,18 +265,18 @@ class CampaignNow(CampaignHead):
     began_s: float | None
     coordinated: bool
     coordinator: Leader
-    targets: list[JobGroupOf]
+    targets: list[JobGroupCounts]
     running: list[Running]
-    duty: list[DutyOf]
+    duty: list[DutyCycle]
     kernels_awaited: AwaitedKernels
     drifting: list[SentinelNow]
     attempts: dict[str, int]
-    problems: list[Problem]
+    problems: list[FailedJob]
     learning: list[LearningPoint] = Field(description="the learning curve of a campaign with the strategy learn")
-    turns: list[TurnOf] = Field(description="with whom it shares the devices that its jobs wait for")
+    turns: list[FairShare] = Field(description="how it shares the devices that its jobs wait for")
 
 
-class Steered(Judged):
+class CampaignChange(CampaignOutcome):
     """A campaign after it was paused, resumed or cancelled."""
 
     campaign: str
@@ -285,8 +286,8 @@ class Steered(Judged):
     )
 
 
-class InHand(Judged):
-    """What workers still hold of a campaign. Without a batch, nothing more of it is measured or stored until it goes on."""
+class HeldBatches(CampaignOutcome):
+    """The batches of a campaign that workers hold. Without one, nothing of it is measured or stored until it is resumed."""
 
     campaign: str
     in_hand: int = Field(description="jobs that are being measured or landed, at most one of each device")
@@ -379,13 +380,13 @@ def list_(
         int | None, Field(description="only with an id before this one: the next page", ge=0, le=LARGEST_ID)
     ] = None,
     limit: Annotated[int, Field(ge=1, le=500)] = 50,
-) -> list[CampaignLine]:
+) -> list[ListedCampaign]:
     """Campaigns, the newest first, and how far they are."""
     with access.connect() as connection:
         rows = campaigns.overview(connection, states=state, owner=owner, search=search, before=before, limit=limit)
         unfinished = [row["id"] for row in rows if row["state"] in (CampaignState.ACTIVE, CampaignState.PAUSED)]
         ahead = estimates(connection, read_farm_state(connection, access.settings), unfinished) if unfinished else {}
-    return [CampaignLine(**row, **_ahead(row["counts"], ahead.get(row["id"]))) for row in rows]
+    return [ListedCampaign(**row, **_ahead(row["counts"], ahead.get(row["id"]))) for row in rows]
 
 
 def _ahead(counts: Mapping[str, int], ahead: Estimate | None) -> dict[str, Any]:
@@ -399,92 +400,71 @@ def _ahead(counts: Mapping[str, int], ahead: Estimate | None) -> dict[str, Any]:
 
 
 def over(counts: Mapping[str, int]) -> int:
-    """Jobs that came to an end other than by cancelling."""
+    """Jobs that have ended, without cancelled ones."""
     return sum(counts[state] for state in (JobState.DONE, JobState.INVALID, JobState.DEAD))
 
 
 @operation("GET", "/campaigns/{campaign}")
 def show(access: Access, campaign: Name) -> CampaignNow:
-    """One campaign in detail: what of it runs where, how fast, and what is stuck and why."""
+    """One campaign in detail: where it runs, how fast, and which jobs are stuck and why."""
     with access.connect() as connection:
         found = campaigns.find(connection, campaign)
         campaign_id = found["id"]
         counts = campaigns.counts(connection, campaign_id)
         farm = read_farm_state(connection, access.settings, also=campaign_id)
         ahead = estimates(connection, farm, [campaign_id])[campaign_id]
-        kept = (
-            "name",
-            "digest",
-            "owner",
-            "submitted_by",
-            "priority",
-            "state",
-            "submitted_at",
-            "finished_at",
-            "document",
-        )
-        return CampaignNow(
-            **{key: found[key] for key in kept},
-            counts=counts,
+        ended = counts[JobState.DONE] + counts[JobState.DEAD]
+        # Each document takes the fields that it has.
+        return CampaignNow.model_validate({
+            **found,
             **_ahead(counts, ahead),
-            jobs_per_minute_overall=ahead.throughput.overall(counts[JobState.DONE] + counts[JobState.DEAD]),
-            began_s=ahead.throughput.began_s,
-            coordinated=farm.coordinated,
-            coordinator=leader_of(connection),
-            targets=[_group(group) for group in farm.groups if group.campaign_id == campaign_id],
-            running=[Running(**row) for row in now.running(connection, campaign_id, silent_after=access.silent_after)],
-            duty=[_duty(one) for one in duty.of_campaign(connection, campaign_id)],
-            kernels_awaited=kernels.awaited(connection, campaign_id),
-            drifting=[
+            "counts": counts,
+            "jobs_per_minute_overall": ahead.throughput.overall(ended),
+            "began_s": ahead.throughput.began_s,
+            "coordinated": farm.coordinated,
+            "coordinator": leader_of(connection),
+            "targets": [group for group in farm.groups if group.campaign_id == campaign_id],
+            "running": now.running(connection, campaign_id, silent_after=access.silent_after),
+            "duty": duty.of_campaign(connection, campaign_id),
+            "kernels_awaited": kernels.awaited(connection, campaign_id),
+            "drifting": [
                 sentinel_now(one)
                 for one in sentinels.series_of_devices(connection, campaign_id=campaign_id)
                 if one.flagged
             ],
-            attempts={"measured": counts[JobState.DONE], **jobs.failures_by_kind(connection, campaign_id)},
-            problems=[Problem(**row) for row in jobs.problems(connection, campaign_id)],
-            learning=_curve(connection, campaign_id),
-            turns=[TurnOf(**asdict(turn)) for turn in fair_shares.turns(connection, campaign_id)],
-        )
-
-
-def _curve(connection: Connection, campaign_id: int) -> list[LearningPoint]:
-    return [LearningPoint(**point) for point in learning.curve(connection, campaign_id)]
-
-
-def _group(group: now.JobGroup) -> JobGroupOf:
-    return JobGroupOf(**{name: getattr(group, name) for name in JobGroupOf.model_fields})
-
-
-def _duty(one: duty.Duty) -> DutyOf:
-    return DutyOf(**{name: getattr(one, name) for name in DutyOf.model_fields})
+            "attempts": {"measured": counts[JobState.DONE], **jobs.failures_by_kind(connection, campaign_id)},
+            "problems": jobs.problems(connection, campaign_id),
+            "learning": learning.curve(connection, campaign_id),
+            "turns": fair_shares.turns(connection, campaign_id),
+        })  # fmt: skip
 
 
 @operation("GET", "/campaigns/{campaign}/progress")
 def progress(access: Access, campaign: Name) -> Progress:
-    """How far a campaign is: what is asked again and again while it runs."""
+    """How far a campaign is. Clients poll this while it runs."""
     with access.connect() as connection:
         found = campaigns.find(connection, campaign)
         campaign_id = found["id"]
         counts = campaigns.counts(connection, campaign_id)
         farm = read_farm_state(connection, access.settings)
         ahead = estimates(connection, farm, [campaign_id])[campaign_id]
-        return Progress(
-            **{key: found[key] for key in ("name", "digest", "owner", "state")},
-            counts=counts,
+        return Progress.model_validate({
+            **found,
             **_ahead(counts, ahead),
-            kernels_awaited=kernels.awaited(connection, campaign_id),
-            devices_live=sum(device.presence is now.Presence.LIVE for device in farm.devices),
-            learned=next(reversed(_curve(connection, campaign_id)), None),
-        )
+            "counts": counts,
+            "kernels_awaited": kernels.awaited(connection, campaign_id),
+            "devices_live": sum(device.presence is now.Presence.LIVE for device in farm.devices),
+            "learned": next(reversed(learning.curve(connection, campaign_id)), None),
+        })  # fmt: skip
 
 
 @operation("GET", "/campaigns/{campaign}/in-hand")
-def in_hand(access: Access, campaign: Name) -> InHand:
-    """What workers still hold of a campaign, as after it was cancelled or paused."""
+def in_hand(access: Access, campaign: Name) -> HeldBatches:
+    """The batches of a campaign that workers hold, for example after it was cancelled or paused."""
     with access.connect() as connection:
         found = campaigns.find(connection, campaign)
         running = now.running(connection, found["id"], silent_after=access.silent_after)
-        return InHand(
+        return HeldBatches(
             campaign=found["name"],
             state=found["state"],
             counts=campaigns.counts(connection, found["id"]),
@@ -495,7 +475,7 @@ def in_hand(access: Access, campaign: Name) -> InHand:
 
 
 @operation("POST", "/campaigns/{campaign}/cancel", role=Role.SUBMIT)
-def cancel(access: Access, campaign: Name) -> Steered:
+def cancel(access: Access, campaign: Name) -> CampaignChange:
     """Cancel a campaign: no further job of it is started. What devices have in hand is measured, and its rows are stored.
 
     Its results stay; submitting it again goes on with it. Only its owner can, or the role operate.
@@ -506,7 +486,7 @@ def cancel(access: Access, campaign: Name) -> Steered:
 
 
 @operation("POST", "/campaigns/{campaign}/pause", role=Role.SUBMIT)
-def pause(access: Access, campaign: Name) -> Steered:
+def pause(access: Access, campaign: Name) -> CampaignChange:
     """Pause a campaign: no further job of it starts until it is resumed. What devices have in hand still lands.
 
     Only its owner can, or the role operate.
@@ -517,7 +497,7 @@ def pause(access: Access, campaign: Name) -> Steered:
 
 
 @operation("POST", "/campaigns/{campaign}/resume", role=Role.SUBMIT)
-def resume(access: Access, campaign: Name) -> Steered:
+def resume(access: Access, campaign: Name) -> CampaignChange:
     """Go on with a campaign that was paused. Only its owner can, or the role operate."""
     from farm.db import batches
 
@@ -530,9 +510,9 @@ def resume(access: Access, campaign: Name) -> Steered:
 def _steer(
     access: Access,
     campaign: str,
-    operation: Callable[[Access, str], Steered],
+    operation: Callable[[Access, str], CampaignChange],
     transition: Callable[[Connection, int], bool],
-) -> Steered:
+) -> CampaignChange:
     from farm.db import batches
 
     with access.change(operation) as change:
@@ -546,11 +526,11 @@ def _steer(
         )  # fmt: skip
         counts = campaigns.counts(connection, after["id"])
         held = batches.in_hand(connection, after["id"])
-    return Steered(campaign=after["name"], state=after["state"], changed=changed, counts=counts, in_hand=held)
+    return CampaignChange(campaign=after["name"], state=after["state"], changed=changed, counts=counts, in_hand=held)
 
 
 def steerable(access: Access, connection: Connection, campaign: str, *, what: str) -> dict[str, Any]:
-    """The campaign, where who asks is its owner or may operate. Raises `NoSuchCampaign`, `NotYourCampaign`."""
+    """The campaign, if the caller is its owner or has the role operate. Raises `NoSuchCampaign`, `NotYourCampaign`."""
     found = campaigns.find(connection, campaign)
     if found["owner"] != access.who and not access.actor.role.may(Role.OPERATE):
         raise NotYourCampaign(

@@ -12,7 +12,7 @@ from pydantic import Field, Strict
 from sqlalchemy import Connection
 
 from farm.api.access import Access
-from farm.api.campaigns import Counts, Name, OfConfiguration, steerable
+from farm.api.campaigns import ConfigurationColumns, Counts, Name, steerable
 from farm.api.operation import LARGEST_ID, Cli, Document, operation
 from farm.api.submitting import check_quota
 from farm.db import batches, campaigns, jobs, progress
@@ -38,7 +38,7 @@ class Ended(StrEnum):
     INVALID = "invalid"
 
 
-class Job(OfConfiguration):
+class Job(ConfigurationColumns):
     """A job with its configuration as text and the command that measures it alone."""
 
     job_id: int

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from sqlalchemy import Connection
 
 from farm.api.access import Access
-from farm.api.campaigns import Judged, Name
+from farm.api.campaigns import CampaignOutcome, Name
 from farm.api.devices import HOST, select
 from farm.api.operation import LARGEST_ID, Cli, Document, operation
 from farm.campaign import Campaign
@@ -124,7 +124,7 @@ class BestOf(Document):
     share_of_best: float | None
 
 
-class Best(Judged):
+class Best(CampaignOutcome):
     """The best kernel of each problem that a campaign found."""
 
     campaign: str

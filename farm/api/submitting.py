@@ -1,4 +1,4 @@
-"""Storing campaigns on somebody's behalf: within their quota, with who submitted them, and on the record."""
+"""Storing campaigns within the quota of their owner, with an entry in the audit log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def store(change: Change, made: Plan, settings: Settings) -> Stored:
-    """Stores a campaign. Raises `QuotaExceeded` where its owner would have more underway than allowed."""
+    """Stores a campaign. Raises `QuotaExceeded` if its owner would exceed their quota."""
     from farm.campaign.summary import Meter
 
     campaign, connection = made.campaign, change.connection
@@ -31,7 +31,7 @@ def store(change: Change, made: Plan, settings: Settings) -> Stored:
     meter = Meter(made)
     jobs = meter.passing()
     if limits is not None and limits.open_jobs is not None:
-        # What it has already is not added again.
+        # Jobs that the campaign has already are not added again.
         jobs = _up_to(jobs, meter, limits.open_jobs, campaigns.size_of(connection, campaign.digest), campaign.owner)
     stored = campaigns.store(connection, campaign, jobs, versions=versions_of(settings), submitted_by=change.actor.name)
     campaigns.set_estimate(connection, stored.campaign_id, meter.seconds())
@@ -52,7 +52,7 @@ def store(change: Change, made: Plan, settings: Settings) -> Stored:
 
 
 def _up_to(jobs: Iterator[PlannedJob], meter: Meter, allowed: int, known: int, owner: str) -> Iterator[PlannedJob]:
-    """Ends a submission that is far too large long before all of it was sent to the database."""
+    """Ends a submission that is too large before all of it is sent to the database."""
     for job in jobs:
         if meter.jobs > allowed + known:
             raise quotas.too_many_jobs(owner, allowed, allowed, at_least=True)
@@ -60,14 +60,14 @@ def _up_to(jobs: Iterator[PlannedJob], meter: Meter, allowed: int, known: int, o
 
 
 def limits_of(connection: Connection, actor: Actor, owner: str, settings: Settings) -> OwnerLimits | None:
-    """What limits who acts for that owner; None where nothing does, as the role operate."""
+    """The limits of that owner; None if there are none, or for the role operate."""
     if actor.role.may(Role.OPERATE):
         return None
     return quotas.of_owner(connection, owner) or quotas.defaults(settings)
 
 
 def check_quota(change: Change, owner: str, settings: Settings) -> None:
-    """Looks at what the owner has underway after a change that opened jobs. Raises `QuotaExceeded`."""
+    """Checks the quota of the owner after a change that opened jobs. Raises `QuotaExceeded`."""
     limits = limits_of(change.connection, change.actor, owner, settings)
     if limits is not None:
         quotas.check(change.connection, owner, limits)

@@ -1,4 +1,4 @@
-"""Campaign files: reading them, what they ask for, and which jobs that makes on the devices there are.
+"""Campaigns: the keys of their files, and the jobs that they have on the known devices.
 
 >>> campaign = load(Path("examples/campaigns/quickstart.yaml"), limit=1_000_000)  # doctest: +SKIP
 >>> plan(campaign, devices, allow_missing=False).summary()  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""The values of one axis: how they are written, how many they are, and their one normal form.
+"""Axes: how their values are written, their number, and their normal form.
 
 An axis is written as a number, a range or a list of both:
 
@@ -6,7 +6,7 @@ An axis is written as a number, a range or a list of both:
 - `512..8192 x2`    512, 1024, 2048, 4096, 8192
 - `512..515`        512, 513, 514, 515
 
-The last value is part of a range where the steps reach it.
+The last value is part of a range if the steps reach it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _subject(value: int, written: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an error message shows it: never more than a few words of it."""
+    """A value as error messages show it, shortened."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):

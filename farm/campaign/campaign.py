@@ -81,9 +81,9 @@ _TARGET = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a campaign comes from. It makes no difference to the campaign."""
+    """The file that a campaign was read from. Campaigns that differ only in their origin are equal."""
 
-    # None where it comes from a stored document.
+    # None for a stored document.
     path: Path | None = field(default=None, compare=False)
     # The lines of targets and constraints, by their text.
     lines: Mapping[str, int] = field(default_factory=dict, compare=False)
@@ -194,17 +194,17 @@ class Campaign(FileModel):
         return self.model_construct(**kept | fields).read_from(self._origin)
 
     def read_from(self, origin: Origin) -> Campaign:
-        """Sets where messages say that the campaign comes from."""
+        """Sets the origin that messages name."""
         self._origin = origin
         return self
 
     @property
     def where(self) -> str:
-        """What messages call it: its file, or its name where it has none."""
+        """Its name in messages: its file, or its own name if it has no file."""
         return str(self._origin.path) if self._origin.path else f"campaign {self.name}"
 
     def line_of(self, value: Target | Constraint) -> int:
-        """The line of a target or constraint in the file; 0 where there is none."""
+        """The line of a target or constraint in the file; 0 without a file."""
         return self._origin.lines.get(str(value), 0)
 
     @property
@@ -292,7 +292,7 @@ class Campaign(FileModel):
         """The campaign of a file that was read.
 
         Args:
-            owner: Whose the campaign is where the file names no owner.
+            owner: The owner, if the file names none.
             context: Of the validation: see `SIZE_LIMIT` and `READ_TEXT`.
 
         Raises:
@@ -345,7 +345,7 @@ class Campaign(FileModel):
 
     def kernels_for(self, problem: Problem) -> Iterator[Configuration]:
         """Every kernel of the campaign on that problem that the constraints keep."""
-        # Computing flops and bytes costs more than all the rest; without constraints nobody asks for them.
+        # Computing flops and bytes costs more than all the rest; without constraints they are not needed.
         values = _values_of(problem) if self.constraints else ()
         for stream in self._streams:
             for kernel in stream.kept_for(values):
@@ -364,7 +364,7 @@ class Campaign(FileModel):
             yield from self.search.first_problems(self.domain(runs), test_set)
 
     def domain(self, runs: Callable[[Configuration], bool]) -> DomainSource:
-        """What its problems are drawn from: those that constraints keep and that have a kernel of which `runs` is true."""
+        """The problems that it can draw: those that the constraints keep and that have a kernel for which `runs` is true."""
         return DomainSource(
             blocks=self.domain_blocks,
             keeps=self._keeps(),
@@ -388,7 +388,7 @@ def _sort_key(block: ProblemBlock | KernelBlock) -> str:
 
 
 def _largest_factors(problems: Sequence[dict[str, int]], kernels: Sequence[tuple[str, dict[str, int]]]) -> str:
-    """The four longest axes, for people: `problems[0].m 4,096, tiled.tile 32`."""
+    """The four longest axes in words: `problems[0].m 4,096, tiled.tile 32`."""
     lengths = [(n, f"problems[{i}].{name}") for i, block in enumerate(problems) for name, n in block.items()]
     lengths += [(n, f"{family}.{name}") for family, block in kernels for name, n in block.items()]
     longest = sorted(lengths, key=lambda factor: -factor[0])[:4]
@@ -418,7 +418,7 @@ class _KernelStream:
 
 
 class _Filter:
-    """Whether all of some constraints hold for a tuple of values; one that cannot be computed is named."""
+    """Whether all of some constraints hold for a tuple of values. The error names a constraint that cannot be computed."""
 
     def __init__(self, constraints: Sequence[Constraint], arguments: tuple[str, ...], campaign: Campaign) -> None:
         self._constraints = constraints

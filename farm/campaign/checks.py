@@ -1,4 +1,4 @@
-"""What is wrong with a campaign file as it is written: mistakes that a value alone, or its default, does not show."""
+"""Checks of a campaign file as it is written: mistakes that show only in several keys together, or beside a default."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def check_written(file: Located) -> dict[str, Any]:
 
 
 def _check_constraints_apply(file: Located) -> None:
-    """A constraint on a parameter that no kernel here has would never apply: a mistake.
+    """A constraint on a parameter that no kernel of the campaign has would never apply.
 
-    Looks at the data as written, so that this is reported together with what validation finds.
+    This is checked in the data as written, so that it is reported together with the errors of the validation.
     """
     blocks = [block for _, block in entries_of(file.data.get("kernels"))]
     families = [str(block.get("family")) for block in blocks if isinstance(block, dict)]
     if len(families) < len(blocks) or not FAMILIES.keys() >= set(families):
-        return  # a kernel is not even named right: what it has is not known
+        return  # the parameters of an unknown family are not known
     for at, written in entries_of(file.data.get("constraints")):
         try:
             constraint = parse_constraint(written)
@@ -54,18 +54,18 @@ def _check_sample_limits(file: Located) -> None:
     timing = measure.get("timing") if isinstance(measure, dict) else None
     if not isinstance(timing, dict):
         return
-    least = timing.get("min_samples", TimingRules().min_samples)
-    most = timing.get("max_samples", TimingRules().max_samples)
-    if isinstance(least, int) and isinstance(most, int) and least > most:
+    min_samples = timing.get("min_samples", TimingRules().min_samples)
+    max_samples = timing.get("max_samples", TimingRules().max_samples)
+    if isinstance(min_samples, int) and isinstance(max_samples, int) and min_samples > max_samples:
         name = "min_samples" if "min_samples" in timing else "max_samples"
         file.add(
             ("measure", "timing", name),
-            f"min_samples is {least} and max_samples {most}; the least cannot be more than the most",
+            f"min_samples is {min_samples} and max_samples {max_samples}; the minimum cannot exceed the maximum",
         )
 
 
 def _check_search(file: Located) -> None:
-    """Looks at the data as written, as what a strategy does not read is wrong even where it is the default."""
+    """Checks the data as written, because a key that a strategy does not read is wrong even with its default value."""
     search = file.data.get("search")
     if "search" in file.data and search is None:
         file.add(("search",), "it has no value; write for example {strategy: halving}, or remove the field")

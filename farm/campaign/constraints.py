@@ -64,9 +64,9 @@ class Constraint(Expression):
 
 
 def parse_constraint(written: object) -> Constraint:
-    """Checks a constraint. Raises `BadExpression`, which says what is wrong and what would be right."""
+    """Checks a constraint. Raises `BadExpression`, which says what is wrong and what to write instead."""
     if not isinstance(written, str):
         why = "a constraint is an expression such as m * n * k <= 2**33; put it in quotes if YAML splits it"
         raise BadExpression(why)
-    found = parser.parse(written, vocabulary())
-    return Constraint(found.text, found.names, found.root)
+    parsed = parser.parse(written, vocabulary())
+    return Constraint(parsed.text, parsed.names, parsed.root)

@@ -13,7 +13,7 @@ MAX_REFUSED = 10_000
 """After this many repeated problems, or problems that a constraint excludes, in a row a stratum counts as exhausted."""
 
 MAX_WITHOUT_KERNEL = 1_000
-"""After this many problems in a row that no kernel runs, a stratum counts as exhausted; after fewer where there are many kernels."""
+"""After this many problems in a row that no kernel runs, a stratum counts as exhausted; after fewer with many kernels."""
 
 MAX_REFUSED_KERNELS = 2_000_000
 """Kernels whose rules are applied to problems in a row that none of them runs: 4 to 60 seconds for each stratum."""
@@ -47,7 +47,7 @@ class _Stratum:
     def next(
         self, keeps: Callable[[Problem], bool], runs: Callable[[Problem], bool], max_without_kernel: int
     ) -> Problem | None:
-        """Another problem that is kept and runs; None where there seems to be none."""
+        """Another problem that is kept and runs; None if the stratum seems to be exhausted."""
         block, without_kernel, refused = self._block, 0, 0
         while refused < MAX_REFUSED and without_kernel < max_without_kernel:
             point = next(self._points)
@@ -76,7 +76,7 @@ def draw(
     runs: Callable[[Problem], bool] = lambda _problem: True,
     max_without_kernel: int = MAX_WITHOUT_KERNEL,
 ) -> Iterator[Problem]:
-    """Draws different problems, without end where the domains have so many.
+    """Draws different problems, endlessly if the domains are large enough.
 
     Each element type of each block is a stratum. They take turns by their weights, so that every beginning of the sequence
     has its share of each (as load balancers choose servers: "smooth weighted round-robin"). A problem that is refused is
@@ -85,7 +85,7 @@ def draw(
     Args:
         points: Where in the domains to look. See `farm.campaign.domain.Points`.
         seed: Of the points.
-        keeps: Whether the constraints keep a problem. It is asked for each point, so it should be fast.
+        keeps: Whether the constraints keep a problem. It is called for each point, so it should be fast.
         runs: Whether a kernel runs a problem that is kept.
         max_without_kernel: Problems in a row that no kernel runs, after which a stratum counts as exhausted.
     """
@@ -119,7 +119,7 @@ class DomainSource:
         return self._draw(random_points, seed + stream * _STREAM, self.keeps)
 
     def even(self, seed: int, *, without: Set[Problem]) -> Iterator[Problem]:
-        """Problems that fill the domain evenly, but for some."""
+        """Problems that fill the domain evenly, except those of `without`."""
         return self._draw(sobol_points, seed, lambda problem: problem not in without and self.keeps(problem))
 
     def _draw(self, points: Points, seed: int, keeps: Callable[[Problem], bool]) -> Iterator[Problem]:

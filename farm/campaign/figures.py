@@ -1,10 +1,10 @@
-"""The figures of a plan, for those who print and answer them; `summary` computes them."""
+"""The figures of a plan, which commands print and the API returns. `summary` computes them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOST_REASONS = 10
+MAX_REASONS = 10
 
 SAMPLE_PROBLEMS = 8
 """Problems of a domain that a plan shows."""
@@ -12,7 +12,7 @@ SAMPLE_PROBLEMS = 8
 
 @dataclass(frozen=True, slots=True)
 class PlanCount:
-    """The jobs of one kernel family for one pool, and how many of them are known to be invalid."""
+    """The number of jobs of one kernel family for one pool, and how many of them are known to be invalid."""
 
     family: str
     pool: str
@@ -47,14 +47,14 @@ class RoundCount:
 
     round: int
     jobs: int
-    # Under rules that cost less than the campaign's own.
+    # Whether its rules cost less than those of the campaign.
     short: bool
     estimated_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """The least, the middle and the largest of some numbers. Of an even number, the lower of the middle ones."""
+    """The minimum, median and maximum of some numbers. For an even count, the median is the lower of the two middle ones."""
 
     min: int
     median: int
@@ -70,7 +70,7 @@ class DrawnTypes:
     problems: int
     # What is measured of them: different kernels of each problem.
     configurations: int
-    # None where there is no problem: the constraints exclude all, or no kernel runs any.
+    # None without a problem: the constraints exclude all, or no kernel runs any.
     m: Quantiles | None
     n: Quantiles | None
     k: Quantiles | None
@@ -93,7 +93,7 @@ class DrawnProblem:
 class Drawn:
     """What was drawn from the domain of a campaign."""
 
-    # Fewer than requested where the domain has no more that run.
+    # Fewer than requested if the domain has no more that run.
     problems: int
     requested: int
     configurations: int
@@ -114,7 +114,7 @@ class PlanSummary:
     excluded_by_constraints: int
     jobs: int
     counts: tuple[PlanCount, ...]
-    # The most frequent first; at most `MOST_REASONS`, and the number of jobs whose reason is in none of them.
+    # The most frequent first; at most `MAX_REASONS`, and the number of jobs with other reasons.
     invalid: tuple[InvalidGroup, ...]
     invalid_for_other_reasons: int
     not_applicable: tuple[NotApplicable, ...]

@@ -34,9 +34,9 @@ def loads(
 
     Args:
         text: The campaign file.
-        name: What errors call it.
+        name: The name of the file in errors.
         limit: Configurations that it may have before constraints.
-        owner: Whose the campaign is where it names no owner.
+        owner: The owner, if the file names none.
         files: The texts of the files that it names, by name. See `texts_named`.
 
     Raises:
@@ -50,7 +50,7 @@ def loads(
 def texts_named(text: str, path: Path) -> dict[str, str]:
     """The texts of the files that a campaign file names, by name, for `loads` on another machine.
 
-    None where the campaign file is not valid YAML, which `loads` reports.
+    Empty if the campaign file is not valid YAML, which `loads` reports.
 
     Args:
         text: The campaign file.
@@ -74,7 +74,7 @@ def texts_named(text: str, path: Path) -> dict[str, str]:
 
 
 def _named_files(data: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-    """The files that the domains of a campaign name, and where it names them."""
+    """The files that the domains of a campaign name, with the location of each name."""
     for i, block in entries_of(data.get("problems")):
         for j, source in entries_of(block.get("domain") if isinstance(block, dict) else None):
             if isinstance(source, dict) and isinstance(source.get("file"), str) and source["file"].strip():
@@ -95,7 +95,7 @@ def _loaded(file: Located, path: Path, *, limit: int, owner: str | None, read_te
 
 
 def _check_search_fits(campaign: Campaign, file: Located) -> None:
-    """Whether the search suits the kernels, and draws problems where there is a domain and only there."""
+    """Whether the search fits the kernels, and draws problems if, and only if, there is a domain."""
     search = campaign.search
     if search is not None:
         kernels, draws = campaign.kernel_count, campaign.draws

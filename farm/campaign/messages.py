@@ -1,4 +1,4 @@
-"""From pydantic's findings to lines that say file, line, field, what is wrong and what would be right."""
+"""From the errors of pydantic to lines with the file, the line, the field, the mistake and what to write instead."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import Mappings
 
 PRODUCT_KEYS = {"problems", "kernels", "constraints", "search"}
-"""The keys that a campaign has not where it lists its configurations."""
+"""The keys that a campaign cannot have if it lists its configurations."""
 
 
 def add_findings(error: ValidationError, file: Located, model: type[BaseModel]) -> None:
-    """Adds one line to the file's problems for each finding of a validation of the whole file, whose model it takes."""
+    """Adds one line to the file's problems for each error of a validation of the whole file by its model."""
     for detail in error.errors(include_url=False):
         location = file.written(detail["loc"])
         file.add(location, _text_of(detail, location, file, model))
@@ -39,7 +39,7 @@ def _text_of(detail: ErrorDetails, location: Location, file: Located, root: type
     if kind == "value_error":
         return str(bounds["error"])
     if kind == "too_short":
-        return "the list is empty; give one value at least, or remove the field"
+        return "the list is empty; write at least one value, or remove the field"
     field = _field_at(location, file, root)
     right = _expected(field)
     if given is None:

@@ -20,7 +20,7 @@ PREFILL_TOKENS = (512, 2048, 8192)
 """Tokens of the prompts processed in one prefill step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ModelDimensions:
     """The published dimensions of a decoder-only transformer that decide its matrix products."""
 
@@ -49,57 +49,13 @@ class ModelDimensions:
 
 
 MODELS = (
-    ModelDimensions(
-        name="llama-3.1-8b",
-        source="meta-llama/Llama-3.1-8B config.json",
-        hidden=4096,
-        heads=32,
-        kv_heads=8,
-        head_dim=128,
-        intermediate=14336,
-        vocabulary=128256,
-    ),
-    ModelDimensions(
-        name="llama-3.1-70b",
-        source="meta-llama/Llama-3.1-70B config.json",
-        hidden=8192,
-        heads=64,
-        kv_heads=8,
-        head_dim=128,
-        intermediate=28672,
-        vocabulary=128256,
-    ),
-    ModelDimensions(
-        name="qwen2.5-7b",
-        source="Qwen/Qwen2.5-7B config.json",
-        hidden=3584,
-        heads=28,
-        kv_heads=4,
-        head_dim=128,
-        intermediate=18944,
-        vocabulary=152064,
-    ),
-    ModelDimensions(
-        name="mixtral-8x7b",
-        source="mistralai/Mixtral-8x7B-v0.1 config.json; the feed-forward products are those of one expert",
-        hidden=4096,
-        heads=32,
-        kv_heads=8,
-        head_dim=128,
-        intermediate=14336,
-        vocabulary=32000,
-    ),
-    ModelDimensions(
-        name="gpt-oss-20b",
-        source="openai/gpt-oss-20b config.json; the feed-forward products are those of one expert",
-        hidden=2880,
-        heads=64,
-        kv_heads=8,
-        head_dim=64,
-        intermediate=2880,
-        vocabulary=201088,
-    ),
-)
+    ModelDimensions("llama-3.1-8b", "meta-llama/Llama-3.1-8B config.json", 4096, 32, 8, 128, 14336, 128256),
+    ModelDimensions("llama-3.1-70b", "meta-llama/Llama-3.1-70B config.json", 8192, 64, 8, 128, 28672, 128256),
+    ModelDimensions("qwen2.5-7b", "Qwen/Qwen2.5-7B config.json", 3584, 28, 4, 128, 18944, 152064),
+    ModelDimensions("mixtral-8x7b", "mistralai/Mixtral-8x7B-v0.1 config.json", 4096, 32, 8, 128, 14336, 32000),
+    ModelDimensions("gpt-oss-20b", "openai/gpt-oss-20b config.json", 2880, 64, 8, 64, 2880, 201088),
+)  # fmt: skip
+"""In the order of the fields. Feed-forward products of a mixture of experts are those of one expert."""
 
 
 @dataclass(frozen=True, slots=True)

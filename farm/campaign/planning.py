@@ -1,4 +1,4 @@
-"""Which jobs a campaign makes on the devices there are: targets become pools, configurations become jobs."""
+"""The jobs of a campaign on the known devices: targets become pools, configurations become jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from farm.vendors import kind_named_by
 
 @dataclass(frozen=True, slots=True)
 class KnownDevice:
-    """A device that the farm has seen, as far as planning needs it."""
+    """The facts of a known device that planning needs."""
 
     uuid: str
     type: str
@@ -92,7 +92,7 @@ class Destination:
         return PlannedJob(configuration, self.pool, reason, binaries=binaries)
 
     def baseline(self, problem: Problem) -> PlannedJob | None:
-        """What the best kernel of a problem is held against here; None where there is none, or it cannot run."""
+        """The job of the baseline of a problem; None if devices of the kind have no baseline, or it cannot run."""
         kernel = None if self.kind is None else BASELINES.get(self.kind)
         job = None if kernel is None else self.job(Configuration(problem, kernel))
         return job if job is not None and job.invalid_reason is None else None
@@ -133,7 +133,7 @@ class AnyDevice:
 
 
 def binaries_for(configuration: Configuration, traits: Sequence[DeviceTraits]) -> tuple[Binary, ...]:
-    """What must be built for those of these traits that can run it; nothing for families that build nothing ahead."""
+    """The binaries that must be built for devices with these traits; none for families that are not built ahead of time."""
     if FAMILIES[configuration.kernel.family].binary is None:
         return ()
     needed = (configuration.binary(device) for device in traits if configuration.why_invalid(device) is None)
@@ -141,7 +141,7 @@ def binaries_for(configuration: Configuration, traits: Sequence[DeviceTraits]) -
 
 
 def why_invalid_on_all(configuration: Configuration, traits: Sequence[DeviceTraits]) -> str | None:
-    """None where one of these devices can run it, else why the first cannot."""
+    """Why the first of these devices cannot run it; None if one of them can."""
     first: str | None = None
     for device in traits:
         reason = configuration.why_invalid(device)
@@ -153,19 +153,19 @@ def why_invalid_on_all(configuration: Configuration, traits: Sequence[DeviceTrai
 
 @dataclass(frozen=True)
 class Plan:
-    """What a campaign makes of the devices there are."""
+    """The jobs of a campaign on the known devices."""
 
     campaign: Campaign
     # By pool name, or `any`.
     destinations: dict[str, Destination | AnyDevice]
-    # How to reach the recorded devices that `any` leaves out; empty where it leaves none out.
+    # Which target to write for the recorded devices that `any` leaves out; empty if it leaves none out.
     recorded_hint: str = ""
 
     def jobs(self) -> Iterator[PlannedJob]:
         """Every job, lazily, in the order of the configurations. Two blocks that share a configuration yield it twice.
 
         Raises:
-            NothingToMeasure: at the end, if there was no job.
+            NothingToMeasure: At the end, if there was no job.
         """
         return self.jobs_of(self.configurations())
 
@@ -179,7 +179,7 @@ class Plan:
         return self.campaign.test_set(self._runs)
 
     def domain(self) -> DomainSource:
-        """What problems are drawn from that run on a device of the targets."""
+        """The domain, with the problems that run on a device of the targets."""
         return self.campaign.domain(self._runs)
 
     def _runs(self, configuration: Configuration) -> bool:
@@ -189,10 +189,10 @@ class Plan:
         """The jobs of these configurations: for each, one for each pool that the targets mean.
 
         Of a search, those of its first round. One that draws its kernels draws among those that can run; the others are
-        jobs too, invalid as they are. Where the first round is the last as well, the baseline of each problem is in it.
+        jobs too, and invalid. If the first round is also the last, it has the baseline of each problem.
 
         Raises:
-            NothingToMeasure: at the end, if there was no job, or none to learn from.
+            NothingToMeasure: At the end, if there was no job, or none to learn from.
         """
         search = self.campaign.search
         learns = self.campaign.learns
@@ -211,7 +211,7 @@ class Plan:
             raise NothingToMeasure(path=self.campaign.where, why=self._why_nothing_to_learn_from())
 
     def grid(self, configurations: Iterable[Configuration]) -> Iterator[PlannedJob]:
-        """The jobs of these configurations where all of them are measured."""
+        """The jobs of these configurations if all are measured."""
         for configuration in configurations:
             seen = set()
             for destination in self.destinations.values():
@@ -221,12 +221,12 @@ class Plan:
                     yield job
 
     def _searched(self, configurations: Iterable[Configuration], search: Search) -> Iterator[PlannedJob]:
-        """Problem by problem, as the configurations come: what is drawn of one problem is all that is in memory."""
+        """The jobs problem by problem. Only the kernels that are drawn for one problem are in memory."""
         for problem, of_problem in groupby(configurations, key=lambda configuration: configuration.problem):
             drawn: dict[PoolSpec, KernelSample] = {}
             for job in self.grid(of_problem):
                 if job.invalid_reason is not None:
-                    # Of a domain, much is out of reach of a kernel, and nobody named it.
+                    # A kernel cannot run many problems of a domain, and the file does not name them.
                     if not self.campaign.draws:
                         yield job
                     continue
@@ -242,13 +242,13 @@ class Plan:
                 yield from self.baselines(problem)
 
     def baselines(self, problem: Problem) -> Iterator[PlannedJob]:
-        """What the best kernel of a problem is held against, for each pool of GPUs that can run it."""
+        """The jobs of the baseline of a problem, for each pool whose devices can run it."""
         for destination in self.destinations.values():
             if isinstance(destination, Destination) and (job := destination.baseline(problem)) is not None:
                 yield job
 
     def summary(self) -> PlanSummary:
-        """Counts, reasons and an upper estimate of the time. Runs through the plan once."""
+        """Counts, reasons and an upper estimate of the time. Iterates over the plan once."""
         return summarise(self)
 
     def targets_without(self, kind: DeviceKind) -> list[str]:
@@ -277,15 +277,14 @@ class Plan:
 
 
 def plan(campaign: Campaign, devices: Sequence[KnownDevice], *, allow_missing: bool) -> Plan:
-    """Resolves the targets of a campaign against the devices that the farm has seen.
+    """Resolves the targets of a campaign against the known devices.
 
     Args:
-        allow_missing: accept the targets `type` and `device` though no such device has been seen yet; their jobs
-            then wait for one.
+        allow_missing: Accept the targets `type` and `device` without a known device. Their jobs wait for one.
 
     Raises:
-        NoSuchTarget: a target that no device matches.
-        NothingToMeasure: no kernel of the campaign runs on a device of its targets.
+        NoSuchTarget: A target that no device matches.
+        NothingToMeasure: No kernel of the campaign runs on a device of its targets.
     """
     destinations: dict[str, Destination | AnyDevice] = {}
     for target in campaign.targets:
@@ -303,7 +302,7 @@ def plan(campaign: Campaign, devices: Sequence[KnownDevice], *, allow_missing: b
 
 
 def _recorded_hint(campaign: Campaign, devices: Sequence[KnownDevice], taken: Iterable[str]) -> str:
-    """How to reach recorded devices that run a family of the campaign, and that the target `any` leaves out."""
+    """Which target to write for recorded devices that run a family of the campaign, and that `any` leaves out."""
     if not any(target.kind is TargetKind.ANY for target in campaign.targets):
         return ""
     kinds = {FAMILIES[family].kind for family in campaign.families}
@@ -311,7 +310,9 @@ def _recorded_hint(campaign: Campaign, devices: Sequence[KnownDevice], taken: It
     if not left_out:
         return ""
     written = " or ".join(f"targets: {{type: {name}}}" for name in sorted(left_out))
-    return f". The target any takes recorded devices only where no other device is known; to ask a recording, write {written}"
+    return (
+        f". The target any takes recorded devices only if no other device is known; to use a recording, write {written}"
+    )
 
 
 def _types(destination: Destination | AnyDevice) -> Iterable[str]:
@@ -336,7 +337,7 @@ def _resolved(
         return [_missing(target, devices, campaign, allow_missing)]
     match target.kind:
         case TargetKind.ANY:
-            # A recording is no measurement: it answers `any` only where there is nothing that measures.
+            # Recorded devices take part in `any` only if no device measures.
             measuring = [d for d in matching if d.backend.runs_kernels] or matching
             of = {name: [d for d in measuring if d.type == name] for name in sorted({d.type for d in measuring})}
             if campaign.search is not None:  # which kernel is best differs from type to type
@@ -370,7 +371,7 @@ def _executing(devices: Sequence[KnownDevice]) -> tuple[DeviceTraits, ...]:
 
 
 def _missing(target: Target, devices: Sequence[KnownDevice], campaign: Campaign, allow_missing: bool) -> Destination:
-    """The pool of a device that has not been seen yet, where the target names one and it may be missing."""
+    """The pool of a device that is not known yet, if the target names one and it may be missing."""
     if allow_missing and target.kind is TargetKind.TYPE:
         return Destination(PoolSpec.of_types([target.value]), kind_named_by(target.value), (), ())
     if allow_missing and target.kind is TargetKind.DEVICE:

@@ -185,7 +185,7 @@ class DomainBlock(ProblemBlock):
 def with_whole_weights(blocks: Sequence[DomainBlock]) -> list[DomainBlock]:
     """The same blocks with weights of the same ratios in their normal form: the smallest whole numbers.
 
-    Weights stay as they are where a whole number would be too large for a float.
+    Weights do not change if a whole number would be too large for a float.
     """
     exact = [Fraction(repr(block.weight)) for block in blocks]  # 0.1 is a tenth here
     scale = math.lcm(*(weight.denominator for weight in exact))

@@ -1,4 +1,4 @@
-"""How does a YAML file become plain data of which every value still knows its line?
+"""Reading YAML into plain data, with the line of every value.
 
 The campaign format has numbers and words and nothing else: no booleans, dates, octal numbers or tags. So `power: off`
 stays the word "off" instead of turning into False, `0512` is refused instead of meaning 330, and `1e-3` is a number.
@@ -18,31 +18,31 @@ from farm.errors import CampaignFileError
 from farm.formatting import lines_text
 
 Location = tuple[str | int, ...]
-"""Where a value stands in the file: the keys and list positions that lead to it."""
+"""The place of a value in the file: the keys and list positions that lead to it."""
 
-_LARGEST_FILE_BYTES = 16 * 2**20
-_MOST_VALUES = 500_000
-"""Aliases let a small file stand for billions of values; no campaign that was written on purpose reaches this."""
+_MAX_FILE_BYTES = 16 * 2**20
+_MAX_VALUES = 500_000
+"""With aliases, a small file can have billions of values. No real campaign reaches this."""
 
 
 @dataclass(slots=True)
 class FileProblems:
-    """What is wrong with one campaign file, collected so that all of it is reported at once."""
+    """The problems of one campaign file, collected so that all are reported at once."""
 
     path: Path | str
-    found: list[tuple[int, str]] = field(default_factory=list)
+    by_line: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, line: int, text: str) -> None:
-        # What the file says is part of the text: its line breaks and escape codes are not for the terminal.
-        self.found.append((line, "".join(c if c.isprintable() else " " for c in text)))
+        # The text repeats parts of the file, whose line breaks and escape codes must not reach the terminal.
+        self.by_line.append((line, "".join(c if c.isprintable() else " " for c in text)))
 
     def as_error(self) -> CampaignFileError:
-        """One line for each problem, in the order of the file: the first `MAX_LISTED`, and how many more there are."""
-        lines = dict.fromkeys(f"{self.path}:{line}: {text}" for line, text in sorted(self.found, key=lambda p: p[0]))
+        """One line for each problem, in the order of the file: the first `MAX_LISTED`, and the number of others."""
+        lines = dict.fromkeys(f"{self.path}:{line}: {text}" for line, text in sorted(self.by_line, key=lambda p: p[0]))
         return CampaignFileError(problems=lines_text(list(lines)))
 
     def raise_if_any(self) -> None:
-        if self.found:
+        if self.by_line:
             raise self.as_error()
 
 
@@ -52,7 +52,7 @@ class Located:
 
     data: dict[str, Any]
     lines: dict[Location, int]
-    # What reading found wrong already, and validation adds to.
+    # Those of reading; validation adds more.
     problems: FileProblems
 
     def add(self, location: Location, text: str) -> None:
@@ -80,14 +80,14 @@ class Located:
 
 
 def item_of(value: object, step: str | int) -> Any:
-    """The value under a key or at a position; None where there is none."""
+    """The value under a key or at a position; None if there is none."""
     if isinstance(step, int):
         return value[step] if isinstance(value, list) and step < len(value) else None
     return value.get(step) if isinstance(value, dict) else None
 
 
 def entries_of(written: object) -> Iterator[tuple[Location, object]]:
-    """The items of a list, or the one that stands for it, and what they add to a location."""
+    """The entries of a list, or the lone value in its place, each with its part of the location."""
     if isinstance(written, list):
         yield from (((i,), item) for i, item in enumerate(written))
     else:
@@ -117,10 +117,10 @@ _Loader.add_implicit_resolver(_NULL, re.compile(r"(?:~|null|Null|NULL|)$"), ["~"
 
 
 def read(path: Path) -> Located:
-    """Reads a campaign file. Keys that stand twice and the like are noted in the result's `problems`.
+    """Reads a campaign file. Smaller mistakes, such as a repeated key, are noted in the `problems` of the result.
 
     Raises:
-        CampaignFileError: it is missing or not a file, not UTF-8 text, empty, not YAML or not a mapping.
+        CampaignFileError: It is missing or not a file, not UTF-8 text, empty, not YAML or not a mapping.
     """
     return parse(text_of(path), path)
 
@@ -129,9 +129,9 @@ def text_of(path: Path) -> str:
     try:
         if path.is_dir():
             raise CampaignFileError(problems=f"{path}: this is a folder; name a campaign file in it")
-        if path.stat().st_size > _LARGEST_FILE_BYTES:
+        if path.stat().st_size > _MAX_FILE_BYTES:
             raise CampaignFileError(
-                problems=f"{path}: the file is larger than {_LARGEST_FILE_BYTES // 2**20} MiB; split the campaign"
+                problems=f"{path}: the file is larger than {_MAX_FILE_BYTES // 2**20} MiB; split the campaign"
             )
         content = path.read_bytes()
     except FileNotFoundError:
@@ -203,7 +203,7 @@ def _syntax_problem(path: Path | str, error: yaml.MarkedYAMLError) -> str:
 
 
 class _Builder:
-    """Turns nodes into plain data, noting lines and refusing what the format does not have."""
+    """Makes plain data of nodes, notes lines, and refuses YAML that the format does not have."""
 
     def __init__(self, problems: FileProblems) -> None:
         self.problems = problems
@@ -212,8 +212,8 @@ class _Builder:
 
     def build(self, node: yaml.Node, location: Location) -> Any:
         self.lines.setdefault(location, _line(node))
-        if len(self.lines) > _MOST_VALUES:
-            self.problems.add(_line(node), f"the file stands for more than {_MOST_VALUES:,} values; split the campaign")
+        if len(self.lines) > _MAX_VALUES:
+            self.problems.add(_line(node), f"the file stands for more than {_MAX_VALUES:,} values; split the campaign")
             self.problems.raise_if_any()
         if id(node) in self._open:
             self.problems.add(_line(node), "an alias (*) stands inside what it repeats; write the values out")

@@ -16,12 +16,12 @@ from farm.gemm import Shape
 MAX_SHAPES = 100_000
 """Different shapes of one file: a campaign's document holds all of them."""
 
-_LARGEST_FILE_BYTES = 4 * 2**20
+_MAX_FILE_BYTES = 4 * 2**20
 _EXTENTS = ("m", "n", "k")
 _EXAMPLE = "write a header m,n,k,weight, and then lines such as 512,4096,4096,2"
 
 ReadText = Callable[[str], str]
-"""Returns the text of the file of that name. Raises `ValueError`, which says why it cannot be read and what to do."""
+"""Returns the text of the file of that name. Raises `ValueError`, which says why the file cannot be read and what to do."""
 
 
 def reading_in(folder: Path) -> ReadText:
@@ -30,8 +30,8 @@ def reading_in(folder: Path) -> ReadText:
     def read(name: str) -> str:
         path = folder / name
         try:
-            if path.stat().st_size > _LARGEST_FILE_BYTES:
-                raise ValueError(f"{name} is larger than {_LARGEST_FILE_BYTES // 2**20} MiB; name a smaller file")
+            if path.stat().st_size > _MAX_FILE_BYTES:
+                raise ValueError(f"{name} is larger than {_MAX_FILE_BYTES // 2**20} MiB; name a smaller file")
             return path.read_text("utf-8-sig")
         except FileNotFoundError:
             raise ValueError(
@@ -60,11 +60,11 @@ def among(texts: Mapping[str, str]) -> ReadText:
 
 
 def parse_shapes(text: str, name: str) -> Weighted[Shape]:
-    """Reads the shapes of a CSV file. The weights of a shape that stands there several times are added up.
+    """Reads the shapes of a CSV file. The weights of a repeated shape are added up.
 
     Args:
         text: The file. Columns may be in any order, blank lines are skipped, and without a weight all weigh 1.
-        name: What errors call it.
+        name: The name of the file in errors.
 
     Raises:
         ValueError: The first line that is wrong, with its number, and how many more are.

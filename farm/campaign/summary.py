@@ -1,4 +1,4 @@
-"""What a plan comes to: jobs by family and pool, what is invalid and why, and how long the rest may take."""
+"""The summary of a plan: jobs by family and pool, reasons of invalid jobs, and upper estimates of time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING
 
 from farm.campaign.figures import (
-    MOST_REASONS,
+    MAX_REASONS,
     SAMPLE_PROBLEMS,
     Drawn,
     DrawnProblem,
@@ -32,7 +32,7 @@ from farm.measurement import MeasuringRules
 if TYPE_CHECKING:
     from farm.campaign.planning import Plan, PlannedJob
 
-# How slow a device may be: figures that nearly every machine surpasses, since the estimate is to be an upper one.
+# Speeds that nearly every device surpasses, because the estimate is an upper one.
 _CHECKING_FLOPS = 5e9
 _CHECKING_SHARE = 1 / 16
 """Verification sums columns in groups of 32 and computes in a type of twice the width."""
@@ -41,7 +41,7 @@ _OVERHEAD_S = 0.01
 
 
 def summarise(plan: Plan) -> PlanSummary:
-    """Runs through the plan once. Raises `NothingToMeasure` where it makes no job."""
+    """Iterates over the plan once. Raises `NothingToMeasure` if it has no job."""
     offered = _Offered()
     jobs: Counter[tuple[str, str]] = Counter()
     invalid: Counter[tuple[str, str]] = Counter()
@@ -60,9 +60,9 @@ def summarise(plan: Plan) -> PlanSummary:
             invalid[key] += 1
             groups.add(job.invalid_reason, job.configuration)
     counted = rounds.counts()
-    shown, others = groups.most_frequent(MOST_REASONS)
+    shown, others = groups.most_frequent(MAX_REASONS)
     campaign, families = plan.campaign, offered.families
-    # The size of a campaign with a domain says what is drawn, and not what it is drawn from.
+    # The size of a campaign with a domain counts the problems that are drawn, not those of the domain.
     candidates = offered.problems * campaign.kernel_count if campaign.draws else campaign.size
     return PlanSummary(
         configurations=families.total(),
@@ -84,7 +84,7 @@ def summarise(plan: Plan) -> PlanSummary:
 
 
 class Meter:
-    """Counts the jobs of a plan and estimates their device time while they pass, so that the plan is run through once."""
+    """Counts the jobs of a plan and estimates their device time while they are iterated, so that this happens once."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -99,21 +99,21 @@ class Meter:
             yield job
 
     def seconds(self) -> float:
-        """Once all jobs have passed: an upper estimate of the device time, of all rounds of a search."""
+        """An upper estimate of the device time of all rounds of a search. All jobs must have been iterated."""
         self._rounds.counts()
         return sum(self._rounds.seconds.values())
 
 
 @dataclass(slots=True)
 class _Offered:
-    """The configurations that the jobs of a plan come from: how many, by family, and of how many problems."""
+    """Counts of the configurations of a plan, by family, and of their problems."""
 
     families: Counter[str] = field(default_factory=Counter)
     problems: int = 0
 
 
 class _Drawn:
-    """What was drawn from a domain, from the jobs of a plan."""
+    """Collects the problems and kernels that were drawn from a domain, from the jobs of a plan."""
 
     def __init__(self) -> None:
         # By element types: the shapes, and how many kernels were drawn for all of them.
@@ -175,9 +175,9 @@ def _quantiles(numbers: Iterable[int]) -> Quantiles | None:
 
 
 class _Rounds:
-    """What each round of a search comes to, from the jobs of its first one. Without halving there is one round.
+    """The jobs and the time of each round of a search, from the jobs of its first one. Without halving there is one round.
 
-    Those that go on are the fastest, so the mean of a problem's kernels is an upper estimate for each of them.
+    The fastest kernels go on, so the mean of a problem's kernels is an upper estimate for each of them.
     """
 
     def __init__(self, plan: Plan, search: Search) -> None:
@@ -255,7 +255,7 @@ _STANDALONE_NUMBER = re.compile(r"(?<![\w.])\d[\d,.]*(?!\w)")
 
 
 class Reasons:
-    """Reasons grouped by their text without its numbers: the many sizes of too large a tile are one reason."""
+    """Groups reasons by their text without numbers: tiles of different sizes that are too large have one reason."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -269,16 +269,16 @@ class Reasons:
         if first != reason:
             self._differ.add(pattern)
 
-    def most_frequent(self, most: int) -> tuple[tuple[InvalidGroup, ...], int]:
+    def most_frequent(self, max_groups: int) -> tuple[tuple[InvalidGroup, ...], int]:
         groups = []
-        for pattern, count in self._counts.most_common(most):
+        for pattern, count in self._counts.most_common(max_groups):
             reason, example = self._first[pattern]
             groups.append(InvalidGroup(pattern if pattern in self._differ else reason, count, example, reason))
         return tuple(groups), self._counts.total() - sum(group.count for group in groups)
 
 
 def upper_seconds(configuration: Configuration, rules: MeasuringRules) -> float:
-    """Device time that measuring a configuration should not exceed, in seconds: an estimate from its size alone."""
+    """Upper estimate of the device time of measuring a configuration, in seconds, from its size alone."""
     problem, timing, family = configuration.problem, rules.timing, FAMILIES[configuration.kernel.family]
     run_s = problem.flops / family.estimated_flops(dict(configuration.kernel.parameters))
     timing_s = max(timing.warmup_seconds, run_s) + max(timing.max_seconds, timing.min_samples * run_s)

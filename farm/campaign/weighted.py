@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Weighted(Generic[T]):
-    """Values with weights, of which a number from [0, 1) chooses one."""
+    """Values with weights. A number from [0, 1) chooses one."""
 
     def __init__(self, weight_of: Mapping[T, float]) -> None:
         self.weight_of = dict(weight_of)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from farm.api import Direct, Farm, campaigns, farm_of, submitting
 from farm.api.access import Access
-from farm.api.campaigns import InHand, Planned, Running, Steered, Submission, planned
+from farm.api.campaigns import CampaignChange, HeldBatches, Planned, Running, Submission, planned
 from farm.campaign import Campaign, texts_named
 from farm.campaign.figures import Drawn, Quantiles
 from farm.campaign.reading import text_of
@@ -359,11 +359,11 @@ def resume(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
         _print_unchanged(done)
 
 
-def _print_unchanged(done: Steered) -> None:
+def _print_unchanged(done: CampaignChange) -> None:
     console.print(f"{done.campaign} was {done.state} already; nothing changed.")
 
 
-def _print_in_hand(done: Steered, campaign: str, *, rest: str) -> None:
+def _print_in_hand(done: CampaignChange, campaign: str, *, rest: str) -> None:
     if done.counts["running"]:
         verb = "pause" if done.state is CampaignState.PAUSED else "cancel"
         console.print(
@@ -372,7 +372,7 @@ def _print_in_hand(done: Steered, campaign: str, *, rest: str) -> None:
         )
 
 
-def _when_nothing_is_in_hand(farm: Farm, done: Steered, campaign: str) -> Steered:
+def _when_nothing_is_in_hand(farm: Farm, done: CampaignChange, campaign: str) -> CampaignChange:
     """Waits until no worker holds a batch of a stopped campaign. Says once of each silent worker what becomes of its batch."""
     try:
         now = _follow_to_the_last_row(farm, done, campaign)
@@ -384,7 +384,7 @@ def _when_nothing_is_in_hand(farm: Farm, done: Steered, campaign: str) -> Steere
     return done.model_copy(update={"counts": now.counts, "state": now.state, "in_hand": now.in_hand})
 
 
-def _follow_to_the_last_row(farm: Farm, done: Steered, campaign: str) -> InHand:
+def _follow_to_the_last_row(farm: Farm, done: CampaignChange, campaign: str) -> HeldBatches:
     named, lines = set[str](), LogLines()
     with remarks.status("waiting for what devices have in hand") as status:
         while (now := farm.ask(campaigns.in_hand, campaign)).running:
@@ -402,7 +402,7 @@ def _follow_to_the_last_row(farm: Farm, done: Steered, campaign: str) -> InHand:
     return now
 
 
-def in_hand_text(now: InHand) -> str:
+def in_hand_text(now: HeldBatches) -> str:
     """`sweep: 3 jobs in hand on 4 devices, waiting until their rows are stored`."""
     jobs = "1 job" if now.in_hand == 1 else f"{now.in_hand:,} jobs"
     devices = "1 device" if len(now.running) == 1 else f"{len(now.running):,} devices"

@@ -177,7 +177,7 @@ def rules_of(
         raise BadInput(detail=lines_text([_finding(detail) for detail in error.errors(include_url=False)])) from None
     least, most = rules.timing.min_samples, rules.timing.max_samples
     if least > most:
-        why = f"min_samples is {least} and max_samples {most}; the least cannot be more than the most"
+        why = f"min_samples is {least} and max_samples {most}; the minimum cannot exceed the maximum"
         raise BadInput(detail=f"measuring rules: timing: {why}")
     return rules
 

@@ -13,15 +13,15 @@ from rich.text import Text
 
 from farm.api import campaigns, devices, farm_of, leader
 from farm.api.campaigns import (
-    CampaignLine,
     CampaignNow,
-    DutyOf,
-    JobGroupOf,
-    Judged,
+    CampaignOutcome,
+    DutyCycle,
+    FailedJob,
+    FairShare,
+    JobGroupCounts,
     LearningPoint,
-    Problem,
+    ListedCampaign,
     Running,
-    TurnOf,
     over,
 )
 from farm.api.devices import ExcludedDevice
@@ -131,7 +131,7 @@ def _excluded_text(excluded: Sequence[ExcludedDevice]) -> str:
     return f"{counted}: {some_of(listed, most=MOST_EXCLUDED, separator='; ')}"
 
 
-def _stuck_texts(rows: Sequence[CampaignLine]) -> Iterator[str]:
+def _stuck_texts(rows: Sequence[ListedCampaign]) -> Iterator[str]:
     """Why jobs are stuck, a line for each cause with its campaigns, the causes of the most jobs first."""
     jobs, names = Counter[str](), dict[str, list[str]]()
     for row in rows:
@@ -164,7 +164,7 @@ _CAMPAIGNS = Table(
 )
 
 
-def _line(row: CampaignLine) -> tuple[Any, ...]:
+def _line(row: ListedCampaign) -> tuple[Any, ...]:
     counts, total = row.counts, sum(row.counts.values())
     lost = total - counts[JobState.DONE] - open_jobs(counts)
     stuck = row.stuck_jobs
@@ -185,7 +185,7 @@ def _line(row: CampaignLine) -> tuple[Any, ...]:
     )
 
 
-def _style_of(campaign: Judged) -> str:
+def _style_of(campaign: CampaignOutcome) -> str:
     """The colour of a state: a campaign whose jobs ended without a result did not succeed."""
     if campaign.verdict is CampaignVerdict.NO_RESULTS:
         return "red"
@@ -249,7 +249,7 @@ def _print_turns(now: CampaignNow) -> None:
                 console.print(_turn_text(turn), markup=False)
 
 
-def _turn_text(turn: TurnOf) -> str:
+def _turn_text(turn: FairShare) -> str:
     """`turn: gpu.nvidia-h200 is shared by 40 owners, 12 of which go first; ...`."""
     parts = []
     if turn.owners > 1:
@@ -261,7 +261,7 @@ def _turn_text(turn: TurnOf) -> str:
     return f"turn: {turn.resource} is {'; and '.join(parts)}"
 
 
-def _duty_text(duties: Sequence[DutyOf]) -> str:
+def _duty_text(duties: Sequence[DutyCycle]) -> str:
     shares = [f"{share_text(one.share)} {one.device_uuid} on {one.host}" for one in duties]
     return f"duty (share of time inside a measurement): {some_of(shares, most=MOST_DUTIES)}"
 
@@ -296,7 +296,7 @@ _GROUPS = Table(
 )
 
 
-def _print_groups(groups: Sequence[JobGroupOf]) -> None:
+def _print_groups(groups: Sequence[JobGroupCounts]) -> None:
     rows = [(n.target, n.round, n.jobs, n.done, n.waiting, n.queued, n.running, n.invalid, n.dead) for n in groups]
     _GROUPS.print(rows, title="by target")
 
@@ -382,5 +382,5 @@ def _print_problems(now: CampaignNow) -> None:
         console.print(f"farm retry {escape(now.name)} opens them again.")
 
 
-def _problem(one: Problem) -> tuple[Any, ...]:
+def _problem(one: FailedJob) -> tuple[Any, ...]:
     return str(one.job_id), one.state, one.attempts, configuration_text(one.model_dump()), one.pool, one.error

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, text
 
 from farm.campaign import Campaign, KnownDevice, Plan, Target, TargetKind, plan
 from farm.campaign.campaign import in_order
-from farm.campaign.figures import MOST_REASONS
+from farm.campaign.figures import MAX_REASONS
 from farm.campaign.planning import why_invalid_on_all
 from farm.campaign.summary import Reasons
 from farm.compare import row_query
@@ -88,7 +88,7 @@ def _fill(
             connection, [one.id for one in runnable], pools=pools, rules=rules.model_dump_json()
         )
     left = in_order(one for one in runnable if one.id not in others)
-    left_out, _ = reasons.most_frequent(MOST_REASONS)
+    left_out, _ = reasons.most_frequent(MAX_REASONS)
     summary = FillSummary(
         side=name,
         missing=count,

@@ -1,4 +1,4 @@
-"""Campaigns: storing one with its configurations and jobs, finding it, its progress, its end."""
+"""Storing campaigns with their configurations and jobs, finding them, counting their jobs, and ending them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ WHERE NOT starts_with(d.uuid, '{IMPORTED_PREFIX}') ORDER BY d.id
 
 
 def known_devices(connection: Connection) -> list[KnownDevice]:
-    """Each device that was ever announced: what targets are resolved against.
-
-    Devices of imports are none of these.
-    """
+    """Every device that was ever announced, without those of imports. Targets are resolved against them."""
     from farm.campaign import KnownDevice
 
     return [
@@ -41,13 +38,13 @@ def known_devices(connection: Connection) -> list[KnownDevice]:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a submission added. Numbers of new rows: a campaign that was there already adds none."""
+    """What a submission added, in numbers of new rows."""
 
     campaign_id: int
     new: bool
     configurations: int
     jobs: int
-    # It was deleted, and is there again with what it had measured.
+    # Whether it was deleted before, and was restored with its rows.
     restored: bool = False
 
 
@@ -80,12 +77,12 @@ def store(
 ) -> Stored:
     """Stores a campaign, its configurations and jobs, with COPY and in the caller's one transaction.
 
-    Kernels that jobs need are wanted, built with those versions; jobs wait for those that are not built yet.
+    Kernels that jobs need are requested, built with those versions. Jobs wait for those that are not built yet.
 
-    The same campaign again adds what is missing (devices that came since), re-opens what was cancelled, and leaves
-    every result alone. One that was deleted is restored first.
+    The same campaign again adds missing jobs (of new devices), re-opens cancelled ones, and changes no result. A deleted
+    campaign is restored first.
 
-    What is stored is sent to the server before anything is locked: whoever stands still meanwhile holds up nobody.
+    What is stored is sent to the server before anything is locked: a slow client does not block others.
     """
     from farm.db import archive, learning, rounds, staging
 
@@ -178,9 +175,9 @@ _OPEN = text("SELECT EXISTS (SELECT 1 FROM campaigns WHERE digest = :digest AND 
 
 
 def again(connection: Connection, campaign: Campaign) -> Campaign:
-    """The campaign with the number of its next repetition; of the last one, while that is not over.
+    """The campaign with the number of its next repetition, or of the last one if that has not ended.
 
-    A repetition that was deleted keeps its number: measuring again does not restore it.
+    A deleted repetition keeps its number: measuring again does not restore it.
     """
     from farm.db import archive
 
@@ -285,7 +282,7 @@ def counts(connection: Connection, campaign_id: int) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class CampaignsUnderway:
-    """What an owner has underway: jobs that are open, and an upper estimate of the device time that they take."""
+    """The open jobs of an owner, and an upper estimate of their device time."""
 
     open_jobs: int
     device_seconds: float
@@ -301,7 +298,7 @@ WHERE c.owner = :owner AND c.state IN ('active', 'paused')
 
 
 def underway(connection: Connection, owner: str) -> CampaignsUnderway:
-    """What the active and paused campaigns of an owner come to."""
+    """The open jobs of the active and paused campaigns of an owner."""
     return CampaignsUnderway(**connection.execute(_UNDERWAY, {"owner": owner}).mappings().one())
 
 
@@ -319,7 +316,7 @@ _SIZE = text(
 
 
 def size_of(connection: Connection, digest: str) -> int:
-    """How many jobs the campaign of that digest has; 0 where there is none."""
+    """How many jobs the campaign of that digest has; 0 if there is none."""
     found: int = connection.execute(_SIZE, {"digest": digest}).scalar_one()
     return found
 

@@ -37,16 +37,16 @@ class Vocabulary:
     listing: str
     # What may be called, of min, max, abs and has.
     functions: tuple[str, ...]
-    # What would be right instead of an object, another name or constant, or a word that cannot be read as a kind.
+    # What to write instead of an object, another name or constant, or a word that cannot be read as a kind.
     instead: Mapping[str, str]
     # Objects whose parts may be named.
     objects: tuple[str, ...] = ()
-    # How a word beside a value of that kind is read.
+    # How a word that is compared with a value of that kind is read.
     readers: Mapping[Kind, Callable[[str], object]] = field(default_factory=dict)
 
 
 def parse(written: str, vocabulary: Vocabulary) -> tree.Expression:
-    """Checks a condition. Raises `BadExpression`, which says what is wrong, where, and what would be right."""
+    """Checks a condition. Raises `BadExpression`, which says what is wrong, where, and what to write instead."""
     if len(written) > _MAX_LENGTH:
         raise BadExpression(f"the expression is longer than {_MAX_LENGTH} characters; split it into several")
     # A comment ends with its line. Without one, line breaks are spaces.
@@ -76,8 +76,8 @@ class _Parser:
         self._lines = text.split("\n")
         self._nodes = 0
         self._vocabulary = vocabulary
-        *most, last = vocabulary.functions
-        self._functions = f"{', '.join(most)} and {last}"
+        *others, last = vocabulary.functions
+        self._functions = f"{', '.join(others)} and {last}"
 
     def of_kind(self, kind: Kind, syntax: ast.expr) -> Node:
         node = _typed(self._node(syntax), kind)
@@ -221,13 +221,13 @@ class _Parser:
         a, b = self._node(left), self._node(right)
         if "object" in (kinds := {a.kind, b.kind}) and kinds <= {"object", *self._vocabulary.readers}:
             raise self._bad(left, f"compare {unparse(left)} with a {self._vocabulary.noun}, a number or a word")
-        a, b = self._beside(a, b), self._beside(b, a)
+        a, b = self._read_like(a, b), self._read_like(b, a)
         if a.kind != b.kind:
             sides = f"{unparse(left)} is {_SHOWN[a.kind]} and {unparse(right)} {_SHOWN[b.kind]}"
             raise self._bad(left, f"{sides}; they never compare")
         return a, b
 
-    def _beside(self, node: Node, other: Node) -> Node:
+    def _read_like(self, node: Node, other: Node) -> Node:
         """One side of a comparison: a constant or a part of an object becomes what the other side is."""
         if not isinstance(node, tree.Constant):
             return _typed(node, other.kind)

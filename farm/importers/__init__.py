@@ -1,1 +1,1 @@
-"""Rows that were measured elsewhere, brought into the database: one module per kind of source."""
+"""Importers of rows that were measured elsewhere: one module per format."""

@@ -90,7 +90,7 @@ class LayerReader(CardReader):
             None if row.get(name) is None else positive(name, row[name]) for name in ("power", "power_limit")
         )
         if power is not None and row["latency"] < POWER_FROM_MS:
-            why = f"a GEMM of less than {POWER_FROM_MS:g} ms is short beside the second over which the counter averages"
+            why = f"a GEMM of less than {POWER_FROM_MS:g} ms is short compared with the second over which the counter averages"
             self._leave_out("power", why, whole=False)
             power = None
         return {"power_w": power, "power_source": None if power is None else _POWER_SOURCE, "power_limit_w": limit}

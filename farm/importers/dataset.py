@@ -51,8 +51,8 @@ def look(path: Path) -> Dataset:
             path=path, why="its metadata has no key gemm-farm, so it does not say what device was measured"
         )
     provenance = provenance_in(path, metadata)
-    if (found := imports.unstorable(provenance.to_json())) is not None:
-        raise BadRecording(path=path, why=f"its provenance holds {found}")
+    if (character := imports.unstorable(provenance.to_json())) is not None:
+        raise BadRecording(path=path, why=f"its provenance holds {character}")
     try:
         check_name(provenance.device_type, "a device type")
     except ValueError as error:
@@ -78,7 +78,7 @@ _KINDS = {name: _PYTHON_TYPES[COLUMNS[name].type] for name in (*_RESULTS, *CONFI
 
 @dataclass(slots=True)
 class _Seen:
-    """A device of the file: how it names it, and what its rows say of where they come from."""
+    """A device of the file, and the origins of its rows."""
 
     uuid: str | None
     host: str | None
@@ -121,7 +121,7 @@ class DatasetReader(Reader[Dataset]):
         )
 
     def _device(self, row: Row) -> str:
-        """What tells the row's device apart: its UUID, or its host, or nothing but its type."""
+        """The key of the row's device: its UUID, or else its host, or else its type."""
         kind = self._table.provenance.device_type
         if row.get("device_type") not in (None, kind):
             raise ValueError(f"it is of {row['device_type']}, and the file of {kind}")
@@ -170,7 +170,7 @@ def _configuration(row: Mapping[str, Any]) -> Configuration:
 
 def _one_of(row: Mapping[str, Any], name: str, known: type[StrEnum], what: str) -> None:
     if row[name] not in set(known):
-        raise ValueError(f"{name} is {shortened(repr(row[name]))}, and not {what}: use one of {', '.join(known)}")
+        raise ValueError(f"{name} is {shortened(repr(row[name]))}, which is not {what}: use one of {', '.join(known)}")
 
 
 def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -181,9 +181,9 @@ def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError(f"{name} is nested too deeply: {shortened(str(text))}") from None
     except ValueError as error:
-        raise ValueError(f"{name} is {shortened(repr(text))}, and no JSON: {error}") from None
+        raise ValueError(f"{name} is {shortened(repr(text))}, which is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{name} is {shortened(repr(text))}, and no JSON object")  # noqa: TRY004
+        raise ValueError(f"{name} is {shortened(repr(text))}, which is not a JSON object")  # noqa: TRY004
     return found
 
 

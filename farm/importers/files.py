@@ -1,4 +1,4 @@
-"""Files as importers read them, Parquet and CSV: some thousand rows at a time, each a mapping of its columns."""
+"""Reading Parquet and CSV files in batches of rows, each row a mapping of its columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 8192
-"""Rows in memory at a time: some 50 MB with every column."""
+"""Rows in memory at a time: about 50 MB with every column."""
 
 
 def parquet_head(path: Path) -> tuple[pa.Schema, int]:
@@ -29,9 +29,9 @@ def parquet_head(path: Path) -> tuple[pa.Schema, int]:
     import pyarrow.parquet as pq
 
     with readable(path):
-        found = pq.read_schema(path), pq.read_metadata(path).num_rows
-    _some(path, found[1])
-    return found
+        schema, rows = pq.read_schema(path), pq.read_metadata(path).num_rows
+    _check_not_empty(path, rows)
+    return schema, rows
 
 
 @readable_in_steps
@@ -63,7 +63,7 @@ def _plain(path: Path, batch: pa.RecordBatch, kinds: Mapping[str, type], before:
             columns.append(_converted(column, kinds[name]))
         except _NOT_CONVERTED:
             number, value = _first_bad(column, kinds[name])
-            why = f"{name} is {value}, and not {_KINDS[kinds[name]]}"
+            why = f"{name} is {value}, which is not {_KINDS[kinds[name]]}"
             raise RowNotImported(path=path, row=before + number, why=why) from None
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
@@ -77,14 +77,14 @@ def _converted(column: pa.Array, kind: type) -> list[Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    moment = pa.timestamp("us", "UTC")
-    arrow = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_(), datetime: moment}[kind]
+    time = pa.timestamp("us", "UTC")
+    arrow = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_(), datetime: time}[kind]
     if pa.types.is_float16(column.type):
         column = pc.cast(column, pa.float32())
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column)
-    found: list[Any] = pc.cast(column, arrow, safe=arrow != moment).to_pylist()
-    return found
+    values: list[Any] = pc.cast(column, arrow, safe=arrow != time).to_pylist()
+    return values
 
 
 def _first_bad(column: pa.Array, kind: type) -> tuple[int, str]:
@@ -116,14 +116,14 @@ def _csv(path: Path) -> Iterator[csv.DictReader[str]]:
             ):
                 yield csv.DictReader(text)
     except (EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
-        raise BadRecording(path=path, why=f"it is no CSV: {error}") from None
+        raise BadRecording(path=path, why=f"it is not CSV: {error}") from None
 
 
 def csv_head(path: Path) -> tuple[list[str], int]:
     """The columns of a CSV, and how many rows it has. Raises `BadRecording`."""
     with readable(path), _csv(path) as table:
         columns, rows = list(table.fieldnames or []), sum(1 for _ in table)
-    _some(path, rows)
+    _check_not_empty(path, rows)
     return columns, rows
 
 
@@ -138,6 +138,6 @@ def csv_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
             yield rows
 
 
-def _some(path: Path, rows: int) -> None:
+def _check_not_empty(path: Path, rows: int) -> None:
     if not rows:
         raise BadRecording(path=path, why="it has no rows")

@@ -1,7 +1,7 @@
 """Tables of GPPerf, the measurements behind "Understanding GEMM Performance and Energy on NVIDIA Ada Lovelace".
 
-Two kinds of file can be imported: CUTLASS kernels as `cutlass_profiler` timed them, and the paper's tiled kernel. What a row
-is of is read from the kernel that ran: the block, stages and layout that were asked for never reached it.
+Two kinds of file can be imported: CUTLASS kernels as `cutlass_profiler` timed them, and the paper's tiled kernel. The
+configuration of a row is read from the kernel that ran: the requested block, stages and layout never reached it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAPER = "GPPerf (arXiv 2411.16954)"
 _POWER = "Average Power Usage (W)"
 _ONLY_POWER = (
     "it has powers and no times, and they are of whole processes, which also filled, copied and checked operands. "
-    "No row of the farm can be made of that"
+    "They cannot become rows of the farm"
 )
 _F32 = ElementTypes.parse("f32")
 
@@ -40,7 +40,7 @@ TILED_COLUMNS = ("M", "N", "K", "Tile Size", "Execution Time")
 
 
 def look(path: Path, *, device: str = RTX_4070) -> CardTable:
-    """Reads a file's header, counts its rows and hashes it. `device` is the card of a table that names none.
+    """Reads the header of a file, counts its rows and hashes it. `device` is the card of a table that names none.
 
     Raises `BadRecording`, `MissingColumns`.
     """
@@ -70,7 +70,7 @@ class CutlassReader(CardReader):
         name = _text(row, "kernel")
         kernel = kernel_named(name)
         if kernel is None:
-            self._leave_out(name, "no kernel of the farm's families has that name", whole=True)
+            self._leave_out(name, "no kernel family of the farm has a kernel of that name", whole=True)
             return None
         m, n, k = (_whole(row, extent) for extent in ("m", "n", "k"))
         configuration = kernel.configuration(m, n, k, _number(row, "alpha"), _number(row, "beta"))
@@ -86,7 +86,7 @@ class CutlassReader(CardReader):
         return ImportedRow(
             number=number,
             device=self._device(_text(row, "gpu")),
-            measured_at=_moment(row),
+            measured_at=_written_at(row),
             configuration=configuration,
             measurement=measurement,
         )
@@ -141,7 +141,7 @@ def _whole(row: Row, name: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{name} is {shortened(repr(text))}, and no whole number") from None
+        raise ValueError(f"{name} is {shortened(repr(text))}, which is not a whole number") from None
 
 
 def _number(row: Row, name: str) -> float:
@@ -151,7 +151,7 @@ def _number(row: Row, name: str) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise ValueError(f"{name} is {shortened(repr(text))}, and no number")
+        raise ValueError(f"{name} is {shortened(repr(text))}, which is not a number")
     return found
 
 
@@ -159,7 +159,7 @@ def _time(row: Row, name: str) -> float:
     return positive(name, _number(row, name))
 
 
-def _moment(row: Row) -> datetime | None:
+def _written_at(row: Row) -> datetime | None:
     """`timestamp`, in seconds since 1970: when the row was written, after its kernel had run."""
     if not row.get("timestamp"):
         return None
@@ -167,4 +167,4 @@ def _moment(row: Row) -> datetime | None:
         return datetime.fromtimestamp(_whole(row, "timestamp"), UTC)
     except (OverflowError, OSError, ValueError):
         given = shortened(repr(row["timestamp"]))
-        raise ValueError(f"timestamp is {given}, and no seconds since 1970") from None
+        raise ValueError(f"timestamp is {given}, which is not seconds since 1970") from None

@@ -1,7 +1,7 @@
-"""What every importer shares: a file's rows come in whole or not at all, and once.
+"""What importers share: all rows of a file are imported or none, and only once.
 
 The SHA-256 of a file's bytes names its import. Rows become `imported` rows of devices that belong to this import alone.
-An importer is a `Table` that looks at a file, and a `Reader` that turns its rows into the farm's.
+An importer makes a `Table` of the head of a file, and a `Reader` turns its rows into the farm's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from farm.recording import readable
 from farm.schema.results import UNSTATED
 
 Progress = Callable[[int], None]
-"""Told how many rows have been read."""
+"""Called with the number of rows that have been read."""
 
 Row = Mapping[str, Any]
 """One row of a file: its columns as Python values."""
@@ -38,7 +38,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """What an import leaves out of a file on purpose."""
+    """Rows, or a column of rows, that an import leaves out on purpose."""
 
     rows: int
     # Which rows, or a column of rows that came in.
@@ -49,7 +49,7 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Table(ABC):
-    """What a file says before its rows are read."""
+    """The head of a file, before its rows are read."""
 
     path: Path
     content: str  # SHA-256 of its bytes, in hex
@@ -64,7 +64,7 @@ _T = TypeVar("_T", bound=Table)
 
 
 class Reader(ABC, Generic[_T]):
-    """Reads a file's rows once, and afterwards knows its devices, what it left out, and how many are rows of a test set."""
+    """Reads the rows of a file once. Then it has their devices, the parts that were left out, and the rows of a test set."""
 
     def __init__(self, table: _T) -> None:
         self._table = table
@@ -78,12 +78,12 @@ class Reader(ABC, Generic[_T]):
             for row in batch:
                 number += 1
                 try:
-                    found = self._row(number, row)
+                    imported = self._row(number, row)
                 except (FarmError, ValueError) as error:
-                    why = shortened(first_line(error), LONGEST_REASON)
+                    why = shortened(first_line(error), MAX_REASON)
                     raise RowNotImported(path=self._table.path, row=number, why=why) from None
-                if found is not None:
-                    yield found
+                if imported is not None:
+                    yield imported
             progress(number)
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Reader(ABC, Generic[_T]):
 
     @abstractmethod
     def _row(self, number: int, row: Row) -> ImportedRow | None:
-        """What is stored of a row; None: nothing, and `_leave_out` was told why. Any `ValueError` refuses the row."""
+        """The row to store; None if it is left out, which `_leave_out` notes. A `ValueError` refuses the row."""
 
     @abstractmethod
     def devices(self) -> list[ImportedDevice]:
@@ -102,9 +102,9 @@ class Reader(ABC, Generic[_T]):
         self._left_out[what, whole, why] += 1
 
     def left_out(self) -> list[LeftOut]:
-        """What was left out of the rows that were read, the most first."""
-        found = self._left_out.most_common()
-        return [LeftOut(rows=rows, what=what, whole=whole, why=why) for (what, whole, why), rows in found]
+        """The parts that were left out, the most frequent first."""
+        counts = self._left_out.most_common()
+        return [LeftOut(rows=rows, what=what, whole=whole, why=why) for (what, whole, why), rows in counts]
 
 
 def imported_device(
@@ -124,41 +124,41 @@ def imported_device(
 
 
 def measurement_of(runtime_ms: float, **given: Any) -> Measurement:
-    """A measurement of which a file says this much, and nothing of the spread."""
+    """A measurement of a file that has one time for a row, and not its spread."""
     times = dict.fromkeys(("runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms"), runtime_ms)
     return Measurement(**{**UNSTATED, **times, **given}, source=Source.IMPORTED)
 
 
 def positive(name: str, value: float) -> float:
-    """A time or power of a row. Raises `ValueError` where it is none."""
+    """A time or power of a row. Raises `ValueError` if it is not above 0 and finite."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name} is {value:g}, and must be above 0 and finite")
     return value
 
 
-LONGEST_REASON = 400
+MAX_REASON = 400
 """Characters of a message about a row, which repeats values of the file."""
 
 
-LONGEST_NAME = 200
+MAX_NAME = 200
 """Characters of a device's UUID, host or card in a file."""
 
 
 def check_name(name: str, what: str) -> None:
     """Raises `ValueError` for a name that no list could show."""
-    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
-        raise ValueError(f"{name[:40]!r} is no name of {what}")
+    if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
+        raise ValueError(f"{name[:40]!r} cannot be the name of {what}")
 
 
 class Outcome(StrEnum):
     IMPORTED = "imported"
-    IMPORTABLE = "importable"  # a dry run found nothing against it
+    IMPORTABLE = "importable"  # a dry run found no mistake
     KNOWN = "known"  # imported before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """What became of one file. Of a file that was imported before, only the UUIDs of its devices are known."""
+    """The result for one file. For a file that was imported before, only the UUIDs of its devices are known."""
 
     table: Table
     outcome: Outcome

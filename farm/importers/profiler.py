@@ -1,4 +1,4 @@
-"""CUTLASS's own names of kernels, as its profiler writes them, in the farm's words.
+"""Kernels of the farm by the names that the CUTLASS profiler writes.
 
 `cutlass_simt_sgemm_128x64_8x2_tn_align1` is a block of 128x64, K steps of 8 and 2 stages. Letters and block are of a C that
 lies by columns: `n` is by columns as well, and `t` by rows. By rows, as the farm has it, that C is the product of B and A, each

@@ -1,7 +1,7 @@
 """Every column of a row of results: those of the view `v_measurements`, in the order of an export.
 
-What a measurement holds is declared with the fields of `farm.measurement.Measurement`. Here is what a row says besides:
-where and when it was measured, of which configuration, and what the view derives. The table of results, its statements,
+The columns of a measurement are declared with the fields of `farm.measurement.Measurement`. The others are here: where and when
+a row was measured, its configuration, and the columns that the view derives. The table of results, its statements,
 filters, exports, recordings, imports, `farm measure`, T4 files, API documents and docs/sql.md take their columns from here.
 """
 
@@ -75,8 +75,8 @@ def _fields() -> Iterator[Column]:
     for name, hint in get_type_hints(Measurement, include_extras=True).items():
         value_type, column = get_args(hint)
         nullable = isinstance(value_type, UnionType)
-        held = get_args(value_type)[0] if nullable else value_type
-        yield replace(column, name=name, type=_TYPES[held], nullable=nullable)
+        python_type = get_args(value_type)[0] if nullable else value_type
+        yield replace(column, name=name, type=_TYPES[python_type], nullable=nullable)
 
 
 _FIELDS = tuple(_fields())

@@ -538,7 +538,7 @@ problems:
         ("{weight: 2}", "[0]: a mapping is not part of a domain; write the name of a domain, "),
         ("5", "[0]: 5 is not part of a domain; write the name of a domain, "),
         ("{shapes: {}}", "[0].shapes: it is empty; write for example {512x512x512: 1}"),
-        ("", ": the list is empty; give one value at least, or remove the field"),
+        ("", ": the list is empty; write at least one value, or remove the field"),
         ("{file: 5}", "[0].file: 5 is not the name of a file; write for example shapes.csv"),
     ],
 )  # fmt: skip

@@ -202,11 +202,11 @@ measure:
         ("owner: ben", "8: owner: it stands here a second time (first on line 2); keep one of them"),
         ("priority: high", "8: priority: 'high' does not fit here; write a whole number from -100 up to 100 (higher goes first, for all owners)"),
         ("description: [a]", "8: description: a description is text; write it after the colon, or remove the field"),
-        ("targets: []", "8: targets: the list is empty; give one value at least, or remove the field"),
+        ("targets: []", "8: targets: the list is empty; write at least one value, or remove the field"),
         ("constraints: stages > 3", "8: constraints: it names stages, and no kernel of this campaign (tiled) has that; "
          "remove it, or add the kernels it is for"),
         ("measure: {timing: {min_samples: 50, max_samples: 20}}", "8: measure.timing.min_samples: min_samples is 50 and "
-         "max_samples 20; the least cannot be more than the most"),
+         "max_samples 20; the minimum cannot exceed the maximum"),
         ("measure: 3", "8: measure: 3 is not a mapping; its fields are"),
         ("targets: {type: }", "8: targets: type names nothing; write any"),
     ],
@@ -393,7 +393,7 @@ def test_what_is_wrong_in_a_list_of_configurations_has_its_line(problems_of):
         "11: search: configurations are all that such a campaign measures; remove search, or configurations",
     ]
     assert problems_of("name: x\nconfigurations: []\n") == [
-        "2: configurations: the list is empty; give one value at least, or remove the field"
+        "2: configurations: the list is empty; write at least one value, or remove the field"
     ]
     (found,) = problems_of(LISTED + "colour: red\n")
     assert found == (

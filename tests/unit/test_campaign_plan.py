@@ -206,7 +206,7 @@ def test_gpu_kernels_on_a_farm_of_cpus_are_nothing_to_measure():
 
 
 def test_a_refusal_names_the_recorded_devices_that_any_leaves_out_and_the_target_to_write():
-    how = r"to ask a recording, write targets: \{type: recorded-nvidia-h200\}"
+    how = r"to use a recording, write targets: \{type: recorded-nvidia-h200\}"
     with pytest.raises(NothingToMeasure, match=how):
         plan(campaign_of(), [CPU, RECORDED], allow_missing=False)
     assert jobs_of(campaign_of(targets={"type": "recorded-nvidia-h200"}), CPU, RECORDED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farm.api.campaigns import TurnOf
+from farm.api.campaigns import FairShare
 from farm.cli import status
 from farm.cli.output import configuration_text
 from farm.formatting import counts_text, percent_text, rate_text, seconds_text, some_of
@@ -61,7 +61,7 @@ def test_a_configuration_is_short_where_it_is_plain() -> None:
 )
 def test_status_says_with_whom_a_campaign_shares(counts: tuple[int, int, int, int], says: str) -> None:
     owners, owners_before, campaigns, campaigns_before = counts
-    turn = TurnOf(
+    turn = FairShare(
         resource="gpu.h200", owners=owners, owners_before=owners_before, campaigns=campaigns,
         campaigns_before=campaigns_before,
     )  # fmt: skip

@@ -143,7 +143,7 @@ def test_a_kernel_without_a_family_is_left_out_and_counted(tmp_path: Path) -> No
         gpperf.look(sheet(tmp_path / "s.csv", [bare | {"kernel": half}, bare, bare | {"kernel": half}]))
     )
     assert [row.number for row in rows] == [2]
-    why = "no kernel of the farm's families has that name"
+    why = "no kernel family of the farm has a kernel of that name"
     assert reader.left_out() == [LeftOut(rows=2, what=half, whole=True, why=why)]
     assert [device.rows for device in reader.devices()] == [1]
 
@@ -161,18 +161,18 @@ def test_the_tiled_kernel_is_the_farms_and_its_card_is_that_of_the_paper_or_anot
 @pytest.mark.parametrize(
     ("table", "changes", "why"),
     [
-        (SGEMM, {"m": "big"}, "m is 'big', and no whole number"),
+        (SGEMM, {"m": "big"}, "m is 'big', which is not a whole number"),
         (SGEMM, {"m": "0"}, "not a shape"),
-        (SGEMM, {"alpha": "nan"}, "alpha is 'nan', and no number"),
+        (SGEMM, {"alpha": "nan"}, "alpha is 'nan', which is not a number"),
         (SGEMM, {"beta": ""}, "beta is missing"),
         (SGEMM, {"runtime_ms": ""}, "runtime_ms is missing"),
         (SGEMM, {"runtime_ms": "-1"}, "runtime_ms is -1, and must be above 0 and finite"),
-        (SGEMM, {"runtime_ms": "inf"}, "runtime_ms is 'inf', and no number"),
+        (SGEMM, {"runtime_ms": "inf"}, "runtime_ms is 'inf', which is not a number"),
         (SGEMM, {"gpu": "\t\n"}, "gpu is missing"),
-        (SGEMM, {"gpu": "A\0B"}, "no name of a card"),
-        (SGEMM, {"gpu": "G" * 201}, "no name of a card"),
+        (SGEMM, {"gpu": "A\0B"}, "cannot be the name of a card"),
+        (SGEMM, {"gpu": "G" * 201}, "cannot be the name of a card"),
         (SGEMM, {"timestamp": "yesterday"}, "timestamp is 'yesterday'"),
-        (SGEMM, {"timestamp": "9" * 30}, "no seconds since 1970"),
+        (SGEMM, {"timestamp": "9" * 30}, "which is not seconds since 1970"),
         (TILED, {"Tile Size": "33"}, "tile goes from 1 to 32"),
         (TILED, {"Execution Time": "0"}, "Execution Time is 0, and must be above 0"),
     ],
@@ -210,8 +210,8 @@ def test_a_file_that_is_no_table_of_gpperf_is_refused_with_what_would_be_right(t
     cases: list[tuple[Path, str]] = [
         (tmp_path / "none.csv", "there is no such file"),
         (tmp_path, "it is a folder"),
-        (tmp_path / "half.csv.gz", "it is no CSV"),
-        (tmp_path / "bytes.csv", "it is no CSV"),
+        (tmp_path / "half.csv.gz", "it is not CSV"),
+        (tmp_path / "bytes.csv", "it is not CSV"),
         (tmp_path / "empty.csv", "it has no rows"),
         (tmp_path / "bare.csv", "it has no rows"),
         (
@@ -306,7 +306,7 @@ def test_a_table_of_several_cards_has_a_device_for_each(tmp_path: Path) -> None:
         ({"latency": math.nan}, "latency is missing"),
         ({"power": -3.0}, "power is -3, and must be above 0 and finite"),
         ({"device": None}, "device is missing"),
-        ({"device": " "}, "no name of a card"),
+        ({"device": " "}, "cannot be the name of a card"),
     ],
     ids=str,
 )

@@ -115,18 +115,18 @@ def test_the_time_while_power_was_read_comes_in_where_it_is_known(tmp_path: Path
         ({"power_w": -math.inf}, "power_w is infinite"),
         ({"m": None}, "m is missing"),
         ({"m": 0}, "not a shape"),
-        ({"ab": "f12"}, "ab is 'f12', and not an element type: use one of f64, f32"),
-        ({"layout": "no"}, "layout is 'no', and not a layout: use one of nn, nt, tn, tt"),
+        ({"ab": "f12"}, "ab is 'f12', which is not an element type: use one of f64, f32"),
+        ({"layout": "no"}, "layout is 'no', which is not a layout: use one of nn, nt, tn, tt"),
         ({"details": "[" * 100_000}, "details is nested too deeply: [[["),
         ({"parameters": '{"tile": "big"}'}, "parameters has tile='big': tile is a whole number"),
         ({"parameters": '{"family": 1}'}, "family"),
         ({"family": "magic"}, "no kernel family 'magic'"),
-        ({"parameters": '{"tile": 16'}, "parameters is '{\"tile\": 16', and no JSON"),
-        ({"details": "[1]"}, "details is '[1]', and no JSON object"),
+        ({"parameters": '{"tile": 16'}, "parameters is '{\"tile\": 16', which is not JSON"),
+        ({"details": "[1]"}, "details is '[1]', which is not a JSON object"),
         ({"device_type": "nvidia-h200"}, "it is of nvidia-h200, and the file of nvidia-l4"),
-        ({"device_uuid": "GPU\n1"}, "no name of a device"),
-        ({"device_uuid": "G" * 201}, "no name of a device"),
-        ({"host": "\0"}, "no name of a device"),
+        ({"device_uuid": "GPU\n1"}, "cannot be the name of a device"),
+        ({"device_uuid": "G" * 201}, "cannot be the name of a device"),
+        ({"host": "\0"}, "cannot be the name of a device"),
     ],
     ids=str,
 )
@@ -145,7 +145,9 @@ def test_a_row_that_cannot_be_read_is_named(
 
 def test_a_column_of_another_kind_is_named_with_the_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "half.parquet", [{**BARE, "samples": 10.0}, {**BARE, "samples": 10.5}])
-    with pytest.raises(RowNotImported, match=r"row 2 cannot be imported: samples is 10\.5, and not a whole number"):
+    with pytest.raises(
+        RowNotImported, match=r"row 2 cannot be imported: samples is 10\.5, which is not a whole number"
+    ):
         read(path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farm.api.campaigns import Steered
+from farm.api.campaigns import CampaignChange
 from farm.db.campaign_verdict import CampaignVerdict, state_text, verdict, without_result
 from farm.db.states import CampaignState, JobState
 
@@ -41,5 +41,7 @@ def test_cancelled_jobs_do_not_count_as_ended_without_a_result() -> None:
 
 
 def test_documents_carry_the_verdict() -> None:
-    told = Steered(campaign="c", changed=False, state=CampaignState.DONE, counts=jobs(done=1, invalid=15)).model_dump()
+    told = CampaignChange(
+        campaign="c", changed=False, state=CampaignState.DONE, counts=jobs(done=1, invalid=15)
+    ).model_dump()
     assert (told["verdict"], told["state_text"]) == ("incomplete", "done, 15 invalid")

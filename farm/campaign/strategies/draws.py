@@ -12,7 +12,7 @@ from farm.kernels import Configuration
 
 
 class KernelSample(Protocol):
-    """Which of a problem's configurations are measured, of those that are offered."""
+    """Chooses which of a problem's configurations are measured."""
 
     def add(self, configuration: Configuration) -> None:
         """Offers one. The same again changes nothing."""
@@ -22,14 +22,14 @@ class KernelSample(Protocol):
 
 
 class Draw:
-    """So many of a problem's configurations at random, or all where there are fewer.
+    """A number of a problem's configurations at random, or all if there are fewer.
 
     The draw follows from the seed and each configuration's canonical form alone: it is the same on every host, in whatever
     order they come, and a kernel that is drawn stays drawn when others are left out. Only those drawn are kept in memory.
     """
 
-    def __init__(self, most: int, seed: int) -> None:
-        self._most = most
+    def __init__(self, size: int, seed: int) -> None:
+        self._size = size
         self._seed = seed
         self._drawn: dict[str, Configuration] = {}  # by canonical form
         self._numbers: list[tuple[int, str]] = []  # a heap: the largest of their numbers, negative, comes first
@@ -41,7 +41,7 @@ class Draw:
             return
         number = int.from_bytes(hashlib.sha256(f"{self._seed} {name}".encode()).digest()[:16], "big")
         entry = (-number, name)
-        if len(self._numbers) < self._most:
+        if len(self._numbers) < self._size:
             heappush(self._numbers, entry)
         elif entry > self._numbers[0]:
             del self._drawn[heappushpop(self._numbers, entry)[1]]
@@ -54,15 +54,15 @@ class Draw:
 
 
 class FamilyDraw:
-    """So many of a problem's configurations at random, where each family is as likely as any other.
+    """A number of a problem's configurations at random, with each family as likely as any other.
 
     Weighted sampling without replacement (Efraimidis and Spirakis, Information Processing Letters 97, 2006): a kernel
     weighs 1 / the number of kernels that its family has for the problem. As with `Draw`, the result follows from the seed
     and the canonical forms alone.
     """
 
-    def __init__(self, most: int, seed: int) -> None:
-        self._most = most
+    def __init__(self, size: int, seed: int) -> None:
+        self._size = size
         self._seed = seed
         self._offered: dict[str, Configuration] = {}  # by canonical form
 
@@ -76,7 +76,7 @@ class FamilyDraw:
         def key(name: str) -> float:
             return -math.log1p(-_share(self._seed, name)) * kernels_of[self._offered[name].kernel.family]
 
-        return [self._offered[name] for name in nsmallest(self._most, self._offered, key=key)]
+        return [self._offered[name] for name in nsmallest(self._size, self._offered, key=key)]
 
 
 def _share(seed: int, name: str) -> float:

@@ -1,4 +1,4 @@
-"""`learn` measures what teaches a model of the campaign's domain most, round after round (`trainer.rounds`).
+"""`learn` measures, round after round, the rows that improve a model of the campaign's domain most (`trainer.rounds`).
 
 It also measures a test set that the model never learns from.
 """
@@ -19,7 +19,7 @@ from farm.kernels import FAMILIES
 from farm.measurement import ALL_FAMILIES
 
 ROUND_PROBLEMS = 100
-"""Problems of a round unless told otherwise: half a minute of one card with four kernels each."""
+"""Problems of a round by default: half a minute of one card with four kernels each."""
 
 _TEST_STREAM = 1
 """The stream of the test set; those of its rounds come after it."""

@@ -7,12 +7,12 @@ from typing import ClassVar, Literal, Self
 from farm.campaign.strategies.strategy import DomainDraw
 
 RANDOM_KERNELS = 60
-"""Kernels that are drawn unless told otherwise: with a probability of 95% one of them is among the best 5%
+"""Kernels that are drawn by default: with a probability of 95% one of them is among the best 5%
 (1 - 0.95⁶⁰; Bergstra and Bengio, Journal of Machine Learning Research 13, 2012)."""
 
 
 DOMAIN_KERNELS = 4
-"""Kernels that are drawn for each problem of a domain unless told otherwise: operands and reference are made once for all of
+"""Kernels that are drawn for each problem of a domain by default: operands and reference are made once for all of
 them, and a model learns from pairs which of two kernels is faster."""
 
 

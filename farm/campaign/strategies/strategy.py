@@ -66,7 +66,7 @@ class Search(BaseModel):
         if cls is not Search or not isinstance(written, dict):
             return handler(written)
         model = search_model(written)
-        if model is Search:  # only what is wrong with the name is reported: nothing says what other fields there are
+        if model is Search:  # only the name is wrong: without a strategy, the other fields are not known
             return handler({name: value for name, value in written.items() if name == "strategy"})
         return model.model_validate(written)
 
@@ -78,11 +78,11 @@ class Search(BaseModel):
 
     @classmethod
     def mistakes_written(cls, written: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Fields that make no sense together, as they are written, and why."""
+        """Fields, as written, that do not fit together, and why."""
         yield from ()
 
     def mistakes_in(self, *, kernels: int, families: Sequence[str], draws: bool) -> Iterator[tuple[str, str]]:
-        """Fields that make no sense in a campaign with so many kernels, of these families, and why.
+        """Fields that do not fit a campaign with this number of kernels of these families, and why.
 
         Args:
             draws: Whether the problems of the campaign are drawn from a domain.
@@ -90,7 +90,7 @@ class Search(BaseModel):
         yield from ()
 
     def in_normal_form(self) -> Self:
-        """The same with the numbers that it takes where the campaign names none."""
+        """The same with the defaults that depend on the campaign."""
         return self
 
     def to_document(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Search(BaseModel):
     # --- what is measured first ------------------------------------------------------------------------
 
     def drawn_problems(self) -> dict[str, int]:
-        """How many problems of a domain are drawn before anything was measured, by the field that says so."""
+        """How many problems of a domain are drawn before anything is measured, by the field that sets it."""
         return {}
 
     def drawn_size(self, kernels: int) -> int:
@@ -207,10 +207,10 @@ class ShortRounds(KernelDraw):
         return self.going_on(kernels) <= self.finalists
 
     def rounds(self, kernels: int) -> list[int]:
-        found = super().rounds(kernels)
-        while not self.goes_to_the_last(found[-1]):
-            found.append(self.going_on(found[-1]))
-        return [*found, self.going_on(found[-1])]
+        sizes = super().rounds(kernels)
+        while not self.goes_to_the_last(sizes[-1]):
+            sizes.append(self.going_on(sizes[-1]))
+        return [*sizes, self.going_on(sizes[-1])]
 
 
 def register(strategy: type[Search]) -> None:
