@@ -1,33 +1,31 @@
-"""Pictures that are logged with a model: where its held-out predictions are off, and what it looks at."""
+"""Charts that are logged with a model: where its held-out predictions are off, and which features matter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from farm.charts.description import Axis, Chart, Dashes, Floats, Panels, Scale, Series
+from farm.charts.matplotlib_renderer import write_pngs
 from farm.forest.physics import compulsory_bytes, flops_of
 from trainer.evaluate import metrics
 from trainer.table import vocabulary_of
 
-_PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Okabe and Ito's colours (2008), told apart with any colour vision; families also differ in marker."""
-
-_MARKERS = ("o", "s", "^", "D", "v", "P")
-_PANELS = {"runtime_ms": ("runtime", "ms"), "power_w": ("power", "W")}
+_QUANTITIES = {"runtime_ms": ("runtime", "ms"), "power_w": ("power", "W")}
 _BAND = 1.2
-_NARROW = 100
 _MAX_POINTS = 20_000
-"""Of a family in a picture."""
+"""Points of a family in a chart. More points hide each other, and take minutes to draw."""
 
 _BINS = 12
 _MAX_FEATURES = 20
 _MIN_ERROR_PCT = 0.01
-"""Errors below this are drawn here: a logarithmic axis has no zero."""
+"""Errors below this are drawn at this value, because a logarithmic axis has no zero."""
+
+_WORK = Axis(label="work of the GEMM", unit="GFLOP", scale=Scale.LOG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,148 +42,123 @@ class HeldOutRows:
         return self.measured[target].notna() & self.predicted[target].notna()
 
     @property
-    def panels(self) -> list[str]:
-        return [target for target in _PANELS if self.shown(target).any()]
+    def targets(self) -> list[str]:
+        """The targets that have a panel."""
+        return [target for target in _QUANTITIES if self.shown(target).any()]
+
+    def points(self, x: pd.Series, y: pd.Series) -> list[Series]:
+        """y over x, one series for each family. A family has the same look in every chart."""
+        families = self.configured["family"]
+        found = []
+        for look, family in enumerate(sorted(families.unique())):
+            own = np.flatnonzero(families[x.index] == family)
+            if len(own):
+                kept = own[:: 1 + len(own) // _MAX_POINTS]
+                name = f"{family} ({len(own):,})"
+                found.append(Series(name=name, x=_floats(x.iloc[kept]), y=_floats(y.iloc[kept]), look=look, faint=True))
+        return found
 
 
 def plots(folder: Path, rows: HeldOutRows) -> None:
-    """Every picture of held-out predictions, as PNGs in the folder."""
-    _parity_plot(folder / "parity.png", rows)
+    """Writes every chart of held-out predictions as a PNG into the folder."""
     completed = vocabulary_of(rows.configured).complete(rows.configured)
-    size = pd.Series(flops_of(completed), rows.configured.index)
+    size = pd.Series(flops_of(completed) / 1e9, rows.configured.index)
     traffic = pd.Series(compulsory_bytes(completed), rows.configured.index)
-    _error_plot(folder / "error_by_flops.png", rows, size, "work of the GEMM (flop)")
-    _error_plot(folder / "error_by_intensity.png", rows, size / traffic, "arithmetic intensity (flop per byte)")
-    _coverage_plot(folder / "interval_coverage.png", rows, size)
+    intensity = Axis(label="arithmetic intensity", unit="FLOP/byte", scale=Scale.LOG)
+    bounded = [target for target in rows.targets if {f"{target}_low", f"{target}_high"} <= set(rows.predicted)]
+    drawn = {
+        "parity": _each(rows.targets, _parity(rows)),
+        "error_by_flops": _each(rows.targets, _errors(rows, size, _WORK)),
+        "error_by_intensity": _each(rows.targets, _errors(rows, 1e9 * size / traffic, intensity)),
+        "interval_coverage": _each(bounded, _coverage(rows, size)),
+    }
+    title = f"{rows.device_type}: held-out shapes"
+    write_pngs([Panels(name=name, title=title, charts=of, titled=True) for name, of in drawn.items() if of], folder)
 
 
-def _parity_plot(path: Path, rows: HeldOutRows) -> None:
-    """Predictions against measurements on logarithmic axes, one panel for each target."""
+def _each(targets: list[str], chart: Callable[[str], Chart]) -> tuple[Chart, ...]:
+    return tuple(map(chart, targets))
 
-    def draw(axes: Any, target: str) -> None:
-        quantity, unit = _PANELS[target]
+
+def _parity(rows: HeldOutRows) -> Callable[[str], Chart]:
+    """Predictions against measurements."""
+
+    def chart(target: str) -> Chart:
+        quantity, unit = _QUANTITIES[target]
         shown = rows.shown(target)
         measured, predicted = rows.measured[target][shown], rows.predicted[target][shown]
-        _scatter(axes, rows.configured["family"], measured, predicted)
-        low, high = min(measured.min(), predicted.min()) / 1.15, max(measured.max(), predicted.max()) * 1.15
-        line = np.array([low, high])
-        axes.plot(line, line, color="black", linewidth=1, label="equal")
-        axes.fill_between(
-            line, line / _BAND, line * _BAND, color="grey", alpha=0.15, linewidth=0, label="within a factor 1.2"
-        )
-        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
-        if high / low < _NARROW:
-            _plain_ticks(axes.xaxis, axes.yaxis)
-        axes.set_xlabel(f"measured {quantity} ({unit})")
-        axes.set_ylabel(f"predicted {quantity} ({unit})")
-        found = metrics(measured, predicted)
+        ends = np.array([min(measured.min(), predicted.min()) / 1.15, max(measured.max(), predicted.max()) * 1.15])
+        found, title = metrics(measured, predicted), quantity
         if found:
-            axes.set_title(
-                f"median error {found['median_error_pct']:.1f} %, mean {found['mean_error_pct']:.1f} %", fontsize=10
-            )
-        axes.legend(loc="upper left", fontsize=8, frameon=False)
-        axes.grid(visible=True, which="major", alpha=0.3)
+            title += f": median error {found['median_error_pct']:.1f} %, mean {found['mean_error_pct']:.1f} %"
+        x = Axis(label=f"measured {quantity}", unit=unit, scale=Scale.LOG, limits=(float(ends[0]), float(ends[1])))
+        equal = _line(f"equal, and a factor of {_BAND}", ends, ends, low=ends / _BAND, high=ends * _BAND, band=True)
+        return _chart(
+            target, title, x, replace(x, label=f"predicted {quantity}"), [*rows.points(measured, predicted), equal]
+        )
 
-    _draw(path, f"{rows.device_type}: shapes held out of training", rows.panels, draw)
+    return chart
 
 
-def _error_plot(path: Path, rows: HeldOutRows, along: pd.Series, label: str) -> None:
-    """|predicted - measured| / measured along some number, one panel for each target, with its running median."""
+def _errors(rows: HeldOutRows, along: pd.Series, axis: Axis) -> Callable[[str], Chart]:
+    """|predicted - measured| / measured along some number, with the running median."""
 
-    def draw(axes: Any, target: str) -> None:
+    def chart(target: str) -> Chart:
         shown = rows.shown(target)
-        measured, predicted = rows.measured[target][shown], rows.predicted[target][shown]
+        measured, predicted, x = rows.measured[target][shown], rows.predicted[target][shown], along[shown]
         error = (100 * (predicted - measured).abs() / measured).clip(lower=_MIN_ERROR_PCT)
-        x = along[shown]
-        _scatter(axes, rows.configured["family"], x, error)
-        middle, median = _binned(x, error, "median")
-        axes.plot(middle, median, color="black", linewidth=1.5, label="median")
-        axes.set(xscale="log", yscale="log")
-        if x.max() / x.min() < _NARROW:
-            _plain_ticks(axes.xaxis)
-        axes.set_xlabel(label)
-        axes.set_ylabel(f"error of the predicted {_PANELS[target][0]} (%)")
-        axes.legend(loc="best", fontsize=8, frameon=False)
-        axes.grid(visible=True, which="major", alpha=0.3)
+        y = Axis(label=f"error of the predicted {_QUANTITIES[target][0]}", unit="%", scale=Scale.LOG)
+        running = _line("median", *_binned(x, error, "median"))
+        return _chart(target, _QUANTITIES[target][0], axis, y, [*rows.points(x, error), running])
 
-    _draw(path, f"{rows.device_type}: errors on shapes held out of training", rows.panels, draw)
+    return chart
 
 
-def _coverage_plot(path: Path, rows: HeldOutRows, size: pd.Series) -> None:
-    """Which share of measurements lies inside the predicted interval, where intervals were predicted at all."""
-    panels = [t for t in rows.panels if {f"{t}_low", f"{t}_high"} <= set(rows.predicted)]
-    if not panels:
-        return
+def _coverage(rows: HeldOutRows, size: pd.Series) -> Callable[[str], Chart]:
+    """The share of measurements inside the predicted interval."""
 
-    def draw(axes: Any, target: str) -> None:
-        low, high = rows.predicted[f"{target}_low"], rows.predicted[f"{target}_high"]
+    def chart(target: str) -> Chart:
+        quantity, low, high = _QUANTITIES[target][0], rows.predicted[f"{target}_low"], rows.predicted[f"{target}_high"]
         shown = rows.measured[target].notna() & low.notna() & high.notna()
         inside = rows.measured[target].between(low, high)[shown].astype("float64") * 100
         middle, share = _binned(size[shown], inside, "mean")
-        axes.plot(middle, share, color=_PALETTE[0], marker=_MARKERS[0], label="of rows of such a size")
-        axes.axhline(inside.mean(), color="black", linewidth=1, label=f"of all rows: {inside.mean():.0f} %")
-        axes.set(xscale="log", ylim=(0, 103))
-        axes.set_xlabel("work of the GEMM (flop)")
-        axes.set_ylabel(f"measured {_PANELS[target][0]} inside its interval (%)")
-        axes.legend(loc="lower right", fontsize=8, frameon=False)
-        axes.grid(visible=True, which="major", alpha=0.3)
+        y = Axis(label=f"measured {quantity} inside its interval", unit="%", limits=(0, 100))
+        series = [
+            Series(name="rows of this size", x=middle, y=share, line=Dashes.SOLID),
+            _line("all rows", middle, np.full(len(middle), inside.mean())),
+        ]
+        return _chart(target, f"{quantity}: {inside.mean():.0f} % of all rows", _WORK, y, series)
 
-    _draw(path, f"{rows.device_type}: intervals on shapes held out of training", panels, draw)
+    return chart
 
 
 def importance_plot(folder: Path, device_type: str, importance: Mapping[str, float]) -> None:
-    """`importance.png`: the features that matter most; nothing where none are known."""
+    """Writes `importance.png`: the features that matter most. Writes nothing if none are known."""
     if not importance:
         return
-    most = sorted(importance.items(), key=lambda item: -item[1])[:_MAX_FEATURES][::-1]
-
-    def draw(axes: Any, _: str) -> None:
-        axes.barh([name for name, _ in most], [100 * share for _, share in most], color=_PALETTE[0])
-        axes.set_xlabel("importance (% of all features)")
-        axes.set_ylabel("feature")
-        axes.grid(visible=True, axis="x", alpha=0.3)
-
-    _draw(folder / "importance.png", f"{device_type}: what the model looks at", ["features"], draw, width=7.5)
+    most = sorted(importance.items(), key=lambda item: -item[1])[:_MAX_FEATURES]
+    shares = np.array([100 * share for _, share in most])
+    x = Axis(label="importance", unit="% of all features")
+    y = Axis(label="feature", scale=Scale.NAMES, names=tuple(name for name, _ in most), downwards=True)
+    bars = Series(name="importance", x=shares, y=np.arange(len(most), dtype="float64"), bars=True)
+    write_pngs([_chart("importance", f"{device_type}: importance of features", x, y, [bars])], folder)
 
 
-def _draw(path: Path, title: str, panels: list[str], draw: Callable[[Any, str], None], *, width: float = 5.6) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width * len(panels), 5.4), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
-    for axes, name in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
-        draw(axes, name)
-    figure.suptitle(title)
-    figure.savefig(path)
+def _chart(name: str, title: str, x: Axis, y: Axis, series: list[Series]) -> Chart:
+    return Chart(name=name, title=title, message=title, x=x, y=y, series=tuple(series))
 
 
-def _binned(x: pd.Series, y: pd.Series, how: str) -> tuple[pd.Series, pd.Series]:
-    """A running number: y of rows with about the same x, in bins that hold about as many rows each."""
+def _line(
+    name: str, x: Floats, y: Floats, *, low: Floats | None = None, high: Floats | None = None, band: bool = False
+) -> Series:
+    return Series(name=name, x=x, y=y, low=low, high=high, band=band, points=False, line=Dashes.SOLID, reference=True)
+
+
+def _binned(x: pd.Series, y: pd.Series, how: str) -> tuple[Floats, Floats]:
+    """A running number: y of rows with similar x, in bins with about the same number of rows."""
     bins = pd.qcut(x, min(_BINS, x.nunique()), duplicates="drop")
-    return x.groupby(bins, observed=True).median(), y.groupby(bins, observed=True).agg(how)
+    return _floats(x.groupby(bins, observed=True).median()), _floats(y.groupby(bins, observed=True).agg(how))
 
 
-def _scatter(axes: Any, families: pd.Series, x: pd.Series, y: pd.Series) -> None:
-    """y over x in the colour of each row's family: the same in every picture, whatever rows it shows of all."""
-    own = families[x.index]
-    for index, family in enumerate(sorted(families.unique())):
-        of = own == family
-        if of.any():
-            colour, marker = _PALETTE[index % len(_PALETTE)], _MARKERS[index % len(_MARKERS)]
-            label = f"{family} ({of.sum():,})"
-            # More points hide each other, and take minutes to draw.
-            shown = np.flatnonzero(of)[:: 1 + int(of.sum()) // _MAX_POINTS]
-            axes.scatter(
-                x.iloc[shown], y.iloc[shown], s=16, alpha=0.6, linewidths=0, color=colour, marker=marker, label=label
-            )
-
-
-def _plain_ticks(*these: Any) -> None:
-    """30, 50, 100 instead of powers of ten, of which a narrow range holds one at most."""
-    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
-
-    for axis in these:
-        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+def _floats(values: pd.Series) -> Floats:
+    return values.to_numpy("float64")

@@ -243,6 +243,8 @@ class Panels:
     name: str
     title: str
     charts: tuple[Chart, ...]
+    # Whether each panel shows its title, and the legend names the series.
+    titled: bool = False
 
 
 def number(value: float, digits: int = 3) -> str:

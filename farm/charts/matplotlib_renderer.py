@@ -175,11 +175,15 @@ def _render_panels(panels: Panels) -> Any:
         for column, chart in enumerate(row):
             axes = rendered.add_subplot(grid[at, column * width : (column + 1) * width])
             _draw_chart(axes, chart, "light")
+            if panels.titled:
+                axes.set_title(_plain(chart.title), fontsize=9)
     rendered.suptitle(_plain(panels.title), fontsize=11)
-    names = {_plain(rule.name) for rule in panels.charts[0].rules}
+    named = panels.charts[-1].series if panels.titled else panels.charts[0].rules
+    names = {_plain(one.name) for one in named}
     handles = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True) if label in names}
     if handles:
-        place = {"loc": "outside lower center", "ncols": len(handles), "frameon": False, "fontsize": 9}
+        columns = min(len(handles), 3 if panels.titled else len(handles))
+        place = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 9}
         rendered.legend(handles=list(handles.values()), **place)
     return rendered
 
