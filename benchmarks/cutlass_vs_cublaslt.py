@@ -33,7 +33,7 @@ from farm.campaign.strategies import Grid
 from farm.devices import DeviceKind
 from farm.kernels import BASELINES, Kernel
 from farm.provenance import METADATA_KEY
-from farm.report.best import Found, Timed, Where
+from farm.report.best import BestKernel, ProblemOnType, TimedKernel
 
 CAMPAIGN = Path(__file__).parents[1] / "examples" / "campaigns" / "cutlass-tuned.yaml"
 
@@ -49,16 +49,16 @@ def only_cublaslt(campaign: Campaign) -> Campaign:
     return Campaign.from_document({**asked, "constraints": [], "measure": measure})
 
 
-def timed(row: Mapping[str, Any], kernel: Kernel) -> Timed:
+def timed(row: Mapping[str, Any], kernel: Kernel) -> TimedKernel:
     """A row of a recording."""
     times = {name: row[name] for name in ("runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_rse")}
-    return Timed(kernel=str(kernel), rows=1, **times)
+    return TimedKernel(kernel=str(kernel), rows=1, **times)
 
 
-def beside(rows: Iterable[Mapping[str, Any]]) -> list[Found]:
+def beside(rows: Iterable[Mapping[str, Any]]) -> list[BestKernel]:
     """The best kernel of each problem and device type of recordings, beside the library's choice where there is one."""
-    groups: dict[Where, list[tuple[Timed, float]]] = {}
-    baselines: dict[Where, tuple[Timed, float]] = {}
+    groups: dict[ProblemOnType, list[tuple[TimedKernel, float]]] = {}
+    baselines: dict[ProblemOnType, tuple[TimedKernel, float]] = {}
     for row in rows:
         what = configuration_of(row)
         where, answer = (what.problem, row["device_type"]), (timed(row, what.kernel), row["cost_s"] or 0.0)
@@ -69,7 +69,7 @@ def beside(rows: Iterable[Mapping[str, Any]]) -> list[Found]:
     found = []
     for where, answers in groups.items():
         baseline, spent = baselines.get(where, (None, 0.0))
-        one = Found(
+        one = BestKernel(
             problem=where[0],
             device_type=where[1],
             best=min((answer for answer, _ in answers), key=lambda answer: answer.runtime_ms),
@@ -83,7 +83,7 @@ def beside(rows: Iterable[Mapping[str, Any]]) -> list[Found]:
     return sorted(found, key=lambda one: (one.device_type, str(one.problem)))
 
 
-def of_problem(one: Found) -> dict[str, Any]:
+def of_problem(one: BestKernel) -> dict[str, Any]:
     return {
         "problem": f"{one.problem.shape} {one.problem.types} {one.problem.layout}",
         "alpha": one.problem.alpha,
@@ -101,7 +101,7 @@ def of_problem(one: Found) -> dict[str, Any]:
     }
 
 
-def figures(found: Sequence[Found], run: Mapping[str, Any]) -> dict[str, Any]:
+def figures(found: Sequence[BestKernel], run: Mapping[str, Any]) -> dict[str, Any]:
     """All of it; `run` says of what, and how it was measured."""
     problems = [of_problem(one) for one in found]
     by_types: dict[str, list[float]] = {}

@@ -28,7 +28,7 @@ from sqlalchemy import Engine
 from benchmarks.common import RESULTS, end_like_interrupted, markdown, write
 from benchmarks.farms import choose_devices, farm_home, measure_for, programs, store
 from benchmarks.recordings import export
-from farm.analysis.paper import PAPER_SOURCE, beside_paper
+from farm.analysis.paper import PAPER_SOURCE, compare_with_paper
 from farm.analysis.recording import read_recording
 from farm.analysis.tiles import DeviceTiles, ProblemTiles, analyze
 from farm.campaign import load
@@ -90,7 +90,7 @@ def of_study(study: DeviceTiles) -> dict[str, Any]:
             "thriftiest": f"{b.here.thriftiest} of {b.here.problems}",
             "paper_thriftiest": f"{b.paper.thriftiest} of {b.paper.problems}",
         }
-        for b in beside_paper(study.summary, study.baseline)
+        for b in compare_with_paper(study.summary, study.baseline)
     ]
     return {
         "device_type": study.device_type,

@@ -41,7 +41,7 @@ from farm.db import campaigns
 from farm.devices import DeviceKind, DeviceTraits
 from farm.kernels import Configuration
 from farm.provenance import Provenance
-from farm.report.best import Found, best
+from farm.report.best import BestKernel, best
 from farm.services.stack import Stack
 from workers.devices.recording import write_recording
 
@@ -121,7 +121,7 @@ def measure(engine: Engine, stack: Stack, campaign: Campaign, until: float) -> t
     return campaign_id, time.monotonic() - began
 
 
-def found_by(engine: Engine, campaign_id: int, campaign: Campaign) -> tuple[list[Found], dict[str, int]]:
+def found_by(engine: Engine, campaign_id: int, campaign: Campaign) -> tuple[list[BestKernel], dict[str, int]]:
     """What a campaign found, and what became of its jobs."""
     with engine.connect() as connection:
         return best(connection, campaign_id, campaign), campaigns.counts(connection, campaign_id)
@@ -130,7 +130,7 @@ def found_by(engine: Engine, campaign_id: int, campaign: Campaign) -> tuple[list
 # --- figures -----------------------------------------------------------------------------------------
 
 
-def compared(found: Sequence[Found], grid: Sequence[Found]) -> dict[str, Any]:
+def compared(found: Sequence[BestKernel], grid: Sequence[BestKernel]) -> dict[str, Any]:
     """A search beside the grid: how good what it found is, and what it cost."""
     shares = [100 * one.share_of_best for one in found if one.share_of_best is not None]
     spent, in_all = (sum(one.device_s for one in of) for of in (found, grid))
@@ -150,7 +150,7 @@ def compared(found: Sequence[Found], grid: Sequence[Found]) -> dict[str, Any]:
     }
 
 
-def baseline_of(found: Sequence[Found]) -> dict[str, Any]:
+def baseline_of(found: Sequence[BestKernel]) -> dict[str, Any]:
     """The best kernels beside cuBLASLt's own choice, in the median."""
     speed_ups = [one.speed_up for one in found if one.speed_up is not None]
     return {
@@ -220,7 +220,7 @@ def main() -> None:
             else choose_devices(asked.device, asked.gpus, [], folder, 0)
         )
         strategies = ["grid", *asked.strategies.split(",")]
-        done: dict[str, tuple[list[Found], dict[str, int], float]] = {}
+        done: dict[str, tuple[list[BestKernel], dict[str, int], float]] = {}
         with farm_home(FARM_DEVICES=",".join(words)) as (urls, engine), programs(urls, engine, words) as stack:
             until = time.monotonic() + asked.seconds
             for strategy in strategies:

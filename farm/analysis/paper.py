@@ -1,9 +1,9 @@
-"""What the paper's own measurements say of tiles, to be read beside a study of ours.
+"""The paper's own measurements of tiles, for comparison with a study of the farm.
 
 From the tables that GPPerf, the repository of the paper (arXiv 2411.16954), publishes for its tiled kernel in single
 precision on one GeForce RTX 4070: times, and average board power. Of their 39 shapes, the 12 with m and n of 8192 or
 16384 and k of 1024, 8192 or 16384. The other 27, up to 2048, are left out: none took less than 5.5 ms, whatever the
-work, and from tile 8 on their power is within 12 W of the idle card's 33 W, so they say little of the kernel.
+work, and from tile 8 on their power is within 12 W of the idle card's 33 W, so they show little about the kernel.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ PAPER_TILES = (
         power_min_w=49.68, power_max_w=90.489,
     ),
 )  # fmt: skip
-"""By tile, as `farm.analysis.tiles` summarizes the published rows; against tile 1."""
+"""By tile, as `farm.analysis.tiles` summarizes the published rows; compared with tile 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ComparedTile:
     """A tile that both measured, against one baseline that both measured."""
 
     here: TileSummary
@@ -49,7 +49,7 @@ class Beside:
     paper_energy_ratio: float | None
 
 
-def beside_paper(summary: Sequence[TileSummary], baseline: int) -> list[Beside]:
+def compare_with_paper(summary: Sequence[TileSummary], baseline: int) -> list[ComparedTile]:
     """The tiles that both measured. Empty where the paper did not measure the baseline.
 
     The paper's ratios are means over the same shapes for every tile, so another baseline divides them.
@@ -59,12 +59,7 @@ def beside_paper(summary: Sequence[TileSummary], baseline: int) -> list[Beside]:
     if base is None:
         return []
     return [
-        Beside(
-            here,
-            known,
-            ratio(known.speed_up, base.speed_up),
-            ratio(known.energy_ratio, base.energy_ratio),
-        )
+        ComparedTile(here, known, ratio(known.speed_up, base.speed_up), ratio(known.energy_ratio, base.energy_ratio))
         for here in summary
         if (known := paper.get(here.tile)) is not None
     ]

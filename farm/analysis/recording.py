@@ -12,11 +12,11 @@ from farm.errors import BadRecording, FarmError, first_line
 from farm.provenance import METADATA_KEY, Provenance
 from farm.recording import NEEDED_COLUMNS, check_columns, provenance_in, readable
 
-_WELCOME = ("device_type", "device_uuid", "distribution", "power_w", "runtime_sustained_ms", "details")
+_OPTIONAL_COLUMNS = ("device_type", "device_uuid", "distribution", "power_w", "runtime_sustained_ms", "details")
 
 
 def read_recording(path: Path) -> tuple[list[TiledRow], Provenance | None]:
-    """The rows of the family, and what the file says of where they come from.
+    """The rows of the family, and the provenance in the file.
 
     The device type is a row's own, where the file has that column, and otherwise the file's. Raises `BadRecording`,
     `MissingColumns`.
@@ -26,7 +26,7 @@ def read_recording(path: Path) -> tuple[list[TiledRow], Provenance | None]:
     with readable(path):
         schema = pq.read_schema(path)
         check_columns(path, schema.names)
-        columns = [*NEEDED_COLUMNS, *(name for name in _WELCOME if name in schema.names)]
+        columns = [*NEEDED_COLUMNS, *(name for name in _OPTIONAL_COLUMNS if name in schema.names)]
         table = pq.read_table(path, columns=columns, filters=[("family", "==", FAMILY)]).to_pylist()
     metadata = (schema.metadata or {}).get(METADATA_KEY)
     provenance = None if metadata is None else provenance_in(path, metadata)
@@ -36,7 +36,7 @@ def read_recording(path: Path) -> tuple[list[TiledRow], Provenance | None]:
 
 def _row(path: Path, number: int, row: Mapping[str, Any]) -> TiledRow:
     if row.get("device_type") is None:
-        raise BadRecording(path=path, why="neither its rows nor its metadata say what device was measured")
+        raise BadRecording(path=path, why="neither its rows nor its metadata name the device")
     try:
         objects = {name: json.loads(row.get(name) or "{}") for name in ("parameters", "details")}
         return TiledRow.from_columns({**row, **objects})

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean, median, median_low
 from typing import Any, TypeVar
 
+from farm.formatting import types_of_text
 from farm.gemm import Problem
 from farm.kernels import Configuration
 from farm.kernels.families import TILE_STUDY
@@ -20,17 +21,17 @@ from farm.measurement import energy_mj
 
 FAMILY = TILE_STUDY.name
 USUAL_BASELINE = 1
-"""One thread for each block: what the paper holds larger tiles against."""
+"""One thread for each block: the paper compares larger tiles with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiledRow:
-    """One measurement of the family. None means: not measured, or not said by the row."""
+    """One measurement of the family. None: not measured, or not in the row."""
 
     device_type: str
     device_uuid: str | None = None
     problem: Problem
-    # What the operands held: it changes the power, so rows of two distributions are two problems.
+    # Of the operands' values: it changes the power, so rows of two distributions are two problems.
     distribution: str = "uniform"
     tile: int
     runtime_ms: float
@@ -64,11 +65,11 @@ class TiledRow:
             runtime_ms=_positive("runtime_ms", float(row["runtime_ms"])),
             power_w=_known(row, "power_w"),
             runtime_sustained_ms=_known(row, "runtime_sustained_ms"),
-            occupancy=_said(details, "occupancy", float),
-            registers=_said(details, "registers", int),
-            shared_bytes=_said(details, "static_shared_bytes", int),
-            waves=_said(details, "waves", float),
-            blocks_per_multiprocessor=_said(details, "blocks_per_multiprocessor", int),
+            occupancy=_detail(details, "occupancy", float),
+            registers=_detail(details, "registers", int),
+            shared_bytes=_detail(details, "static_shared_bytes", int),
+            waves=_detail(details, "waves", float),
+            blocks_per_multiprocessor=_detail(details, "blocks_per_multiprocessor", int),
         )
 
     @property
@@ -84,7 +85,7 @@ def _positive(name: str, value: float) -> float:
 
 
 def _known(row: Mapping[str, Any], name: str) -> float | None:
-    """NaN is how some programs write that there is no value."""
+    """Some programs write NaN for a missing value."""
     value = row.get(name)
     return None if value is None or math.isnan(value) else _positive(name, float(value))
 
@@ -92,14 +93,14 @@ def _known(row: Mapping[str, Any], name: str) -> float | None:
 _T = TypeVar("_T")
 
 
-def _said(details: Mapping[str, Any], name: str, kind: Callable[[Any], _T]) -> _T | None:
+def _detail(details: Mapping[str, Any], name: str, kind: Callable[[Any], _T]) -> _T | None:
     value = details.get(name)
     return None if value is None else kind(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TilePoint:
-    """One tile on one problem: medians over its rows. None means: no row says it."""
+    """One tile on one problem: medians over its rows. None: no row has the value."""
 
     tile: int
     rows: int
@@ -124,15 +125,14 @@ class ProblemTiles:
     distribution: str
     points: tuple[TilePoint, ...]
     devices: int  # of any of its rows
-    # The tile that others are held against.
+    # The tile that others are compared with.
     baseline: int
 
     @property
     def label(self) -> str:
         """`512x512x512 f32 nn`; scalars and distribution where they are not the usual ones."""
         p = self.problem
-        kinds = p.types
-        types = str(kinds.ab) if kinds.ab == kinds.cd == kinds.acc else str(kinds)
+        types = types_of_text(str(p.types))
         scalars = "" if (p.alpha, p.beta) == (1, 0) else f" alpha={_number(p.alpha)} beta={_number(p.beta)}"
         operands = "" if self.distribution == "uniform" else f" {self.distribution}"
         return f"{p.shape} {types} {p.layout}{scalars}{operands}"
@@ -157,7 +157,7 @@ class ProblemTiles:
 
     @property
     def trade(self) -> Trade | None:
-        """What the tile of least energy costs and saves against the fastest; None where they are one, or it is unknown."""
+        """What the tile of least energy costs and saves compared with the fastest; None where they are the same, or unknown."""
         fast, thrifty = self.fastest, self.thriftiest
         if fast is None or thrifty is None or fast.tile == thrifty.tile:
             return None
@@ -187,7 +187,7 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trade:
-    """One problem on which the fastest tile and the tile of least energy are two."""
+    """A problem on which the fastest tile is not the tile of least energy."""
 
     fastest: int
     thriftiest: int
@@ -223,12 +223,12 @@ class DeviceTiles:
 
     @property
     def off_baseline(self) -> int:
-        """Problems that lack the baseline, are held against their smallest tile, and are left out of the means."""
+        """Problems without the baseline: their smallest tile is their baseline, and they are left out of the means."""
         return sum(problem.baseline != self.baseline for problem in self.problems)
 
     @property
     def partly_powered(self) -> int:
-        """Problems of which some tiles have power and others have none."""
+        """Problems with power for some of their tiles only."""
         return sum(len({point.power_w is None for point in problem.points}) > 1 for problem in self.problems)
 
 

@@ -35,26 +35,26 @@ def page(
     """The report of a campaign: one HTML file that works without a network, to be read, printed and sent."""
     with access.connect() as connection:
         stored = campaigns.find(connection, campaign)
-    text = drawn_once(access, campaign, device_type=type)
+    text = cached_page(access, campaign, device_type=type)
     with made_file("report.html") as path:
         path.write_text(text, encoding="utf-8")
     return Download(path=path, media_type="text/html", name=f"{stored['name']}.html")
 
 
-def drawn_once(
+def cached_page(
     access: Access, campaign: str, *, device_type: str | None, links: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """The page of a report, drawn again only where something that it is made of changed. Raises as `made` does."""
+    """The page of a report, rendered again only if its data changed. Raises as `rendered` does."""
     key = _version(access, campaign)
 
     def draw() -> str:
-        return made(access, campaign, device_type=device_type, links=links)[1]
+        return rendered(access, campaign, device_type=device_type, links=links)[1]
 
     return draw() if key is None else access.reports.page((key, campaign, device_type, tuple(links.items())), draw)
 
 
 def _version(access: Access, campaign: str) -> Hashable | None:
-    """What a report is made of: the campaign's jobs and rows, and the champions. None where it is not known."""
+    """A version of a report's data: the campaign's jobs and rows, and the champions. None where it is unknown."""
     with access.connect() as connection:
         of_rows = versions.version(connection, campaigns.find(connection, campaign))
     try:
@@ -65,7 +65,7 @@ def _version(access: Access, campaign: str) -> Hashable | None:
     return None if of_rows is None else (of_rows, champions)
 
 
-def made(
+def rendered(
     access: Access,
     campaign: str,
     *,

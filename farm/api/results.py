@@ -21,7 +21,7 @@ from farm.devices import DeviceIdentity, DeviceTraits
 from farm.errors import BadInput
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, Source
-from farm.report.best import Timed, summary
+from farm.report.best import TimedKernel, summary
 from farm.report.best import best as best_of
 from farm.repro import repro_command
 from farm.schema.column import Column, ColumnType
@@ -111,8 +111,8 @@ class BestOf(Document):
     alpha: float
     beta: float
     device_type: str
-    best: Timed
-    baseline: Timed | None = Field(description="cuBLASLt with the algorithm that its heuristic puts first")
+    best: TimedKernel
+    baseline: TimedKernel | None = Field(description="cuBLASLt with the algorithm that its heuristic puts first")
     tried: int
     grid: int
     device_s: float

@@ -29,7 +29,7 @@ from farm.report.t4_format import Origin, documents
 ENDED = (JobState.DONE, JobState.INVALID, JobState.DEAD)
 
 INDEX = "index.json"
-"""The file of a ZIP file that says what the others are: `Index`."""
+"""The file of the ZIP file that lists the others: `Index`."""
 
 
 class SpaceFile(Document):
@@ -41,7 +41,7 @@ class SpaceFile(Document):
 
 
 class Index(Document):
-    """The files of an export, and how many jobs of the campaign are not in them, as they have not ended."""
+    """The files of an export, and the number of jobs that have not ended and are in none of them."""
 
     campaign: str
     waiting: int
@@ -66,10 +66,10 @@ def export(
 
     `index.json` in it lists them.
     """
-    asked = conditions(where=where, source=source, since=since, until=until)
+    given = conditions(where=where, source=source, since=since, until=until)
     with access.connect() as connection:
         found = campaigns.find(connection, campaign)
-        only = filters.chosen(**asked, device_uuids=uuids_of(access, connection, host, device))
+        only = filters.chosen(**given, device_uuids=uuids_of(access, connection, host, device))
         without = outcomes.without_result(connection, found["id"], device_type=type, family=family, only=only)
         rows = outcomes.measured(connection, found["id"], device_type=type, family=family, only=only)
         known = devices.overview(connection, silent_after=access.silent_after)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from farm.analysis.paper import PAPER_SOURCE, beside_paper
+from farm.analysis.paper import PAPER_SOURCE, compare_with_paper
 from farm.analysis.recording import read_recording
 from farm.analysis.tiles import (
     FAMILY,
@@ -153,7 +153,7 @@ def _remark(studies: list[DeviceTiles], wanted: int) -> None:
 
 
 def _document(study: DeviceTiles) -> dict[str, Any]:
-    beside = beside_paper(study.summary, study.baseline)
+    beside = compare_with_paper(study.summary, study.baseline)
     return {
         "device_type": study.device_type,
         "rows": study.rows,
@@ -304,7 +304,7 @@ _BESIDE_PAPER = Table(
 
 
 def _print_beside(study: DeviceTiles) -> None:
-    beside = beside_paper(study.summary, study.baseline)
+    beside = compare_with_paper(study.summary, study.baseline)
     if len(beside) < 2:
         return
     rows = [

@@ -112,7 +112,7 @@ def _made(farm: Farm, current: Settings, name: str, digest: str) -> Path:
     """The report as a file in the home."""
     assert isinstance(farm, Direct)  # a farm behind an API has a page
     remarks.print("No page is served (farm serve starts it), so the report is made as a file.", markup=False)
-    found, text = reports.made(farm.access, name, device_type=None)
+    found, text = reports.rendered(farm.access, name, device_type=None)
     file = Home.open(current).path / "reports" / f"{found.campaign}-{digest[:8]}.html"
     with writable(file):
         file.parent.mkdir(exist_ok=True)

@@ -149,7 +149,7 @@ def _replayed(campaign: Campaign, recordings: Recordings, page: Path, *, force: 
         with opened.engine.connect() as connection:
             report = summarise(connection, stored.campaign_id)
         with remarks.status("writing the report"):
-            _, text = reports.made(direct(opened).access, targeted.digest, device_type=None)
+            _, text = reports.rendered(direct(opened).access, targeted.digest, device_type=None)
         write_text(page, text, force=force)
     if counts["dead"]:
         raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=campaign.name)

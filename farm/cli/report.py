@@ -86,7 +86,7 @@ def _made_here(
     from farm.charts import matplotlib_renderer  # it loads numpy, which no other command needs to wait for
 
     began = time.monotonic()
-    found, text = reports.made(access, campaign, device_type=device_type, progress=step)
+    found, text = reports.rendered(access, campaign, device_type=device_type, progress=step)
     file = output or Path(f"{found.campaign}.html")
     pngs = list[Path]()
     if png is not None:

@@ -27,8 +27,8 @@ class T4Files(Exporter):
 
     def export(self, farm: Farm, query: Mapping[str, Any], limit: int | None, *, one_file: bool) -> Export:
         """Raises `NothingEnded`, and `SeveralSpaces` where one file cannot hold the search spaces."""
-        asked = {name: value for name, value in query.items() if name not in ("sort", "short_rounds")}
-        sent = farm.ask(t4.export, **asked)
+        arguments = {name: value for name, value in query.items() if name not in ("sort", "short_rounds")}
+        sent = farm.ask(t4.export, **arguments)
         try:
             with zipfile.ZipFile(sent.path) as archive:
                 index = t4.Index.model_validate_json(archive.read(t4.INDEX))

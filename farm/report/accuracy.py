@@ -1,4 +1,4 @@
-"""What the registry's champion of a device type says of what a campaign measured, and what of it the model had learned from."""
+"""Predictions of the champion of each device type for what a campaign measured, and which of it the model was trained on."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ TARGETS = ("runtime_ms", "power_w", "energy_mj")
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """The champion of a device type, beside the campaign's points of that type."""
+    """The champion of a device type, compared with the campaign's points of that type."""
 
     device_type: str
-    # None: there is none, and `why` says what there is.
+    # None: there is no champion, and `why` gives the reason.
     model: ModelInfo | None
     why: str | None = None
     # The errors of its own evaluation, by fold and target.
     metrics: Metrics | None = None
-    # By target a value for each point of the campaign, NaN where the model has none.
+    # A value for each point of the campaign by target, NaN where the model has none.
     predicted: dict[str, Floats] | None = None
-    # Whether it was trained on that configuration; None: its training table is not there.
+    # Whether it was trained on each configuration; None: its training table is missing.
     learned: Bools | None = None
 
 
 def accuracies(uri: str, results: Results, trust: Trust) -> list[Accuracy]:
-    """Of each device type of the results. What cannot be had says why; nothing is raised for it."""
+    """One for each device type of the results. A missing model is a reason in it, not an error."""
     return [_accuracy(uri, results, kind, trust) for kind in range(len(results.types))]
 
 
@@ -71,19 +71,19 @@ def _accuracy(uri: str, results: Results, kind: int, trust: Trust) -> Accuracy:
 
 
 def _predicted(model: Model, results: Results, points: Ints) -> dict[str, Floats]:
-    """By target [all points]. Families, types and layouts that the model has not seen are not asked about."""
+    """Values by target [all points], NaN for families, types and layouts that the model has not seen."""
     layouts = {
         (family, types, layout)
         for family, about in model.families.items()
         for types, found in about["layouts"].items()
         for layout in found
     }
-    asked = np.array([point for point in points if _kind(results, int(point)) in layouts], np.int64)
+    known = np.array([point for point in points if _kind(results, int(point)) in layouts], np.int64)
     found = {target: np.full(len(results), np.nan) for target in TARGETS}
-    if len(asked):
-        answers = registry.predict_table(model, _frame(results, asked))
+    if len(known):
+        answers = registry.predict_table(model, _frame(results, known))
         for target in TARGETS:
-            found[target][asked] = answers[target].to_numpy(np.float64)
+            found[target][known] = answers[target].to_numpy(np.float64)
     return found
 
 
@@ -94,16 +94,16 @@ def _kind(results: Results, point: int) -> tuple[str, str, str]:
 
 
 def _frame(results: Results, points: Ints) -> pd.DataFrame:
-    """The raw columns that a model reads: those of the problem, the family, and a column for each parameter."""
+    """The raw columns that a model reads: of the problem, the family, and a column for each parameter."""
     import pandas as pd
 
     problems = pd.DataFrame.from_records([_columns(Configuration(p, results.kernels[0])) for p in results.problems])
     kernels = pd.DataFrame.from_records([{"family": k.family, **dict(k.parameters)} for k in results.kernels])
-    beside: Sequence[pd.DataFrame] = [
+    columns: Sequence[pd.DataFrame] = [
         problems.iloc[results.problem[points]].reset_index(drop=True),
         kernels.iloc[results.kernel[points]].reset_index(drop=True),
     ]
-    return pd.concat(beside, axis="columns")
+    return pd.concat(columns, axis="columns")
 
 
 def _columns(configuration: Configuration) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _columns(configuration: Configuration) -> dict[str, Any]:
 
 
 def _learned(files: SignedFiles, results: Results, points: Ints) -> Bools | None:
-    """Which points are configurations of the model's training table; None where that is not kept."""
+    """Which points are configurations of the model's training table; None where the run has no table."""
     import pyarrow.parquet as pq
 
     if _TABLE not in files.of_run(Path(_TABLE).parent.as_posix()):

@@ -1,4 +1,4 @@
-"""What a campaign found: of each problem on each device type the best kernel, beside the baseline and the full grid."""
+"""The best kernel of each problem on each device type that a campaign found, with the baseline and the full grid."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from farm.kernels import BASELINES, Configuration, Kernel, problem_of
 NORMAL_95 = 1.96
 """Standard errors on either side of a normal distribution's mean that hold 95% of it."""
 
-Where = tuple[Problem, str]
+ProblemOnType = tuple[Problem, str]
 """A problem on a device type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """A kernel's time under the campaign's own rules, in ms: of several devices of the type, the medians."""
+class TimedKernel:
+    """A kernel's time under the campaign's own rules, in ms: the medians over devices of the type."""
 
     kernel: str
     runtime_ms: float
@@ -42,21 +42,21 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class BestKernel:
     """The best kernel of one problem on one device type."""
 
     problem: Problem
     device_type: str
-    best: Timed
+    best: TimedKernel
     # cuBLASLt with the algorithm that its heuristic puts first; None on CPUs, and where it was not measured.
-    baseline: Timed | None
-    # Kernels that were measured in any round, and those of the campaign's grid that can run there.
+    baseline: TimedKernel | None
+    # Kernels that were measured in any round, and kernels of the campaign's grid that can run there.
     tried: int
     grid: int
-    # Device time of all their rows, the baseline's apart.
+    # Device time of all their rows, without and with the baseline's alone.
     device_s: float
     baseline_device_s: float
-    # Where other campaigns measured the full grid: its best time, and that of this kernel in the same rows.
+    # ProblemOnType other campaigns measured the full grid: its best time, and that of this kernel in the same rows.
     grid_best_ms: float | None = None
     grid_found_ms: float | None = None
 
@@ -67,7 +67,7 @@ class Found:
 
     @property
     def speed_up_95(self) -> tuple[float, float] | None:
-        """The interval that holds the speed-up with 95%, of the two standard errors alone (delta method, logarithms)."""
+        """The 95% interval of the speed-up from the two standard errors (delta method on logarithms)."""
         if self.baseline is None or self.speed_up is None:
             return None
         apart = math.exp(NORMAL_95 * math.hypot(self.best.runtime_rse, self.baseline.runtime_rse))
@@ -75,7 +75,7 @@ class Found:
 
     @property
     def share_of_best(self) -> float | None:
-        """The grid's best time over this kernel's in the grid's own rows: which kernel was found, not how it was timed."""
+        """The grid's best time over this kernel's, both from the grid's own rows: it judges the choice of the kernel, not its timing."""
         return (
             None if self.grid_best_ms is None or self.grid_found_ms is None else self.grid_best_ms / self.grid_found_ms
         )
@@ -91,8 +91,8 @@ class Found:
         }
 
 
-def summary(found: Sequence[Found]) -> dict[str, Any]:
-    """Medians and totals over problems and device types; None where nothing has such a figure."""
+def summary(found: Sequence[BestKernel]) -> dict[str, Any]:
+    """Medians and totals over problems and device types; None where no problem has the figure."""
     speed_ups = [one.speed_up for one in found if one.speed_up is not None]
     shares = [one.share_of_best for one in found if one.share_of_best is not None]
     return {
@@ -133,8 +133,8 @@ FROM v_all_measurements c WHERE c.campaign_id = :campaign_id GROUP BY c.device_t
 """)
 
 
-def best(connection: Connection, campaign_id: int, campaign: Campaign) -> list[Found]:
-    """What was found so far, by device type and problem. Of a campaign that does not search too: a sweep has a best."""
+def best(connection: Connection, campaign_id: int, campaign: Campaign) -> list[BestKernel]:
+    """The best kernels so far, by device type and problem. A campaign that does not search has them too."""
     baseline = BASELINES[DeviceKind.CUDA]
     parameters = {
         "campaign_id": campaign_id,
@@ -149,7 +149,7 @@ def best(connection: Connection, campaign_id: int, campaign: Campaign) -> list[F
         _sizes(connection, parameters) if campaign.search is None else _grids(connection, campaign, parameters, fastest)
     )
     return [
-        Found(
+        BestKernel(
             problem=where[0],
             device_type=where[1],
             best=_timed(row),
@@ -163,7 +163,7 @@ def best(connection: Connection, campaign_id: int, campaign: Campaign) -> list[F
     ]
 
 
-def _where(row: Mapping[Any, Any]) -> Where:
+def _where(row: Mapping[Any, Any]) -> ProblemOnType:
     return problem_of({name: row[name] for name in _PROBLEM_COLUMNS}), row["device_type"]
 
 
@@ -174,8 +174,8 @@ def _kernel(row: Mapping[Any, Any]) -> Kernel:
     return Kernel(row["family"], tuple(sorted(row["parameters"].items())))
 
 
-def _timed(row: Mapping[Any, Any]) -> Timed:
-    return Timed(
+def _timed(row: Mapping[Any, Any]) -> TimedKernel:
+    return TimedKernel(
         kernel=str(_kernel(row)),
         **{name: row[name] for name in ("runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_rse", "rows")},
     )
@@ -186,10 +186,10 @@ def _timed(row: Mapping[Any, Any]) -> Timed:
 
 @dataclass(slots=True)
 class _Grid:
-    """The kernels of the campaign's grid that can run on one problem, and what other campaigns know of them."""
+    """The kernels of the campaign's grid that can run on one problem, and what other campaigns measured of them."""
 
     kernels: int = 0
-    known: int = 0  # measured elsewhere under a campaign's own rules, or tried there and found not to run
+    known: int = 0  # measured in another campaign under its own rules, or known not to run
     fastest_ms: float = math.inf
     own_ms: float | None = None  # of the kernel that this campaign found
 
@@ -218,8 +218,8 @@ _KERNELS = text(
 )
 
 
-def _sizes(connection: Connection, parameters: Mapping[str, Any]) -> dict[Where, _Grid]:
-    """How many kernels were asked for of each problem, where all were."""
+def _sizes(connection: Connection, parameters: Mapping[str, Any]) -> dict[ProblemOnType, _Grid]:
+    """The number of kernels of each problem, where the campaign measures all of them."""
     rows = connection.execute(_SIZES, parameters).mappings()
     return defaultdict(_Grid, {_where(row): _Grid(kernels=row["kernels"]) for row in rows})
 
@@ -229,13 +229,16 @@ MAX_AT_ONCE = 20_000
 
 
 def _grids(
-    connection: Connection, campaign: Campaign, parameters: Mapping[str, Any], found: Mapping[Where, Mapping[Any, Any]]
-) -> dict[Where, _Grid]:
-    """The grid of each problem, of a search, and what other campaigns know of it."""
+    connection: Connection,
+    campaign: Campaign,
+    parameters: Mapping[str, Any],
+    found: Mapping[ProblemOnType, Mapping[Any, Any]],
+) -> dict[ProblemOnType, _Grid]:
+    """The grid of each problem of a search, and what other campaigns measured of it."""
     assert campaign.search is not None
     best_of = {where: Configuration(where[0], _kernel(row)).id for where, row in found.items()}
-    grids = defaultdict[Where, _Grid](_Grid)
-    # What was not drawn is no job.
+    grids = defaultdict[ProblemOnType, _Grid](_Grid)
+    # Kernels that were not drawn have no jobs.
     drawn = campaign.search.draws_kernels
     kernels = _expanded(connection, campaign) if drawn else _stored(connection, parameters)
     while chunk := list(islice(kernels, MAX_AT_ONCE)):
@@ -250,7 +253,7 @@ def _grids(
     return grids
 
 
-def _stored(connection: Connection, parameters: Mapping[str, Any]) -> Iterator[tuple[Where, uuid.UUID]]:
+def _stored(connection: Connection, parameters: Mapping[str, Any]) -> Iterator[tuple[ProblemOnType, uuid.UUID]]:
     """Every kernel of every problem, from the jobs of the first round."""
     rows = connection.execute(_KERNELS, parameters, execution_options={"yield_per": MAX_AT_ONCE}).mappings()
     for _, of_problem in groupby(rows, key=lambda row: tuple(row.values())[:-1]):  # the id comes last
@@ -259,8 +262,8 @@ def _stored(connection: Connection, parameters: Mapping[str, Any]) -> Iterator[t
         yield from ((where, row["configuration_id"]) for row in kernels)
 
 
-def _expanded(connection: Connection, campaign: Campaign) -> Iterator[tuple[Where, uuid.UUID]]:
-    """Every kernel of every problem that can run on the devices there are, from the campaign itself."""
+def _expanded(connection: Connection, campaign: Campaign) -> Iterator[tuple[ProblemOnType, uuid.UUID]]:
+    """Every kernel of every problem that can run on the known devices, from the campaign itself."""
     known = campaigns.known_devices(connection)
     type_of = {device.uuid: device.type for device in known}
     planned = plan(campaign, known, allow_missing=True)
@@ -291,20 +294,20 @@ JOIN jobs j ON j.lane_id = l.id AND j.configuration_id = g.id AND j.state IN ('i
 
 
 def _known_elsewhere(
-    connection: Connection, campaign_id: int, kernels: Sequence[tuple[Where, uuid.UUID]]
+    connection: Connection, campaign_id: int, kernels: Sequence[tuple[ProblemOnType, uuid.UUID]]
 ) -> dict[tuple[uuid.UUID, str], float]:
-    """By configuration and device type its time in ms in other campaigns; infinite where it was tried and does not run."""
+    """The time in ms in other campaigns by configuration and device type; infinite for a kernel that does not run."""
 
-    def asked(pairs: Iterable[tuple[uuid.UUID, str]]) -> dict[str, Any]:
+    def arguments(pairs: Iterable[tuple[uuid.UUID, str]]) -> dict[str, Any]:
         listed = list(pairs)
         return {"campaign_id": campaign_id, "ids": [i for i, _ in listed], "types": [kind for _, kind in listed]}
 
     pairs = [(configuration_id, device_type) for (_, device_type), configuration_id in kernels]
-    times = connection.execute(_TIMES_ELSEWHERE, asked(dict.fromkeys(pairs)))
+    times = connection.execute(_TIMES_ELSEWHERE, arguments(dict.fromkeys(pairs)))
     found = {(row.id, row.type): row.runtime_ms for row in times}
     if found:
         failed = connection.execute(
-            _FAILED_ELSEWHERE, asked(dict.fromkeys(pair for pair in pairs if pair not in found))
+            _FAILED_ELSEWHERE, arguments(dict.fromkeys(pair for pair in pairs if pair not in found))
         )
         found |= {(row.id, row.type): math.inf for row in failed}
     return found

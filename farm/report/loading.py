@@ -1,4 +1,4 @@
-"""What a report is made of, read from the database in one snapshot: a few queries, and rows as columns."""
+"""Loads the data of a report from the database in one snapshot."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from farm.db import arrow_columns, campaigns, learning, sentinels
 from farm.db.sentinels import SentinelSeries
 from farm.report import results
 from farm.report.accuracy import Accuracy
-from farm.report.best import Found, best
+from farm.report.best import BestKernel, best
 from farm.report.results import PROBLEM_COLUMNS, Results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Rows that have all of this in common, and how many they are."""
+    """Rows that have all of this in common, and their number."""
 
     device_type: str
     device_uuid: str
@@ -49,7 +49,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """Why jobs ended without a row. Numbers in the reason stand as `…`; the example has those of one job."""
+    """Why jobs ended without a row. Numbers in the reason are `…`; the example has those of one job."""
 
     state: str  # invalid or dead
     kind: str
@@ -67,7 +67,7 @@ class CampaignData:
     results: Results
     origins: Sequence[Origin]
     failed: Sequence[Failed]
-    found: Sequence[Found]
+    found: Sequence[BestKernel]
     tiles: Sequence[DeviceTiles]
     watched: Sequence[SentinelSeries]
     # Points of the learning curve, by pool and round.
@@ -90,14 +90,14 @@ class CampaignData:
 
 @contextmanager
 def one_snapshot(engine: Engine) -> Iterator[Connection]:
-    """A connection that sees the database as it is now, whatever lands meanwhile, and writes nothing."""
+    """A read-only connection that sees the database at this moment, even if rows land later."""
     options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     with engine.connect().execution_options(**options) as connection:
         yield connection
 
 
 def gather(engine: Engine, name: str, *, device_type: str | None = None) -> CampaignData:
-    """Everything of a campaign, or of one device type of it. Raises `NoSuchCampaign`."""
+    """The data of a campaign, or of one device type of it. Raises `NoSuchCampaign`."""
     with one_snapshot(engine) as connection:
         stored = campaigns.find(connection, name)
         campaign_id = stored["id"]
@@ -127,7 +127,7 @@ def gather(engine: Engine, name: str, *, device_type: str | None = None) -> Camp
 _NOW = text("SELECT clock_timestamp()")
 _ROUNDS = text("SELECT count(DISTINCT round) FROM lanes WHERE campaign_id = :campaign_id")
 _OF_TYPE = "(CAST(:device_type AS text) IS NULL OR v.device_type = :device_type)"
-# Rows are counted first by what is short, and met with devices and environments then.
+# Rows are aggregated by short columns first, and joined with devices and environments afterwards.
 _ORIGINS = text(f"""
 SELECT d.type AS device_type, d.uuid AS device_uuid, d.name AS device_name, h.name AS host, d.facts, e.content AS environment, o.*
 FROM (
@@ -162,7 +162,7 @@ def _results(engine: Engine, snapshot: str, campaign_id: int, device_type: str |
         *(name for name in PROBLEM_COLUMNS if name not in _TEXTS),
         *(name if name != "parameters" else "parameters::text AS parameters" for name in _TEXTS),
         *_NUMBERS,
-        # Whatever else a recording may have said under that name is none.
+        # A recording may have a value of another type under that name.
         *(
             f"CASE WHEN jsonb_typeof(details->'{name}') = 'number' THEN (details->>'{name}')::float8 END AS {name}"
             for name in _OF_DETAILS
@@ -180,7 +180,7 @@ def _results(engine: Engine, snapshot: str, campaign_id: int, device_type: str |
 
 
 def _literal(value: str) -> str:
-    """SQL of a text that somebody typed; COPY takes no parameters."""
+    """A text as an SQL literal, because COPY takes no parameters."""
     escaped = value.replace("'", "''").replace("\\", "\\\\")
     return f"E'{escaped}'"
 
@@ -203,7 +203,7 @@ GROUP BY j.state, f.kind, f.message ORDER BY count(*) DESC, f.message
 
 
 def _failed(connection: Connection, only: Mapping[str, Any]) -> list[Failed]:
-    """The reasons of most jobs first; those alike but for their numbers are one."""
+    """The most frequent reasons first. Reasons that differ only in numbers are one."""
     merged = dict[tuple[str, str, str], Failed]()
     for row in connection.execute(_FAILED, dict(only)):
         reason = _STANDALONE_NUMBER.sub("…", row.message.strip().split("\n", 1)[0])

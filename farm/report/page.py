@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 PRINTED_ROWS = 50
-"""Rows of a long table that go on paper."""
+"""Rows of a long table that are printed."""
 
 SCROLLED_ROWS = 20
-"""Rows of a table on the screen before it gets a height of its own."""
+"""Rows of a table, from which on it scrolls in a box of its own on the screen."""
 
 _BREAKS = re.compile(r"(?<=,)(?<!\d,(?=\d))")
 """After each comma that is not between digits."""
@@ -64,7 +64,7 @@ def html(
     """The page.
 
     Args:
-        links: Addresses by their text, shown at the top. Empty for a file, whose links would lead nowhere.
+        links: Addresses by their text, shown at the top. A file has none.
         progress: Is called with how many of how many charts are rendered.
     """
     shown = dict[str, Shown]()
@@ -105,7 +105,7 @@ def _environment() -> Environment:
 
 
 def breakable(text: str) -> str:
-    """Text that may be broken after a comma, as names of kernels must be, but not inside a number such as 1,008."""
+    """Text that may break after a comma, as in names of kernels, but not inside a number such as 1,008."""
     from markupsafe import Markup, escape
 
     return Markup("<wbr>").join(map(escape, _BREAKS.split(text)))
@@ -116,11 +116,11 @@ def _text(name: str) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON that may stand in a script element: no text in it ends the element, whatever it is."""
+    """JSON for a script element: no text in it can end the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _closed(script: str) -> str:
-    """A script that may stand in a script element: in its texts, `<\\/script` is the same as `</script`."""
+    """A script for a script element: in its strings, `<\\/script` is the same as `</script`."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -1,4 +1,4 @@
-"""What a campaign measured, as columns: one figure for each configuration on each device type, and what follows from it (pure)."""
+"""The results of a campaign as columns: one point for each configuration on each device type (pure)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from farm.compare.statistics import Floats, Ints, medians_at
+from farm.formatting import types_of_text
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
 from farm.gpus import Gpu, find_gpu
 from farm.kernels import Kernel
@@ -23,16 +24,16 @@ _FIGURES = ("runtime_ms", "power_w", "energy_mj", "occupancy", "waves")
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """One point for each configuration on each device type: medians over its rows, NaN where no row has such a figure."""
+    """One point for each configuration on each device type: medians over its rows, NaN where no row has the figure."""
 
     types: Sequence[str]  # device types
     problems: Sequence[Problem]
     kernels: Sequence[Kernel]
-    # [points] each: which of these it is.
+    # [points] each: the number of its type, problem and kernel.
     type: Ints
     problem: Ints
     kernel: Ints
-    # How many rows it is the median of.
+    # The number of its rows.
     rows: Ints
     runtime_ms: Floats
     runtime_rse: Floats  # the largest of its rows
@@ -45,7 +46,7 @@ class Results:
         return len(self.runtime_ms)
 
     def taken(self, which: Ints | Bools) -> Results:
-        """Those points alone; types, problems and kernels keep their numbers."""
+        """Some of the points; types, problems and kernels keep their numbers."""
         names = ("type", "problem", "kernel", "rows", "runtime_rse", *_FIGURES)
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
@@ -74,12 +75,12 @@ class Results:
     @cached_property
     def element_types(self) -> list[str]:
         """Those of all problems, such as `f32` or `f16:f16:f32`."""
-        return sorted({types_text(problem.types) for problem in self.problems})
+        return sorted({types_of_text(str(problem.types)) for problem in self.problems})
 
     @cached_property
     def element_type(self) -> Ints:
         """Which of `element_types` each point has."""
-        numbers = [self.element_types.index(types_text(problem.types)) for problem in self.problems]
+        numbers = [self.element_types.index(types_of_text(str(problem.types))) for problem in self.problems]
         return np.array(numbers, np.int64)[self.problem]
 
     @cached_property
@@ -114,7 +115,7 @@ class Results:
         return self.type * len(self.problems) + self.problem
 
     def least(self, values: Floats) -> Floats:
-        """Of each point the least value of any point of its problem on its device type; NaN where none has one."""
+        """For each point the least value among the points of its problem on its device type; NaN where none has one."""
         found = np.full(len(self.types) * len(self.problems), np.inf)
         known = np.isfinite(values)
         np.minimum.at(found, self.place[known], values[known])
@@ -133,7 +134,7 @@ class Results:
 
     @cached_property
     def thriftiest(self) -> Bools:
-        """Whether it takes the least energy of those of its problem that have one."""
+        """Whether it takes the least energy of the points of its problem that have one."""
         return self._first_of_least(self.energy_mj)
 
     def _first_of_least(self, values: Floats) -> Bools:
@@ -157,8 +158,8 @@ class Results:
         if not len(order):
             return found
         place, time, energy = self.place[order], self.runtime_ms[order], self.energy_mj[order]
-        starts = np.flatnonzero(np.r_[True, place[1:] != place[:-1]])
-        for begin, end in zip(starts, np.r_[starts[1:], len(order)], strict=True):
+        first = np.flatnonzero(np.r_[True, place[1:] != place[:-1]])
+        for begin, end in zip(first, np.r_[first[1:], len(order)], strict=True):
             times, energies = time[begin:end], energy[begin:end]
             # The same time and energy twice are both on the front, or neither.
             new = np.r_[True, (times[1:] != times[:-1]) | (energies[1:] != energies[:-1])]
@@ -166,11 +167,11 @@ class Results:
             found[order[begin:end]] = (energies[new] < least_before)[np.cumsum(new) - 1]
         return found
 
-    # --- beside the card -------------------------------------------------------------------------------
+    # --- compared with the card -------------------------------------------------------------------------------
 
     @cached_property
     def cards(self) -> list[Gpu | None]:
-        """Of each device type what its maker says of it."""
+        """The maker's data of each device type's card."""
         return [find_gpu(device_type) for device_type in self.types]
 
     @cached_property
@@ -190,15 +191,10 @@ class Results:
         return found
 
 
-def types_text(types: ElementTypes) -> str:
-    """`f32`, or `f16:f16:f32` where input, output and accumulator differ."""
-    return str(types.ab) if types.ab == types.cd == types.acc else str(types)
-
-
 def problem_text(problem: Problem) -> str:
     """`512x512x512 f32 nn`; alpha and beta where they are not 1 and 0."""
     scalars = "" if (problem.alpha, problem.beta) == (1, 0) else f" alpha={problem.alpha:g} beta={problem.beta:g}"
-    return f"{problem.shape} {types_text(problem.types)} {problem.layout}{scalars}"
+    return f"{problem.shape} {types_of_text(str(problem.types))} {problem.layout}{scalars}"
 
 
 def reduced(columns: Mapping[str, Any], rows: int) -> Results:
@@ -262,7 +258,7 @@ def _kernels(columns: Mapping[str, Any]) -> tuple[Ints, list[Kernel]]:
 
 
 def short_names(kernels: Sequence[Kernel]) -> list[str]:
-    """Each kernel with those parameters alone that differ among the kernels of its family: `cutlass(stages=2,swizzle=1)`."""
+    """Each kernel with the parameters that vary among the kernels of its family: `cutlass(stages=2,swizzle=1)`."""
     varying = varying_parameters(kernels)
     return [
         f"{kernel.family}({','.join(f'{name}={value}' for name, value in kernel.parameters if name in varying[kernel.family])})"
@@ -271,7 +267,7 @@ def short_names(kernels: Sequence[Kernel]) -> list[str]:
 
 
 def varying_parameters(kernels: Sequence[Kernel]) -> dict[str, dict[str, list[int]]]:
-    """By family the parameters that have several values among its kernels, in rising order."""
+    """The parameters of each family that have several values among its kernels, with these in rising order."""
     values = dict[str, dict[str, set[int]]]()
     for kernel in kernels:
         of_family = values.setdefault(kernel.family, {})

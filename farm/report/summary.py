@@ -1,4 +1,4 @@
-"""The short report of a campaign: what was measured on what, and the best and worst of it."""
+"""The short report of a campaign: rows by device, and the best and worst configurations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ORDER BY flops DESC, tflops DESC, measurement_id LIMIT 1
 
 
 def largest_measured(connection: Connection, campaign_id: int, device_type: str) -> dict[str, Any] | None:
-    """The fastest measurement of the campaign's largest problem: what the report holds a prediction against."""
+    """The fastest measurement of the campaign's largest problem: a prediction is compared with it."""
     row = connection.execute(_LARGEST, {"campaign_id": campaign_id, "device_type": device_type}).mappings()
     found = row.one_or_none()
     return None if found is None else dict(found)

@@ -1,4 +1,4 @@
-"""What a campaign came to, for autotuners: the T4 results format, version 1.0.0, as Kernel Tuner writes it.
+"""The results of a campaign for autotuners: the T4 format, version 1.0.0, as Kernel Tuner writes it.
 
 The format is one JSON object, described by `results-schema.json` in Kernel Tuner (`kernel_tuner/schema/T4/1.0.0`). Its
 `metadata` hold to `metadata-schema.json` there too. Everything here is pure.
@@ -31,7 +31,7 @@ _ELSEWHERE = ("runtime_ms", "cost_s", "window_s", "environment", "details")
 UNITS = {
     c.name: c.unit for c in (*RESULTS.values(), *DERIVED, COLUMNS["round"]) if c.exported and c.name not in _ELSEWHERE
 }
-"""The columns of a row that are measurements of their own beside the objective, under their names, and their units."""
+"""Columns that are measurements of their own in addition to the objective, and their units."""
 
 Invalidity = Literal["correct", "constraints", "compile", "runtime", "correctness", "timeout"]
 
@@ -39,12 +39,12 @@ _KERNEL_TUNER_ERROR: dict[Invalidity, str] = {"constraints": "InvalidConfig", "c
 """What Kernel Tuner has in the place of the objective; for everything else `RuntimeFailedConfig`."""
 
 OUTLIVED = "(job_seconds)"
-"""What a worker's words for a job that was ended as hung hold."""
+"""Part of a worker's message about a job that it ended because it hung."""
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What one T4 file is about: one kernel on one kind of device, or on the one device that a target named."""
+    """The search space of one T4 file: one kernel on one device type, or on the one device that a target named."""
 
     family: str
     device_type: str
@@ -59,14 +59,14 @@ class Space:
 
     @property
     def file_name(self) -> str:
-        """`tiled-nvidia-h200.json`; a device's UUID stands behind its type."""
+        """`tiled-nvidia-h200.json`; a device's UUID follows its type."""
         parts = filter(None, (self.family, self.device_type, self.device_uuid))
         return re.sub(r"[^\w.-]", "_", "-".join(parts)) + ".json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The campaign and the devices that the results are of."""
+    """The campaign and the devices of the results."""
 
     campaign: str
     digest: str
@@ -132,14 +132,14 @@ def _timestamp(moment: datetime) -> str:
 
 
 def _value(name: str, value: Any, unit: str) -> dict[str, Any]:
-    """A measurement. The schema has no truth values: 1 is yes."""
+    """A measurement. The schema has no booleans: 1 is yes."""
     return {"name": name, "value": int(value) if isinstance(value, bool) else value, "unit": unit}
 
 
 def _times(runtimes: list[float], *, benchmark_s: float = 0.0, rest_s: float = 0.0) -> dict[str, Any]:
-    """In ms. As Kernel Tuner has it, every phase is named, and one that has no time of its own is 0: readers add them up.
+    """In ms. As in Kernel Tuner, every phase is named, and a phase without a time is 0: readers add them up.
 
-    What a row cost is known as a whole, so that compiling and verifying are in `framework`; of a failed attempt nothing is.
+    Only the whole cost of a row is known, so compiling and verifying are in `framework`. A failed attempt has no times.
     """
     return {
         "compilation": 0.0,
@@ -167,20 +167,20 @@ def _measured(row: Mapping[str, Any]) -> dict[str, Any]:
 def _without_result(row: Mapping[str, Any]) -> dict[str, Any]:
     why = invalidity(FailureKind(row["error_class"]), row["error"])
     error = _KERNEL_TUNER_ERROR.get(why, "RuntimeFailedConfig")
-    said = {OBJECTIVE: error, "__error__": error, "error": row["error"], "error_class": row["error_class"]}
+    values = {OBJECTIVE: error, "__error__": error, "error": row["error"], "error_class": row["error_class"]}
     return {
         "timestamp": _timestamp(row["failed_at"]),
         "configuration": _configuration(row),
         "times": _times([]),
         "invalidity": why,
         "correctness": 0,
-        "measurements": [_value(name, value, "ms" if name == OBJECTIVE else "") for name, value in said.items()],
+        "measurements": [_value(name, value, "ms" if name == OBJECTIVE else "") for name, value in values.items()],
         "objectives": [OBJECTIVE],
     }
 
 
 def invalidity(kind: FailureKind, message: str) -> Invalidity:
-    """T4's word for what a job's last failure was. Failures keep messages, and an error is known by how its message begins."""
+    """T4's term for a job's last failure. Failures store messages, so the start of the message identifies the error."""
     if _is_one_of(message, BuildFailed, DoesNotCompile, BadBinary):
         return "compile"
     if kind is FailureKind.INVALID:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from farm.analysis import tile_charts
-from farm.analysis.paper import PAPER_TILES, beside_paper
+from farm.analysis.paper import PAPER_TILES, compare_with_paper
 from farm.analysis.recording import read_recording
 from farm.analysis.tiles import DeviceTiles, TiledRow, analyze
 from farm.charts.matplotlib_renderer import need_matplotlib
@@ -194,11 +194,11 @@ def test_the_papers_figures_are_those_of_its_published_tables() -> None:
 
 
 def test_the_paper_is_held_against_the_same_baseline() -> None:
-    beside = beside_paper(study(row(8, 4.0), row(16, 2.0), row(20, 1.0), baseline=8).summary, 8)
+    beside = compare_with_paper(study(row(8, 4.0), row(16, 2.0), row(20, 1.0), baseline=8).summary, 8)
     assert [b.here.tile for b in beside] == [8, 16]
     assert beside[1].paper_speed_up == pytest.approx(184.051 / 108.746)
     assert beside[1].paper_energy_ratio == pytest.approx(0.00418046 / 0.00805205)
-    assert beside_paper(study(row(2, 4.0), row(16, 2.0)).summary, 2) == []
+    assert compare_with_paper(study(row(2, 4.0), row(16, 2.0)).summary, 2) == []
 
 
 # --- recordings --------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_what_is_no_recording_is_refused_with_why(tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_text("tile,ms\n")
     with pytest.raises(BadRecording, match="magic bytes"):
         read_recording(tmp_path / "text.parquet")
-    with pytest.raises(BadRecording, match="what device"):
+    with pytest.raises(BadRecording, match="name the device"):
         read_recording(recorded(tmp_path / "nobody.parquet", COLUMNS, provenance=None))
     with pytest.raises(MissingColumns, match="lacks the columns runtime_ms"):
         read_recording(recorded(tmp_path / "untimed.parquet", {k: v for k, v in COLUMNS.items() if k != "runtime_ms"}))

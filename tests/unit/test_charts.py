@@ -1,7 +1,8 @@
-"""Charts as data, and what the two renderers make of them."""
+"""Charts as data, and what the renderers for Plotly and matplotlib make of them."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -21,7 +22,9 @@ from farm.charts.description import (
     Chart,
     Dashes,
     HeatMap,
+    Panels,
     PointTexts,
+    Rule,
     Scale,
     Series,
     colour_of,
@@ -309,6 +312,74 @@ def test_shades_and_rings_are_drawn_alike_by_both_renderers() -> None:
     found = matplotlib_renderer.page_images(chart(low, high, ring))
     for scheme, data in (("light", found.light), ("dark", found.dark)):
         assert all(has_colour(opened(data), shade_of(position, scheme)) for position in (0.0, 1.0))
+
+
+def compared() -> Chart:
+    """Two groups compared with a baseline, on rows with names."""
+    ratios = Series(name="B", x=numbers(0.8, 1.25), y=numbers(0, 1), x_low=numbers(0.7, 1.2), x_high=numbers(0.9, 1.3))
+    x = Axis(label="ratio", scale=Scale.LOG, limits=(0.5, 2.0), ticks=(0.8, 1, 1.25), decimals=4)
+    y = Axis(label="", scale=Scale.NAMES, names=("f16", "f32"), downwards=True)
+    described = chart(ratios, x=x, y=y)
+    return dataclasses.replace(described, rules=(Rule(name="baseline", x=1.0),))
+
+
+def test_bounds_of_x_rules_ticks_and_limits_are_in_both_renderers() -> None:
+    figure = plotly_renderer.figure(compared())
+    (trace,) = figure["data"]
+    assert (trace["error_x"]["arrayminus"], trace["error_x"]["array"]) == ([0.1, 0.05], [0.1, 0.05])
+    assert "%{x:,.4f}" in trace["hovertemplate"]
+    layout = figure["layout"]
+    assert [(shape["x0"], shape["line"]["color"]) for shape in layout["shapes"]] == [(1.0, GREY)]
+    assert (layout["xaxis"]["tickvals"], layout["xaxis"]["ticktext"]) == ([0.8, 1, 1.25], ["0.8", "1", "1.25"])
+    low, high = layout["xaxis"]["range"]
+    assert math.log10(0.48) < low < math.log10(0.5) < math.log10(2) < high
+    assert (layout["yaxis"]["ticktext"], layout["yaxis"]["autorange"]) == (["f16", "f32"], "reversed")
+    image = opened(matplotlib_renderer.png(compared()))
+    assert all(has_colour(image, colour) for colour in (COLOURS[0], GREY))
+    axes = matplotlib_renderer._render(compared(), titled=True).axes[0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.8", "1", "1.25"]
+    assert axes.get_ylim() == (1.5, -0.5)
+
+
+@pytest.mark.parametrize("names_on", ["x", "y"])
+def test_bars_go_along_the_axis_that_has_no_names(names_on: str) -> None:
+    places, lengths = numbers(0, 1), numbers(2, 8)
+    names = Axis(label="card", scale=Scale.NAMES, names=("A", "B"))
+    values = Axis(label="time", unit="ms")
+    if names_on == "y":
+        described = chart(Series(name="best", x=lengths, y=places, bars=True), x=values, y=names)
+    else:
+        described = chart(Series(name="best", x=places, y=lengths, bars=True), x=names, y=values)
+    (trace,) = plotly_renderer.figure(described)["data"]
+    assert (trace["type"], trace["orientation"], trace["text"]) == ("bar", "h" if names_on == "y" else "v", ["A", "B"])
+    (first, second) = matplotlib_renderer._render(described, titled=True).axes[0].patches
+    extent = "get_width" if names_on == "y" else "get_height"
+    assert (getattr(first, extent)(), getattr(second, extent)()) == (2, 8)
+
+
+def test_a_heat_map_of_ratios_is_logarithmic_and_light_where_they_are_low() -> None:
+    described = dataclasses.replace(
+        heat_map(np.array([[1.0, math.nan], [2.0, 9.0]])),
+        value=Axis(label="time / best time", scale=Scale.LOG, limits=(1.0, 3.0), ticks=(1, 3)),
+        counts=None,
+        low_is_best=True,
+    )
+    (trace,) = json.loads(json.dumps(plotly_renderer.figure(described), allow_nan=False))["data"]
+    assert trace["z"][0] == [0, None]
+    assert trace["text"][1] == ["2", "9"]
+    assert (trace["zmin"], trace["zmax"], trace["reversescale"]) == (0, pytest.approx(math.log10(3)), True)
+    assert trace["colorbar"]["ticktext"] == ["1", "3"]
+    rendered = matplotlib_renderer._render(described, titled=True)
+    weights = {text.get_text(): text.get_weight() for text in rendered.axes[0].texts}
+    assert weights == {"1": "bold", "–": "normal", "2": "normal", "9": "normal"}
+
+
+def test_panels_share_one_legend_of_their_rules() -> None:
+    panel = dataclasses.replace(compared(), rules=(Rule(name="fastest: tile 8", x=1.0, look=1),))
+    rendered = matplotlib_renderer._render_panels(Panels(name="all", title="All", charts=(panel,) * 5))
+    assert len(rendered.axes) == 5
+    assert [text.get_text() for text in rendered.legends[0].get_texts()] == ["fastest: tile 8"]
+    assert has_colour(opened(matplotlib_renderer.png(Panels(name="a", title="A", charts=(panel,)))), COLOURS[1])
 
 
 def test_a_heat_map_is_dark_where_it_is_low_and_light_where_it_is_high() -> None:

@@ -252,7 +252,7 @@ def test_the_front_of_a_sweep_and_its_size() -> None:
     assert sorted(zip(front.x.tolist(), front.y.tolist(), strict=True)) == [(1.0, 1.25)] * 3 + [(1.25, 1.0)] * 3
     assert len(others.x) == 6
     assert fronts.front_sizes(results) == {2: 3}
-    assert "0% of the problems one kernel is both" in chart.message
+    assert "On 0% of the problems one kernel is the fastest and takes the least energy." in chart.message
 
 
 def test_problems_with_one_energy_have_no_choice_and_the_fastest_is_of_those_with_energy() -> None:

@@ -8,17 +8,17 @@ from benchmarks import search as benchmark
 from farm.campaign import load
 from farm.campaign.strategies import Grid, Halving, Random
 from farm.gemm import ElementTypes, Problem, Shape
-from farm.report.best import Found, Timed
+from farm.report.best import BestKernel, TimedKernel
 
 
 def found(
     m: int, *, device_s: float, grid: tuple[float, float] | None = None, baseline_ms: float | None = None
-) -> Found:
-    def timed(kernel: str, ms: float) -> Timed:
-        return Timed(kernel=kernel, runtime_ms=ms, runtime_q1_ms=ms, runtime_q3_ms=ms, runtime_rse=0.01, rows=1)
+) -> BestKernel:
+    def timed(kernel: str, ms: float) -> TimedKernel:
+        return TimedKernel(kernel=kernel, runtime_ms=ms, runtime_q1_ms=ms, runtime_q3_ms=ms, runtime_rse=0.01, rows=1)
 
     best_ms, found_ms = grid or (None, None)
-    return Found(
+    return BestKernel(
         problem=Problem(Shape(m, 64, 64), ElementTypes.parse("f32")),
         device_type="nvidia-test",
         best=timed("tiled(tile=16)", 2.0),

@@ -1,1 +1,1 @@
-"""The pictures of a report, each a chart as plain data (pure)."""
+"""The charts of a report as data: one module per subject (pure)."""

@@ -12,22 +12,22 @@ from farm.report.results import Bools, Results
 
 
 def of_choice(results: Results) -> Bools:
-    """Points of problems of which two or more kernels have an energy: the others have nothing to choose."""
+    """Points of problems with two or more kernels that have an energy: other problems offer no choice."""
     known = np.isfinite(results.energy_mj)
-    held = np.bincount(results.place[known], minlength=len(results.types) * max(len(results.problems), 1))
-    found: Bools = known & (held[results.place] > 1)
+    kernels = np.bincount(results.place[known], minlength=len(results.types) * max(len(results.problems), 1))
+    found: Bools = known & (kernels[results.place] > 1)
     return found
 
 
 def front_sizes(results: Results) -> dict[int, int]:
-    """How many problems have a front of so many kernels."""
+    """The number of problems by the number of kernels on their front."""
     on_front = results.on_front & of_choice(results)
     sizes = np.unique(results.place[on_front], return_counts=True)[1]
     return {int(size): int(count) for size, count in zip(*np.unique(sizes, return_counts=True), strict=True)}
 
 
 def fronts(results: Results) -> list[Chart]:
-    """One for each device type with a problem of which two or more kernels have an energy."""
+    """One for each device type with a problem that has two or more kernels with an energy."""
     choice = of_choice(results)
     return [
         _front(results, kind, points)
@@ -47,14 +47,14 @@ def _front(results: Results, kind: int, points: Ints) -> Chart:
         f"{counted(len(points), 'configuration')} with energy of {counted(problems, 'problem')} on "
         f"{results.types[kind]}; 1 is the least time and the least energy of any kernel of the problem. "
         f"{counted(len(on_front), 'configuration')} are on the front of their problem, {number(len(on_front) / problems)} "
-        f"each; of {percent(both / problems)} of the problems one kernel is both fastest and thriftiest."
+        f"each. On {percent(both / problems)} of the problems one kernel is the fastest and takes the least energy."
     )
     return Chart(
         name=slug(f"pareto {results.types[kind]}"),
         title=f"Time and energy on {results.types[kind]}, against the best of each problem",
         message=message + remark,
         x=Axis(label="time over the least", unit="1 is the fastest", scale=Scale.LOG),
-        y=Axis(label="energy over the least", unit="1 is the thriftiest", scale=Scale.LOG),
+        y=Axis(label="energy over the least", unit="1 is the least", scale=Scale.LOG),
         series=tuple(
             Series(
                 name=f"{name} ({len(of):,})",

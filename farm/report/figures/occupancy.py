@@ -13,11 +13,11 @@ from farm.report.figures.points import percent
 from farm.report.results import Results
 
 MIN_CONFIGURATIONS = 5
-"""Configurations of one occupancy, below which a median says little."""
+"""Fewer configurations with one occupancy are left out: their median means little."""
 
 
 def occupancies(results: Results) -> list[Chart]:
-    """Of each device type with kernels of two or more occupancies."""
+    """One for each device type with kernels of two or more occupancies."""
     charts = list[Chart]()
     for kind, device_type in enumerate(results.types):
         series = list[Series]()
@@ -33,7 +33,7 @@ def occupancies(results: Results) -> list[Chart]:
             if not len(levels):
                 continue
             quartiles = np.array([np.quantile(shares[percents == level], (0.25, 0.5, 0.75)) for level in levels])
-            told_counts = [counted(int(count), "configuration") for count in counts[counts >= MIN_CONFIGURATIONS]]
+            texts = [counted(int(count), "configuration") for count in counts[counts >= MIN_CONFIGURATIONS]]
             top = int(np.argmax(quartiles[:, 1]))
             if best is None or quartiles[top, 1] > best[1]:
                 best = float(levels[top]), float(quartiles[top, 1]), family
@@ -46,7 +46,7 @@ def occupancies(results: Results) -> list[Chart]:
                     high=quartiles[:, 2],
                     look=number_,
                     line=Dashes.DOTTED,
-                    texts=PointTexts((told_counts,), (np.arange(len(levels)),)),
+                    texts=PointTexts((texts,), (np.arange(len(levels)),)),
                 )
             )
         if best is None or sum(len(one.x) for one in series) < 2:
@@ -69,7 +69,7 @@ def occupancies(results: Results) -> list[Chart]:
 
 
 def tile_charts(studies: Sequence[DeviceTiles]) -> list[Chart]:
-    """Of each device type that measured two or more tiles of the family `tiled`, what a tile gains."""
+    """What a tile gains: one for each device type that measured two or more tiles of the family `tiled`."""
     return [_tiles(study) for study in studies if len(study.summary) > 1]
 
 

@@ -16,19 +16,19 @@ from farm.report.figures.shades import effect
 from farm.report.results import Results, varying_parameters
 
 MAX_MAPS = 3
-"""Of one family on one device type."""
+"""Maps of one family on one device type."""
 
 MAX_VALUES = 64
-"""Of a parameter, on an axis."""
+"""Values of a parameter on an axis."""
 
 _BELONG = (("tile_m", "tile_n"), ("cluster_m", "cluster_n"), ("warp_m", "warp_n"))
-"""Pairs that are two sides of one thing, and are shown together where both vary."""
+"""Pairs of dimensions of one thing, shown together where both vary."""
 
 
 def heat_maps(results: Results) -> list[HeatMap]:
     """For each device type and family whose parameters vary, the pairs that matter most.
 
-    A parameter alone stands against the size of the problem.
+    A single parameter is shown against the size of the problem.
     """
     varying = varying_parameters(results.kernels)
     maps = list[HeatMap]()
@@ -64,10 +64,12 @@ def _of_family(results: Results, kind: int, family: str, points: Ints, axes: dic
 
 
 def chosen_pairs(effects: dict[str, float], filled: dict[tuple[str, str], float]) -> list[tuple[str, str | None]]:
-    """Pairs of parameters: what belongs together first, then those that matter most; the most important one against size.
+    """Pairs of parameters: a pair that belongs together first, then those that matter most; the most important one against size.
 
-    `effects` says how much each parameter matters, and `filled` which share of its cells a pair of them, in the order of the
-    alphabet, has: where one parameter follows from the other, most are empty, and the pair says little more than one does.
+    Args:
+        effects: How much each parameter matters.
+        filled: The share of non-empty cells of each pair, in alphabetical order. If one parameter follows from the other, most
+            cells are empty, and the pair shows little more than one parameter.
     """
     ranked = sorted(effects, key=lambda name: (-effects[name], name))
     belonging = [pair for pair in _BELONG if set(pair) <= set(ranked)]

@@ -1,4 +1,4 @@
-"""Rooflines: every configuration under what its card can move and compute (Williams, Waterman and Patterson, CACM 52, 2009)."""
+"""Rooflines: every configuration under the limits of its card's memory and arithmetic units (Williams, Waterman and Patterson, CACM 52, 2009)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from farm.report.results import Results
 
 
 def rooflines(results: Results) -> list[Chart]:
-    """One for each device type and element types, those with most configurations first."""
+    """One for each device type and element types, those with the most configurations first."""
     groups = [
         (kind, types, points)
         for kind in range(len(results.types))
@@ -26,13 +26,13 @@ def rooflines(results: Results) -> list[Chart]:
 
 def _roofline(results: Results, kind: int, types: int, points: Ints) -> Chart:
     card = results.cards[kind]
-    device_type, words = results.types[kind], results.element_types[types]
-    peak = None if card is None else card.peak_tflops(ElementType(words.split(":")[0]))
+    device_type, element_types = results.types[kind], results.element_types[types]
+    peak = None if card is None else card.peak_tflops(ElementType(element_types.split(":")[0]))
     drawn, remark = thinned(points, np.flatnonzero(results.fastest))
     fastest = points[int(np.argmax(results.tflops[points]))]
     reached = results.tflops[points] / results.roof_tflops[points]
     message = (
-        f"{counted(len(points), 'configuration')} of {words} on {device_type}. The fastest reaches "
+        f"{counted(len(points), 'configuration')} of {element_types} on {device_type}. The fastest reaches "
         f"{number(results.tflops[fastest])} TFLOP/s"
     )
     if card is not None and peak is not None:
@@ -45,13 +45,13 @@ def _roofline(results: Results, kind: int, types: int, points: Ints) -> Chart:
         message += ". No roof is drawn: " + (
             f"{device_type} is not in the table of cards."
             if card is None
-            else f"the {card.name} has no peak for {words}."
+            else f"the {card.name} has no peak for {element_types}."
         )
     if (shown_by := shading_of(results, drawn, by_type=False)) is not None:
         remark += shown_by.message
     return Chart(
-        name=slug(f"roofline {device_type} {words}"),
-        title=f"Roofline of {device_type}, {words}",
+        name=slug(f"roofline {device_type} {element_types}"),
+        title=f"Roofline of {device_type}, {element_types}",
         message=message + remark,
         x=Axis(label="arithmetic intensity", unit="flop/byte", scale=Scale.LOG),
         y=Axis(label="speed", unit="TFLOP/s", scale=Scale.LOG),
@@ -70,7 +70,7 @@ def _roofline(results: Results, kind: int, types: int, points: Ints) -> Chart:
 
 
 def _roof(card: Gpu | None, peak: float | None, low: float, high: float) -> tuple[Series, ...]:
-    """Memory up to the ridge and computing from there, some way beyond the points on both sides."""
+    """Memory up to the ridge and computing from there, somewhat beyond the points on both sides."""
     if card is None or peak is None:
         return ()
     bandwidth = card.memory_gb_per_s / 1e3  # TFLOP/s at an intensity of 1

@@ -82,7 +82,7 @@ def shading(results: Results, points: Ints) -> Shading | None:
 
 
 def effect(shares: Floats, places: Ints) -> float:
-    """How far apart the medians of a parameter's values are. `places` says which value each share belongs to."""
+    """How far apart the medians of a parameter's values are. `places` has the number of each share's value."""
     medians = medians_at(shares, places, int(places.max(initial=0)) + 1)
     known = medians[np.isfinite(medians)]
     return float(np.ptp(known)) if len(known) else 0.0

@@ -13,7 +13,7 @@ from farm.report.results import Results
 
 
 def sizes(results: Results) -> list[Chart]:
-    """Of each device type the time, and the energy where power was measured."""
+    """The time of each device type, and the energy where power was measured."""
     charts = list[Chart]()
     for kind in range(len(results.types)):
         of_type = results.type == kind
@@ -52,7 +52,7 @@ def _against_size(results: Results, kind: int, points: Ints, quantity: str, unit
 
 
 def _at_peak(results: Results, kind: int, gflop: Floats) -> tuple[Series, ...]:
-    """The time at the card's peak, where all have one element type."""
+    """The time at the card's peak, where all points have the same element types."""
     card = results.cards[kind]
     if card is None or len(results.element_types) != 1:
         return ()

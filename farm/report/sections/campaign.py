@@ -200,9 +200,9 @@ def _of_energy(results: Results) -> Iterator[str]:
 
 
 def _of_failures(data: CampaignData) -> Iterator[str]:
-    for state, words in (("invalid", "cannot run there"), ("dead", "failed at each attempt")):
+    for state, outcome in (("invalid", "cannot run there"), ("dead", "failed at each attempt")):
         jobs = data.counts[state]
         of_state = [one for one in data.failed if one.state == state]
         if jobs:
             why = f" Most of them: {of_state[0].reason}" if of_state else ""
-            yield f"{counted(jobs, 'job')} {words} ({state}).{why}"
+            yield f"{counted(jobs, 'job')} {outcome} ({state}).{why}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from farm.analysis.tiles import DeviceTiles
 from farm.formatting import counted
-from farm.report.best import Found, summary
+from farm.report.best import BestKernel, summary
 from farm.report.document import Cell, Section, Table
 from farm.report.figures.fronts import front_sizes, fronts, of_choice
 from farm.report.figures.occupancy import occupancies, tile_charts
@@ -225,7 +225,7 @@ def _constant_parameters(results: Results) -> list[str]:
 
 
 def _best_row(
-    one: Found, short: dict[str, str], roofs: dict[Any, float], energies: dict[Any, tuple[float, float, str]]
+    one: BestKernel, short: dict[str, str], roofs: dict[Any, float], energies: dict[Any, tuple[float, float, str]]
 ) -> dict[str, Any]:
     where = one.device_type, one.problem
     tflops = one.problem.flops / one.best.runtime_ms / 1e9

@@ -23,12 +23,12 @@ def warnings(data: CampaignData) -> list[str]:
     rows = defaultdict[str, int](int)
     for origin in data.origins:
         rows[origin.source] += origin.rows
-    for source, words in (
+    for source, event in (
         (Source.RECORDED, "were replayed from a recording and not measured by this farm"),
         (Source.IMPORTED, "were measured elsewhere and imported"),
     ):
         if rows[source]:
-            found.append(f"{source.upper()}: {rows[source]:,} of {sum(rows.values()):,} rows {words}.")
+            found.append(f"{source.upper()}: {rows[source]:,} of {sum(rows.values()):,} rows {event}.")
     if data.open_jobs:
         found.append(
             f"SO FAR: {counted(data.open_jobs, 'job')} of this campaign are open; their results are not in this report."

@@ -30,7 +30,7 @@ def show(
         head.name: here,
         "Save as a file": linked(f"{here}/report", {"type": type, "save": "true"}),
     }
-    page = reports.drawn_once(visit.access, head.digest, device_type=type or None, links={} if save else links)
+    page = reports.cached_page(visit.access, head.digest, device_type=type or None, links={} if save else links)
     headers = {"Content-Security-Policy": OF_REPORTS}
     if save:
         headers["Content-Disposition"] = f'attachment; filename="{head.name}-{head.digest[:8]}.html"'

@@ -677,13 +677,13 @@ def test_a_report_is_drawn_again_only_where_what_it_is_made_of_changed(
     browser_like: httpx.Client, engine: Engine, filled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
-    real = reports.made
+    real = reports.rendered
 
     def counted(access: Access, campaign: str, **options: Any) -> Any:
         drawn.append(campaign)
         return real(access, campaign, **options)
 
-    monkeypatch.setattr(reports, "made", counted)
+    monkeypatch.setattr(reports, "rendered", counted)
     (path,) = re.findall(r'href="([^"]+/report)"', browser_like.get("/campaigns/small").text)
     first = browser_like.get(path)
     assert browser_like.get(path).text == first.text
